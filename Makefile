@@ -1,24 +1,24 @@
 # make run: set up what is missing, then the demo. make test: the same set-up, then the tests.
-# make test-long: what is too long for make test: every row of tests/equivalence on real ranks; Lightning and Hugging Face's
-# Trainer, where they are installed (.venv/bin/pip install -e ".[frameworks]").
-# make test-slurm: the tests on a real Slurm, which they start on this machine (as root, from Debian's packages). They mostly
-# wait for it, so the two files run at once; only one of them has pilots, whose leftovers are looked for on the whole machine.
+# make test-long: tests too long for make test: every row of tests/equivalence on real ranks; Lightning and Hugging Face's
+# Trainer, if installed (.venv/bin/pip install -e ".[frameworks]").
+# make test-slurm: tests on a real Slurm that they start on this machine (as root, from Debian's packages). They mostly wait
+# for it, so the two files run in parallel; only one has pilots, whose leftovers are searched for on the whole machine.
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
-# A CPU build of this release is enough for the demo and the tests; where it is not offered, pip picks one itself.
+# A CPU build of this release is enough for the demo and the tests; if there is none, pip picks a build itself.
 TORCH  ?= torch==2.13.0
 
-# Libraries that start a thread per core would fight: many ranks share a machine here.
+# Many ranks share a machine here, so libraries that start a thread per core would compete.
 export OMP_NUM_THREADS ?= 1
 
 .PHONY: run test test-with-pools test-without-pools test-long test-slurm test-pbs lint tables docs release bench chaos soak flaky mutants fuzz clean
 run: $(READY)
 	$(BIN)/pilot demo
 
-# Tests with pools mostly wait; they run one by one, for their leftovers are looked for on the whole machine. The others run
-# beside them.
+# Tests with pools mostly wait; they run one at a time because they search the whole machine for leftovers. The others run in
+# parallel with them.
 WITH_POOLS := tests/chaos tests/ddp tests/e2e tests/equivalence tests/integration tests/ported tests/soak
 test: $(READY)
 	$(MAKE) -k -j 2 test-with-pools test-without-pools
@@ -35,7 +35,7 @@ test-long: $(READY)
 test-slurm: $(READY)
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile tests/slurm
 
-# The tests on a real OpenPBS, which must be installed in /opt/pbs or PBS_EXEC; without one they are skipped, and say so.
+# Tests on a real OpenPBS, which must be installed in /opt/pbs or PBS_EXEC; without one they are skipped with that reason.
 test-pbs: $(READY)
 	$(BIN)/python -m pytest -q -rs tests/pbs
 
@@ -45,14 +45,14 @@ lint: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# The parts of the documents that are written from the code; a test fails where they are stale.
+# The generated parts of the documents; a test fails if they are stale.
 tables: $(READY)
 	$(BIN)/python -m tests.architecture
 	$(BIN)/python -m tests.json_reference
 	$(BIN)/python -m tests.equivalence.table
 	$(BIN)/python -m tests.ported.pairs
 
-# The documentation site, in out/docs/docs/index.html; without network.
+# The documentation site, in out/docs/docs/index.html; needs no network.
 docs: $(READY)
 	$(BIN)/python -m sphinx -q -W --keep-going -b html -c docs . out/docs
 
@@ -60,7 +60,7 @@ docs: $(READY)
 release: $(READY)
 	TORCH="$(TORCH)" .ci/release
 
-# All hostile inputs of tests/security/fuzz, and a table of what became of them; ONLY=checkpoints tries those alone.
+# All hostile inputs of tests/security/fuzz, and a table of their outcomes; ONLY=checkpoints tries only those.
 fuzz: $(READY)
 	$(BIN)/python -m tests.security.fuzz --seed $(or $(SEED),1) --only "$(ONLY)"
 
@@ -71,11 +71,11 @@ chaos: $(READY)
 flaky: $(READY)
 	$(BIN)/python -m tests.flaky --times $(or $(TIMES),10)
 
-# Hours of a pool under a thin storm: what grows meanwhile. The plot is in out/soak.
+# Hours of a pool in a mild storm, to see what grows. The plot is in out/soak.
 soak: $(READY)
 	$(BIN)/python -m tests.soak --seed $(or $(SEED),1) --hours $(or $(HOURS),2)
 
-# 300 small mistakes in what decides, drawn by SEED: for each a test must fail.
+# 300 small mistakes in the deciding code, drawn from SEED: a test must fail for each.
 mutants: $(READY)
 	$(BIN)/python -m tests.mutants --count $(or $(MUTANTS),300) --seed $(or $(SEED),1) --minutes $(or $(MINUTES),90)
 

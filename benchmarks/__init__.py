@@ -1,1 +1,1 @@
-"""Measurements, never tests: ``make bench`` runs all and prints JSON; each module runs alone, too."""
+"""Benchmarks, never tests: ``make bench`` runs them all and prints JSON; each module also runs alone."""

@@ -32,7 +32,7 @@ BENCHMARKS = [
 
 
 def main() -> int:
-    """Exit status 1 if one of them failed; the others' results are kept."""
+    """Exit status 1 if one of them failed; the results of the others are kept."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", choices=[*BENCHMARKS, []], help="which ones (default: all)")
     parser.add_argument("--json", type=Path, default=Path("out/bench.json"), help="where the results go")
@@ -45,7 +45,7 @@ def main() -> int:
 
 
 def run(name: str) -> object | None:
-    """The JSON of one benchmark, None if it failed (what it printed says why)."""
+    """The JSON of one benchmark; None if it failed (its output says why)."""
     print(f"== {name}", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "result.json"

@@ -1,9 +1,9 @@
-"""Checkpoints against PyTorch's own: writing, loading, writing in parallel, and what training feels of it.
+"""Checkpoints against PyTorch's own: writing, loading, parallel writing, and how far they slow training down.
 
 Every ratio is of medians over interleaved rounds of one run. ``torch.save`` writes a new file, fsyncs it and renames it
-over the last one, so that there is a checkpoint at any moment, as with ours; ours includes checksums and the fsync of
-the directory. (Overwritten in place, a file would get the memory that it had just freed, which is faster on a virtual
-machine that returns free memory to its host.)
+over the last one, so that a complete checkpoint exists at all times, as with ours; ours includes checksums and the
+fsync of the directory. (A file overwritten in place would reuse the memory that it has just freed, which is faster on a
+virtual machine that returns free memory to its host.)
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def main() -> None:
 
 
 def measure(directory: Path, layers: int, width: int) -> dict[str, float]:
-    """All figures for one model; ``directory`` is made."""
+    """All figures for one model; ``directory`` is created."""
     directory.mkdir()
     state = trained(layers, width)
     alone, together = write_and_load(directory, state), parallel(directory, layers, width)
@@ -67,7 +67,7 @@ def measure(directory: Path, layers: int, width: int) -> dict[str, float]:
 
 
 def trained(layers: int, width: int) -> State:
-    """Model and optimizer (SGD with momentum) after one step: the same in every process."""
+    """Model and optimizer (SGD with momentum) after one step, identical in every process."""
     torch.manual_seed(0)
     model = torch.nn.ModuleList(torch.nn.Linear(width, width) for _ in range(layers))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
@@ -78,12 +78,12 @@ def trained(layers: int, width: int) -> State:
 
 
 def size_bytes(state: State) -> int:
-    """Of the model and its momenta."""
+    """Bytes of the model and its momenta."""
     return 2 * sum(tensor.nbytes for tensor in state["model"].values())
 
 
 def write_and_load(directory: Path, state: State) -> dict[str, float]:
-    """Seconds and ratios (above 1: faster than PyTorch)."""
+    """Times in seconds, and ratios (above 1: faster than PyTorch)."""
     file = directory / "torch.pt"
 
     def ours() -> None:
@@ -107,7 +107,7 @@ def write_and_load(directory: Path, state: State) -> dict[str, float]:
 
 
 def torch_save(state: State, path: Path) -> None:
-    """What a careful script does today."""
+    """What a careful script does today with ``torch.save``."""
     unfinished = path.with_suffix(".unfinished")
     with unfinished.open("wb") as file:
         torch.save(state, file)
@@ -117,7 +117,7 @@ def torch_save(state: State, path: Path) -> None:
 
 
 def interleaved(actions: dict[str, Callable[[], object]]) -> dict[str, float]:
-    """Median seconds of each action; one round more than counted, for the first pays for caches."""
+    """Median seconds of each action; the first round warms up caches and is not counted."""
     times: dict[str, list[float]] = {name: [] for name in actions}
     for _ in range(ROUNDS + 1):
         for name, action in actions.items():
@@ -143,7 +143,7 @@ for line in sys.stdin:
 
 
 def parallel(directory: Path, layers: int, width: int, parts: int = 2) -> dict[str, float]:
-    """Seconds from the leader's word until the index of ``parts`` ranks' parts is published."""
+    """Seconds from the leader's request until the index of ``parts`` ranks' parts is published."""
     size = [str(layers), str(width)]
     ranks = [
         subprocess.Popen(
@@ -176,7 +176,7 @@ def _answers(ranks: list[subprocess.Popen[str]]) -> None:
 
 
 def felt_by_training(directory: Path, state: State) -> dict[str, float]:
-    """The copy against a bare copy of as many bytes, and steps while a thread writes against steps while none does."""
+    """The copy against a bare copy of as many bytes, and steps with a thread writing against steps without."""
     snapshots = Snapshots()
     source, target = (torch.ones(size_bytes(state), dtype=torch.uint8) for _ in range(2))
     copies = interleaved({"snapshot": lambda: snapshots.take(encode(state)), "bare_copy": lambda: target.copy_(source)})
@@ -200,7 +200,7 @@ def felt_by_training(directory: Path, state: State) -> dict[str, float]:
 
 
 def steps_until(end_s: float | None, writer: threading.Thread | None = None) -> list[float]:
-    """Seconds of each step of a small training loop, until then or until the writer has ended."""
+    """Seconds of each step of a small training loop, until that time or until the writer has ended."""
     model = torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.ReLU(), torch.nn.Linear(256, 10))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     batch = torch.randn(64, 256)

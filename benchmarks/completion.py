@@ -1,4 +1,4 @@
-"""What a quick and healthy pool answers to a command, for benchmarks of what decides."""
+"""The answers of a fast and healthy pool to commands, for benchmarks of the core."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pilot.core.problem import Plan, Problem
 
 
 def completion(command: Command, best: Callable[[Problem], Plan], step: int = 0) -> Event | None:
-    """The event that completes ``command``, None if none does; groups form at ``step``, ``best`` plans."""
+    """The event that completes ``command``; None if none does. Groups form at ``step``; ``best`` plans."""
     match command:
         case Solve():
             return PlanReady(command.plan_id, best(command.problem))

@@ -1,9 +1,9 @@
-"""From an event to a plan to commands: what a change of the pool costs the coordinator.
+"""From an event to a plan to commands: the cost of a pool change for the coordinator.
 
-A pool of N nodes and T trainers is brought to rest; then a node goes and comes in turn. Each time it is measured how
-long the core takes for the event, the solver process for the plan (its pipe included), and the core for the plan. The
-planner is the default one, ``milp`` on CBC; how its time divides among building the model in Pyomo, writing the LP
-file and CBC is measured on the same problems.
+A pool of N nodes and T trainers is brought to rest; then nodes leave and join in turn. Measured each time are the
+core's time for the event, the solver process's for the plan (its pipe included), and the core's for the plan. The
+planner is the default one, ``milp`` on CBC; the shares of building the model in Pyomo, writing the LP file and CBC are
+measured on the same problems.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ async def change(
 
 
 class Pool:
-    """A core with nodes and trainers, and agents that do at once what they are told."""
+    """A core with nodes and trainers, and agents that carry out every command at once."""
 
     def __init__(self, nodes: int, trainers: int) -> None:
         self.core = Coordinator(CoordinatorConfig(max_parallel_trainers=trainers))
@@ -113,21 +113,21 @@ class Pool:
             self.rest(self.tell(TrainerSubmitted(TrainerSpec(TrainerId(f"t{number}"), curve=curve, fixed_curve=True))))
 
     def changes(self) -> Iterator[Event]:
-        """A node goes, comes, another one goes, …"""
+        """A node leaves, one joins, another one leaves, …"""
         for number in itertools.count():
             node = self.core.pool.nodes[number * 7 % len(self.core.pool)]
             yield PoolChanged(lost=(node,), cause="a benchmark")
             yield PoolChanged(joined=(node,))
 
     def tell(self, event: Event) -> list[Command]:
-        """The core's answer."""
+        """The core's commands."""
         self._now_s += 1.0
         commands = self.core.handle(self._now_s, event)
         self.problems += [command.problem for command in commands if isinstance(command, Solve)]
         return commands
 
     def rest(self, commands: list[Command]) -> None:
-        """Complete what was asked, and what is asked then, until nothing is."""
+        """Complete the commands, and those that follow from them, until there are none."""
         waiting = list(commands)
         while waiting:
             command = waiting.pop(0)
@@ -139,7 +139,7 @@ class Pool:
 
 
 def shares(problems: list[Problem]) -> dict[str, Any]:
-    """How the planner's time divides, on the last problems: building in Pyomo, writing the LP, CBC."""
+    """Breakdown of the planner's time on the last problems: building in Pyomo, writing the LP, CBC."""
     plan = planners.make()
     rows = [_times(problem, plan(problem).solve_s) for problem in problems[-5:]]
     times = {name: median(row[name] for row in rows) for name in rows[0]}

@@ -1,11 +1,12 @@
-"""Whether the errors that are told of estimated rates are those that are made: on curves of a file, and of other forms.
+"""Whether the reported errors of estimated rates match the actual ones, on a file's curves and on other forms.
 
     python -m benchmarks.curve_errors --curves curves.json --json errors.json
 
-Each curve is known on a few counts and estimated on its others, the curves of a file with priors from the other ones of
-it, those of other forms with the priors of a pool that has learned nothing. z is the logarithm of estimate over truth
-divided by the error that is told; if errors are honest, its root mean square is 1, and 68% are within 1 and 95% within
-2. The other forms are drawn with a seed: Amdahl's law, Ernest's and Pollux's terms, a ring allreduce, powers of n.
+Each curve is known at a few node counts and estimated at its others: a file's curves with priors from the file's other
+curves, the other forms with the priors of a pool that has learned nothing. z is the logarithm of estimate over truth,
+divided by the reported error; if reported errors are honest, its root mean square is 1, and 68% are within 1 and 95%
+within 2. The other forms are random, with a fixed seed: Amdahl's law, Ernest's and Pollux's terms, a ring allreduce,
+powers of n.
 """
 
 from __future__ import annotations
@@ -66,8 +67,8 @@ FORMS = {"Amdahl's law": _amdahl, "Ernest's terms": _ernest, "Pollux's terms": _
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """``curves`` known on the counts ``known``: the root mean squares of the error that was made, of the one that was
-    told, and of ``z``; the shares of estimates ``within_1`` and ``within_2`` of the errors told."""
+    """``curves`` known on the counts ``known``: root mean squares of the actual error, the reported one, and ``z``; the
+    shares of estimates within one and two reported errors (``within_1``, ``within_2``)."""
 
     curves: str
     known: tuple[int, ...]
@@ -79,7 +80,7 @@ class Row:
 
 
 def measure(name: str, curves: Sequence[Curve], priors: Sequence[Priors], known: Sequence[int]) -> Row:
-    """Estimate each of ``curves``, with its ``priors``, on the counts of it that are not ``known``."""
+    """Estimate each of ``curves``, with its ``priors``, at those of its counts that are not ``known``."""
     made, told = [], []
     for curve, prior in zip(curves, priors, strict=True):
         points = tuple(Point(n, curve.at(n)) for n in known)
@@ -97,13 +98,13 @@ def _rms(values: Sequence[float]) -> float:
 
 
 def others_say(curves: Sequence[Curve]) -> list[Priors]:
-    """Of each curve, the priors that the others give."""
+    """For each curve, the priors that the others give."""
     points = [tuple(Point(n, curve.at(n)) for n in curve.nodes[1:]) for curve in curves]
     return [priors_of([*points[:i], *points[i + 1 :]]) for i in range(len(points))]
 
 
 def all_rows(truth: Sequence[Curve]) -> list[Row]:
-    """Of ``truth`` and of each form, with each of :data:`KNOWN`."""
+    """For ``truth`` and each form, with each of :data:`KNOWN`."""
     sets = {"of the file": (truth, others_say(truth))}
     for name, form in FORMS.items():
         draw = random.Random(1)
@@ -117,7 +118,7 @@ def all_rows(truth: Sequence[Curve]) -> list[Row]:
 @click.option("--curves", type=click.Path(path_type=Path), help="Curves file of a replay; else FreeTrain's Table 2.")
 @click.option("--json", "out", type=click.Path(dir_okay=False, path_type=Path), help="Write the rows to this file.")
 def main(curves: Path | None, out: Path | None) -> None:
-    """Compare the errors of estimated rates with those that are told."""
+    """Compare the actual errors of estimated rates with the reported ones."""
     table2 = [Curve.of(zip(NODES, rates, strict=True)) for rates in KILOSAMPLES_PER_S.values()]
     rows = all_rows(table2 if curves is None else [rate for rate, _ in read_curves(curves)])
     table = Table(title="errors of estimated rates")

@@ -1,12 +1,12 @@
-"""How well scaling curves are learned: ways to extrapolate what was measured on a few nodes, for any curves file.
+"""How well scaling curves are learned: ways to extrapolate measurements on a few nodes, for any curves file.
 
     python -m benchmarks.curves --curves curves.json --json learned.json
 
-The rate of each curve is known at a few counts and estimated at its others. ``ours`` has its priors from the other
-curves of the file, never from the one that is estimated. The error is the mean of the absolute logarithm of estimate
-over truth at the counts that are not known. The value is that of plans for ten trainers, drawn from the file, on 20 to
-300 nodes (throughput as objective, rescales cost nothing): what a plan made from the estimates yields in truth, as part
-of what the best one yields. Where nothing is known, each trainer is as fast on one node as all are on the mean.
+The rate of each curve is known at a few counts and estimated at its others. ``ours`` takes its priors from the other
+curves of the file, never from the estimated one. The error is the mean of the absolute logarithm of estimate over truth
+at the unknown counts. The value is the actual yield of plans made from the estimates, as a fraction of the best plan's,
+for ten trainers drawn from the file on 20 to 300 nodes (throughput as objective, rescales cost nothing). Where nothing
+is known, each trainer gets the mean rate of all on one node.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ from pilot.traces.workload import read_curves
 TRAINERS = 10
 POOLS = range(20, 301, 20)
 LARGEST = 64
-"""The count up to which a fit that is not determined should not grow."""
+"""An underdetermined fit should not grow before this count."""
 FAINT = 1e-4
-"""What that weighs."""
+"""Weight of that preference."""
 
 Known = Sequence[tuple[float, float]]
-"""Node counts, rising, and the rates on them."""
+"""Node counts, ascending, and the rates on them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """``known`` counts, the mean ``error`` (None: of no meaning without a unit) and the ``value`` of plans."""
+    """``known`` counts, the mean ``error`` (None: meaningless without a unit) and the ``value`` of plans."""
 
     method: str
     known: tuple[float, ...]
@@ -57,14 +57,14 @@ class Row:
 
 
 def proportional(known: Known, nodes: float) -> float:
-    """The rate per node of the last known count holds beyond it; linear between, and below the first."""
+    """The rate per node of the last known count holds beyond it; linear in between and below the first."""
     return Curve.of(known).at(nodes)
 
 
 def _least_squares(known: Known, nodes: float, terms: Callable[[float], list[float]]) -> float:
-    """n / r(n) is a sum of ``terms`` with factors of 0 or more, fitted relative to what is known.
+    """n / r(n) is a sum of ``terms`` with non-negative coefficients, fitted relative to the known points.
 
-    Where several fits do that equally well it is the one that grows least.
+    Of equally good fits, the one that grows least is taken.
     """
     rows = [[term * per_s / n for term in terms(n)] for n, per_s in known]
     least = np.diag(terms(LARGEST)) * FAINT * known[0][1] / known[0][0]
@@ -79,12 +79,12 @@ def _ernest(nodes: float) -> list[float]:
 
 
 def _pollux(nodes: float) -> list[float]:
-    """Pollux (OSDI'21), section 3.2, at one batch size per node: a sync costs nothing on one node."""
+    """Pollux (OSDI'21), section 3.2, with one batch size per node: on one node, a sync costs nothing."""
     return [1.0, float(nodes > 1), max(0.0, nodes - 2)]
 
 
 def huawei(known: Known, nodes: float) -> float:
-    """n · 0.8^log2 n, through what is known on the (geometric) mean."""
+    """n · 0.8^log2 n, through the (geometric) mean of the known points."""
     factor = fmean(math.log(per_s / (n * 0.8 ** math.log2(n))) for n, per_s in known)
     return math.exp(factor) * nodes * 0.8 ** math.log2(nodes)
 
@@ -124,7 +124,7 @@ def _theirs(method: Callable[[Known, float], float], known: Known, curve: Curve)
 
 
 def guesses(curves: Sequence[Curve], counts: Sequence[float]) -> dict[str, list[Curve]]:
-    """By method: what each of ``curves`` is taken to be, where it is known on ``counts``."""
+    """By method: the estimate of each of ``curves``, known on ``counts``."""
     found: dict[str, list[Curve]] = {"ours": []}
     mean = fmean(curve.single_node_rate() for curve in curves)
     for number, curve in enumerate(curves):
@@ -140,7 +140,7 @@ def guesses(curves: Sequence[Curve], counts: Sequence[float]) -> dict[str, list[
 
 
 def error(truth: Sequence[Curve], taken: Sequence[Curve], counts: Sequence[float]) -> float:
-    """The mean of the absolute logarithm at the counts of the curves that are not in ``counts``."""
+    """The mean absolute logarithmic error at the curves' counts that are not in ``counts``."""
     return fmean(
         abs(math.log(guess.at(n) / curve.at(n)))
         for curve, guess in zip(truth, taken, strict=True)
@@ -150,7 +150,7 @@ def error(truth: Sequence[Curve], taken: Sequence[Curve], counts: Sequence[float
 
 
 def value(truth: Sequence[Curve], taken: Sequence[Curve], draws: int) -> float:
-    """What plans made from ``taken`` yield in truth, as part of the best."""
+    """The actual yield of plans made from ``taken``, as a fraction of the best."""
     choose, parts = random.Random(1), []
     for _ in range(draws):
         which = choose.choices(range(len(truth)), k=TRAINERS)

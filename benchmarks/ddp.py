@@ -1,7 +1,7 @@
-"""How long a script for ``torchrun`` does without a step at a change, in a pool's generations and under ``torchrun``.
+"""How long a change stalls a ``torchrun`` script, in a pool's generations and under ``torchrun``.
 
-The same script (``torchrun_script``), the same snapshots, two nodes on loopback. A gap is the time between the last
-step before the change and the first one after it, less the median step.
+The same script (``torchrun_script``), the same snapshots, two nodes on loopback. A gap is the time from the last step
+before the change to the first one after it, minus the median step time.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ GROW, SHRINK, LOSS = "1 to 2", "2 to 1, planned", "2 to 1, killed"
 
 
 def gap_s(subject: str, size: int, change: Callable[[Plane, list[Node]], int]) -> float:
-    """Seconds without a step when ``change`` is made to a group of ``size``; it returns the size after it."""
+    """Seconds without a step when ``change`` is made to a group of ``size``; it returns the new size."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         with plane(folder, BOOT, str(torchrun_peer.SCRIPT), subject, name, warm_ranks=WARM_RANKS) as cluster:
@@ -67,7 +67,7 @@ def _steps(folder: Path, size: int, since_s: float) -> list[float]:
 
 
 def measure(subject: str, rounds: int) -> dict[str, dict[str, float]]:
-    """Median gaps, ours and those of ``torchrun``, in turn."""
+    """Median gaps, ours and ``torchrun``'s, in turn."""
     ours: dict[str, list[float]] = {GROW: [], SHRINK: [], LOSS: []}
     theirs: dict[str, list[float]] = {GROW: [], LOSS: []}
     for _ in range(rounds):

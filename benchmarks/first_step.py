@@ -1,7 +1,8 @@
 """From a command to the first step: plain ``python train.py``, a script's first ``pilot submit``, and its second one.
 
-The pool is warm: its pilot is there, and between the two submissions its fork server has had the time to load what the
-first one imported (:mod:`pilot.agent.preload`). Times are of one run on one machine; compare them with one another.
+The pool is warm: its pilot is there, and between the two submissions its fork server has had time to load what the
+first one imported (:mod:`pilot.agent.preload`). All times are from one run on one machine; compare them only with one
+another.
 """
 
 from __future__ import annotations
@@ -64,14 +65,14 @@ loss_of = lambda batch: model(batch).square().mean()
 
 
 def plain_s(script: Path) -> float:
-    """``python train.py``, to its first step."""
+    """Seconds from ``python train.py`` to its first step."""
     began_s = time.time()
     done = subprocess.run([sys.executable, script, "alone"], capture_output=True, text=True, check=True)
     return float(done.stdout.split()[-1]) - began_s
 
 
 def submitted_s(pool: Pool, script: Path, number: int) -> float:
-    """``pilot submit``, to the first step; the trainer is ended then."""
+    """Seconds from ``pilot submit`` to the first step; the trainer is then stopped."""
     name = f"{script.stem}{number}"
     began_s = time.time()
     pool.submit(script, options=("--name", name, "--max-nodes", "1"))
@@ -85,7 +86,7 @@ def submitted_s(pool: Pool, script: Path, number: int) -> float:
 
 
 def measure(subject: str, repeats: int) -> dict[str, float]:
-    """Seconds; medians of ``repeats``, but for the first submission of its pool."""
+    """Seconds; medians of ``repeats``, except for the first submission of its pool."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         script = folder / f"train_{subject}.py"

@@ -1,11 +1,11 @@
-"""FLEET's ensemble: flotillas against one GPU for each trainer, and against equal shares. See docs/fleet.md.
+"""FLEET's ensemble: flotillas against one GPU per trainer, and against equal shares. See docs/fleet.md.
 
     python -m benchmarks.fleet --json fleet.json
 
-100 trainers with one-GPU rates from 21 to 176 images a second, whose epochs to convergence do not depend on that
-(appendix B.1), on 25 nodes of 4 GPUs. The planners are those of ``pilot``. *Each at its own rate*: the simulator, in
-which trainers have nothing to do with one another. *At one pace*: who trains at the same time shares its batches, so
-all go at the rate of the slowest.
+100 trainers with one-GPU rates from 21 to 176 images a second, whose epochs to convergence are independent of the rate
+(appendix B.1), on 25 nodes of 4 GPUs. The planners are ``pilot``'s own. *Each at its own rate*: the simulator, in which
+trainers are independent of each other. *At one pace*: trainers that run at the same time share batches, so all go at
+the rate of the slowest.
 """
 
 from __future__ import annotations
@@ -41,23 +41,23 @@ NODES = 25
 RATES = (21.0, 176.0)
 """Images a second on one GPU (B.1)."""
 IMAGES = 1_281_167
-"""Of ImageNet's training set."""
+"""Images in ImageNet's training set."""
 EFFICIENCY = 0.96
-"""What a doubling of the GPUs leaves of the rate of each."""
+"""The fraction of the rate per GPU that remains when the number of GPUs doubles."""
 RESCALE_S = (20.0, 10.0)
 END_S = 1e9
 CASES = [*((nodes, math.inf) for nodes in (5, 10, 15, 20, NODES)), *((NODES, limit) for limit in (150.0, 100.0, 50.0))]
-"""Nodes, and how many images a second the cores of a GPU preprocess."""
+"""Nodes, and how many images a second the cores per GPU can preprocess."""
 
 Planner = Callable[[Problem], Plan]
 Ended = dict[str, float]
-"""When each trainer has ended, in seconds."""
+"""When each trainer ended, in seconds."""
 
 
 def ensemble(
     seed: int, epochs: tuple[int, int], preprocessed_per_s: float = math.inf, efficiency: float = EFFICIENCY
 ) -> list[WorkloadRow]:
-    """Trainers of which each GPU's cores preprocess at most so many images a second."""
+    """Trainers with preprocessing limited to this many images a second per GPU."""
     draw = random.Random(seed)
     low, high = map(math.log, RATES)
     rates = [*RATES, *(math.exp(draw.uniform(low, high)) for _ in range(TRAINERS - 2))]
@@ -83,7 +83,7 @@ def _trainer(number: int, rate: float, epochs: int, preprocessed_per_s: float, e
 
 
 def at_own_rates(trainers: Sequence[WorkloadRow], planner: Planner, gpus: int) -> Ended:
-    """In the simulator; a rescale pauses its trainer."""
+    """In the simulator; a rescale pauses the trainer."""
     core = Coordinator(CoordinatorConfig(max_parallel_trainers=TRAINERS, objective=throughput))
     pool = [Change(0.0, joined=tuple(NodeId(f"gpu{i}") for i in range(gpus)))]
     simulation = Simulation(core, planner, pool, trainers, SimConfig(END_S, Accounting.PHYSICAL))
@@ -92,7 +92,7 @@ def at_own_rates(trainers: Sequence[WorkloadRow], planner: Planner, gpus: int) -
 
 
 def at_one_pace(trainers: Sequence[WorkloadRow], planner: Planner, gpus: int) -> Ended:
-    """Who has GPUs takes the same images at the same time; a new plan is made, and all rescale, whenever one ends."""
+    """Running trainers take the same images at the same time; whenever one ends, a new plan is made and all rescale."""
     left = {t.spec.trainer: t.samples for t in trainers}
     counts = dict.fromkeys(left, 0)
     ended: Ended = {}
@@ -118,14 +118,14 @@ def _candidate(spec: TrainerSpec, held: int) -> Candidate:
 
 
 def one_gpu_each(trainers: Sequence[WorkloadRow], gpus: int) -> Ended:
-    """In turns: who waits gets the GPU of one that has ended."""
+    """In turns: a waiting trainer gets the GPU of one that has ended."""
     single = [replace(t, spec=replace(t.spec, max_nodes=1)) for t in trainers]
     return at_own_rates(single, even_shares, gpus)
 
 
 def even_shares(problem: Problem) -> Plan:
-    """As many for one as for the other; what does not divide goes to the first. (The planner ``equal-share`` gives all
-    to the first where there is just one for each, as FreeTrain's authors have it.)
+    """The same number for each; the remainder goes to the first. (With just one node each, the planner ``equal-share``
+    gives all to the first, as FreeTrain's authors do.)
     """
     each, over = divmod(problem.nodes, len(problem.candidates))
     counts = [min(each + (i < over), c.max_nodes) for i, c in enumerate(problem.candidates)]
@@ -134,11 +134,11 @@ def even_shares(problem: Problem) -> Plan:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """How one way went, in the median of several ensembles.
+    """The results of one way: medians over several ensembles.
 
-    ``all_hours``: until all trainers have ended; ``mean_hours``: until one has, in the mean. ``faster`` is the
-    ``all_hours`` with one GPU for each ÷ this one's, from the least to the most of the ensembles; ``mean_faster`` the
-    same of ``mean_hours``, in the median.
+    ``all_hours``: until all trainers have ended; ``mean_hours``: a trainer's mean time to its end. ``faster``:
+    ``all_hours`` with one GPU each ÷ this way's, minimum to maximum over the ensembles; ``mean_faster``: the same for
+    ``mean_hours``, the median.
     """
 
     nodes: int
@@ -153,7 +153,7 @@ class Row:
 def ways(
     seed: int, epochs: tuple[int, int], gpus: int, preprocessed_per_s: float, efficiency: float
 ) -> dict[str, Ended]:
-    """What became of one ensemble. Where batches are shared, their preprocessing is, and limits nobody."""
+    """The results for one ensemble. Shared batches are preprocessed once, which then limits nobody."""
     alone = ensemble(seed, epochs, preprocessed_per_s, efficiency)
     sharing = ensemble(seed, epochs, efficiency=efficiency)
     flotilla = planners.make("flotilla")
@@ -169,7 +169,7 @@ def ways(
 def rows(
     seeds: int, epochs: tuple[int, int], cases: Sequence[tuple[int, float]], efficiency: float = EFFICIENCY
 ) -> Iterator[Row]:
-    """For each number of nodes with a limit on preprocessing, and each way."""
+    """For each number of nodes with its preprocessing limit, and each way."""
     for nodes, limit in cases:
         runs = [ways(seed, epochs, nodes * GPUS_PER_NODE, limit, efficiency) for seed in range(seeds)]
         for way in runs[0]:

@@ -1,9 +1,9 @@
-"""FLEET's extrapolation of training rates (appendix B.3, eq. 1) and what it measures for that: a curve model.
+"""FLEET's curve model: its extrapolation of training rates (appendix B.3, eq. 1) and the measurements behind it.
 
     python -m benchmarks.fleet_rates --json rates.json
 
-Printed is how far eq. 1 is off at each count of FreeTrain's Table 2, when it is told the rates up to 2, 4 or 8 nodes,
-as they are and 2% wrong: the factor between two neighbouring counts is taken to the power of all further counts.
+Prints how far eq. 1 is off at each count of FreeTrain's Table 2 when given the rates up to 2, 4 or 8 nodes, exact and
+2% wrong: the factor between two neighbouring counts is taken to the power of all further counts.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from rich.table import Table
 from benchmarks.planners import EFFICIENCY, KILOSAMPLES_PER_S, NODES
 
 BATCHES, TIMED_BATCHES = 48, 20
-"""A count is profiled by so many batches, the last of which are timed (B.3)."""
+"""The number of batches that profile a count; only the last ones are timed (B.3)."""
 NOISE = 0.02
 
 
 @dataclass(frozen=True, slots=True)
 class ProfilePlan:
-    """What is measured of an ensemble: every count of GPUs from 1 to ``most``.
+    """The measurements of an ensemble: every number of GPUs from 1 to ``most``.
 
-    ``paces``: M_a, the GPUs with which the slowest trainer would be as fast as the fastest on one, if it scaled.
-    ``base``: M_b, twice a node's GPUs, from which eq. 1 goes on.
+    ``paces``: M_a, the GPUs with which the slowest trainer, if it scaled, would match the fastest on one. ``base``:
+    M_b, twice a node's GPUs, from which eq. 1 goes on.
     """
 
     paces: int
@@ -44,19 +44,19 @@ class ProfilePlan:
 
 
 def profile_plan(one_gpu_rates: Sequence[float], gpus_per_node: int) -> ProfilePlan:
-    """Of trainers with these one-GPU rates (above 0). M_a is rounded up; the appendix prints bare brackets."""
+    """For trainers with these one-GPU rates (above 0). M_a is rounded up; the appendix prints plain brackets."""
     return ProfilePlan(math.ceil(max(one_gpu_rates) / min(one_gpu_rates)), 2 * gpus_per_node)
 
 
 def extrapolated(count: int, base: int, at_base: float, before: float) -> float:
-    """The rate on ``count`` GPUs by eq. 1, from that on ``base`` (M_b, 2 or more) and on one fewer (``before``)."""
+    """The rate on ``count`` GPUs by eq. 1, from those on ``base`` (M_b, 2 or more) and on one fewer (``before``)."""
     per_gpu, per_gpu_before = at_base / base, before / (base - 1)
     return count * per_gpu * (per_gpu / per_gpu_before) ** (count - base)
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Predicted ÷ true rate on ``nodes``, measured up to ``base``: the median of all curves, and the extremes."""
+    """Predicted ÷ true rate on ``nodes``, measured up to ``base``: median and extremes over all curves."""
 
     base: int
     noise: float
@@ -67,8 +67,8 @@ class Row:
 
 
 def rows() -> Iterator[Row]:
-    """With either sign of the noise: the rate on ``base`` is that much too high, and the one before too low, or the
-    other way round.
+    """With noise of either sign: the rate on ``base`` too high by this much and the one before too low, or the
+    reverse.
     """
     for base in (2, 4, 8):
         for noise in (0.0, NOISE):

@@ -1,7 +1,7 @@
-"""What the session's guards and its alarm cost for each parameter: of a model of 1,000 small ones, in one process.
+"""The cost per parameter of the session's guards and its alarm, for a model of 1,000 small ones, in one process.
 
-The guards: placeholders in ``p.grad``, what is checked of gradients, and that what is trained stays so. On a rank of
-several the gradients are scaled into the arena as well. The alarm: one look, as a share of the steps between two.
+The guards: placeholders in ``p.grad``, the checks of gradients, and that the trained set stays the same. With several
+ranks, gradients are also scaled into the arena. The alarm: one look, as a share of the steps between two looks.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ WORDS = Words.of(0, False, 0.0)
 
 
 def guards(alone: bool) -> dict[str, float]:
-    """Median µs for each parameter and step, by part; gradients are made beforehand."""
+    """Median µs per parameter and step, by part; gradients are made beforehand."""
     parameters = [nn.Parameter(torch.ones(ELEMENTS)) for _ in range(PARAMETERS)]
     gradients = [torch.ones(ELEMENTS) for _ in parameters]
     optimizer = torch.optim.SGD(parameters, lr=0.0)
@@ -69,7 +69,7 @@ def guards(alone: bool) -> dict[str, float]:
 
 
 def alarm() -> dict[str, float]:
-    """Of an MLP with Adam: ms of a step and of a look, and the share of the time that looks take."""
+    """For an MLP with Adam: ms per step and per look, and the share of time spent on looks."""
     layers = [nn.Linear(a, b) for a, b in pairwise(LARGE)]
     model = nn.Sequential(*layers)
     optimizer = torch.optim.Adam(model.parameters())

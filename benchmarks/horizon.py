@@ -1,10 +1,10 @@
-"""What a decision of ``rolling-horizon`` takes, building included (Huawei Fig 16), and how far from a bound it ends.
+"""How long ``rolling-horizon`` takes to decide, building included (Huawei Fig 16), and its distance from a bound.
 
     python -m benchmarks.horizon --json horizon.json
     python -m benchmarks.horizon --jobs jobs.csv --first 80
 
-The problems are those of a replay of jobs on 70 nodes (the paper's baseline), and random ones of 100 jobs on 4,600
-nodes with sizes up to 64. ``cpu`` is what a decision took of a processor, the solver's process included.
+The problems come from a replay of jobs on 70 nodes (the paper's baseline), and random ones of 100 jobs on 4,600 nodes
+with sizes up to 64. ``cpu`` is a decision's CPU time, the solver's process included.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ MANY_SIZES = (*SIZES, 32, 64)
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What decisions on one kind of problem took, in seconds; ``solved``: how many needed a solver."""
+    """Seconds per decision on one kind of problem; ``solved``: how many needed a solver."""
 
     problems: str
     solver: str
@@ -55,7 +55,7 @@ class Row:
 
 
 def collected(workload: Sequence[WorkloadRow], nodes: int) -> list[Problem]:
-    """The decisions that a replay of ``workload`` asks for."""
+    """The decisions made in a replay of ``workload``."""
     problems: list[Problem] = []
     planner = planners.make("rolling-horizon")
 

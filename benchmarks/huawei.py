@@ -1,10 +1,10 @@
-"""Huawei's experiments (§5, Figs 9-16): jobs on pools that do not change, by several policies. See docs/huawei.md.
+"""Huawei's experiments (§5, Figs 9-16): jobs on static pools, under several policies. See docs/huawei.md.
 
     python -m benchmarks.huawei --jobs jobs.csv --out huawei.jsonl
     python -m benchmarks.huawei --jobs jobs.csv --out short.jsonl --experiments short --nodes 70,110,150 --sets 4
 
 Each replay's means and ends become a line of the ``--out`` file; ``python -m benchmarks.huawei_tables`` compares them.
-Lines that are there already are not replayed again.
+Replays whose lines exist already are skipped.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ SIZES = (1, 2, 4, 8, 16)
 NODES = tuple(range(70, 191, 20))
 F_S, DELAY_S = 300.0, 15.0
 HANG_END_S = 80 * 3600.0
-"""With jobs that never end a replay ends here."""
+"""A replay with jobs that never end stops here."""
 WITHIN = 0.02
-"""To this gap the prices of ``rolling-horizon`` need no solver; docs/huawei.md compares with 0.5%."""
+"""Within this gap the prices of ``rolling-horizon`` need no solver; docs/huawei.md compares with 0.5%."""
 SETS = 6
-"""Set 0 is the file's (or drawn), the others are resampled from it."""
+"""Set 0 is the file's own (or random); the others are resampled from it."""
 
 SCENARIOS = {
     "baseline": Mishaps(),
@@ -65,7 +65,7 @@ class Policy:
 
 
 def by_what_is_left(problem: Problem) -> Plan:
-    """FreeTrain's optimum, of each job's speed divided by what is left of it: Huawei's s/d for one step."""
+    """FreeTrain's optimum of each job's speed divided by its remaining work: Huawei's s/d for one step."""
     if problem.between:
         return in_between(problem)
     scaled = [replace(c, value=c.value.scaled(1.0 / (c.left_s or 1.0))) for c in problem.candidates]
@@ -101,12 +101,12 @@ EXPERIMENTS: dict[str, tuple[Sequence[str], Sequence[str], Sequence[int]]] = {
     "short": (["short"], ["greedy", "dp"], range(SETS)),
     "same": (["baseline"], ["rolling-horizon, cbc", "milp", "milp, events"], [0]),
 }
-"""Scenarios, policies and sets. ``same``: what is replayed by a quicker method elsewhere, by the solver here."""
+"""Scenarios, policies and sets. ``same``: replayed with a quicker method elsewhere, with the solver here."""
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """Which replay."""
+    """Identifies a replay."""
 
     scenario: str
     policy: str
@@ -117,8 +117,8 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of it: mean minutes of the jobs that ended (``long``, ``short``: the total of those with five minutes
-    of work or more, and of the others), when jobs were completed (minutes), what decisions took."""
+    """Its results: mean minutes of the jobs that ended (``long``, ``short``: the totals of those with at least five
+    minutes of work, and of the others), when jobs were completed (minutes), how long decisions took."""
 
     key: Key
     waiting: float
@@ -134,7 +134,7 @@ class Outcome:
 
 @dataclass(slots=True)
 class Timed:
-    """A planner whose decisions are timed; what happens in between two of them is not counted."""
+    """A planner whose decisions are timed; time between decisions is not counted."""
 
     plan: Callable[[Problem], Plan]
     took_s: list[float] = field(default_factory=list)
@@ -182,7 +182,7 @@ def run(jobs: Sequence[Job], key: Key) -> Outcome:
 
 
 def keys(names: Sequence[str], nodes: Sequence[int]) -> Iterator[Key]:
-    """All replays, first those of the file's own jobs, and the baseline before what may go wrong."""
+    """All replays: first those of the file's own jobs, and the baseline before the scenarios with mishaps."""
     found = [
         Key(scenario, policy, number, count)
         for name in names
@@ -193,8 +193,8 @@ def keys(names: Sequence[str], nodes: Sequence[int]) -> Iterator[Key]:
 
 
 def most_keys(nodes: Sequence[int]) -> list[Key]:
-    """The sweep of n_max, which the paper does not state. With large ones ``dp`` stands for ``rolling-horizon``, whose
-    courses are too many for an hour."""
+    """The sweep of n_max, which the paper does not state. For large values ``dp`` stands in for ``rolling-horizon``,
+    which would have too many courses for an hour."""
     quick = product((4, 8, 32, 64), nodes, ("greedy", "dp"))
     slow = product((4, 8), nodes, ("rolling-horizon",))
     return [Key("baseline", policy, 0, n, most) for most, n, policy in (*quick, *slow)]

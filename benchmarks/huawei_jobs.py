@@ -1,6 +1,6 @@
-"""The jobs of Huawei's experiments: those of a file, sets that are resampled from them, and the short ones of §5.3.
+"""The jobs of Huawei's experiments: a file's, sets resampled from them, and the short ones of §5.3.
 
-A file has the columns job, submit_s and duration_s. A job's duration is its work: the time that it takes on one node.
+A file has the columns job, submit_s and duration_s. A job's duration is its work: its run time on one node.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from pilot.traces.workload import WorkloadRow
 
 MEAN_S = 235.1 * 60
 JOBS, SPAN_S = 439, 49.7 * 3600
-"""Of the jobs that are drawn where no file is given."""
+"""For random jobs, when no file is given."""
 SHORT_JOBS, SHORT_MOST_S = 805, 300.0
-"""§5.3: 1,252 jobs less 447, all of less than five minutes. From the means of the paper (84.3 min of all, 232.6 of the
-long ones) theirs is 1.95 minutes."""
+"""§5.3: 1,252 jobs minus 447, all shorter than five minutes. By the paper's means (84.3 min for all, 232.6 for the long
+ones) theirs is 1.95 minutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,23 +35,23 @@ class Job:
 
 
 def read(path: Path) -> list[Job]:
-    """The jobs of a file, in the order of their submission."""
+    """The jobs of a file, in submission order."""
     with path.open() as file:
         made = [Job(float(row["submit_s"]), float(row["duration_s"])) for row in csv.DictReader(file)]
     return sorted(made, key=lambda job: job.submit_s)
 
 
 def drawn(seed: int) -> list[Job]:
-    """439 jobs in 49.7 h, of 235 minutes in the mean and at least ten; few are long."""
+    """439 jobs in 49.7 h, 235 minutes on average and at least ten; few are long."""
     rng = random.Random(seed)
     work = _with_mean([600 + rng.lognormvariate(8.4, 1.5) for _ in range(JOBS)], MEAN_S)
     return [Job(submit_s, w) for submit_s, w in zip(sorted(rng.uniform(0, SPAN_S) for _ in work), work, strict=True)]
 
 
 def resampled(jobs: Sequence[Job], seed: int) -> list[Job]:
-    """As many jobs of their kind: gaps between arrivals, and work, drawn from theirs with replacement, each by itself.
+    """As many similar jobs: interarrival times and work, each drawn independently from theirs with replacement.
 
-    Span and mean work are those of ``jobs``, so that the load is the same.
+    Span and mean work equal those of ``jobs``, so that the load is the same.
     """
     rng = random.Random(seed)
     gaps = [later.submit_s - job.submit_s for job, later in pairwise(jobs)]
@@ -62,7 +62,7 @@ def resampled(jobs: Sequence[Job], seed: int) -> list[Job]:
 
 
 def with_short(jobs: Sequence[Job], seed: int) -> list[Job]:
-    """With 805 jobs of less than five minutes (§5.3); they arrive evenly, their work is exponential and cut off."""
+    """With 805 jobs under five minutes (§5.3): even arrivals, truncated exponential work."""
     rng = random.Random(seed)
     first_s, last_s = jobs[0].submit_s, jobs[-1].submit_s
     short = [Job(rng.uniform(first_s, last_s), _short(rng)) for _ in range(SHORT_JOBS)]
@@ -70,7 +70,7 @@ def with_short(jobs: Sequence[Job], seed: int) -> list[Job]:
 
 
 def _short(rng: random.Random) -> float:
-    """Exponential, drawn again until it is below five minutes: the mean is then 1.95 minutes."""
+    """Exponential, redrawn until below five minutes, so that the mean is 1.95 minutes."""
     return next(w for w in iter(lambda: rng.expovariate(1 / 195.0), None) if 5.0 <= w < SHORT_MOST_S)
 
 
@@ -80,7 +80,7 @@ def _with_mean(values: Sequence[float], mean: float) -> list[float]:
 
 
 def rows(jobs: Sequence[Job], sizes: Sequence[int]) -> list[WorkloadRow]:
-    """As trainers that run on ``sizes`` at the published speeds; a rescale costs nothing (§5.1)."""
+    """As trainers that run on ``sizes`` at the published speeds; rescaling is free (§5.1)."""
     curve = huawei_curve(1.0, sizes)
     made = []
     for number, job in enumerate(jobs):

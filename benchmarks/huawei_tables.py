@@ -1,4 +1,4 @@
-"""What came of the replays of ``benchmarks.huawei``: tables for docs/huawei.md, in Markdown.
+"""The results of ``benchmarks.huawei``'s replays as Markdown tables for docs/huawei.md.
 
     python -m benchmarks.huawei_tables huawei.jsonl
 
@@ -31,19 +31,19 @@ class Found:
     by_key: dict[tuple[str, str, int, int, int], dict[str, object]]
 
     def of(self, scenario: str, policy: str, number: int, nodes: int, most: int = 16) -> Outcome | None:
-        """What came of one replay; None: it is not there."""
+        """The result of one replay; None if there is none."""
         told = self.by_key.get((scenario, policy, number, nodes, most))
         return None if told is None else Outcome(told["waiting"], told["total"], told["completed"])  # type: ignore[arg-type]  # as written
 
     def both(self, scenario: str, nodes: int, other: str = ROLLING, most: int = 16) -> list[tuple[Outcome, Outcome]]:
-        """``greedy`` and ``other`` on each set that both were replayed on."""
+        """``greedy`` and ``other`` on each set on which both were replayed."""
         sets = range(1 + max(number for _, _, number, _, _ in self.by_key))
         pairs = [(self.of(scenario, GREEDY, n, nodes, most), self.of(scenario, other, n, nodes, most)) for n in sets]
         return [(greedy, rolling) for greedy, rolling in pairs if greedy is not None and rolling is not None]
 
     @property
     def nodes(self) -> list[int]:
-        """All sizes of the pool."""
+        """All pool sizes."""
         return sorted({nodes for _, _, _, nodes, _ in self.by_key})
 
 
@@ -60,25 +60,25 @@ Pair = tuple[Outcome, Outcome]
 
 
 def additional(pair: Pair) -> float:
-    """Jobs that the second one had done in addition when the first one had done 100."""
+    """How many more jobs the second had completed when the first had completed 100."""
     greedy, other = pair
     return bisect_right(other.completed, greedy.completed[DONE - 1]) - DONE
 
 
 def in_total(pair: Pair) -> float:
-    """By how many percent the mean total time of the first is longer."""
+    """By how many percent the first's mean total time is longer."""
     greedy, other = pair
     return 100 * (greedy.total / other.total - 1)
 
 
 def less_waiting(pair: Pair) -> float:
-    """By how many percent the second one waits less."""
+    """By how many percent the second's waiting time is shorter."""
     greedy, other = pair
     return 100 * (1 - other.waiting / greedy.waiting) if greedy.waiting else 0.0
 
 
 def over_sets(pairs: Sequence[Pair], what: Callable[[Pair], float]) -> str:
-    """Of the first set; in brackets the median of all, from the least to the most."""
+    """Of the first set; in brackets the median and the range over all sets."""
     values = [what(pair) for pair in pairs]
     first = f"{values[0]:.1f}"
     return f"{first} ({median(values):.1f}; {min(values):.1f} to {max(values):.1f})" if len(values) > 1 else first
@@ -113,8 +113,8 @@ def robustness(found: Found, what: Callable[[Pair], float]) -> str:
 
 
 def by_length(found: Found) -> str:
-    """Fig 12, greedy / dp: total minutes of long and of short jobs on each set, and by how much less they are; the last
-    column counts each job the same."""
+    """Fig 12, greedy / dp: total minutes of long and short jobs on each set, and the reduction; the last column weighs
+    all jobs equally."""
     rows = []
     for key in [key for key in found.by_key if key[:2] == ("short", "dp")]:
         one, other = found.by_key["short", GREEDY, *key[2:]], found.by_key[key]
@@ -126,7 +126,7 @@ def by_length(found: Found) -> str:
 
 
 def policies(found: Found) -> str:
-    """Mean waiting / total minutes of all policies on the first set, the shortest of all sets in how many of them."""
+    """Mean waiting / total minutes of all policies on the first set, and on how many sets each is the shortest."""
     names = list(dict.fromkeys(policy for _, policy, _, _, _ in found.by_key))
     rows = []
     for nodes in found.nodes:
@@ -146,7 +146,7 @@ def against(found: Found, what: Callable[[Pair], float]) -> str:
 
 
 def sweep(found: Found, other: str) -> str:
-    """n_max: how much shorter the mean total time of ``other`` is than that of greedy."""
+    """n_max: how much shorter ``other``'s mean total time is than greedy's."""
     most = sorted({most for *_, most in found.by_key})
     rows = [[str(nodes), *(_first(found.both("baseline", nodes, other, m)) for m in most)] for nodes in found.nodes]
     return table(["nodes", *map(str, most)], rows)

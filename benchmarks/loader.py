@@ -1,10 +1,9 @@
-"""The training loader against torch's ``DataLoader``: seconds until the next batch comes, of the same dataset.
+"""The training loader against torch's ``DataLoader``: seconds until the next batch of the same dataset.
 
-Both run in one process, an epoch of one and an epoch of the other in turns; a ratio compares two epochs that ran one
-after the other. Between two batches a small network of the script's own is trained in both, outside of the clock: a
-loop that only loads would keep the loader's code in the caches. Without workers the clock is of processor time, which
-other processes disturb less. Then, what an epoch's order costs: when it is made, when a plan needs it again, and in the
-next epoch.
+Both run in one process, epochs of one and the other in turn; a ratio compares two consecutive epochs. Between batches
+both train a small network of the script's own, untimed: a loop that only loads would keep the loader's code in the
+caches. Without workers CPU time is measured, which other processes disturb less. Also measured is the cost of an
+epoch's order: when it is made, when a plan needs it again, and in the next epoch.
 """
 
 from __future__ import annotations
@@ -48,14 +47,14 @@ class Rows(Dataset[Any]):
 
 
 class Noisy(Rows):
-    """With noise of torch's generator."""
+    """With noise from torch's generator."""
 
     def __getitem__(self, index: int) -> Any:
         return self.rows[index] + 0.1 * torch.randn(WIDTH), index
 
 
 class Flipped(Rows):
-    """With a transformation that numpy's generator decides on."""
+    """With a transformation driven by numpy's generator."""
 
     def __getitem__(self, index: int) -> Any:
         row = self.rows[index]
@@ -84,7 +83,7 @@ def subjects(samples: int) -> dict[str, tuple[Dataset[Any], dict[str, Any]]]:
 
 
 def measure(name: str, rounds: int) -> dict[str, Any]:
-    """Median milliseconds until the next batch of a subject comes, and the ratio of the rates."""
+    """Median milliseconds until the next batch of a subject, and the ratio of the rates."""
     torch.set_num_threads(1)
     dataset, options = subjects(BATCH * STEPS)[name]
     model = nn.Linear(1, 1)
@@ -92,7 +91,7 @@ def measure(name: str, rounds: int) -> dict[str, Any]:
     session = pilot.train.session(model, optimizer)
     ours = session.loader(dataset, batch_size=BATCH, **options)
     theirs: DataLoader[Any] = DataLoader(dataset, batch_size=BATCH, shuffle=True, **options)
-    clock = time.perf_counter if options else time.thread_time  # without workers all of it is this thread's work
+    clock = time.perf_counter if options else time.thread_time  # without workers all of it runs in this thread
     train = _training()
 
     def step() -> None:
@@ -113,7 +112,7 @@ def measure(name: str, rounds: int) -> dict[str, Any]:
 
 
 def _training() -> Callable[[], None]:
-    """A step of a network that is not the session's."""
+    """A step of a network that does not belong to the session."""
     network = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 1))
     inputs = torch.randn(BATCH, WIDTH)
 
@@ -125,7 +124,7 @@ def _training() -> Callable[[], None]:
 
 
 def _epoch_s(loader: Iterable[Any], step: Callable[[], object], clock: Callable[[], float]) -> float:
-    """Seconds in which the loop waited for its batches, the beginning and the end of the epoch included."""
+    """Seconds that the loop waited for its batches, the epoch's start and end included."""
     waited_s = 0.0
     batches = None
     while True:
@@ -139,7 +138,7 @@ def _epoch_s(loader: Iterable[Any], step: Callable[[], object], clock: Callable[
 
 
 def orders() -> dict[str, float]:
-    """Seconds until the first samples of an epoch's order are there."""
+    """Seconds until the first samples of an epoch's order are available."""
     began_s = time.perf_counter()
     order = shuffled(0, ORDER_SAMPLES)
     made_s = time.perf_counter() - began_s
@@ -168,7 +167,7 @@ def main() -> None:
     arguments = parser.parse_args()
     results: dict[str, Any] = {}
     for name in arguments.subjects or subjects(1):
-        with ProcessPoolExecutor(1, get_context("spawn")) as process:  # a process has one session
+        with ProcessPoolExecutor(1, get_context("spawn")) as process:  # a process can have only one session
             results[name] = one = process.submit(measure, name, arguments.rounds).result()
         print(
             f"{name:>24}: pilot {one['pilot_ms']:6.2f} ms, DataLoader {one['torch_ms']:6.2f} ms for {BATCH} samples,"

@@ -1,4 +1,4 @@
-"""How long ``pilot logs`` takes for logs of hundreds of megabytes: all of them merged, and their last lines."""
+"""How long ``pilot logs`` takes on hundreds of megabytes of logs: all of them merged, and only their last lines."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WAYS = {"help_s": ["--help"], "all_s": ["--all"], "rank_0_s": [], "tail_s": ["--
 
 
 def write_logs(folder: Path, megabytes: int) -> None:
-    """So many megabytes in all, by processes that take turns in being rank 0."""
+    """This many megabytes in all, by processes that take turns as rank 0."""
     folder.mkdir(parents=True)
     chunk = LINE * LINES_A_MARK
     for node in range(NODES):
@@ -32,7 +32,7 @@ def write_logs(folder: Path, megabytes: int) -> None:
 
 
 def seconds(run_dir: Path, *options: str) -> tuple[float, int]:
-    """Wall time of ``pilot logs`` with ``options``, and the bytes that it printed."""
+    """Wall time of ``pilot logs`` with ``options``, and the bytes printed."""
     began_s = time.perf_counter()
     command = [sys.executable, "-m", "pilot", "logs", "t", "--run-dir", str(run_dir), *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
@@ -43,7 +43,7 @@ def seconds(run_dir: Path, *options: str) -> tuple[float, int]:
 
 
 def main() -> None:
-    """Medians of three, after one that is not counted."""
+    """Medians of three runs, after one that is not counted."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.logs", description=__doc__)
     parser.add_argument("--megabytes", type=int, default=300)
     parser.add_argument("--json", type=Path)

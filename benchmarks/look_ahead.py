@@ -2,10 +2,10 @@
 
     python -m benchmarks.look_ahead events.csv.gz --trainers trainers.csv --curves curves.json --hours 24
 
-Each row of the table (Markdown, for docs/huawei.md) is a replay at the paper's costs: U, what was lost to rescales and
-preemptions (shares of A_s), and the mean waiting and total time of those trainers that ended in all replays.
-``--every-s`` has all of them decide at multiples of it. ``rolling-horizon`` is solved to within 2%, for which CBC is
-hardly needed. The last rows say what makes the difference: the same planner without one of the things it counts.
+Each row of the table (Markdown, for docs/huawei.md) is a replay at the paper's costs: U, the losses to rescales and
+preemptions (shares of A_s), and the mean waiting and total time of the trainers that ended in all replays. With
+``--every-s`` all planners decide at multiples of it. ``rolling-horizon`` is solved to within 2%, which rarely needs
+CBC. The last rows show what makes the difference: the same planner without one of the terms it counts.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ COSTS = "rolling-horizon-costs"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A planner, and what is changed in the problems that it gets; ``powers``: only powers of two are allowed."""
+    """A planner, and how its problems are changed; ``powers``: only powers of two are allowed."""
 
     name: str
     plan: Callable[[Problem], Plan]
@@ -54,17 +54,17 @@ class Row:
 
 
 def without_preemptions(problem: Problem) -> Problem:
-    """No loss of nodes is expected."""
+    """No node losses are expected."""
     return replace(problem, losses=NO_LOSS)
 
 
 def as_far_as_freetrain(problem: Problem) -> Problem:
-    """Five steps are as long as FreeTrain's forward-looking time."""
+    """Five steps span FreeTrain's forward-looking time."""
     return replace(problem, step_s=T_FWD_S / STEPS)
 
 
 def of_unknown_length(problem: Problem) -> Problem:
-    """Nobody's end is near: what is maximised is work, instead of its share of what is left (eq. 1)."""
+    """No trainer is near its end: work is maximised instead of its share of the remaining work (eq. 1)."""
     return replace(problem, candidates=tuple(replace(c, left_s=None) for c in problem.candidates))
 
 

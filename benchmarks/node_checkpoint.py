@@ -1,8 +1,8 @@
-"""A checkpoint of a sharded model by two nodes of two ranks, against ``torch.distributed.checkpoint`` in one run.
+"""Checkpoints of a sharded model on two nodes of two ranks, against ``torch.distributed.checkpoint`` in the same run.
 
 ``python -m benchmarks.node_checkpoint`` starts them. Each way is timed from a barrier until all ranks are done; *stall*
-is the part in which a script could not train. Memory is how far a process's peak is above what it held before. Ours and
-``async_save`` write a copy while training goes on; ``save`` writes from the parameters' own memory.
+is the part in which a script cannot train. Memory is a process's peak above what it held before. Ours and
+``async_save`` write a copy while training continues; ``save`` writes from the parameters' own memory.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ MIB = 2**20
 
 
 def compare(subject: str, rounds: int = ROUNDS) -> dict[str, Any]:
-    """Start the ranks; what rank 0 says, with the largest memory of any."""
+    """Start the ranks; rank 0's results, with the largest memory of any rank."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "benchmarks.node_checkpoint", "--subject", subject, "--folder", folder]
         command += ["--rounds", str(rounds)]
@@ -51,7 +51,7 @@ def compare(subject: str, rounds: int = ROUNDS) -> dict[str, Any]:
 
 
 def show(subject: str, found: dict[str, Any]) -> None:
-    """One line for each way."""
+    """One line per way."""
     for name, its in found.items():
         told = (
             f"{its['seconds']:.2f} s, {its['stall_s']:.2f} s of them a stall, {its['memory_mib']:.0f} MiB more memory"
@@ -60,7 +60,7 @@ def show(subject: str, found: dict[str, Any]) -> None:
 
 
 def run(subject: str, folder: Path, rank: int, rounds: int) -> None:
-    """One rank."""
+    """Run as one rank."""
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     dist.init_process_group("cpu:gloo", init_method=f"file://{folder}/store", rank=rank, world_size=RANKS)
@@ -80,7 +80,7 @@ def run(subject: str, folder: Path, rank: int, rounds: int) -> None:
 
 
 def _trained(subject: str) -> tuple[nn.Module, torch.optim.Optimizer]:
-    """A model sharded over each node, and an Adam that has a state."""
+    """A model sharded within each node, and an Adam optimizer that has state."""
     model = make(subject)
     shard(model, init_device_mesh("cpu", (NODES, PER_NODE), mesh_dim_names=("nodes", "node"))["node"])
     optimizer = torch.optim.Adam(model.parameters())
@@ -132,7 +132,7 @@ class _Async(_Saved):
 
 
 def _measured(way: Callable[[Path], Callable[[], None]], folder: Path) -> list[float]:
-    """Stall and time in seconds, memory in MiB: the most of any rank."""
+    """Stall and time in seconds, memory in MiB: the maximum over the ranks."""
     dist.barrier()
     before, began_s = _fresh_peak(), time.perf_counter()
     finish = way(folder)
@@ -147,7 +147,7 @@ def _measured(way: Callable[[Path], Callable[[], None]], folder: Path) -> list[f
 
 
 def _fresh_peak() -> int:
-    """Resident bytes now, from which on the kernel notes the peak."""
+    """Resident bytes now; resets the kernel's peak counter."""
     Path("/proc/self/clear_refs").write_text("5")
     return _status("VmRSS")
 
@@ -158,7 +158,7 @@ def _status(field: str) -> int:
 
 
 def main() -> None:
-    """Print what was found, or be one of the ranks."""
+    """Print the results, or run as one of the ranks."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--subject", default="25M")
     parser.add_argument("--rounds", type=int, default=ROUNDS)

@@ -1,6 +1,6 @@
 """What each rank of ``benchmarks.node`` runs: ``--kind plain`` or ``sharded`` with a session, ``ddp`` or ``hsdp`` with
-PyTorch's own over gloo (``PEER_RANK`` says who it is then). It tells the seconds of the steps of each block, and how
-many bytes it holds then.
+PyTorch's own means over gloo (``PEER_RANK`` is then its rank). It reports the seconds of each block's steps, and its
+memory after the block.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PER_NODE = 2
 
 
 def main() -> None:
-    """Train when it is its turn, and write down what it took."""
+    """Train when it is its turn, and record the times."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--kind", required=True)
     parser.add_argument("--subject", required=True)
@@ -80,7 +80,7 @@ def _by_itself(arguments: argparse.Namespace, rank: int, seat: Seat) -> Iterator
 
 
 def _steps(call: Any, optimizer: torch.optim.Optimizer, batches: Any, step: Callable[[Any], object]) -> Iterator[float]:
-    """The seconds of each."""
+    """Seconds of each step."""
     began_s = time.perf_counter()
     for x, y in batches:
         optimizer.zero_grad()
@@ -92,7 +92,7 @@ def _steps(call: Any, optimizer: torch.optim.Optimizer, batches: Any, step: Call
 
 
 def shard(model: nn.Module, mesh: Any) -> None:
-    """Each layer, and the rest."""
+    """Shard each layer, and the rest."""
     from torch.distributed.fsdp import fully_shard
 
     for module in model.modules():
@@ -102,7 +102,7 @@ def shard(model: nn.Module, mesh: Any) -> None:
 
 
 def _import_all() -> None:
-    """What training would import later, so that it counts as there before."""
+    """Import what training would import later, so that it does not count as growth."""
     importlib.import_module("torch.distributed.fsdp")
     tiny = nn.Linear(1, 1)
     tiny(torch.ones(1)).backward()
@@ -110,7 +110,7 @@ def _import_all() -> None:
 
 
 def _resident() -> int:
-    """In bytes, without what was freed."""
+    """In bytes, without freed memory."""
     ctypes.CDLL(None).malloc_trim(0)
     held: int = psutil.Process().memory_info().rss
     return held

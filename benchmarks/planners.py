@@ -2,10 +2,10 @@
 
     python -m benchmarks.planners --json planners.json
 
-The trainers have the scaling curves of FreeTrain's Table 2 (scaling efficiency as objective) and random node counts
-that meet all constraints (as in FreeTrain §3.6). ``total`` is the whole call, ``build`` the making and writing
-of the model, ``solve`` the solver; ``cpu`` is what the call took of a processor, the solver's process included: on a
-machine that has other things to do it tells the planner from the waiting.
+The trainers have the scaling curves of FreeTrain's Table 2 (scaling efficiency as objective) and random feasible node
+counts (as in FreeTrain §3.6). ``total`` is the whole call, ``build`` building and writing the model, ``solve`` the
+solver; ``cpu`` is the call's CPU time, the solver's process included: on a busy machine it tells the planner's work
+from waiting.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ EFFICIENCY = tuple(
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What one planner took on one size, in seconds."""
+    """Times of one planner at one size, in seconds."""
 
     planner: str
     solver: str
@@ -79,7 +79,7 @@ def problem(nodes: int, trainers: int, seed: int, t_fwd_s: float = 120.0) -> Pro
 
 
 def measure(name: str, solver: str, nodes: int, trainers: int, plans: int) -> Row:
-    """Make ``plans`` plans of as many problems, after one that does not count."""
+    """Solve ``plans`` problems, after a warm-up that is not counted."""
     plan = planners.make(name, solver or planners.SOLVERS[0])
     plan(problem(nodes, trainers, seed=-1))
     made = [timed(plan, problem(nodes, trainers, seed)) for seed in range(plans)]
@@ -102,14 +102,14 @@ def measure(name: str, solver: str, nodes: int, trainers: int, plans: int) -> Ro
 
 
 def timed(plan: Callable[[Problem], Plan], given: Problem) -> tuple[float, float, Plan]:
-    """Elapsed and processor time, and the plan."""
+    """Elapsed and CPU time, and the plan."""
     started_s, cpu_s = time.perf_counter(), _cpu_s()
     made = plan(given)
     return time.perf_counter() - started_s, _cpu_s() - cpu_s, made
 
 
 def _cpu_s() -> float:
-    """What this process and the children that it has waited for took of processors."""
+    """CPU time of this process and of the children that it has waited for."""
     used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return sum(of.ru_utime + of.ru_stime for of in used)
 

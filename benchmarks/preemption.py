@@ -1,4 +1,4 @@
-"""What our pilots cost the job that preempts them, on a real Slurm and a real OpenPBS.
+"""How long our pilots delay the job that preempts them, on a real Slurm and a real OpenPBS.
 
 As root, see ``tests/slurm/lab.py`` and ``tests/pbs/lab.py``; what is not installed is left out.
 
@@ -6,10 +6,10 @@ As root, see ``tests/slurm/lab.py`` and ``tests/pbs/lab.py``; what is not instal
     python -m benchmarks.preemption --only "PBS, deleted" --repeats 9
 
 A job of higher priority asks for two of Slurm's six nodes, or for one of PBS's three. ``start`` is the time from its
-submission to its first line, ``left`` that from a pilot's notice to its leaving. The nodes are
+submission to its first line, ``left`` the time from a pilot's notice to its departure. The nodes are
 
-- idle: what the scheduler itself needs,
-- held by pilots that train: they hear of it, regroup without the leaving ones, and leave at once,
+- idle: the scheduler's own delay,
+- held by pilots that train: they get the notice, regroup without the leaving ones, and leave at once,
 - held by jobs that sit out their grace (20 s) and are then killed (after KillWait, 10 s),
 - on PBS, held by pilots below PBS's ordinary login shell and not below ours (``PBS_SHELL`` in ``launchers/steps.py``).
 """
@@ -44,7 +44,7 @@ PLAIN_SHELL = '#!/bin/sh\nexec /bin/bash -l "$@"\n'
 
 @dataclass(slots=True)
 class Measured:
-    """Seconds: one ``start_s`` per job of higher priority, one ``left_s`` per pilot that had to go."""
+    """Seconds: one ``start_s`` per high-priority job, one ``left_s`` per pilot that had to leave."""
 
     start_s: list[float] = field(default_factory=list)
     left_s: list[float] = field(default_factory=list)
@@ -61,13 +61,13 @@ class Measured:
 
 
 def slurm_idle(repeats: int) -> Measured:
-    """Nobody is there."""
+    """Idle nodes."""
     with _slurm() as lab:
         return Measured([_slurm_start_s(lab) for _ in range(repeats)])
 
 
 def slurm_stubborn(repeats: int) -> Measured:
-    """Jobs that ignore every signal."""
+    """Held by jobs that ignore every signal."""
     return Measured([_stubborn_start_s() for _ in range(repeats)])
 
 
@@ -80,7 +80,7 @@ def _stubborn_start_s() -> float:
 
 
 def slurm_pilots(repeats: int) -> Measured:
-    """Six pilots that train two trainers; after each preemption they come back."""
+    """Six pilots with two trainers; they come back after each preemption."""
     with _slurm() as lab, tempfile.TemporaryDirectory() as folder:
         pool = slurm_pools.SlurmPool(Path(folder), lab=lab)
         try:
@@ -106,13 +106,13 @@ def _slurm() -> AbstractContextManager[slurm_lab.Lab]:
 
 
 def pbs_idle(repeats: int) -> Measured:
-    """Nobody is there."""
+    """Idle nodes."""
     with _pbs() as lab:
         return Measured([_pbs_start_s(lab) for _ in range(repeats)])
 
 
 def pbs_pilots(order: str, *, plain_shell: bool) -> Callable[[int], Measured]:
-    """Three pilots that train one trainer; ``order`` is PBS's ``preempt_order``."""
+    """Three pilots with one trainer; ``order`` is PBS's ``preempt_order``."""
 
     def measure(repeats: int) -> Measured:
         with _pbs() as lab:
@@ -160,7 +160,7 @@ def _preempted(pool: Pool, trainers: dict[str, int], start_s: Callable[[], float
 
 
 def notice_to_left_s(coordinator_log: str) -> list[float]:
-    """Per pilot that was given notice and left: how long that took."""
+    """For each pilot that got a notice and left: how long that took."""
     noticed = {node: _time_s(at) for at, node in _NOTICE.findall(coordinator_log)}
     left = {node: _time_s(at) for at, node in _LEFT.findall(coordinator_log)}
     return [round(left[node] - noticed_s, 3) for node, noticed_s in noticed.items() if node in left]

@@ -1,10 +1,10 @@
-"""How long the survivors of a change do without a step, against two peers: restarting all processes from a checkpoint,
-and ``torchrun`` elastic.
+"""How long a change stalls its survivors, against two peers: restarting all processes from a checkpoint, and
+``torchrun`` elastic.
 
-The stall of a change is the longest gap between two steps of a survivor around it, less the median step time. The
+The stall of a change is the longest gap between two steps of a survivor around it, minus the median step time. The
 first peer is what a launcher without warm processes does: all processes end, as many as needed start (``import torch``,
-build the model, join, load the checkpoint); its stall is counted from the last step before to the first one after. For
-the second see ``torchrun_peer``. A silent node is measured on a whole pool: it is the coordinator that misses it.
+build the model, join, load the checkpoint); its stall lasts from the last step before to the first one after. For the
+second see ``torchrun_peer``. A silent node is measured on a whole pool, since the coordinator has to detect it.
 """
 
 from __future__ import annotations
@@ -31,9 +31,11 @@ from tests.pools import Pool
 SCRIPT = Path(__file__).with_name("rescale_script.py")
 STEPS_AROUND = 5
 WARM_RANKS = 2
-"""Of each node: for the group before the change and for the one after it. A pilot has one ready at any time."""
+"""Rank processes per node: one for the group before the change, one for the group after it. A pilot always has one
+ready.
+"""
 Change = Callable[[Plane, list[Node]], list[Node]]
-"""Makes a change of a group and returns the survivors."""
+"""Changes a group and returns the survivors."""
 FORM, SILENT = "forming a group of 2", "silent node, less the time-out"
 RESTART, TORCHRUN = "restart from a checkpoint", "torchrun elastic 1 → 2"
 
@@ -80,7 +82,7 @@ def stall_s(subject: str, size: int, change: Change) -> float:
 
 
 def form_s(subject: str, size: int = 2) -> float:
-    """From the order to form a group of ``size`` warm workers to its leader's word that it trains."""
+    """From the order to form a group of ``size`` warm workers until its leader reports that it trains."""
     with (
         tempfile.TemporaryDirectory() as name,
         plane(Path(name), SCRIPT, "--subject", subject, "--folder", name, warm_ranks=WARM_RANKS) as cluster,
@@ -92,7 +94,7 @@ def form_s(subject: str, size: int = 2) -> float:
 
 
 def silent_s(subject: str) -> float:
-    """The stall when one of two nodes falls silent (SIGSTOP to all its processes), less the site's time-out for it."""
+    """The stall when one of two nodes falls silent (SIGSTOP to all its processes), minus the site's timeout for it."""
     with tempfile.TemporaryDirectory() as name:
         pool = Pool(Path(name))
         try:
@@ -115,7 +117,7 @@ def silent_s(subject: str) -> float:
 
 
 def _longest_gap_s(times: list[float]) -> float:
-    """The longest gap between two steps but the first, less the median one."""
+    """The longest gap between two steps, the first excluded, minus the median gap."""
     gaps = [after - earlier for earlier, after in pairwise(times)]
     return max(gaps[1:]) - median(gaps)
 
@@ -153,7 +155,7 @@ def _steps(folder: Path, worker: int | None) -> list[float]:
 
 
 def measure(subject: str, rounds: int) -> dict[str, Any]:
-    """Median stalls of one subject, the changes and the peers in turn."""
+    """Median stalls for one subject, the changes and the peers in turn."""
     stalls: dict[str, list[float]] = {name: [] for name in (*CHANGES, FORM, SILENT, RESTART, TORCHRUN)}
     for _ in range(rounds):
         for name, (size, change) in CHANGES.items():
@@ -180,7 +182,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--subjects", nargs="*", default=["tiny", "25M"], choices=list(SUBJECTS))
     arguments = parser.parse_args()
-    # What a pool and torchrun run in processes of their own imports this folder.
+    # The processes that a pool and torchrun start import this folder.
     os.environ["PYTHONPATH"] = str(Path(__file__).parents[1])
     results = {}
     for subject in arguments.subjects:

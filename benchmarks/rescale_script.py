@@ -1,4 +1,4 @@
-"""What a worker of the rescale benchmark runs: it writes down when each of its steps ended."""
+"""What a worker of the rescale benchmark runs: it records when each of its steps ended."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""What a coordinator has to do after weeks: how long it takes to start again, and what it holds in memory and on disk.
+"""A coordinator after weeks: its restart time, its memory, and its files on disk.
 
-A real coordinator begins a pool and is killed. Then its journal is written on, by the real driver on a simulated clock:
-days of ten trainers on a hundred nodes that come and go, 8,000 events a day in all, most of them progress with its
-ledger. Then the coordinator is started as ``pilot up`` starts it, and the time until it answers is taken: from its
-snapshot, and once more where that is damaged and the whole journal is replayed.
+A real coordinator starts a pool and is killed. The real driver then continues its journal on a simulated clock: days of
+ten trainers on a hundred nodes that come and go, 8,000 events a day in all, mostly progress with its ledger. Then the
+coordinator is started as ``pilot up`` starts it, and the time until it answers is measured: from its snapshot, and
+again with the snapshot damaged, so that the whole journal is replayed.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ site = Site(name="bench", scheduler="local", bind_address="127.0.0.1", interface
 
 
 class Simulated(Coordinator):
-    """The core, and what it answered last."""
+    """The core, and its last commands."""
 
     def handle(self, now_s: float, event: Event) -> list[Command]:
         self.given = super().handle(now_s, event)
@@ -75,7 +75,7 @@ class Simulated(Coordinator):
 
 
 class Weeks:
-    """A pool that lives for long: everything that is asked is done at once, nodes come and go, trainers report."""
+    """A pool that lives long: every command is completed at once, nodes come and go, trainers report."""
 
     def __init__(self, driver: LiveDriver, launches: LaunchStore, day_s: list[float]) -> None:
         self.driver = driver
@@ -88,7 +88,7 @@ class Weeks:
         self.events = 0
 
     async def day(self) -> None:
-        """8,000 events; one trainer finishes, another one comes."""
+        """8,000 events; one trainer finishes, another arrives."""
         end, step_s = self.events + EVENTS_A_DAY, 86400 / EVENTS_A_DAY
         self._finish_one()
         while self.events < end:
@@ -118,7 +118,7 @@ class Weeks:
             self._tell(TrainerFinished(running[0].id, running[0].generation, running[0].step, running[0].samples))
 
     def _progress(self) -> Event:
-        """One more second of a trainer that trains, with the rows of its ledger."""
+        """One more second of a running trainer, with its ledger rows."""
         running = [t for t in self.driver.core.trainers.values() if t.open and t.group is not None]
         if not running:
             return PoolChanged()
@@ -136,7 +136,7 @@ class Weeks:
         )
 
     def _tell(self, event: Event) -> Any:
-        """The event, and what completes all that follows from it."""
+        """Handle the event, and complete all commands that follow from it."""
         waiting: list[Event] = [event]
         while waiting:
             written = self.driver.post(waiting.pop(0))
@@ -186,7 +186,7 @@ def measure(folder: Path, days: int, rounds: int) -> dict[str, Any]:
 
 
 async def live(rundir: RunDir, days: int) -> list[dict[str, float]]:
-    """Write on for ``days``; what there is after each: memory, bytes of the journal on disk and of the snapshot."""
+    """Continue for ``days``; after each: memory, bytes of the journal on disk and of the snapshot."""
     contents = read(rundir.journal, whole=False)
     now_s = [contents.last_s]
     core = Simulated(fresh_core(contents).config)
@@ -209,7 +209,7 @@ async def live(rundir: RunDir, days: int) -> list[dict[str, float]]:
 
 
 def sizes(rundir: RunDir) -> dict[str, float]:
-    """MB."""
+    """In MB."""
     files = list(segments.folder(rundir.journal).glob("*"))
     snapshot = sum(path.stat().st_size for path in files if path.suffix == ".snapshot")
     on_disk = sum(path.stat().st_size for path in files) + rundir.journal.stat().st_size - snapshot
@@ -221,7 +221,7 @@ def sizes(rundir: RunDir) -> dict[str, float]:
 
 
 def started_s(rundir: RunDir, site: Path) -> float:
-    """Start the coordinator, wait until it answers, and kill it: how long it took."""
+    """Start the coordinator, wait until it answers, and kill it; the seconds until it answered."""
     command = [sys.executable, "-P", "-m", "pilot.service.daemon", "--run-dir", str(rundir.root), "--site", str(site)]
     began_s = time.monotonic()
     process = subprocess.Popen([*command, "--planner", "dp", "--pilots", "0"])
@@ -237,7 +237,7 @@ def started_s(rundir: RunDir, site: Path) -> float:
 
 
 def answers(rundir: RunDir) -> bool:
-    """Whether somebody answers at the address in the connection file."""
+    """Whether anything answers at the address in the connection file."""
     try:
         PoolClient(rundir.connection, 5.0).trainers()
     except PilotError:

@@ -1,8 +1,8 @@
-"""A coordinator with 5,000 pilots and 200 trainers: real, but for the agents, which only speak (over real TLS).
+"""A coordinator with 5,000 pilots and 200 trainers: all real except the agents, which only talk (over real TLS).
 
 The pilots register; the trainers are submitted and get 25 nodes each; then they report once a second, and after a calm
-while nodes are lost, leave with notice and come, a few at a time and hundreds at once. Told are the targets that the
-coordinator has to meet at this size and what was measured: the medians of all runs.
+period nodes are lost, leave with notice and join, a few at a time and hundreds at once. The report gives the
+coordinator's targets at this size and the measurements: medians over all runs.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ LAUNCH = LaunchSpec(
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """``name`` is a key of a run; what is measured is at most ``most``."""
+    """``name`` is a key of a run; the measured value must be at most ``most``."""
 
     name: str
     most: float
@@ -86,7 +86,7 @@ def main() -> int:
 
 
 def run(pilots: int, trainers: int) -> dict[str, Any]:
-    """One pool, from its first pilot to its last measure."""
+    """One pool, from its first pilot to the last measurement."""
     with tempfile.TemporaryDirectory(prefix="pilot-scale-") as folder, Place(Path(folder), trainers) as place:
         found: dict[str, Any] = place.register(pilots)
         found |= place.submit(trainers, max(1, pilots // trainers))
@@ -146,14 +146,14 @@ class Place:
         }
 
     def calm(self, seconds: float) -> dict[str, Any]:
-        """Nothing but reports and heartbeats."""
+        """Only reports and heartbeats."""
         with self._using() as used:
             time.sleep(seconds)
         self._measured()
         return {"busy": used["cpu_s"] / used["wall_s"]}
 
     def status(self) -> dict[str, Any]:
-        """What a user waits for ``pilot status``, its start included."""
+        """How long a user waits for ``pilot status``, its start-up included."""
         command = [sys.executable, "-P", "-m", "pilot", "status", "--run-dir", str(self._run_dir)]
         times, text = [], ""
         with self._using() as used:
@@ -164,7 +164,7 @@ class Place:
         return {"status_s": median(times), "status_cpu_s": used["cpu_s"] / 3, "status_lines": text.count("\n")}
 
     def change(self) -> dict[str, Any]:
-        """Nodes go and come, a few at a time, then many at once."""
+        """Nodes leave and join, a few at a time, then many at once."""
         self._measured()
         for _ in range(ROUNDS):
             for verb, count in (("lose", 4), ("notice", 4), ("join", 8)):
@@ -192,7 +192,7 @@ class Place:
         return {"rss_mib": rss, "journal_events": lines, "journal_mib": mib * 10_000 / lines}
 
     def _settle(self) -> None:
-        """Until all that trained trains again."""
+        """Wait until all trainers that trained before train again."""
         time.sleep(1.0)
         _until(lambda: self._fleet("leaders") == self._trainers)
         time.sleep(1.0)
@@ -203,7 +203,7 @@ class Place:
         return found
 
     def _fleet(self, verb: str, count: int = 0) -> int:
-        """Say it to all fleets, each its share; the sum of what they answer."""
+        """Send it to all fleets, a share to each; the sum of their answers."""
         shares = [count // len(self._fleets) + (n < count % len(self._fleets)) for n in range(len(self._fleets))]
         for pipe, share in zip(self._fleets, shares, strict=True):
             pipe.send((verb, share))
@@ -211,7 +211,7 @@ class Place:
 
     @contextmanager
     def _using(self) -> Iterator[dict[str, float]]:
-        """What it takes, on the clock and of the coordinator's processor."""
+        """Elapsed time, and the coordinator's CPU time."""
         used: dict[str, float] = {}
         began_s, cpu_s = time.perf_counter(), _cpu_s(self._coordinator)
         yield used
@@ -225,7 +225,7 @@ class Place:
 
 
 def _summary(measured: dict[str, Any]) -> dict[str, Any]:
-    """Milliseconds of the event loop by kind of event."""
+    """Milliseconds of the event loop, by kind of event."""
     found = {}
     for kind, costs in sorted(measured["events"].items()):
         ms = 1000 * np.array(costs)

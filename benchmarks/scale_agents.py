@@ -1,4 +1,4 @@
-"""Agents that only speak: they do at once what the coordinator tells them, and train nothing.
+"""Agents that only talk: they carry out the coordinator's orders at once, and train nothing.
 
 Each is a connection of its own, over TLS, with the messages of :mod:`pilot.io.wire`. Leaders report progress once a
 second.
@@ -29,13 +29,13 @@ GRACE_S = 30.0
 
 
 def main(file: Path, number: int, pipe: Pipe) -> None:
-    """Serve what comes through ``pipe``: (verb, how many); each is answered when it is done."""
+    """Serve the requests from ``pipe``: (verb, count); each is answered when it is done."""
     allow_many_files()
     asyncio.run(Fleet(connection.load(file), number).serve(pipe))
 
 
 class Fleet:
-    """The agents of one process, the ``number``-th."""
+    """The agents of the ``number``-th process."""
 
     def __init__(self, where: Connection, number: int) -> None:
         self.where = where
@@ -44,7 +44,7 @@ class Fleet:
         self._dice = random.Random(number)
 
     async def serve(self, pipe: Pipe) -> None:
-        """Until the other end is closed."""
+        """Run until the other end is closed."""
         while True:
             verb, count = await asyncio.to_thread(pipe.recv)
             match verb:
@@ -95,7 +95,7 @@ class Agent:
         return self._timer is not None
 
     async def join(self, gate: asyncio.Semaphore) -> None:
-        """Connect and register; again where the coordinator was too busy to wait for us."""
+        """Connect and register; retry if the coordinator was too busy to accept."""
         where = self._fleet.where
         async with gate:
             while self._link is None:
@@ -110,20 +110,20 @@ class Agent:
         self._loop.call_later(random.uniform(0, welcome.heartbeat_s), self._beat, welcome.heartbeat_s)
 
     def vanish(self) -> None:
-        """As an agent that is killed: the connection closes, and nothing is said."""
+        """Like an agent that is killed: the connection closes without a message."""
         self._gone()
         if self._link is not None:
             self._link.drop("")
 
     def leave(self) -> None:
-        """It was given notice."""
+        """Give it notice."""
         del self._fleet.living[self._host]
         self._say(wire.Leaving("the scheduler preempts it", GRACE_S))
 
     # --- of the transport ------------------------------------------------------------------------------------------
 
     def received(self, link: transport.Link, frame: bytes) -> None:  # noqa: ARG002  # the protocol's signature
-        """The coordinator says something."""
+        """A message from the coordinator."""
         message = wire.decode_at_agent(frame)
         match message:
             case wire.Welcome():
@@ -159,7 +159,7 @@ class Agent:
                 assert_never(message)
 
     def closed(self, link: transport.Link, reason: str) -> None:  # noqa: ARG002  # the protocol's signature
-        """The connection is gone."""
+        """The connection is lost."""
         self._gone()
 
     # --- what it does ----------------------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
 """A real coordinator that measures itself: the processor time of its event loop for each event.
 
-An event costs what the loop computes from the moment at which it begins with the bytes (or the timer) that bring it
-until the core has answered and the journal has the line, and then to hand each command that follows from it to TLS.
-Waiting (for the disk, for a processor) costs nothing, and the solver is another process.
+An event's cost is the loop's CPU time from taking up the bytes (or the timer) that bring it until the core has answered
+and the journal has the line, plus handing each resulting command to TLS. Waiting (for the disk, for a CPU) is not
+counted, and the solver is another process.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pilot.service.live_driver import LiveDriver
 
 
 def main(arguments: list[str], pipe: Pipe) -> None:
-    """Run the daemon; each word through ``pipe`` is answered with what was measured since the last one."""
+    """Run the daemon; each request through ``pipe`` is answered with the measurements since the last one."""
     costs = Costs()
     costs.listen()
     threading.Thread(target=_tell, args=(pipe, costs), daemon=True).start()
@@ -40,7 +40,7 @@ def _tell(pipe: Pipe, costs: Costs) -> None:
 
 @dataclass(slots=True)
 class _Cost:
-    """What an event has cost so far, and how many of its commands are still to be performed."""
+    """An event's cost so far, and how many of its commands are still to be performed."""
 
     event: str
     commands: int
@@ -48,7 +48,7 @@ class _Cost:
 
 
 class Costs:
-    """Seconds of the loop's thread by kind of event, and the longest time that it did nothing else."""
+    """Seconds of the loop's thread by kind of event, and the longest time that it was blocked."""
 
     def __init__(self) -> None:
         self._since_s = 0.0
@@ -58,13 +58,13 @@ class Costs:
         self._open = dict[int, _Cost]()
 
     def take(self) -> dict[str, Any]:
-        """What was measured since the last time."""
+        """The measurements since the last call."""
         costs, self._costs = self._costs, defaultdict(list)
         longest_s, self._longest_s = self._longest_s, 0.0
         return {"events": dict(costs), "longest_callback_s": longest_s}
 
     def listen(self) -> None:
-        """Look over the shoulder of the loop, of the core, and of what performs its commands."""
+        """Instrument the loop, the core, and the effects that perform its commands."""
         run, post, perform = Handle._run, LiveDriver.post, Effects.perform
         handle = Coordinator.handle
 

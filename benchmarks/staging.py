@@ -1,6 +1,6 @@
-"""What gradients cost on their way from a GPU to the arena and back, against bare copies of the same bytes.
+"""The cost of moving gradients from a GPU to the arena and back, against bare copies of the same bytes.
 
-Where there is no GPU it says so, and measures nothing.
+Without a GPU it says so, and measures nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ WORDS = Words.of(0, False, 0.0)
 
 
 def measure(subject: str) -> dict[str, Any]:
-    """Median seconds of a backward pass, of one whose gradients are staged and taken back, and of bare copies."""
+    """Median seconds of a backward pass, of one whose gradients are staged and copied back, and of bare copies."""
     model = make(subject).cuda()
     inputs = torch.randn(BATCH, SUBJECTS[subject][1], device="cuda")
     size = sum(p.numel() for p in model.parameters())

@@ -1,10 +1,10 @@
-"""Training without any change on two ranks, against PyTorch DDP with gloo, both over TCP on the loopback interface;
-apart from that, with our two ranks on one node, which sum in its shared memory (gloo has none).
+"""Steady training on two ranks against PyTorch DDP with gloo, both over TCP on loopback; and with our two ranks on one
+node, which sum in its shared memory (gloo cannot).
 
-Both train in the same two processes, in turns, so that a ratio compares what ran in the same minute. A step's time is
-all of it, the loader's included; a round's time is the median of its steps; the ratio is the median over the rounds.
-DDP runs as it is by default and with ``gradient_as_bucket_view=True``; the one with the better ratio counts.
-``--busy`` has as many other processes compute all the time: one per core is what a shared node may be like.
+Both train in the same two processes, in turns, so that a ratio compares what ran in the same minute. A step's time
+includes the loader's; a round's time is the median of its steps; the ratio is the median over the rounds. DDP runs as
+it is by default and with ``gradient_as_bucket_view=True``; the better one counts. ``--busy`` adds that many processes
+that compute all the time: one per core resembles a shared node.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def measure(subject: str, rounds: int, *, ranks_per_node: int = 1) -> dict[str, 
 
 @contextmanager
 def busy(processes: int) -> Iterator[None]:
-    """So many processes compute."""
+    """Keep this many processes computing."""
     others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(processes)]
     try:
         yield
@@ -73,7 +73,7 @@ def busy(processes: int) -> Iterator[None]:
 
 
 def _share_while_waiting(waiting: Node, stopped: Node) -> float:
-    """Of one core, what a rank process takes while the other node's training process stands still (warm-up)."""
+    """The share of one core that a rank process uses while the other node's training process stands still (warm-up)."""
     stopped.signal(signal.SIGSTOP)
     time.sleep(_SETTLE_S)
     before_s = _cpu_s(waiting)
@@ -112,7 +112,7 @@ def _summary(rounds: list[dict[str, list[float]]]) -> dict[str, Any]:
 
 
 def show(name: str, result: dict[str, Any]) -> dict[str, Any]:
-    """Print a line of the table; the result again."""
+    """Print a row of the table; returns the result."""
     cpu_ms, rank_ms = result["training_process_cpu_ms_per_step"], result["rank_process_cpu_ms_per_step"]
     print(
         f"{name:>24}: pilot {result['pilot_ms']:7.1f} ms, DDP {result['ddp_gloo_ms']:7.1f} ms,"
@@ -133,7 +133,7 @@ def main() -> None:
     parser.add_argument("--busy", type=int, default=0, help="other processes that compute all the time (default: 0)")
     arguments = parser.parse_args()
     results: dict[str, Any] = {}
-    os.environ |= fork_server.ALLOCATOR  # as in the agent's training processes; DDP runs in the same ones
+    os.environ |= fork_server.ALLOCATOR  # as in the agent's training processes; DDP runs in the same processes
     with busy(arguments.busy):
         for subject in arguments.subjects:
             results[subject] = show(subject, measure(subject, arguments.rounds))

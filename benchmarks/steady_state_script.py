@@ -1,7 +1,7 @@
 """What a rank of the steady-state benchmark runs: rounds of an elastic session and of DDP in turn, in one process.
 
-DDP runs with its gradients copied to its buckets and with gradients that are views of them. A step's time is that from
-one step's end to the next one's, so that of its batch is in it.
+DDP runs with its gradients copied into its buckets, and with gradients that are views of them. A step's time runs from
+one step's end to the next one's, so it includes its batch.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Studies in the core, on a virtual clock: what weights gain, and what a thousand trials cost.
+"""Studies in the core, on a virtual clock: the gain from weights, and the cost of a thousand trials.
 
-``python -m benchmarks.studies weights`` compares the weight of docs/studies.md with equal weights: how long a study
-takes until its first trial is complete, until the trial that is best in the end is, and until it is over.
-``python -m benchmarks.studies thousand`` measures the longest decision and the memory of a study of 1,000 trials: what
-the core and the monitor of a live pool hold of it in the end.
+``python -m benchmarks.studies weights`` compares the weight of docs/studies.md with equal weights: the time until the
+first trial is complete, until the eventual best trial is, and until the study is over. ``python -m benchmarks.studies
+thousand`` measures the longest decision and the memory of a study of 1,000 trials: what the core and the monitor of a
+live pool hold at its end.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ from pilot.core.study_events import StudySubmitted, TrialAsked, TrialTold
 from pilot.observation.monitor import Monitor
 
 REPORT_S = 60.0
-"""What a report takes on one node."""
+"""Seconds per report on one node."""
 
 PAUSE_S = 10.0
-"""What a start or a change of nodes costs a trial."""
+"""Seconds that a start or a change of nodes costs a trial."""
 
 
 @dataclass
 class Work:
-    """How far a trial is, in reports; it stands still until ``since_s`` where that is later."""
+    """A trial's progress, in reports; it stands still until ``since_s`` if that is later."""
 
     done: float = 0.0
     since_s: float = 0.0
@@ -65,19 +65,19 @@ class Work:
     told: int = 0
 
     def advance(self, now_s: float) -> None:
-        """Until ``now_s``."""
+        """Advance to ``now_s``."""
         if now_s > self.since_s:
             self.done += (now_s - self.since_s) * self.rate
             self.since_s = now_s
 
     def due_s(self) -> float:
-        """When its next report is made."""
+        """When its next report is due."""
         return self.since_s + (self.told + 1 - self.done) / self.rate if self.rate else math.inf
 
 
 @dataclass
 class Replay:
-    """One study on ``nodes`` nodes. A trial's value at a rung is its quality and noise that shrinks with the rung."""
+    """One study on ``nodes`` nodes. A trial's value at a rung is its quality plus noise that shrinks with the rung."""
 
     spec: StudySpec
     nodes: int
@@ -90,7 +90,7 @@ class Replay:
     longest_s: float = 0.0
 
     def run(self) -> None:
-        """To its end."""
+        """Run to its end."""
         self.core = Coordinator(CoordinatorConfig(max_parallel_trainers=self.nodes))
         self.monitor = Monitor()
         self.planner = planners.make("dp")
@@ -106,21 +106,21 @@ class Replay:
             self._settle([*self.core.timers.due(self.now_s), *map(self._report, made)])
 
     def ends(self, study: Study) -> bool:
-        """Whether there is nothing more to see."""
+        """Whether there is nothing more to measure."""
         return study.over
 
     def value(self, trainer: TrainerId, told: int) -> float:
-        """What a trial reports as the ``told``-th time."""
+        """A trial's ``told``-th report."""
         quality = self.qualities.setdefault(trainer, self.rng.random())
         return quality + self.rng.gauss(0.0, self.noise / math.sqrt(told))
 
     def rate(self, trainer: TrainerId, nodes: int) -> float:
         """Reports per second."""
-        del trainer  # all are alike here
+        del trainer  # all are equal here
         return self.curve.at(nodes) / REPORT_S
 
     def begun(self, spec: TrainerSpec) -> TrainerSpec:
-        """A trial as it is submitted once its parameters are known."""
+        """A trial as submitted once its parameters are known."""
         return spec
 
     def _report(self, trainer: TrainerId) -> Event:
@@ -176,7 +176,7 @@ class Replay:
 
 
 def replay(seed: int, trials: int, nodes: int, power: float, noise: float, deadline_s: float | None = None) -> Replay:
-    """One study; a trial on n nodes does n ** ``power`` times what it does on one."""
+    """One study; n nodes run a trial n ** ``power`` times as fast as one."""
     curve = Curve.of((n, n**power) for n in (1, 2, 4, 8, 16, 32, 64))
     template = TrainerSpec(
         TrainerId("s"),
@@ -218,7 +218,7 @@ def weights(seeds: int) -> None:
 
 
 def thousand(seeds: int) -> None:
-    """Print the longest decision and the memory per trial, of 200 and of 1,000 trials on 64 nodes; medians."""
+    """Print the longest decision and the memory per trial for 200 and 1,000 trials on 64 nodes (medians)."""
     held = {}
     for trials in (200, 1000):
         plain = [replay(seed, trials, 64, 0.9, 0.1) for seed in range(seeds)]
@@ -229,8 +229,8 @@ def thousand(seeds: int) -> None:
 
 
 def held_by_core(seed: int, trials: int) -> float:
-    """What is freed with core and monitor at the end of a study, in kB. (What is allocated meanwhile says less: caches
-    of planners are filled and emptied.)"""
+    """The memory freed with core and monitor at the end of a study, in kB. (Allocations during the run say less:
+    planners' caches fill and empty.)"""
     tracemalloc.start()
     made = replay(seed, trials, 64, 0.9, 0.1)
     gc.collect()
@@ -243,7 +243,7 @@ def held_by_core(seed: int, trials: int) -> float:
 
 
 def main() -> None:
-    """Run what was asked for."""
+    """Run the chosen experiment."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=("weights", "thousand"))
     parser.add_argument("--seeds", type=int, default=10)

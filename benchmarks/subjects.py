@@ -1,4 +1,4 @@
-"""Models and data that the data plane's benchmarks train."""
+"""Models and data for the data plane's benchmarks."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ def make(name: str) -> nn.Module:
 
 
 def data(name: str, samples: int) -> TensorDataset:
-    """Random inputs and labels for it."""
+    """Random inputs and labels for a subject."""
     generator = torch.Generator().manual_seed(1)
     inputs = torch.randn(samples, SUBJECTS[name][1], generator=generator)
     return TensorDataset(inputs, torch.randint(0, 10, (samples,), generator=generator))
 
 
 def sgd(model: nn.Module) -> torch.optim.Optimizer:
-    """SGD with momentum: state as large as the model."""
+    """SGD with momentum: its state is as large as the model."""
     return torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)

@@ -1,10 +1,10 @@
 """Which rung a sampler should be told: ``python -m benchmarks.told_rung``.
 
-Trials of a known quality are chosen by TPE and trained through rungs of 1, 3 and 9 reports by successive halving.
-What a trial reports grows with its training and is noisy, less so at higher rungs. *first*: every trial is told with
-its value at the first rung. *highest*: with that of the highest rung that it reached, so what is compared was trained
-differently long. *true*: with its value at the last rung, which nobody has, as a bound. *random*: no sampler. Printed
-is the true quality of the trial that is best in the end, median over the seeds.
+Trials of a known quality are chosen by TPE and trained through rungs of 1, 3 and 9 reports by successive halving. What
+a trial reports grows with its training and is noisy, less so at higher rungs. *first*: the sampler is told each trial's
+value at the first rung. *highest*: the value at the highest rung reached, so that unequally trained trials are
+compared. *true*: the value at the last rung, which is unknown in practice, as a bound. *random*: no sampler. Prints the
+true quality of the best trial at the end, median over the seeds.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def quality(trial: optuna.Trial) -> float:
 
 
 def reported(best: float, reports: int, noise: float, rng: random.Random) -> float:
-    """What a trial of quality ``best`` has reached after so many reports."""
+    """The value of a trial of quality ``best`` after this many reports."""
     return best * (1 - 0.5 / reports) + rng.gauss(0.0, noise / math.sqrt(reports))
 
 

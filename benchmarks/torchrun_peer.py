@@ -1,7 +1,7 @@
-"""The peer of a planned rescale: ``torchrun`` elastic with two agents on loopback, of which the second comes later.
+"""The peer of a planned rescale: ``torchrun`` elastic with two agents on loopback, the second of which joins later.
 
 At a change of members it restarts all training processes, which then load a snapshot; the stall is the longest gap
-between two steps of the job around the change, less the median step time after it.
+between two steps of the job around the change, minus the median step time after it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def stall_s(subject: str) -> float:
 
 
 def loss_s(subject: str) -> float:
-    """Seconds without a step when one of two agents is killed: not the first, which has the rendezvous's store."""
+    """Seconds without a step when one of two agents is killed (not the first, which hosts the rendezvous store)."""
     with tempfile.TemporaryDirectory() as name:
         folder, port = Path(name), _free_port()
         with _agent(folder, subject, port):
@@ -57,7 +57,7 @@ def _since(folder: Path, begin_s: float) -> list[float]:
 
 
 def _steps(folder: Path, size: int) -> list[float]:
-    """When each step of the group of this size ended, as its rank 0 wrote it down."""
+    """When each step of the group of this size ended, as recorded by its rank 0."""
     path = folder / f"steps.{size}"
     return [float(line) for line in path.read_text().splitlines()] if path.exists() else []
 
@@ -70,7 +70,7 @@ def _agent(folder: Path, subject: str, port: int) -> Iterator[None]:
         "--rdzv-id=peer",
         "--local-addr=127.0.0.1",
     ]
-    # The defaults wait 30 s for latecomers; without the variable the join of a second agent hangs.
+    # The defaults wait 30 s for latecomers; without the variable, a second agent's join hangs.
     options = ["--nnodes=1:2", "--nproc-per-node=1", "--max-restarts=9", "--rdzv-conf=last_call_timeout=1"]
     command = [sys.executable, "-m", "torch.distributed.run", *options, *rendezvous, str(SCRIPT), subject, str(folder)]
     environment = os.environ | {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "GLOO_SOCKET_IFNAME": "lo"}

@@ -1,4 +1,4 @@
-"""What ``torchrun`` runs for the rescale benchmark: DDP over gloo, a snapshot now and then, resumed after a restart."""
+"""What ``torchrun`` runs for the rescale benchmark: DDP over gloo, periodic snapshots, resumed after a restart."""
 
 from __future__ import annotations
 

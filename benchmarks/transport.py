@@ -1,10 +1,10 @@
-"""What 5,000 peers cost the coordinator's transport: our frames over TLS 1.3, and libzmq with CURVE beside it.
+"""The cost of 5,000 peers for the coordinator's transport: our frames over TLS 1.3, and libzmq with CURVE.
 
-A server process answers every message. Peers in a few processes connect, say hello, and send heartbeats. Told are the
-server's processor seconds for taking all peers (connection, handshake, hello, welcome), its memory per peer, its
-processor time per heartbeat, and what 1,000 strangers that only connect cost it: memory, and whether a peer still gets
-in. libzmq is measured where pyzmq is installed; the server does with it what the coordinator did before: a ROUTER whose
-monitor tells of closed connections.
+A server process answers every message. Peers in a few processes connect, say hello, and send heartbeats. Reported are
+the server's CPU seconds to admit all peers (connection, handshake, hello, welcome), its memory per peer, its CPU time
+per heartbeat, and the cost of 1,000 strangers that only connect: memory, and whether a peer still gets in. libzmq is
+measured if pyzmq is installed; the server then works as the coordinator used to: a ROUTER whose monitor reports closed
+connections.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ HELLO, HEARTBEAT = b"h" * 200, b"b" * 20
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Of one transport. ``with_strangers_s`` is how long one more peer took to get in while the strangers were there,
-    None: it did not within 20 s."""
+    """The results for one transport. ``with_strangers_s``: how long one more peer took to get in while the strangers
+    were connected; None: it did not within 20 s."""
 
     transport: str
     peers: int
@@ -54,7 +54,7 @@ class Result:
 
 
 class Kind(Protocol):
-    """One transport: the server's side and the peers'."""
+    """One transport: the server's side and the peers' side."""
 
     @staticmethod
     def serve(pipe: Pipe) -> None:
@@ -62,11 +62,11 @@ class Kind(Protocol):
 
     @staticmethod
     def peers(port: int, secret: str, count: int, pipe: Pipe) -> None:
-        """Connect ``count`` peers and say so; then a round of heartbeats for every word through ``pipe``."""
+        """Connect ``count`` peers and say so; then one round of heartbeats for each request through ``pipe``."""
 
 
 class Tls:
-    """What the product uses."""
+    """The product's transport."""
 
     @staticmethod
     def serve(pipe: Pipe) -> None:
@@ -119,7 +119,7 @@ class _Peer:
         self._answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def join(self, port: int, secret: str, gate: asyncio.Semaphore) -> None:
-        """Connect and say hello; again where the server was too busy to wait for us."""
+        """Connect and say hello; retry if the server was too busy to accept."""
         async with gate:
             while True:
                 try:
@@ -139,16 +139,16 @@ class _Peer:
         self._link.send(message)
         await self._answer
 
-    def received(self, link: Link, frame: bytes) -> None:  # noqa: ARG002  # the signature of what listens
+    def received(self, link: Link, frame: bytes) -> None:  # noqa: ARG002  # the listener's signature
         self._answer.set_result(None)
 
-    def closed(self, link: Link, reason: str) -> None:  # noqa: ARG002  # the signature of what listens
+    def closed(self, link: Link, reason: str) -> None:  # noqa: ARG002  # the listener's signature
         if not self._answer.done():
             self._answer.set_exception(ConnectionResetError(reason))
 
 
 class Zmq:
-    """What the product used before."""
+    """The product's former transport."""
 
     @staticmethod
     def serve(pipe: Pipe) -> None:
@@ -235,12 +235,12 @@ def running(target: Any, *arguments: Any) -> Iterator[tuple[multiprocessing.proc
 
 
 def measure(name: str, count: int, processes: int) -> Result:
-    """One transport."""
+    """Measure one transport."""
     kind = KINDS[name]
     with running(kind.serve) as (server, pipe):
         port, secret = pipe.recv()
         seen = psutil.Process(server.pid)
-        with _peers(kind, port, secret, 1, 1):  # what it needs for the first one is not the peers'
+        with _peers(kind, port, secret, 1, 1):  # one-time costs of the first peer are not counted
             before_cpu_s, before_rss, began_s = _cpu_s(seen), seen.memory_info().rss, time.perf_counter()
             with _peers(kind, port, secret, count, processes) as pipes:
                 took_s, cpu_s = time.perf_counter() - began_s, _cpu_s(seen) - before_cpu_s
@@ -265,7 +265,7 @@ def _peers(kind: type[Kind], port: int, secret: str, count: int, processes: int)
 
 
 def _beats(server: psutil.Process, pipes: list[Pipe]) -> float:
-    """The server's processor seconds for all rounds."""
+    """The server's CPU seconds for all rounds."""
     before_s = _cpu_s(server)
     for _ in range(ROUNDS):
         for pipe in pipes:
@@ -276,7 +276,7 @@ def _beats(server: psutil.Process, pipes: list[Pipe]) -> float:
 
 
 def _strangers(kind: type[Kind], port: int, secret: str, server: psutil.Process) -> tuple[float, float | None]:
-    """The memory that strangers cost, and how long one more peer takes to get in beside them."""
+    """The memory that strangers cost, and how long one more peer takes to get in meanwhile."""
     before = server.memory_info().rss
     sockets = [socket.create_connection(("127.0.0.1", port), timeout=20) for _ in range(STRANGERS)]
     began_s = time.perf_counter()

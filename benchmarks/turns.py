@@ -1,5 +1,5 @@
 """Ways to train that take turns: all are ready at once, and one at a time runs a block of steps, so that a ratio
-compares what ran in the same seconds. The ranks of a way share a folder, in which files say who is ready for what.
+compares what ran in the same seconds. The ranks of a way share a folder, whose files say who is ready for what.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Seat:
 
     Parameters
     ----------
-    folder : of the way
+    folder : the way's folder
     rank : 0 to the number of ranks - 1
     """
 
@@ -27,25 +27,25 @@ class Seat:
         self._block = -1
 
     def wait(self) -> None:
-        """Until it may run its next block."""
+        """Wait until it may run its next block."""
         self._block += 1
         _ready(self._folder, self._block, self._rank).touch()
         while not _go(self._folder, self._block).exists():
             time.sleep(_LOOK_S)
 
     def tell(self, found: Any) -> None:
-        """The block is over, with this result."""
+        """Report the block as done, with this result."""
         path = _result(self._folder, self._block, self._rank)
         path.with_suffix(".part").write_text(json.dumps(found))
         path.with_suffix(".part").rename(path)
 
 
 class Turns:
-    """Of one way, for who lets it run.
+    """The controlling side of one way.
 
     Parameters
     ----------
-    folder, ranks : of the way
+    folder, ranks : the way's folder and number of ranks
     wait : returns when the given condition holds
     """
 
@@ -54,7 +54,7 @@ class Turns:
         self._block = -1
 
     def run(self) -> list[Any]:
-        """Let it run a block, when all ranks are ready for it; the results by rank."""
+        """Let it run a block once all ranks are ready; the results by rank."""
         self._block += 1
         self._see(_ready)
         _go(self._folder, self._block).touch()

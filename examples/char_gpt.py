@@ -1,4 +1,4 @@
-"""A small GPT trained by iteration: random crops of a text, the learning rate and the accumulation by hand.
+"""A small GPT trained by iteration: random crops of a text, with learning rate and accumulation set by hand.
 
 python examples/char_gpt.py --iterations 200
 pilot submit examples/char_gpt.py --iterations 2000
@@ -16,7 +16,7 @@ import pilot.train
 
 
 class Crops(Dataset[tuple[torch.Tensor, torch.Tensor]]):
-    """The stretch of ``length`` characters at each place, and its target: the same one character later."""
+    """The ``length`` characters at each place, and the target: the same, one character later."""
 
     def __init__(self, codes: torch.Tensor, length: int) -> None:
         self._codes, self._length = codes, length
@@ -46,7 +46,7 @@ class CharGPT(nn.Module):
 
 
 def learning_rate(iteration: int, iterations: int, warmup: int = 20) -> float:
-    """It rises linearly, then falls along a cosine."""
+    """Linear warm-up, then cosine decay."""
     if iteration < warmup:
         return 3e-3 * (iteration + 1) / warmup
     return 3e-4 + 2.7e-3 * (1 + math.cos(math.pi * (iteration - warmup) / max(1, iterations - warmup))) / 2

@@ -1,4 +1,4 @@
-"""A small CNN on scikit-learn's digits: digits_cnn_plain.py in plain PyTorch, digits_cnn.py the same made elastic."""
+"""A small CNN on scikit-learn's digits: digits_cnn_plain.py in plain PyTorch, digits_cnn.py its elastic version."""
 
 import argparse
 

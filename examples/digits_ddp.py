@@ -22,7 +22,7 @@ parser.add_argument("--batch-size", type=int, default=32, help="of each process"
 arguments = parser.parse_args()
 
 notices: list[int] = []
-signal.signal(signal.SIGUSR1, lambda number, _: notices.append(number))  # this process is about to be ended
+signal.signal(signal.SIGUSR1, lambda number, _: notices.append(number))  # this process is about to be stopped
 checkpoint = Path(os.environ.get("PILOT_CHECKPOINT", "digits_ddp.pt"))
 
 dist.init_process_group("gloo")
@@ -43,7 +43,7 @@ parallel = DistributedDataParallel(model)
 
 
 def save(epoch: int) -> None:
-    """By rename: the process may be ended at any moment."""
+    """By rename, since the process may be killed at any moment."""
     if dist.get_rank() == 0:
         unfinished = checkpoint.with_suffix(".unfinished")
         torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch}, unfinished)
@@ -58,7 +58,7 @@ for epoch in range(begin, arguments.epochs):
         loss.backward()
         optimizer.step()
         if notices:
-            save(epoch)  # this epoch runs again, from the parameters that it has come to
+            save(epoch)  # this epoch is repeated, from the current parameters
             notices.clear()
     save(epoch + 1)
     if dist.get_rank() == 0:

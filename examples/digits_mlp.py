@@ -1,4 +1,4 @@
-"""A small MLP on scikit-learn's digits: Adam, a schedule by epochs, clipped gradients, a validation over all nodes."""
+"""A small MLP on scikit-learn's digits: Adam, a schedule by epochs, gradient clipping, validation on all nodes."""
 
 import argparse
 

@@ -1,9 +1,9 @@
-"""A search for hyperparameters on scikit-learn's digits: each trial is this script with parameters of its own.
+"""Hyperparameter search on scikit-learn's digits: each trial is this script with its own parameters.
 
     pilot study run examples/hpo_digits.py --name digits --trials 12 --metric accuracy:max --rungs 2,6 \
         --param lr=log:1e-3:1 --param width=choice:16,32,64 --param dropout=float:0:0.5
 
-Nothing in it knows of a study: its parameters are options, and its metric is what it reports after each epoch.
+The script knows nothing of the study: its parameters are options, and it reports its metric after each epoch.
 """
 
 import argparse
@@ -37,7 +37,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=arguments.lr, momentum=0.9)
 
 
 def accuracy() -> float:
-    """On the images that it does not train on."""
+    """On the held-out images."""
     model.eval()
     with torch.no_grad():
         right = (model(images[1400:]).argmax(1) == labels[1400:]).double().mean().item()

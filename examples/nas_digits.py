@@ -1,11 +1,10 @@
-"""A search for an architecture on scikit-learn's digits, in the manner of NAS-Bench-201 (Dong and Yang, ICLR 2020).
+"""Architecture search on scikit-learn's digits, in the style of NAS-Bench-201 (Dong and Yang, ICLR 2020).
 
     pilot study run examples/nas_digits.py --name cells --trials 12 --metric accuracy:max --rungs 1,3 \
         --space examples/nas_space.py
 
 A cell has four nodes; each of its six edges, from a node to a later one, is one of five operations. A network is a
-stem, two cells with a pooling between them, and a linear layer. The edges are this script's options, so a trial is a
-cell.
+stem, two cells with pooling in between, and a linear layer. The edges are this script's options, so a trial is a cell.
 """
 
 import argparse
@@ -21,7 +20,7 @@ CHANNELS = 8
 
 
 class Nothing(nn.Module):
-    """The edge is not there."""
+    """No edge."""
 
     def forward(self, x):
         return torch.zeros_like(x)
@@ -41,7 +40,7 @@ OPERATIONS = {
 
 
 class Cell(nn.Module):
-    """Each node is the sum of what comes over its edges."""
+    """Each node is the sum of its incoming edges."""
 
     def __init__(self, names):
         super().__init__()
@@ -81,7 +80,7 @@ optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
 
 
 def accuracy():
-    """On the images that it does not train on."""
+    """On the held-out images."""
     with torch.no_grad():
         return (model(images[1400:]).argmax(1) == labels[1400:]).double().mean().item()
 

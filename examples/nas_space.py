@@ -1,4 +1,4 @@
-"""The space of examples/nas_digits.py: one of five operations on each of the six edges of a cell."""
+"""The search space of examples/nas_digits.py: one of five operations on each of a cell's six edges."""
 
 OPERATIONS = ["none", "skip", "conv1x1", "conv3x3", "pool3x3"]
 

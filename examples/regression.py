@@ -1,9 +1,9 @@
-"""A regression in float64 with a fixed global batch: on any number of nodes, through any rescale, the same parameters.
+"""A regression in float64 with a fixed global batch: the same parameters on any number of nodes, through any rescale.
 
     python examples/regression.py --epochs 5 --save out.pt
     pilot submit examples/regression.py --epochs 5
 
-The sums of the gradients differ in their last bits with the number of nodes; over a whole run that is below 1e-12.
+Gradient sums differ in their last bits with the number of nodes; over a whole run the effect is below 1e-12.
 """
 
 import argparse

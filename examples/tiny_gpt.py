@@ -1,4 +1,4 @@
-"""A small GPT on the characters of a text file, the project's own licence by default, as a stream of its windows.
+"""A small GPT on the characters of a text file (by default the project's licence), as a stream of windows.
 
 python examples/tiny_gpt.py --epochs 1
 pilot submit examples/tiny_gpt.py --epochs 5
@@ -15,7 +15,7 @@ import pilot.train
 
 
 class Windows(torch.utils.data.IterableDataset[tuple[torch.Tensor, torch.Tensor]]):
-    """Stretches of ``length`` characters, each with its target: the same one character later. Shuffled by epoch."""
+    """Stretches of ``length`` characters, each with its target: the same, one character later. Shuffled by epoch."""
 
     def __init__(self, text: str, length: int, stride: int) -> None:
         self.alphabet = sorted(set(text))

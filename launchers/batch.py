@@ -1,5 +1,4 @@
-"""Renders a batch script that users submit themselves, from a site and a template: it runs a pilot that joins a
-pool."""
+"""Renders a batch script for users to submit, from a site and a template: it runs a pilot that joins a pool."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ def batch_script(site: Site, connection: str, *, python: str = "python") -> str:
 
     Parameters
     ----------
-    site : where it is to run
+    site : the site that it runs on
     connection : path of the pool's connection file, as the nodes see it
     python : the interpreter on the nodes that has this package, unless the site names one
 
@@ -50,7 +49,7 @@ def batch_script(site: Site, connection: str, *, python: str = "python") -> str:
 
 
 def _place(site: Site) -> list[str]:
-    """The job's queue, account and nodes, which Parsl puts into its own scripts or on its command line."""
+    """The job's queue, account and nodes, which Parsl puts into its own scripts or on the command line."""
     match site.scheduler:
         case "slurm":
             options = {"--partition=": site.partition, "--qos=": site.qos, "--account=": site.account}
@@ -71,7 +70,7 @@ def _select(site: Site) -> str:
 
 
 def _notice(site: Site) -> str:
-    """What happens when the node is taken, in one line."""
+    """What happens when the node is preempted, in one line."""
     if site.grace_s <= 0:
         return "Preemption comes without notice: training continues on the other nodes, or from a checkpoint."
     return f"When preempted, the agent leaves within the grace period of {site.grace_s:g} s."

@@ -1,8 +1,8 @@
-"""How the agent gets from a job's script onto the job's nodes, and which signals reach it there.
+"""How a job's script starts the agent on the job's nodes, and which signals reach it there.
 
-Each launcher ends in ``exec``: the script *becomes* the agent or the step launcher, so there is no shell that could
-receive a signal instead of the agent. ``srun`` forwards signals; besides, Slurm signals a step earlier than the script.
-PBS keeps a login shell above the script, so we use one that survives the signal (``PBS_SHELL``).
+Each launcher ends in ``exec``: the script *becomes* the agent or the step launcher, so no shell can receive a signal in
+the agent's place. ``srun`` forwards signals; besides, Slurm signals steps before the script. PBS keeps a login shell
+above the script, so we use one that survives the signal (``PBS_SHELL``).
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def pbs_shell(pilots: Path) -> Path:
 
 
 def agent_command(site: Site, connection: str | None = None, python: str = sys.executable) -> str:
-    """The shell command that runs the agent; ``connection`` is the path of the connection file; None: it is in the
-    environment.
+    """The shell command that runs the agent; ``connection`` is the connection file's path, None if the environment has
+    it.
 
     ``python`` is the interpreter unless the site names its own. ``-P``: nothing is imported from the job's folder.
     """
@@ -46,7 +46,7 @@ def step(site: Site, command: str) -> str:
         case "simple":
             launcher = ""
         case "srun":
-            # srun would bind a step with one task to one core; one agent's exit must not end those on other nodes.
+            # srun would bind a single-task step to one core; an agent's exit must not end those on other nodes.
             launcher = (
                 f"srun --nodes={nodes} --ntasks={nodes} --ntasks-per-node=1 "
                 '--cpus-per-task="$SLURM_CPUS_ON_NODE" --cpu-bind=none --kill-on-bad-exit=0 --wait=0'
@@ -74,14 +74,14 @@ def preamble(site: Site, walltime_s: int) -> str:
 def directives(site: Site, *, own: bool = False) -> list[str]:
     """The scheduler's options beyond queue, account, nodes and wall time, one directive per line.
 
-    ``own``: for a user's own script, which may become a job array; PBS requires these to be rerunnable.
+    ``own``: for a user's own script, which may become a job array; PBS requires arrays to be rerunnable.
     """
     more = [line for line in site.scheduler_options.splitlines() if line.strip()]
     match site.scheduler:
         case "slurm":
             return [*_slurm(site), *more]
         case "pbspro":
-            # Write the output directly to its place, instead of copying it there when the job has ended.
+            # Write the output directly to its destination instead of copying it there after the job.
             output = f"#PBS -r {'y' if site.requeue or own else 'n'}", "#PBS -k oed"
             return [*output, *([] if own else _shrinks(site)), *more]
         case "lsf":
@@ -91,8 +91,8 @@ def directives(site: Site, *, own: bool = False) -> list[str]:
 
 
 def _shrinks(site: Site) -> list[str]:
-    """Let PBS run it for less than the site's wall time, if a window is shorter (shrink-to-fit). The coordinator then
-    tells the agent its end; for a user's own script nobody knows what was granted.
+    """Let PBS run the job for less than the site's wall time if it then fits a window (shrink-to-fit). The coordinator
+    then tells the agent when it ends; for a user's own script, the granted time is unknown.
     """
     if site.walltime_min is None:
         return []
@@ -102,7 +102,7 @@ def _shrinks(site: Site) -> list[str]:
 def _slurm(site: Site) -> list[str]:
     lines = ["#SBATCH --requeue" if site.requeue else "#SBATCH --no-requeue", "#SBATCH --open-mode=append"]
     if site.notice_signal:
-        # Without "B:" the signal goes to the job's steps only.
+        # Without "B:" the signal goes only to the job's steps.
         shell = "B:" if site.launcher == "simple" else ""
         lines.append(f"#SBATCH --signal={shell}{site.notice_signal}@{site.notice_lead_s}")
     return lines

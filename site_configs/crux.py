@@ -11,7 +11,7 @@ site = Site(
     max_jobs=20,
     max_jobs_scope="project",
     scheduler_options="#PBS -l filesystems=home:eagle",
-    grace_s=8,  # "without warning", but OpenPBS sends TERM and KILL 10 s later (kill_delay); not tried there
+    grace_s=8,  # "without warning", but OpenPBS sends TERM, and KILL 10 s later (kill_delay); not tried there
     cores_per_node=128,
     scratch_dir="/tmp",
     source="ALCF user guides: limits and preemption as on Polaris",

@@ -1,7 +1,7 @@
 """NCSA Delta: ``gpuA100x4-preempt``. Set ``account``.
 
-``gpuA40x4-preempt`` (charge 0.25) and ``cpu-preempt`` (0.5) are alike: see ``Site.replace``. Nodes are shared by
-default, hence ``exclusive`` and all of the memory.
+``gpuA40x4-preempt`` (charge 0.25) and ``cpu-preempt`` (0.5) work the same way: see ``Site.replace``. Nodes are shared
+by default, hence ``exclusive`` and all of the memory.
 """
 
 from pilot.io.site import Site
@@ -15,9 +15,9 @@ site = Site(
     walltime_min="00:30:00",
     guaranteed_s=600,
     charge_factor=0.5,
-    requeue=False,  # the site's default too
+    requeue=False,  # also the site's default
     scheduler_options="#SBATCH --mem=0\n#SBATCH --gpus-per-node=4",
-    grace_s=300,  # the site sends SIGTERM and SIGCONT by itself, and SIGKILL after 300 s
+    grace_s=300,  # the site itself sends SIGTERM and SIGCONT, and SIGKILL after 300 s
     cores_per_node=64,
     ranks_per_node=4,
     launcher="srun",

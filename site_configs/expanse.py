@@ -1,4 +1,4 @@
-"""SDSC Expanse: the ``preempt`` partition (``gpu-preempt`` is alike). Set ``account``."""
+"""SDSC Expanse: the ``preempt`` partition (``gpu-preempt`` works the same way). Set ``account``."""
 
 from pilot.io.site import Site
 

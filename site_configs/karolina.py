@@ -1,4 +1,4 @@
-"""IT4I Karolina: ``qcpu_preempt``, free of charge (``qgpu_preempt`` is alike). Set ``account``."""
+"""IT4I Karolina: ``qcpu_preempt``, free of charge (``qgpu_preempt`` works the same way). Set ``account``."""
 
 from pilot.io.site import Site
 

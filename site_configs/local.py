@@ -1,4 +1,4 @@
-"""This machine, without a batch system: pilots are local processes. For the demo, for tests and for a look around."""
+"""This machine, without a batch system: pilots are local processes. For the demo, tests and first steps."""
 
 from pilot.io.site import Site
 

@@ -1,4 +1,4 @@
-"""OLCF Summit: the ``killable`` queue. Decommissioned; its facts serve replays of its traces.
+"""OLCF Summit: the ``killable`` queue. Decommissioned; kept for replays of its traces.
 
 1-45 nodes are guaranteed 2 h, 46-91 nodes 6 h.
 """

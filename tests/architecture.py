@@ -1,6 +1,6 @@
-"""The parts of ARCHITECTURE.md that the code itself says: the core's tables and what each folder imports.
+"""The generated parts of ARCHITECTURE.md: the core's tables and what each folder imports.
 
-Each one lies between ``<!-- generated: name -->`` and ``<!-- end -->``; ``make tables`` writes them anew.
+Each lies between ``<!-- generated: name -->`` and ``<!-- end -->``; ``make tables`` rewrites them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ROLE = re.compile(r":\w+:`~?(?:[\w.]*\.)?(\w+)`")
 
 
 def rewritten(text: str) -> str:
-    """The document ``text`` with its generated sections as the code says them now."""
+    """The document ``text`` with its generated sections brought up to date."""
     return SECTION.sub(lambda found: f"{found[1]}\n{SECTIONS[found[2]]()}\n{found[3]}", text)
 
 
@@ -37,7 +37,7 @@ def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 
 def code(names: Iterable[str]) -> str:
-    """Names as code."""
+    """Names formatted as code."""
     return ", ".join(f"`{name}`" for name in names)
 
 
@@ -45,7 +45,7 @@ def code(names: Iterable[str]) -> str:
 
 
 def rules() -> str:
-    """What follows from which facts for one trainer."""
+    """Which commands follow from which facts about a trainer."""
     return "\n".join(
         f"**{number}. {question.asked}**\n\n{table(('rule', 'the facts', 'what follows'), map(_rule, question.rules))}"
         for number, question in enumerate(QUESTIONS, start=1)
@@ -64,7 +64,7 @@ def events() -> str:
 
 
 def diagram(changes: Iterable[PhaseChange]) -> str:
-    """Phases and what follows which, as a diagram in Mermaid."""
+    """Phases and their transitions, as a Mermaid diagram."""
     return "```mermaid\nstateDiagram-v2\n" + "".join(map(_arrow, changes)) + "```\n"
 
 
@@ -77,7 +77,7 @@ def _arrow(change: PhaseChange) -> str:
 
 
 def folders() -> str:
-    """What each folder is, and what its files import, as measured; the layers are the contract's."""
+    """What each folder is, and its measured imports; the layers are the contract's."""
     imports = _imports()
     rows = [
         [f"`{room.replace('.', '/')}/`", _purpose(room), _rooms(imports[room]), _libraries(imports[room])]
@@ -98,7 +98,7 @@ def _layers() -> list[str]:
 
 
 def _layered(rooms: Iterable[str]) -> list[str]:
-    """``rooms``, lowest layer first; at the end those that are in no layer."""
+    """``rooms``, lowest layer first; those in no layer come last."""
     order = [room.strip() for line in reversed(_layers()) for room in line.split("|")]
     return sorted(rooms, key=lambda room: (order.index(room) if room in order else len(order), room))
 

@@ -1,4 +1,4 @@
-"""A page in a real browser, where there is one."""
+"""A page in a real browser, if one is installed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ needs_browser = pytest.mark.skipif(BROWSER is None, reason="there is no Chromium
 
 
 def shown(page: Path, profile: Path) -> str:
-    """The page's text as it is after its scripts have run; ``profile``: an empty folder for the browser."""
+    """The page's text after its scripts have run; ``profile``: an empty folder for the browser."""
     options = ["--headless", "--no-sandbox", "--disable-gpu", "--dump-dom", f"--user-data-dir={profile}"]
     command = [str(BROWSER), *options, page.as_uri()]
     return subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=True).stdout

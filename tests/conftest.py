@@ -1,4 +1,4 @@
-"""Fixtures that several folders share."""
+"""Fixtures shared by several folders."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from pilot.cli.demo.leftovers import left_behind, unowned
 from tests.equivalence import rotation
 from tests.pools import Pool
 
-# Begun in the background of a shell or under nohup, pytest would ignore these, and so would all that tests start.
+# Started in a shell's background or under nohup, pytest would ignore these signals, and so would its children.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 MOST_DESCRIPTORS = 200
-"""That pytest itself may have open at the end of all tests; its plugins and libraries need a few dozen."""
+"""Descriptors that pytest itself may hold at the end; its plugins and libraries need a few dozen."""
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Which of the rotating rows have run, and how to have the same ones again."""
+    """Reports which of the rotating rows have run, and how to repeat them."""
     terminalreporter.write_line(f"{rotation.VARIABLE}={rotation.NUMBER} repeats the rows on real ranks")
 
 
 @pytest.fixture(scope="session", autouse=True)
 def descriptors_are_closed() -> Iterator[None]:
-    """One file or socket that each test leaves open would be a thousand, where some calls fail and others hang."""
+    """One file or socket leaked per test would add up to a thousand, where some calls fail and others hang."""
     yield
     gc.collect()
     assert len(list(Path("/proc/self/fd").iterdir())) < MOST_DESCRIPTORS
@@ -37,7 +37,7 @@ def descriptors_are_closed() -> Iterator[None]:
 
 @pytest.fixture
 def pool(tmp_path: Path) -> Iterator[Pool]:
-    """A pool that is not up yet; at the end nothing of it must be left."""
+    """A pool that is not up yet; at the end nothing of it may be left."""
     before = unowned()
     pool = Pool(tmp_path)
     try:

@@ -22,12 +22,12 @@ STUBBORN = "bash -c 'trap : USR1 TERM; while :; do sleep 0.1; done'"
 LIMIT_S = 90.0
 
 _COMES = "touch {folder}/came-${{SLURM_JOB_ID:-${{PBS_JOBID%%.*}}}}; exec {command}"
-"""An agent leaves word that it is there. A scheduler says that a job runs before anything of it does; a node that is
-killed, or a job that is suspended, in between is another story (a Slurm of 22.05 then cannot end it for a minute)."""
+"""The agent leaves a mark when it is there. A scheduler reports a job as running before any of it runs; a node killed
+or a job suspended in between is a different case (Slurm 22.05 then cannot end it for a minute)."""
 
 
 class Crew:
-    """A keeper on the lab; its agents are a shell command."""
+    """A keeper on the lab whose agents are a shell command."""
 
     def __init__(self, folder: Path, command: str, site: Site) -> None:
         scripts = folder / "pilots"
@@ -58,20 +58,20 @@ class Crew:
             await asyncio.sleep(0.05)
 
     async def until_running(self, count: int) -> None:
-        """Wait until so many run, and an agent is there in each."""
+        """Wait until this many jobs run, each with an agent."""
         await self.until(lambda: self.keeper.status().running == count == len(self.present()), f"{count} run")
         for job in self.present():
             self.keeper.registered(job)
 
     def present(self) -> list[str]:
-        """The jobs that run and stay, and in which an agent has come."""
+        """The jobs that run and stay, and whose agent is there."""
         kept = self.keeper.book.kept(time.monotonic(), ())
         staying = [job.job for job in kept if job.phase is JobPhase.RUNNING and not job.leaving]
         return [job for job in staying if (self._folder / f"came-{job.partition('.')[0]}").exists()]
 
 
 def play(crew: Crew, script: Callable[[Keeper], Awaitable[None]]) -> None:
-    """Run the keeper while ``script`` does; nothing must be left in the queue at the end."""
+    """Run the keeper while ``script`` runs; nothing may be left in the queue at the end."""
 
     async def both() -> list[str]:
         loop = asyncio.create_task(crew.keeper.run())

@@ -1,4 +1,4 @@
-"""What must hold after every event. Tests and the chaos run check it; a violation is a bug of ours."""
+"""Invariants that must hold after every event, checked by tests and the chaos run; a violation is a bug of ours."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pilot.core.trainer import Group, Trainer
 
 
 def violations(core: Coordinator) -> list[str]:
-    """One line per invariant that does not hold; empty where all is well."""
+    """One line per violated invariant; empty if all hold."""
     return [*_ownership(core), *_set_aside(core), *(line for t in core.trainers.values() for line in _trainer(core, t))]
 
 

@@ -1,6 +1,6 @@
-"""The generated part of docs/json.md: what ``--json`` prints, from the types that it is printed from.
+"""The generated part of docs/json.md: what ``--json`` prints, from the types behind it.
 
-``python -m tests.json_reference`` writes it anew; ``tests/unit/test_docs.py`` says when that is due.
+``python -m tests.json_reference`` rewrites it; ``tests/unit/test_docs.py`` fails when that is due.
 """
 
 from __future__ import annotations
@@ -71,14 +71,14 @@ _FIELD = re.compile(r"^(\w+(?:, \w+)*) : (.+)$")
 
 
 def reference() -> str:
-    """One table of commands, and one of fields per type."""
+    """One table of commands, and one table of fields per type."""
     rows = [f"| `pilot {command}` | {_link(kind)} |" for command, kind in COMMANDS.items()]
     commands = ["## Commands", "", "| command | prints |", "|---|---|", *rows]
     return "\n".join([*commands, *(line for kind in _all_types() for line in _section(kind))]) + "\n"
 
 
 def fields(kind: type) -> dict[str, tuple[Any, str]]:
-    """Field → its type and its meaning; fails where its docstring and its fields are not the same."""
+    """Field → type and meaning; fails if the docstring's fields are not the type's."""
     meanings = dict(_meanings(kind))
     hints = {name: hint for name, hint in get_type_hints(kind).items() if name in _names(kind)}
     assert list(meanings) == list(hints), f"{kind.__name__}: {set(meanings) ^ set(hints) or 'another order'}"
@@ -92,7 +92,7 @@ def _names(kind: type) -> tuple[str, ...]:
 
 
 def _meanings(kind: type) -> Iterator[tuple[str, str]]:
-    """What the ``Parameters`` of its docstring say of each field."""
+    """What the docstring's ``Parameters`` say about each field."""
     _, _, text = (kind.__doc__ or "").partition("----------\n")
     for entry in re.split(r"\n(?=    \w)", "\n" + text.rstrip()):
         if found := _FIELD.match(" ".join(entry.split())):
@@ -109,7 +109,7 @@ def _section(kind: type) -> Iterator[str]:
 
 
 def _shown(hint: Any) -> str:
-    """A type as JSON has it."""
+    """A type in JSON's terms."""
     if isinstance(hint, NewType):
         return _shown(hint.__supertype__)
     if get_origin(hint) in (Union, UnionType):
@@ -132,7 +132,7 @@ def _link(kind: type) -> str:
 
 
 def _all_types() -> list[type]:
-    """Those of the commands, each followed by those that it holds and that did not come before."""
+    """The commands' types, each followed by those that it contains and that have not come before."""
     found: list[type] = []
     waiting = list(COMMANDS.values())
     while waiting:
@@ -150,7 +150,7 @@ def _held(hint: Any) -> list[type]:
 
 
 def written() -> str:
-    """The whole document as it should be."""
+    """The whole document, up to date."""
     return DOCUMENT.read_text().partition(BEGIN)[0] + BEGIN + "\n" + reference()
 
 

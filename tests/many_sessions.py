@@ -1,4 +1,4 @@
-"""Tests make many sessions in one process, which a script may not."""
+"""Tests create many sessions in one process, which a script may not."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ from pilot.train import script_end
 
 @pytest.fixture(autouse=True)
 def many_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each test may make sessions; those that it left by ``break`` are forgotten, with their memory, when it ends."""
+    """Each test may create sessions; those that it left by ``break`` are discarded, with their memory, when it ends."""
     monkeypatch.setattr(importlib.import_module("pilot.train.group"), "_claim", lambda: None)
     monkeypatch.setattr(script_end, "_left", [])

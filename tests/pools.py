@@ -1,4 +1,6 @@
-"""Real pools on this machine: a daemon, agents that are local processes, real kills; each test leaves nothing."""
+"""Real pools on this machine: a daemon, agents that are local processes, real kills; each test leaves nothing
+behind.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ from pilot.io.verbs import Submitted
 
 TRAIN = Path(__file__).parent / "e2e" / "train.py"
 LIMIT_S = 180.0
-"""Most things here take seconds, a wall time two minutes; the rest is for a machine that does other things, too."""
+"""Most things here take seconds, a wall time two minutes; the rest is margin for a busy machine."""
 
 SITE = """
 from pilot.io.site import Site
@@ -36,7 +38,7 @@ site = Site(
 
 @dataclass
 class Pool:
-    """A pool of a test: commands as a user types them, and agents as someone's batch script runs them."""
+    """A test's pool: commands as a user types them, and agents as a user's own batch script runs them."""
 
     folder: Path
     orphan_s: float = 20.0
@@ -49,7 +51,7 @@ class Pool:
         return self.folder / "run"
 
     def pilot(self, *arguments: str | Path, check: bool = True) -> subprocess.CompletedProcess[str]:
-        """``pilot ARGUMENTS``; its status is checked unless ``check`` is off."""
+        """``pilot ARGUMENTS``; the exit status is checked unless ``check`` is off."""
         done = subprocess.run(
             self.command(*map(str, arguments)),
             capture_output=True,
@@ -63,7 +65,7 @@ class Pool:
         return done
 
     def command(self, *arguments: str) -> list[str]:
-        """What runs ``pilot ARGUMENTS``."""
+        """The command line for ``pilot ARGUMENTS``."""
         return [sys.executable, "-P", "-m", "pilot", *arguments]
 
     def environment(self) -> dict[str, str]:
@@ -81,7 +83,7 @@ class Pool:
         return SITE.format(orphan_s=self.orphan_s, ranks=self.ranks, address=self.address, interface=interface)
 
     def agent(self, *within: str, connection: Path | None = None) -> subprocess.Popen[bytes]:
-        """One more pilot, started by hand; ``within`` is a command that runs it."""
+        """One more pilot, started by hand; ``within`` is a command prefix that runs it."""
         log = (self.folder / f"agent{len(self.agents)}.log").open("wb")
         file = connection or self.run_dir / "connection.json"
         command = [*within, sys.executable, "-P", "-m", "pilot", "agent", "--connection", str(file)]
@@ -100,7 +102,7 @@ class Pool:
         return self.status().trainer(name)
 
     def until(self, what: str, reached: Callable[[PoolStatus], bool]) -> PoolStatus:
-        """Wait until the status is so."""
+        """Wait until the status satisfies this."""
         deadline = time.monotonic() + LIMIT_S
         while True:
             status = self.status()
@@ -121,26 +123,26 @@ class Pool:
         return self.until(f"{name} on {nodes} nodes at step {step}", reached)
 
     def until_pilots(self, count: int) -> PoolStatus:
-        """Wait until so many pilots are in the pool and stay."""
+        """Wait until this many pilots are in the pool and stay."""
         return self.until(f"{count} pilots", lambda s: sum(not n.leaving for n in s.pool) == count)
 
     def until_ended(self, ending: str, count: int) -> PoolStatus:
-        """Wait until so many jobs have ended in this way."""
+        """Wait until this many jobs have ended in this way."""
         return self.until(f"{count} jobs {ending}", lambda s: s.keeper.endings.get(ending, 0) >= count)
 
     def submit_elastic(self, max_nodes: int, epochs: int) -> str:
-        """A trainer that can use ``max_nodes`` nodes. All share this machine's cores, so its curve is given."""
+        """A trainer that can use ``max_nodes`` nodes. All nodes share this machine's cores, so its curve is given."""
         curve = self.folder / "curve.csv"
         curve.write_text("1,100\n2,190\n3,270\n6,500\n")
         options = ("--max-nodes", str(max_nodes), "--curve", str(curve), "--fixed-curve")
         return self.submit(TRAIN, "--epochs", str(epochs), "--step-s", "0.05", options=options)
 
     def trains(self, name: str, nodes: int) -> None:
-        """Wait until the trainer does ten steps more on so many nodes."""
+        """Wait until the trainer does ten more steps on this many nodes."""
         self.until_step(name, self.trainer(name).step + 10, nodes)
 
     def kill_tree(self, agent: subprocess.Popen[bytes]) -> None:
-        """SIGKILL to an agent and everything below it: a node that fails."""
+        """Send SIGKILL to an agent and everything below it: a node failure."""
         proc.kill(proc.tree(agent.pid))
         agent.wait()
 
@@ -152,19 +154,19 @@ class Pool:
         return owner(RunDir(self.run_dir))
 
     def back_from(self, pid: int) -> None:
-        """Wait until the coordinator that was process ``pid`` and was killed is another one that answers."""
+        """Wait until the killed coordinator, process ``pid``, has been replaced by another one that answers."""
         deadline = time.monotonic() + LIMIT_S
         while self.coordinator() in (None, pid) or self.pilot("ls", check=False).returncode != 0:
             assert time.monotonic() < deadline, "nobody started the coordinator again"
             time.sleep(0.1)
 
     def supervisor(self) -> list[psutil.Process]:
-        """What would start the coordinator again."""
+        """The supervisor that would restart the coordinator."""
         own = [str(self.run_dir), "pilot.service.supervisor"]
         return [p for p in psutil.process_iter() if all(word in _command(p) for word in own)]
 
     def kill_for_good(self) -> None:
-        """SIGKILL to the coordinator and to what would start it again."""
+        """Send SIGKILL to the coordinator and its supervisor."""
         coordinator = self.coordinator()
         assert coordinator is not None
         killed = [*self.supervisor(), psutil.Process(coordinator)]
@@ -173,7 +175,7 @@ class Pool:
         psutil.wait_procs(killed, LIMIT_S)
 
     def end(self) -> None:
-        """Down, or what does for it where a test has broken the pool."""
+        """Take it down, by force if a test has broken the pool."""
         if self.coordinator() is not None:
             self.pilot("down")
         for agent in self.agents:
@@ -189,7 +191,7 @@ def _command(process: psutil.Process) -> list[str]:
 
 
 def is_worker(process: psutil.Process) -> bool:
-    """Whether it is a training process: forked by a fork server, whose command line it therefore has."""
+    """Whether it is a training process: forked by a fork server, so it has the fork server's command line."""
     try:
         parent = process.parent()
         return parent is not None and all("pilot.agent.fork_server" in p.cmdline() for p in (process, parent))

@@ -1,4 +1,6 @@
-"""What a sample draws, whoever loads it: the generators set by their public functions, to all of its stream."""
+"""What a sample draws, whichever process loads it: the generators set through their public functions, for its whole
+stream.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,8 @@ def _words(seed: int, epoch: int, sample: int, lane: int) -> np.ndarray:
 
 
 def _torch_state(made: np.ndarray) -> torch.Tensor:
-    """A seed, how many words are left with one more, whether it is seeded, the next one's place, the words, and normal
-    numbers, of which there are none.
+    """A seed, the number of words left plus one, whether it is seeded, the position of the next one, the words, and
+    cached normal numbers (none).
     """
     state = struct.pack(f"<QiiQ{ALL}Q", 0, ALL, 1, 0, *made.tolist())
     return torch.frombuffer(bytearray(state.ljust(torch.get_rng_state().numel(), b"\0")), dtype=torch.uint8)

@@ -1,4 +1,4 @@
-"""The wire in the hands of a test: a peer's stream that blocks, and a server whose loop runs in a thread."""
+"""The wire, controlled by a test: a peer's blocking stream, and a server whose loop runs in a thread."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FREE = Limits(frame_bytes=wire.MAX_FRAME_BYTES, unsent_bytes=1 << 26, rate_per_s
 
 
 class Stream:
-    """Frames over TLS to ``address``. It checks no certificate: a test may speak to anybody."""
+    """Frames over TLS to ``address``. It checks no certificate: a test may talk to any server."""
 
     def __init__(self, address: tuple[str, int]) -> None:
         self.tls = client_context().wrap_socket(socket.create_connection(address, timeout=DEADLINE_S))
@@ -33,7 +33,7 @@ class Stream:
         self.ended = False
 
     def send(self, body: bytes) -> None:
-        """One frame; nothing happens where the other side is gone."""
+        """Send one frame; does nothing if the other side is gone."""
         try:
             self.tls.settimeout(DEADLINE_S)
             self.tls.sendall(framed(body))
@@ -41,7 +41,7 @@ class Stream:
             self.ended = True
 
     def poll(self, limit_s: float) -> bool:
-        """Whether a frame is there within the time."""
+        """Whether a frame arrives in time."""
         end_s = time.monotonic() + limit_s
         while not self._came and not self.ended:
             left_s = end_s - time.monotonic()
@@ -57,14 +57,14 @@ class Stream:
         return self._came.popleft()
 
     def closed(self, limit_s: float = DEADLINE_S) -> bool:
-        """Whether the other side closes within the time; what it says meanwhile is kept."""
+        """Whether the other side closes in time; what it sends meanwhile is kept."""
         end_s = time.monotonic() + limit_s
         while not self.ended and (left_s := end_s - time.monotonic()) > 0:
             self._read(left_s)
         return self.ended
 
     def close(self) -> None:
-        """As the kernel does for a process that was killed."""
+        """As the kernel does for a killed process."""
         self.tls.close()
 
     def _read(self, limit_s: float) -> None:
@@ -80,7 +80,7 @@ class Stream:
 
 
 class ThreadedServer:
-    """A server that admits everybody and queues what comes, as (link, frame). Its loop runs in a thread."""
+    """A server that admits every peer and queues incoming frames as (link, frame). Its loop runs in a thread."""
 
     def __init__(self, certificate: Certificate, port: int = 0) -> None:
         self.came: queue.Queue[tuple[Link, bytes]] = queue.Queue()
@@ -92,15 +92,15 @@ class ThreadedServer:
         self._call(self._listener.start, self)
 
     def received(self, link: Link, frame: bytes) -> None:
-        """Of the listener."""
+        """Called by the listener."""
         self._listener.proven(link, FREE)
         self.came.put((link, frame))
 
     def closed(self, link: Link, reason: str) -> None:
-        """Of the listener."""
+        """Called by the listener."""
 
     def send(self, link: Link, body: bytes) -> None:
-        """One frame."""
+        """Send one frame."""
         self._call(link.send, body)
 
     def drop(self, link: Link) -> None:
@@ -114,7 +114,7 @@ class ThreadedServer:
         self._call(self._listener.close)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
-        self._loop.run_until_complete(asyncio.sleep(0.01))  # what was closed is told to the sockets
+        self._loop.run_until_complete(asyncio.sleep(0.01))  # the sockets have been told to close
         self._loop.close()
 
     def _call(self, function: Callable[..., Any], *arguments: Any) -> None:

@@ -1,4 +1,4 @@
-"""Two convolutional networks that compete over digits, and an optimizer for each: the manner of PyTorch's DCGAN."""
+"""Two convolutional networks that compete over digits, with an optimizer each, in the style of PyTorch's DCGAN."""
 
 import argparse
 
@@ -44,7 +44,7 @@ def main():
     for epoch in session.epochs(args.epochs):
         for real in loader:
             ones, zeros = torch.ones(len(real)), torch.zeros(len(real))
-            # (1) the discriminator: real digits from made ones
+            # (1) the discriminator: tell real digits from generated ones
             optimizer_d.zero_grad()
             loss_real = criterion(discriminator(real), ones)
             loss_real.backward()
@@ -52,7 +52,7 @@ def main():
             loss_fake = criterion(discriminator(fake.detach()), zeros)
             loss_fake.backward()
             session.step(loss_real + loss_fake, "D")
-            # (2) the generator: what the discriminator takes for real
+            # (2) the generator: make digits that the discriminator takes for real
             optimizer_g.zero_grad()
             loss_g = criterion(discriminator(fake), ones)
             loss_g.backward()

@@ -1,5 +1,6 @@
-"""An encoder that knows the digits 0 to 4 learns all ten: a new head at a high rate, the encoder at a low one, warm-up
-by the step, an evaluation and the best result after each epoch: the manner of a fine-tuning loop without a Trainer.
+"""An encoder that knows the digits 0 to 4 learns all ten: a new head with a high learning rate, the encoder with a low
+one, warm-up by step, evaluation after each epoch, and the best result is kept, in the style of a fine-tuning loop
+without a Trainer.
 """
 
 import argparse
@@ -15,7 +16,7 @@ import pilot.train
 
 
 def pretrained(images, labels):
-    """What one would download: an encoder trained on the digits below 5."""
+    """Stands in for a download: an encoder trained on the digits below 5."""
     encoder = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 32), nn.ReLU())
     model, known = nn.Sequential(encoder, nn.Linear(32, 5)), labels < 5
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)

@@ -1,4 +1,4 @@
-"""A polynomial fitted by LBFGS, which evaluates the loss several times within a step: the manner of PyTorch's time
+"""A polynomial fitted by LBFGS, which evaluates the loss several times per step, in the style of PyTorch's time
 sequence prediction.
 """
 
@@ -23,7 +23,7 @@ def main():
     optimizer = torch.optim.LBFGS(model.parameters(), lr=0.8)
     session = pilot.train.session(
         model, optimizer
-    )  # refused here: how often LBFGS sums the gradients is its own affair
+    )  # refused here: LBFGS decides itself how often it sums the gradients
     loader = session.loader(TensorDataset(powers, y), global_batch_size=256)
     for epoch in session.epochs(args.epochs):
         for data, target in loader:

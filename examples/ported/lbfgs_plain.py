@@ -1,4 +1,4 @@
-"""A polynomial fitted by LBFGS, which evaluates the loss several times within a step: the manner of PyTorch's time
+"""A polynomial fitted by LBFGS, which evaluates the loss several times per step, in the style of PyTorch's time
 sequence prediction.
 """
 

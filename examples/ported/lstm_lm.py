@@ -1,5 +1,5 @@
 """An LSTM that predicts the next word and carries its hidden state along the text, which is cut into as many columns as
-the batch has rows: the manner of PyTorch's word language model.
+the batch has rows, in the style of PyTorch's word language model.
 """
 
 import argparse
@@ -64,7 +64,7 @@ def main():
     for epoch in session.epochs(args.epochs):
         seat = None
         for x, target in loader:
-            if seat != (session.rank, session.size):  # from here on this rank has other columns
+            if seat != (session.rank, session.size):  # from here on this rank has different columns
                 seat, hidden = (session.rank, session.size), None
             optimizer.zero_grad()
             output, hidden = model(x, hidden)

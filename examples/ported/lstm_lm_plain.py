@@ -1,5 +1,5 @@
 """An LSTM that predicts the next word and carries its hidden state along the text, which is cut into as many columns as
-the batch has rows: the manner of PyTorch's word language model.
+the batch has rows, in the style of PyTorch's word language model.
 """
 
 import argparse

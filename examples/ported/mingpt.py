@@ -1,5 +1,5 @@
 """A GPT that learns to sort, driven by a Trainer that draws samples with replacement and calls back after each batch:
-the manner of minGPT.
+in the style of minGPT.
 """
 
 import argparse
@@ -16,7 +16,7 @@ LENGTH, DIGITS = 6, 3
 
 
 class SortDataset(Dataset):
-    """Six digits, then the same six sorted; only the sorted ones are to be predicted."""
+    """Six digits, then the same six sorted; only the sorted ones are predicted."""
 
     def __len__(self):
         return 10000

@@ -1,4 +1,6 @@
-"""Digits with a small CNN, a rate that falls with each epoch, and a test after it: the manner of PyTorch's MNIST."""
+"""Digits with a small CNN, a learning rate that decays each epoch, and a test after it, in the style of PyTorch's
+MNIST.
+"""
 
 import argparse
 

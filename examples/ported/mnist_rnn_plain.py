@@ -1,4 +1,4 @@
-"""Digits read row by row by an LSTM: the manner of PyTorch's MNIST with an RNN."""
+"""Digits read row by row by an LSTM, in the style of PyTorch's MNIST with an RNN."""
 
 import argparse
 

@@ -1,4 +1,4 @@
-"""A small GPT trained by iteration: random crops, accumulation, autocast to bfloat16, a cosine rate, as nanoGPT."""
+"""A small GPT trained by iteration: random crops, accumulation, autocast to bfloat16, cosine decay, as in nanoGPT."""
 
 import argparse
 import math
@@ -24,7 +24,7 @@ class GPT(nn.Module):
 
 
 def get_lr(it, args):
-    """It rises linearly, falls along a cosine, and stays at its least."""
+    """Linear warm-up, cosine decay, then constant at its minimum."""
     if it < args.warmup_iters:
         return args.learning_rate * (it + 1) / (args.warmup_iters + 1)
     progress = min(1.0, (it - args.warmup_iters) / max(1, args.max_iters - args.warmup_iters))

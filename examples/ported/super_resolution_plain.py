@@ -1,4 +1,4 @@
-"""Digits of 4 x 4 pixels made into 8 x 8 by sub-pixel convolution: the manner of PyTorch's super resolution."""
+"""4 x 4 digits upscaled to 8 x 8 by sub-pixel convolution, in the style of PyTorch's super resolution."""
 
 import argparse
 import math

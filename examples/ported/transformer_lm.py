@@ -1,4 +1,4 @@
-"""A Transformer that predicts the next word, over stretches of a text: the manner of PyTorch's word language model."""
+"""A Transformer that predicts the next word over stretches of a text, in the style of PyTorch's word language model."""
 
 import argparse
 import math

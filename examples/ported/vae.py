@@ -1,4 +1,4 @@
-"""A variational auto-encoder of digits, with a loss that is summed over the batch: the manner of PyTorch's VAE."""
+"""A variational auto-encoder of digits, with a loss summed over the batch, in the style of PyTorch's VAE."""
 
 import argparse
 

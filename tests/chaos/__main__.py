@@ -1,4 +1,4 @@
-"""``make chaos [SEED=1] [MINUTES=10]``: several trainers on local pilots under a seeded random storm."""
+"""``make chaos [SEED=1] [MINUTES=10]``: several trainers on local pilots in a seeded random storm."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EPOCHS_A_MINUTE = 50
 
 
 def main() -> int:
-    """Exit status 1 where something does not hold; the same seed draws the same storm."""
+    """Exit status 1 if an invariant is violated; the same seed draws the same storm."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=10.0)

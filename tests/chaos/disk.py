@@ -1,4 +1,4 @@
-"""A small disk for the checkpoints of a trainer, which can be full for a while. Only root can mount it."""
+"""A small disk for a trainer's checkpoints, which can be full for a while. Only root can mount it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SIZE = "4m"
 
 
 def unavailable(folder: Path) -> str:
-    """Why there can be no small disk here; empty if there can."""
+    """Why no small disk can be mounted here; empty if one can."""
     try:
         SmallDisk(folder / "try").close()
     except (OSError, subprocess.CalledProcessError) as error:
@@ -29,16 +29,16 @@ class SmallDisk:
         subprocess.run(command, check=True, capture_output=True)
 
     def fill(self) -> None:
-        """Not a byte more fits."""
+        """Fill the disk to the last byte."""
         with suppress(OSError), (self.folder / "ballast").open("wb", buffering=0) as file:
             while file.write(bytes(1 << 16)):
                 pass
 
     def empty(self) -> None:
-        """There is room again."""
+        """Free the space again."""
         (self.folder / "ballast").unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Unmount it, also where somebody still looks into it."""
+        """Unmount it, even if it is still in use."""
         if os.path.ismount(self.folder):
             subprocess.run(["umount", "--lazy", self.folder], check=True, capture_output=True)

@@ -1,6 +1,6 @@
-"""A network of namespaces: each pilot has one of its own, on a bridge to the coordinator, and can be cut off.
+"""A network of namespaces: each pilot has its own, on a bridge to the coordinator, and can be cut off.
 
-Only root can make it. Everything is named after this process, and :meth:`Lan.close` removes it.
+Only root can create it. Everything is named after this process, and :meth:`Lan.close` removes it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def unavailable() -> str:
 
 
 class Lan:
-    """The bridge, with a port for the coordinator at ``address``. Ports of pilots are made when they are first used."""
+    """The bridge, with a port for the coordinator at ``address``. Pilots' ports are created on first use."""
 
     def __init__(self) -> None:
         self._name = f"pc{os.getpid()}"
@@ -45,7 +45,7 @@ class Lan:
             raise
 
     def port(self, number: int) -> list[str]:
-        """The command that runs another one in the namespace ``number``."""
+        """The prefix that runs a command in the namespace ``number``."""
         assert 0 <= number < _PORTS
         space, outside = f"{self._name}n{number}", self._outside(number)
         if number not in self._ports:
@@ -59,11 +59,11 @@ class Lan:
         return ["nsenter", f"--net=/run/netns/{space}"]
 
     def cut(self, number: int) -> None:
-        """Nothing gets to or from this namespace any more; nobody is told."""
+        """Nothing gets in or out of this namespace any more, and nobody is notified."""
         _ip("link", "set", self._outside(number), "down")
 
     def mend(self, number: int) -> None:
-        """What was cut is whole again."""
+        """Reconnect what was cut."""
         _ip("link", "set", self._outside(number), "up")
 
     def close(self) -> None:
@@ -71,7 +71,7 @@ class Lan:
         for number in self._ports:
             with suppress(subprocess.CalledProcessError):
                 _ip("netns", "del", f"{self._name}n{number}")
-            with suppress(subprocess.CalledProcessError):  # goes with the namespace, some moments later
+            with suppress(subprocess.CalledProcessError):  # deleted with the namespace, a moment later
                 _ip("link", "del", self._outside(number))
         self._ports.clear()
         with suppress(subprocess.CalledProcessError):

@@ -1,4 +1,4 @@
-"""Where a storm takes place: a pool, a relay to its coordinator and, for root, a network and small disks."""
+"""The setting of a storm: a pool, a relay to its coordinator and, for root, a network and small disks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.pools import Pool
 
 @dataclass
 class Place:
-    """The pool is up. ``ports`` are the network ports of its agents, by pid."""
+    """The pool must be up. ``ports`` are its agents' network ports, by pid."""
 
     pool: Pool
     relay: Relay
@@ -29,7 +29,7 @@ class Place:
     ports: dict[int, int] = field(default_factory=dict)
 
     def agent(self, *, through_relay: bool = False) -> subprocess.Popen[bytes]:
-        """One more pilot; its network is whole."""
+        """One more pilot, with its network up."""
         file = self._relayed() if through_relay else None
         if self.lan is None:
             return self.pool.agent(connection=file)
@@ -42,11 +42,11 @@ class Place:
         return agent
 
     def living(self) -> list[subprocess.Popen[bytes]]:
-        """The agents that have not ended."""
+        """The agents that are still running."""
         return [agent for agent in self.pool.agents if agent.poll() is None]
 
     def small_disk(self, trainer: str) -> None:
-        """Give the checkpoints of a trainer that has not started a disk of their own."""
+        """Give the checkpoints of a trainer that has not started yet their own disk."""
         self.disks.append(SmallDisk(self.pool.run_dir / "trainers" / trainer / "checkpoints"))
 
     def _relayed(self) -> Path:
@@ -58,12 +58,12 @@ class Place:
 
 @contextmanager
 def place(pool: Pool, *, lan: bool) -> Iterator[Place]:
-    """Bring ``pool`` up; at the end nothing of the place is left, the pool is its owner's."""
+    """Start ``pool``; at the end everything else is removed, but the pool is left to its owner."""
     network = Lan() if lan else None
     try:
         if network is not None:
             pool.address = network.address
-            os.environ["MPIR_CVAR_NOLOCAL"] = "1"  # the pilots' ranks talk through the network, which can be cut
+            os.environ["MPIR_CVAR_NOLOCAL"] = "1"  # the pilots' ranks communicate through the network, which can be cut
         pool.up()
         host, port = connection.load(pool.run_dir / "connection.json").endpoint.removeprefix("tcp://").split(":")
         made = Place(pool, Relay((host, int(port))), network)

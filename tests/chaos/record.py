@@ -1,4 +1,4 @@
-"""What a storm did, said as it happens and kept with the logs of the pool where something did not hold."""
+"""A record of the storm, printed as it happens and kept with the pool's logs if an invariant was violated."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Record:
         print(line, flush=True)
 
     def keep(self, pool: Pool, seed: int, wrong: list[str]) -> Path:
-        """Copy the logs to a folder that stays, with what the storm did and what did not hold."""
+        """Copy the logs to a permanent folder, with the storm's record and the violations."""
         folder = KEPT / f"seed{seed}-{time.strftime('%Y%m%d-%H%M%S')}"
         folder.mkdir(parents=True)
         (folder / "storm.txt").write_text("\n".join([*self.lines, *(f"FAILED: {line}" for line in wrong)]) + "\n")

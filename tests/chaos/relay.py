@@ -1,4 +1,4 @@
-"""A relay between some pilots and the coordinator that delays what passes, holds it back, or drops connections."""
+"""A relay between some pilots and the coordinator that delays traffic, holds it back, or drops connections."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CONNECT_S = 5.0
 
 @dataclass
 class _Flow:
-    """One direction of a connection: what waits to be passed on, and when each piece came."""
+    """One direction of a connection: data waiting to be passed on, and when each piece came."""
 
     source: socket.socket
     sink: socket.socket
@@ -25,7 +25,7 @@ class _Flow:
 
 
 class Relay:
-    """Listens on a port of its own and connects each peer to ``address``. The storm sets ``delay_s``."""
+    """Listens on its own port and connects each peer to ``address``. The storm sets ``delay_s``."""
 
     def __init__(self, address: tuple[str, int]) -> None:
         self.address = address
@@ -42,7 +42,7 @@ class Relay:
         self._dropping = True
 
     def close(self) -> None:
-        """End."""
+        """Stop the relay."""
         self._ending = True
         self._thread.join()
 

@@ -1,4 +1,4 @@
-"""One chaos run: trainers under a storm, then calm, then what must hold."""
+"""One chaos run: trainers in a storm, then calm, then the invariants."""
 
 from __future__ import annotations
 
@@ -26,11 +26,13 @@ from tests.pools import TRAIN, Pool
 STEP_S = 0.03
 CALM_LIMIT_S = 600.0
 PROGRESS_LIMIT_S = 120.0
-"""A trainer with nodes steps within this, whatever happens: regroups take seconds, on a loaded machine some more."""
+"""A trainer with nodes makes a step within this time, whatever happens: regroups take seconds, longer on a loaded
+machine.
+"""
 
 TRAINERS = {"one": ("--min-nodes", "1"), "two": ("--min-nodes", "2"), "three": ("--min-nodes", "1", "--max-nodes", "3")}
 CALM_PILOTS = sum(int(options[options.index("--min-nodes") + 1]) for options in TRAINERS.values())
-"""So many that each trainer has the fewest nodes that it takes."""
+"""Enough for each trainer's minimum number of nodes."""
 
 _ENDED = ("finished", "cancelled")
 
@@ -38,9 +40,9 @@ Say = Callable[[str], None]
 
 
 def chaos(pool: Pool, seed: int, seconds: float, epochs: int, say: Say, *, root: bool = False) -> list[str]:
-    """Storm over ``pool`` for ``seconds``; what does not hold then or afterwards, in words.
+    """Unleash the storm on ``pool`` for ``seconds``; describes what is violated during it or afterwards.
 
-    ``root``: with what only root can do, cut networks and full disks.
+    ``root``: include what only root can do, cut networks and full disks.
     """
     expected = reference(pool, epochs)
     with place(pool, lan=root) as here:
@@ -74,15 +76,15 @@ def _storm(here: Place, seed: int, seconds: float, say: Say) -> list[str]:
 
 
 class Progress:
-    """Whether each trainer that has nodes steps, all along."""
+    """Whether each trainer with nodes keeps making steps."""
 
     def __init__(self) -> None:
         self._since_s: dict[str, tuple[tuple[int, bool], float]] = {}
 
     def missing(self, status: PoolStatus, now_s: float) -> list[str]:
-        """The trainers that have had nodes for so long without a step, or have failed.
+        """The trainers that have had nodes for too long without a step, or have failed.
 
-        ``now_s`` counts the time in which there was a coordinator: without one, workers pause when their lease ends.
+        ``now_s`` counts only time with a coordinator: without one, workers pause when their lease ends.
         """
         wrong = [f"{t.trainer} failed: {t.reason}" for t in status.trainers if t.phase == "failed"]
         for trainer in status.trainers:
@@ -105,7 +107,7 @@ def reference(pool: Pool, epochs: int) -> Path:
 
 
 def calm(here: Place, limit_s: float = CALM_LIMIT_S) -> list[str]:
-    """Nothing befalls the pool any more, and each trainer that was not cancelled finishes."""
+    """Without further disturbance, each trainer that was not cancelled finishes."""
     deadline = time.monotonic() + limit_s
     while True:
         for _ in range(CALM_PILOTS - len(here.living())):
@@ -121,7 +123,9 @@ def calm(here: Place, limit_s: float = CALM_LIMIT_S) -> list[str]:
 
 
 def journal_holds(pool: Pool, names: list[str], epochs: int) -> list[str]:
-    """The journal replays with all invariants after each event, and each ledger has every sample once per epoch."""
+    """The journal replays with all invariants holding after each event, and each ledger has every sample once per
+    epoch.
+    """
     contents = read(pool.run_dir / "journal.jsonl")
     ledger, wrong = ledgers(contents.decisions), _replayed(contents)
     for name in names:
@@ -148,7 +152,7 @@ def _replayed(contents: Contents) -> list[str]:
 
 
 def parameters_off(pool: Pool, names: list[str], reference: Path) -> list[str]:
-    """In float64 and with a fixed global batch the parameters are those of the undisturbed run."""
+    """In float64 and with a fixed global batch, the parameters equal those of the undisturbed run."""
     expected = torch.load(reference)
     wrong = []
     for name in names:

@@ -1,7 +1,7 @@
-"""A seeded storm over a real pool: what can befall pilots and their processes, drawn at random, done for real.
+"""A seeded storm over a real pool: random faults of pilots and their processes, injected for real.
 
-The seed decides what happens and in what order; the machine decides how far the trainers are by then. What lasts for a
-while (a stopped process, a cut network, a full disk) is undone by a timer, so that other things befall meanwhile.
+The seed decides what happens and in what order; the machine decides how far the trainers are by then. Lasting faults (a
+stopped process, a cut network, a full disk) are undone by a timer, so that other faults happen meanwhile.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from tests.pools import is_worker
 MOST_PILOTS = 6
 FEWEST_PILOTS = 2
 MOMENT_S = (0.2, 2.5)
-"""Below the site's time-out: what takes so long is slow, which must not cost anything."""
+"""Below the site's timeout: a delay of this length is slow, which must not cost anything."""
 
 WHILE_S = (5.0, 9.0)
-"""Above it: what takes so long is silent, and does not count any more when it comes back."""
+"""Above it: a peer that is silent for this long is lost, and is ignored when it comes back."""
 
 
 @dataclass
 class Storm:
-    """The storm's dice and its record."""
+    """The storm's random choices and its record."""
 
     place: Place
     seed: int
     say: Callable[[str], None]
     began_s: float = field(default_factory=time.monotonic)
     without_s: float = 0.0
-    """For how long nobody coordinated: a supervisor waits ever longer for one that is killed again and again."""
+    """How long there was no coordinator: the supervisor waits longer and longer for one that is killed repeatedly."""
     _steps: dict[str, int] = field(default_factory=dict)
     _timers: list[threading.Timer] = field(default_factory=list)
 
@@ -47,13 +47,13 @@ class Storm:
         self.pool = self.place.pool
 
     def gust(self) -> None:
-        """One thing that befalls the pool, then what a keeper would do: pilots come back."""
+        """One fault, then what a keeper would do: new pilots come."""
         self._refill()
         blow = self.dice.choices(*zip(*self._blows(), strict=True))[0]
         blow()
 
     def die_down(self) -> None:
-        """Undo all that lasts."""
+        """Undo all lasting faults."""
         for timer in self._timers:
             timer.join()
 
@@ -78,7 +78,7 @@ class Storm:
             yield self._fill_disk, 2
 
     def _refill(self) -> None:
-        """Pilots come, not always at once."""
+        """New pilots come, not always at once."""
         living = self._living()
         want = self.dice.randint(FEWEST_PILOTS, MOST_PILOTS)
         for _ in range(want - len(living)):
@@ -133,7 +133,9 @@ class Storm:
             _kill([victim])
 
     def _all_advanced(self) -> bool:
-        """Whether every trainer has stepped since this was last true: deaths without a step between are a failure."""
+        """Whether every trainer has stepped since this was last true: deaths without a step in between count as a
+        failure.
+        """
         steps = advanced(self.pool.status())
         if any(step <= self._steps.get(trainer, 0) for trainer, step in steps.items()):
             return False
@@ -155,7 +157,7 @@ class Storm:
             self.pool.back_from(pid)
             self.without_s += time.monotonic() - killed_s
 
-    # --- what lasts for a while -------------------------------------------------------------------------------------
+    # --- lasting faults --------------------------------------------------------------------------------------------
 
     def _stop_for_a_moment(self) -> None:
         agent = self._one()
@@ -164,14 +166,14 @@ class Storm:
             self._stop(self.dice.choice(processes), self.dice.uniform(*MOMENT_S))
 
     def _stop_for_a_while(self) -> None:
-        """An agent, or what would count as a death: a worker."""
+        """Stop an agent or a worker for so long that it counts as dead."""
         agent = self._one()
         if agent is not None and self._all_advanced():
             workers = [p for p in _below(agent) if is_worker(p)]
             self._stop(self.dice.choice([agent, *workers]), self.dice.uniform(*WHILE_S))
 
     def _stop_coordinator(self) -> None:
-        """Nobody listens, and nobody counts as silent for that. Whoever asks it meanwhile waits."""
+        """Stop the coordinator: no peer counts as silent meanwhile, and requests wait."""
         pid = self.pool.coordinator()
         if pid is not None:
             self._stop(psutil.Process(pid), self.dice.uniform(0.2, WHILE_S[1]))
@@ -182,7 +184,7 @@ class Storm:
         self._later(seconds, lambda: _signal(victim, signal.SIGCONT))
 
     def _slow_down(self) -> None:
-        """A worker or rank process that runs only a part of the time."""
+        """Slow down a worker or rank process by stopping it part of the time."""
         agent = self._one()
         found = [p for p in _below(agent) if is_worker(p) or "pilot.comm.rank" in _command(p)] if agent else []
         if found:
@@ -258,5 +260,5 @@ def _kill(processes: list[psutil.Process]) -> None:
 
 
 def advanced(status: PoolStatus) -> dict[str, int]:
-    """Trainer → step, of those that have not ended."""
+    """Trainer → step, for trainers that have not ended."""
     return {t.trainer: t.step for t in status.trainers if t.phase not in ("finished", "cancelled")}

@@ -1,4 +1,4 @@
-"""A short storm as part of the tests; ``make chaos`` has the long ones."""
+"""A short storm as part of the tests; ``make chaos`` runs the long ones."""
 
 import pytest
 

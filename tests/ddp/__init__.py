@@ -1,1 +1,1 @@
-"""Scripts for torchrun, in a pool."""
+"""Scripts for torchrun in a pool."""

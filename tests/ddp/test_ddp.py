@@ -1,4 +1,4 @@
-"""What runs under torchrun runs in a pool, through growth, notice and kills, beside a trainer that has a session."""
+"""Scripts for torchrun run in a pool, through growth, notice and kills, beside a trainer with a session."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def submit(pool: Pool, epochs: int, *arguments: str) -> str:
 
 
 def lines(pool: Pool, word: str) -> list[str]:
-    """What the script has noted with ``word`` in it, without the times."""
+    """The script's notes that contain ``word``, without the times."""
     noted = (pool.folder / "steps").read_text().splitlines()
     return [line.partition(" ")[2] for line in noted if word in line]
 
@@ -75,7 +75,7 @@ for _ in range(20):
     optimizer.step()
 raise ValueError("evaluation")
 """
-"""It saves nothing and fails where it failed before, however often it is started."""
+"""A script that saves nothing fails again at the same place, however often it is restarted."""
 
 
 def test_a_script_that_fails_has_failed(pool: Pool) -> None:

@@ -1,4 +1,4 @@
-"""A script for torchrun through its generations: real processes, MPI and gloo, without a pool."""
+"""A script for torchrun through its generations: real processes, MPI and gloo, but no pool."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ time.sleep(1e6)
 
 
 def noted(folder: Path, word: str) -> list[str]:
-    """What the script has noted with ``word`` in it, without the times."""
+    """The script's notes that contain ``word``, without the times."""
     log = folder / "steps"
     lines = log.read_text().splitlines() if log.exists() else []
     return [line.partition(" ")[2] for line in lines if word in line]

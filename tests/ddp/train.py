@@ -1,5 +1,5 @@
-"""A script as one writes it for torchrun: it knows nothing of this project but the names of three variables, which it
-does without as well.
+"""A script written for torchrun: all that it knows of this project is the names of three variables, and it works
+without them.
 """
 
 import os

@@ -1,7 +1,7 @@
-"""A trainer whose script does as files in a folder say: one process takes each of them and acts on it.
+"""A trainer whose script obeys files in a folder: each file is taken by one process, which acts on it.
 
-``block``: it sleeps for ever. ``spin``, ``wait``: it computes, or does nothing, until there is a file ``go``.
-``lose``: what it brings to the next gather is lost on the way.
+``block``: sleep for ever. ``spin``, ``wait``: compute, or do nothing, until a file ``go`` exists. ``lose``: lose its
+contribution to the next gather on the way.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""What a script does after its loop: it comes to its end on rank 0, and where it does not, the ending says so."""
+"""What a script does after its loop: rank 0 runs it to its end; if it cannot, the trainer's ending says so."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ Refused = Callable[..., str]
 
 @pytest.fixture
 def refused(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Refused:
-    """Run a command in this process; its one line on standard error."""
+    """Run a command in this process; returns its one line on standard error."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.delenv("PILOT_RUN_DIR", raising=False)
 

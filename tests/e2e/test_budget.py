@@ -1,4 +1,4 @@
-"""A pool and a trainer end in good order when their budgets are used up."""
+"""A pool and a trainer end cleanly when their budgets are used up."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import pytest
 from tests.pools import LIMIT_S, TRAIN, Pool
 
 BUDGET_NODE_HOURS = 0.05
-"""Three minutes of one pilot: all is seen before it ends, also where starting takes long. More pilots then end it."""
+"""Three minutes of one pilot: the whole course is seen before it ends, even if starting takes long. More pilots then
+end it.
+"""
 
 LONG = ("--epochs", "500", "--step-s", "0.02")
 

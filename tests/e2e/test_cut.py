@@ -1,4 +1,4 @@
-"""A pilot whose network is cut: its group goes on without it, and it stops stepping before it is replaced."""
+"""A pilot whose network is cut: its group continues without it, and it stops stepping before it is replaced."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.pools import LIMIT_S, TRAIN, Pool
 
 @pytest.fixture
 def lan(monkeypatch: pytest.MonkeyPatch) -> Iterator[Lan]:
-    """A network of namespaces, over which the ranks talk too."""
+    """A network of namespaces, which the ranks also use."""
     if reason := unavailable():
         pytest.skip(reason)
     monkeypatch.setenv("MPIR_CVAR_NOLOCAL", "1")

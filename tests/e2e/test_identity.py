@@ -1,4 +1,4 @@
-"""A drain that is cut short leaves agents behind: what they still write is their own trainer's, no new one's."""
+"""An interrupted drain leaves agents behind: what they still write belongs to their own trainer, not to a new one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.pools import LIMIT_S, TRAIN, Pool
 
 
 def cut_short(pool: Pool, how: str, agents: list[subprocess.Popen[bytes]]) -> None:
-    """A drain that cannot end, for the pilots are stopped, and is ended; then they find nobody."""
+    """A drain that cannot end because the pilots are stopped, and is killed; the pilots then find no coordinator."""
     coordinator = pool.coordinator()
     assert coordinator is not None
     stopped = [process for agent in agents for process in proc.tree(agent.pid)]
@@ -43,7 +43,7 @@ def cut_short(pool: Pool, how: str, agents: list[subprocess.Popen[bytes]]) -> No
 
 
 def uids(folder: Path) -> set[str]:
-    """Whose states the files in ``folder`` hold; "": nobody's."""
+    """Whose states the files in ``folder`` hold; "" if nobody's."""
     found = set()
     for path in folder.glob("*.h5"):
         with h5py.File(path, locking=False) as file:
@@ -101,7 +101,7 @@ def test_a_trainer_goes_on_after_a_drain_that_was_cut_short_beside_those_who_sti
 
 
 def test_a_journal_of_trainers_without_uids_goes_on(pool: Pool) -> None:
-    """As an earlier version wrote it: no uid in the journal, none in the checkpoints, the folder has the bare name."""
+    """As an earlier version wrote it: no uid in the journal or the checkpoints, and the folder named without one."""
     pool.orphan_s = 8.0
     pool.up()
     agent = pool.agent()

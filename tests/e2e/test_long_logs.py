@@ -1,4 +1,4 @@
-"""A script that prints without end does not fill the disk, and goes on printing."""
+"""A script that prints endlessly does not fill the disk, and can go on printing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A coordinator that is not where it was: it came up on another port, or will never come, or has an IPv6 address."""
+"""A coordinator at a new address: it restarted on another port, never comes back, or has an IPv6 address."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.pools import LIMIT_S, TRAIN, Pool
 
 
 def occupied(pool: Pool) -> socket.socket:
-    """Somebody else listens on the pool's port."""
+    """Another process listens on the pool's port."""
     return socket.create_server(connection.load(RunDir(pool.run_dir).connection).address)
 
 
@@ -48,7 +48,7 @@ main()
 
 
 def test_a_pilot_that_starts_when_its_coordinator_is_gone_for_good_does_not_idle(pool: Pool) -> None:
-    """As a job that waited in the queue for days. Where the pool was drained, its connection file is gone, too."""
+    """As a job that waited in the queue for days. If the pool was drained, its connection file is gone as well."""
     pool.up()
     file = RunDir(pool.run_dir).connection
     pool.kill_for_good()

@@ -19,20 +19,20 @@ SIZES = {1, 2, 4}
 
 
 def journal(pool: Pool) -> Contents:
-    """All of the pool's, which replays to the same commands."""
+    """All of the pool's decisions; the journal replays to the same commands."""
     contents = read(pool.run_dir / "journal.jsonl")
     assert replay(contents, fresh_core(contents)) == ""
     return contents
 
 
 def groups(contents: Contents) -> list[int]:
-    """How many members each group had."""
+    """The number of members of each group."""
     commands = [command for decision in contents.decisions for command in decision.commands]
     return [len(command.members) for command in commands if isinstance(command, FormGroup)]
 
 
 def decided(contents: Contents) -> Iterator[Candidate]:
-    """The candidates of each problem in which a decision was due."""
+    """The candidates of each problem for which a decision was due."""
     for decision in contents.decisions:
         for command in decision.commands:
             if isinstance(command, Solve) and not command.problem.between:
@@ -47,12 +47,12 @@ def submit(pool: Pool, epochs: int, *options: str) -> str:
 
 
 def all_train(status: PoolStatus) -> bool:
-    """Those that have not ended."""
+    """The trainers that have not ended."""
     return all(trainer.phase in ("running", "finished", "closing") for trainer in status.trainers)
 
 
 def test_through_a_preemption_every_size_stays_a_power_of_two(pool: Pool) -> None:
-    """The work that is left comes with progress: sessions know their epochs and the dataset's length."""
+    """Progress reports carry the remaining work: sessions know their epochs and the dataset's length."""
     pool.up("--pilots", "0", "--planner", "rolling-horizon", "--decide-every-s", "5")
     agents = [pool.agent() for _ in range(7)]
     first, *others = [submit(pool, epochs, "--sizes", "1,2,4") for epochs in (40, 400, 400)]
@@ -73,7 +73,7 @@ def test_through_a_preemption_every_size_stays_a_power_of_two(pool: Pool) -> Non
 
 
 def test_a_flotilla_goes_through_a_loss(pool: Pool) -> None:
-    """Nobody who trains waits for the others to come; who has not joined waits until one has ended."""
+    """Running trainers do not wait for others to join; those that have not joined wait until one has ended."""
     pool.up("--pilots", "0", "--planner", "flotilla")
     agents = [pool.agent() for _ in range(3)]
     names = [submit(pool, 8), submit(pool, 8)]

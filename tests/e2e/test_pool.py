@@ -1,4 +1,4 @@
-"""A pool from up to down, with what befalls it."""
+"""A pool from up to down, and everything that can happen to it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EPOCH_SAMPLES = 1797
 
 
 def proved(pool: Pool, trainer: str, epochs: int) -> None:
-    """The journal replays, and its ledger has every sample once per epoch."""
+    """The journal replays, and each ledger has every sample once per epoch."""
     contents = read(pool.run_dir / "journal.jsonl")
     assert replay(contents, fresh_core(contents)) == ""
     ledger = ledgers(contents.decisions)[TrainerId(trainer)]

@@ -1,4 +1,4 @@
-"""Two training processes per node: what befalls one of them befalls its node, and nothing is lost by it."""
+"""Two training processes per node: a fault in one is a fault of its node, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EPOCHS = 16
 
 
 def alone(path: Path) -> dict[str, torch.Tensor]:
-    """The parameters that the script gives under plain ``python``."""
+    """The parameters that the script computes under plain ``python``."""
     command = [sys.executable, str(TRAIN), "--epochs", str(EPOCHS), "--step-s", "0", "--save", str(path)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     subprocess.run(command, env=environment, check=True, timeout=LIMIT_S)

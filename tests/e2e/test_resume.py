@@ -1,4 +1,4 @@
-"""Nothing that a user did is lost with the pool, the script's mistake, or the trainer's end."""
+"""No work of a user is lost with the pool, through a mistake in the script, or when the trainer ends."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_pool_that_comes_up_again_has_its_trainers_and_its_history(pool: Pool)
     assert re.search(rf"{before.pool[0].node} +{job} ", told)
     listed = pool.pilot("ls", "--all").stdout.splitlines()
     assert "is down" in listed[0]
-    trainers = [line for line in listed[2:] if not line.startswith(" ")]  # why one ended stands below it
+    trainers = [line for line in listed[2:] if not line.startswith(" ")]  # indented lines say why a trainer ended
     assert [line.split()[:2] for line in trainers] == [["short", "finished"], ["long", "queued"]]
     for command in (("explain", "long"), ("logs", "long"), ("nodes",), ("events", "-n", "1")):
         pool.pilot(*command)

@@ -1,4 +1,4 @@
-"""A new trainer starts where another one's checkpoint is, if that is named; it is a trainer of its own all the same."""
+"""A new trainer starts from another one's checkpoint if told to, and is independent of it from then on."""
 
 from __future__ import annotations
 

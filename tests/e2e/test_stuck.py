@@ -23,7 +23,7 @@ def training(pool: Pool, nodes: int, patience_s: float = 4.0) -> str:
 
 
 def goes_on(pool: Pool, name: str, nodes: int) -> None:
-    """It trains on, on so many nodes, and no step of it was lost."""
+    """It continues on this many nodes, and no step was lost."""
     step = pool.trainer(name).step
     pool.until_step(name, step + 20, nodes=nodes)
     assert pool.trainer(name).lost_steps == 0
@@ -48,7 +48,7 @@ def test_a_process_that_is_blocked_for_ever_is_lost_and_a_new_one_takes_its_plac
 
 
 def test_a_process_that_waits_for_something_is_left_alone_while_there_is_patience(pool: Pool) -> None:
-    """As one that reads over a network: no processor time, no disk; the others wait for it in a step."""
+    """Like a process that reads over a network: no CPU time, no disk; the others wait for it in a step."""
     name = training(pool, 2, patience_s=300.0)
     (pool.folder / "wait").touch()
     pool.until("it is shown", lambda s: "waiting for it (--patience-s)" in " ".join(s.trainers[0].remarks))

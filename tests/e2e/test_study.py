@@ -25,7 +25,7 @@ def study(pool: Pool) -> StudyStatus:
 
 
 def until(pool: Pool, state: str, asked: int = 0) -> StudyStatus:
-    """Wait until the study is in this state, and so many trials have begun."""
+    """Wait until the study is in this state, and this many trials have begun."""
     deadline = time.monotonic() + 2 * LIMIT_S
     while (now := study(pool)).state != state or now.asked < asked:
         assert time.monotonic() < deadline, now
@@ -35,7 +35,7 @@ def until(pool: Pool, state: str, asked: int = 0) -> StudyStatus:
 
 
 def run(pool: Pool, trials: int, *space: str, script: str = "hpo_digits.py") -> None:
-    """Submit it, with two rungs; a trial has one node."""
+    """Submit the study, with two rungs; a trial has one node."""
     options = ["--name", "s", "--trials", str(trials), "--metric", "accuracy:max", "--rungs", "1,3", "--max-nodes", "1"]
     pool.pilot("study", "run", *options, *space, EXAMPLES / script)
 

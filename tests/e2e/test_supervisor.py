@@ -1,4 +1,4 @@
-"""A coordinator that crashes is started again, its pilots stay; one that is told to end stays away."""
+"""A coordinator that crashes is restarted, and its pilots stay; one that is told to end stays down."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_a_killed_coordinator_comes_back_and_its_pilots_stay(pool: Pool) -> None
     ]
     waiting = psutil.Process(followers[0].pid)
     pool.until("the first one waits", lambda _: bool(waiting.net_connections()))
-    pool.status()  # an answer to whoever asked later: it has had its first one
+    pool.status()  # a later request is answered, so the first one has arrived
     for _ in range(2):
         killed = pool.coordinator()
         assert killed is not None

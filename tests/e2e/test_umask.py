@@ -1,4 +1,4 @@
-"""Whose files are whose: a script's get its user's umask, ours are for nobody else; checkpoints by a trainer's name."""
+"""File ownership: a script's files get its user's umask, ours are private; checkpoints are named after the trainer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A small trainer whose steps take a known time: float64, fixed global batch, digits."""
+"""A small trainer with steps of a known duration: float64, fixed global batch, digits."""
 
 import argparse
 import time

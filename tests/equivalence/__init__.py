@@ -1,1 +1,1 @@
-"""Which scripts train on several ranks what they train alone, and which are refused: one row for each."""
+"""Which scripts train on several ranks as they do alone, and which are refused: one row each."""

@@ -1,6 +1,6 @@
-"""What a trainer did: each of its steps, with the ranks that took part; and which samples each of them took.
+"""A trainer's history: each of its steps, with the ranks that took part and the samples that each of them took.
 
-It is written anew here, in few lines, and not taken from :mod:`pilot.train.sampler`, which is under test.
+This is a short independent implementation, since :mod:`pilot.train.sampler` is under test.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from pilot.train.lineage import LineageRow
 
 Members = tuple[int, ...]
-"""The ranks of a group, by rank: each process has a number of its own for its life."""
+"""The members of a group, by rank: each process has its own number for its lifetime."""
 
 
 @dataclass(frozen=True)
 class Part:
     """A batch that the process ``member`` took as rank ``rank``: samples [start, stop) of the epoch's order.
 
-    ``number``: of the micro-batch; ``weight``: of its mean gradient in the step (0: the rank had no samples, and ran
-    its loop with somebody else's).
+    ``number``: the micro-batch's; ``weight``: that of its mean gradient in the step (0: the rank had no samples, and
+    ran its loop with another rank's).
     """
 
     member: int
@@ -41,7 +41,7 @@ class Step:
     members: Members
 
     def parts(self, full: int, micro: int | None) -> list[Part]:
-        """Of all ranks, in their order; ``full``: the samples of a full step."""
+        """The batches of all ranks, in order; ``full``: the samples of a full step."""
         each, over = divmod(full, len(self.members))
         start, parts = self.cursor, list[Part]()
         for rank, member in enumerate(self.members):
@@ -56,7 +56,7 @@ class Step:
         return [Part(member, rank, i, a, b, (b - a) / total) for i, (a, b) in enumerate(cuts)]
 
     def _borrowed(self, rank: int, member: int, first: Part) -> Part:
-        """Of a rank without samples: rank 0's first batch."""
+        """For a rank without samples: rank 0's first batch."""
         return Part(member, rank, 0, first.start, first.stop, 0.0)
 
 
@@ -65,7 +65,7 @@ def history(ledger: Iterable[LineageRow], batch: int, groups: Mapping[int, Membe
 
     Parameters
     ----------
-    batch : samples of a full step; ``per_node``: of each rank in it
+    batch : samples of a full step; ``per_node``: per rank
     groups : the ranks, by generation
     """
     steps = []
@@ -79,7 +79,7 @@ def history(ledger: Iterable[LineageRow], batch: int, groups: Mapping[int, Membe
 
 
 def undisturbed(samples: int, batch: int, epochs: int) -> list[Step]:
-    """What one process does by itself."""
+    """What a single process does alone."""
     cursors = [(epoch, cursor) for epoch in range(epochs) for cursor in range(0, samples, batch)]
     return [Step(n, epoch, c, min(c + batch, samples), (0,)) for n, (epoch, c) in enumerate(cursors)]
 

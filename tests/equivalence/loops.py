@@ -1,6 +1,7 @@
-"""Whole scripts as rows: each is run plain, and as a session in every way that a group may go.
+"""Whole scripts as rows: each runs plain, and as a session through every course that a group can take.
 
-A script takes what makes a session, so that the plain loop is the same text; :class:`Plain` steps torch's own objects.
+A script gets its session factory as an argument, so that the plain loop has the same text; :class:`Plain` steps torch's
+own objects.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ DATA = TensorDataset(
     torch.randn(SAMPLES, 1, generator=torch.Generator().manual_seed(2), dtype=torch.float64),
 )
 GROWS_AND_SHRINKS = [End(6, (True,), (False,), 1), End(17, (True, False), (False, True), 0)]
-"""One rank; a second comes in its first epoch; one of the two dies in the middle of the second."""
+"""One rank; a second joins in its first epoch; one of the two dies in the middle of the second."""
 
 
 class Plain:
-    """What a script uses of a session, by torch alone."""
+    """The session interface that scripts use, in plain torch."""
 
     def __init__(self, _models: Any, optimizers: Any, schedulers: Any = None, **options: Any) -> None:
         self._optimizers, self._schedulers = _named(optimizers), _named(schedulers)
@@ -90,7 +91,7 @@ class _Batches:
         self._rest: Iterator[Any] | None = None
 
     def next(self) -> Any:
-        """Epochs follow one another."""
+        """Epochs in sequence."""
         self._rest = iter(self) if self._rest is None else self._rest
         if (batch := next(self._rest, None)) is None:
             self._plain.epoch += 1
@@ -119,7 +120,7 @@ def _prototype(make: Callable[[], nn.Module]) -> nn.Module:
 
 
 def fresh(make: Callable[[], nn.Module]) -> Any:
-    """A model in float64, which begins the same on all ranks."""
+    """A float64 model, initially the same on all ranks."""
     return copy.deepcopy(_prototype(make))
 
 
@@ -136,8 +137,8 @@ def session(*parts: Any, **options: Any) -> Any:
 
 
 def broken(operations: Iterable[int]) -> Iterator[tuple[str, int, list[End]]]:
-    """Two ranks, of which one misses the outcome of one of these operations that they do together: it dies there, is
-    replaced, or lives on.
+    """Two ranks, one of which misses the outcome of one of these joint operations: it dies there, is replaced, or
+    survives.
     """
     for operation in operations:
         fates = [("dies", (False, True), 0), ("is replaced", (False, True), 1), ("lives on", (False,), 0)]
@@ -146,13 +147,13 @@ def broken(operations: Iterable[int]) -> Iterator[tuple[str, int, list[End]]]:
 
 
 def joined(operations: Iterable[int]) -> Iterator[tuple[str, int, list[End]]]:
-    """One rank, to which another one comes at one of these operations."""
+    """One rank, joined by another at one of these operations."""
     for operation in operations:
         yield f"one comes at {operation}", 1, [End(operation, (True,), (False,), 1)]
 
 
 def ways(operations: Iterable[int]) -> Iterator[tuple[str, int, list[End]]]:
-    """(name, ranks at first, how their generations end)."""
+    """(name, initial ranks, how their generations end)."""
     yield "one rank", 1, []
     yield "two ranks", 2, []
     yield "1 -> 2 -> 1", 1, list(GROWS_AND_SHRINKS)
@@ -162,7 +163,7 @@ def ways(operations: Iterable[int]) -> Iterator[tuple[str, int, list[End]]]:
 def assert_equal(
     script: Script, *, operations: Iterable[int] = range(2, 13), joins: Iterable[int] = (), tolerance: float = 1e-12
 ) -> None:
-    """All ranks of a run are equal to the last bit; a session alone is the plain loop, and in a group so, too."""
+    """All ranks of a run agree to the last bit; a session alone equals the plain loop, and so does one in a group."""
     expected, alone = script(Plain), script(session)
     _assert_close(alone, expected, 0.0, "alone")
     for way, count, ends in [*ways(operations), *joined(joins)]:

@@ -1,9 +1,9 @@
 """The script that the workers of a node run: ``node_script.py FABRIC WAY FOLDER``, in float64.
 
 Its parts do not divide by two (a bias of one number has an empty shard), a weight is tied, one is frozen, there is a
-buffer, activations are computed again in backward, and an epoch's last step leaves one rank of four without samples.
-Where it is not sharded it has a default process group of its own. ``mixed``: parameters are float32, and a sharded
-model computes in float64 (a policy that loses nothing, so that it can be compared).
+buffer, activations are recomputed in backward, and an epoch's last step leaves one rank of four without samples. Unless
+sharded, it has a default process group of its own. ``mixed``: parameters are float32, and a sharded model computes in
+float64 (a lossless policy, so that results are comparable).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pilot.train.session import Session
 
 SAMPLES, BATCH, EPOCHS = 22, 8, 4
 SWITCHES = {2: 1, 6: 2}
-"""By step: before they sum, the ranks of this generation wait until they can switch to the next one."""
+"""By step: before summing, the ranks of this generation wait until they can switch to the next one."""
 DIES_IN = 4
 
 
@@ -43,7 +43,7 @@ class Model(nn.Module):
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """One number for each sample."""
-        hidden: torch.Tensor = checkpoint(  # type: ignore[no-untyped-call]  # of torch
+        hidden: torch.Tensor = checkpoint(  # type: ignore[no-untyped-call]  # torch's
             self.first, inputs, use_reentrant=False
         )
         hidden = torch.tanh(self.tied(torch.tanh(self.second(torch.tanh(hidden)))))
@@ -52,17 +52,17 @@ class Model(nn.Module):
 
 
 def dies(folder: Path, node: str) -> Path:
-    """Is there when ``node`` waits to be killed."""
+    """Exists when ``node`` waits to be killed."""
     return folder / f"dies-{node}"
 
 
 def ran(folder: Path, node: str) -> Path:
-    """What the script gave on ``node``."""
+    """The script's result on ``node``."""
     return folder / f"ran-{node}"
 
 
 def play(way: str, folder: Path, node: str) -> None:
-    """Have it happen."""
+    """Make it happen."""
     step = Session.step
 
     def played(session: Session, *arguments: Any, **keywords: Any) -> bool:
@@ -82,7 +82,7 @@ def play(way: str, folder: Path, node: str) -> None:
 
 
 def train(*, sharded: bool = False, mixed: bool = False) -> dict[str, torch.Tensor]:
-    """The script as a user writes it; the parameters at its end."""
+    """The script as a user writes it; returns its final parameters."""
     torch.manual_seed(7)
     dataset = TensorDataset(torch.randn(SAMPLES, 5), torch.randn(SAMPLES, 1))
     model = Model().to(torch.float32 if mixed else torch.float64)

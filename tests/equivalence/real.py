@@ -1,6 +1,6 @@
-"""The ways to run a row on ranks that are processes, with MPI and SIGKILL; see :mod:`tests.integration.plane`.
+"""Ways to run a row on ranks that are real processes, with MPI and SIGKILL; see :mod:`tests.integration.plane`.
 
-What threads cannot show is seen here: each rank has random generators of its own, and states and sums go through real
+This covers what threads cannot show: each rank has its own random generators, and states and sums go through real
 sockets and MPI.
 """
 
@@ -31,7 +31,7 @@ def on_processes(row: Row, way: str, folder: Path) -> Run:
 
 
 def _changes(cluster: Plane, way: str, folder: Path) -> dict[int, list[Node]]:
-    """Have the group change; its nodes, by generation."""
+    """Change the group; its nodes, by generation."""
     if way == "one rank":
         (a,) = cluster.start(1)
         return {cluster.form([a]): [a]}

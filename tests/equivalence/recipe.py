@@ -1,4 +1,4 @@
-"""Rows of an ordinary loop over one model: its elastic script and its plain loop come from the same parts."""
+"""Rows with an ordinary loop over one model: elastic script and plain loop are built from the same parts."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ Sums = dict[nn.Parameter, torch.Tensor]
 
 
 def mlp() -> nn.Module:
-    """Three layers, none of them special."""
+    """Three ordinary layers."""
     return nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 1))
 
 
 def sgd(parameters: Any) -> torch.optim.Optimizer:
-    """With a state."""
+    """An optimizer with state."""
     return torch.optim.SGD(parameters, lr=0.05, momentum=0.9)
 
 
@@ -46,14 +46,14 @@ def square(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe(Row):
-    """What is trained, and how.
+    """Training subject and procedure.
 
     Parameters
     ----------
-    fitted : what a script does with its model, of which each run gets a copy; it may give another one
-    features : of one sample, as float64; ``data`` makes others, shape (SAMPLES, ...)
+    fitted : what a script does with its model (each run gets a copy); may return another one
+    features : per sample, as float64; ``data`` makes others, shape (SAMPLES, ...)
     dataset, collate : of ``data``; what a batch is made of and by
-    each_epoch : gets the dataset and the epoch's number before its first batch
+    each_epoch : called with the dataset and the epoch's number before its first batch
     order : an epoch's samples, by the epoch's number
     dtype : of the model; None: as ``model`` makes it
     scheduler, schedule : of the optimizer; what a plain loop counts by it
@@ -62,7 +62,7 @@ class Recipe(Row):
     backward : of the loss
     feed : makes the loader of session and dataset
     factor : of the learning rate, by the number of nodes
-    wire_dtype : as what gradients travel: each rank's is rounded, and so is their sum
+    wire_dtype : in which gradients travel: each rank's is rounded, and so is their sum
     options, loader : of ``pilot.train.session`` and of ``feed``
     """
 
@@ -119,7 +119,7 @@ class Recipe(Row):
     # --- the plain loop ----------------------------------------------------------------------------------------------
 
     def plain(self, steps: Sequence[Step], member: int) -> Tensors:
-        """See :class:`Row`. Buffers are each process's own, as with DDP's ``broadcast_buffers=False``."""
+        """See :class:`Row`. Each process has its own buffers, as with DDP's ``broadcast_buffers=False``."""
         model, optimizer, scheduler, scaler = self._made()
         buffers = Buffers(model)
         for epoch in by_epoch(steps):
@@ -128,7 +128,7 @@ class Recipe(Row):
                 give_gradients(self._sums(step, model, optimizer, buffers, scaler), self.wire_dtype)
                 if scaler is not None:
                     scaler.unscale_(optimizer)
-                rng.seed_all(mix(SEED, step.number, 0, 1 << 62))  # alike on all ranks
+                rng.seed_all(mix(SEED, step.number, 0, 1 << 62))  # the same on all ranks
                 self.plain_before_step(model)
                 with rates_times(self.factor(len(step.members)), optimizer):
                     _plain_step(optimizer, scaler)
@@ -196,7 +196,7 @@ def _prototype(recipe: Recipe) -> nn.Module:
 
 
 def inputs(batch: Any) -> torch.Tensor:
-    """A batch is one tensor, or a sequence of one, or has it under ``x``."""
+    """A batch is one tensor, a sequence with one, or a dict with it under ``x``."""
     if isinstance(batch, torch.Tensor):
         return batch
     found: torch.Tensor = batch["x"] if isinstance(batch, dict) else batch[0]
@@ -204,12 +204,12 @@ def inputs(batch: Any) -> torch.Tensor:
 
 
 def seed(step: Step, part: Part) -> None:
-    """Set the generators as they are when the script gets this batch."""
+    """Set the generators to their state at the time the script gets this batch."""
     rng.seed_all(mix(SEED, step.number, part.rank, *([part.number] if part.number else [])))
 
 
 def add(sums: Sums, parameters: Iterable[nn.Parameter], weight: float) -> None:
-    """Add the gradients times ``weight``; those of 16 bits in float32."""
+    """Add the gradients times ``weight``; 16-bit ones in float32."""
     for p in parameters:
         if p.grad is None or not weight:
             continue
@@ -221,7 +221,7 @@ def add(sums: Sums, parameters: Iterable[nn.Parameter], weight: float) -> None:
 
 
 def give_gradients(by_rank: Sequence[Sums], wire_dtype: torch.dtype | None = None) -> None:
-    """The sums over the ranks, in their order; a rank without a gradient counts as zeros."""
+    """The sums over the ranks, in rank order; a rank without a gradient contributes zeros."""
     rounded = wire_dtype if len(by_rank) > 1 else None
     for p in dict.fromkeys(p for sums in by_rank for p in sums):
         terms = [sums.get(p) for sums in by_rank]
@@ -236,8 +236,8 @@ def _rounded(numbers: torch.Tensor, to: torch.dtype | None) -> torch.Tensor:
 
 @contextmanager
 def rates_times(factor: float, optimizer: torch.optim.Optimizer) -> Iterator[None]:
-    """The learning rates are ``factor`` times what they are."""
-    if factor == 1.0:  # an optimizer may set its own
+    """Multiply the learning rates by ``factor``."""
+    if factor == 1.0:  # an optimizer may set its own rate
         yield
         return
     rates = [group["lr"] for group in optimizer.param_groups]
@@ -249,7 +249,7 @@ def rates_times(factor: float, optimizer: torch.optim.Optimizer) -> Iterator[Non
 
 
 class Buffers:
-    """Each process has buffers (and extra states) of its own; a newcomer gets those of one that was there before."""
+    """Each process has its own buffers (and extra states); a newcomer gets those of an earlier member."""
 
     def __init__(self, model: nn.Module) -> None:
         self._buffers = [*model.buffers()]
@@ -258,13 +258,13 @@ class Buffers:
         self._first = self._copy()
 
     def formed(self, members: Sequence[int]) -> None:
-        """The step is of these processes."""
+        """The step is done by these processes."""
         old = [member for member in members if member in self._of]
         given = self._of[old[0]] if old else self._first
         self._of = {member: self._of.get(member) or copy.deepcopy(given) for member in members}
 
     def enter(self, member: int) -> None:
-        """Have its buffers in the model."""
+        """Load its buffers into the model."""
         kept = iter(self._of[member])
         for buffer in self._buffers:
             buffer.data.copy_(next(kept))
@@ -272,7 +272,7 @@ class Buffers:
             module.set_extra_state(next(kept))
 
     def leave(self, member: int) -> None:
-        """Keep them as they are in the model now."""
+        """Save the model's current buffers."""
         self._of[member] = self._copy()
 
     def _copy(self) -> list[Any]:
@@ -283,7 +283,7 @@ class Buffers:
 def tensors_of(
     model: nn.Module, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler | None = None
 ) -> Tensors:
-    """All that was trained: of the model, of the optimizer with its learning rates, and the scaler's scale."""
+    """Everything trained: the model, the optimizer with its learning rates, and the scaler's scale."""
     state = optimizer.state_dict()
     kept = {f"optimizer/{i}/{name}": value for i, row in state["state"].items() for name, value in row.items()}
     rates = {f"optimizer/lr/{i}": torch.as_tensor(g["lr"]) for i, g in enumerate(state["param_groups"]) if "lr" in g}

@@ -1,8 +1,8 @@
 """A row of the table: a script, the plain loop that it was made from, and its class.
 
-*equal*: however it is run, it gives bit for bit what the plain loop gives that accumulates the same shares in the same
-order, with the same generators, and what one undisturbed process gives but for rounding. *different*: the first holds,
-the second does not, by design. *refused*: with one line, alike alone and on any number of ranks.
+*equal*: however it runs, its result is bit for bit that of a plain loop that accumulates the same shares in the same
+order with the same generators, and that of one undisturbed process up to rounding. *different*: the first holds, the
+second does not, by design. *refused*: with one line, the same alone and on any number of ranks.
 
 The rows are in :mod:`tests.equivalence.topics`; :mod:`tests.equivalence.table` has them all.
 """
@@ -23,14 +23,14 @@ from tests.equivalence.history import Step
 from tests.unit.train.storm import End, World, group_of
 
 SAMPLES, BATCH, EPOCHS, SEED = 22, 4, 2, 3
-"""Of each row; an epoch's last step is not full."""
+"""Samples per row; an epoch's last step is not full."""
 
 Tensors = dict[str, torch.Tensor]
 
 
 @dataclass(frozen=True)
 class Ran:
-    """What a script gives on one rank."""
+    """A script's result on one rank."""
 
     session: pilot.train.Session
     tensors: Tensors
@@ -42,15 +42,15 @@ class Row(ABC):
 
     Parameters
     ----------
-    name : what the script has, in words; no two rows have the same
-    different : by design: what differs from one undisturbed process, in words
-    refused : a pattern of the line with which it is; ``instead``: what to do instead, in words
-    batch, per_node : samples of a full step; ``per_node``: of each rank in it
+    name : what is special about the script, in words; unique
+    different : what differs, by design, from one undisturbed process, in words
+    refused : a pattern for the line that refuses it; ``instead``: what to do instead, in words
+    batch, per_node : samples of a full step; ``per_node``: per rank
     used : samples of an epoch that are used
-    tolerance : relative and absolute, against one undisturbed process; infinite where rounding is amplified
-    real : only on ranks that are processes: it draws random numbers, and threads share their generators
+    tolerance : relative and absolute, against one undisturbed process; infinite if rounding is amplified
+    real : runs only on ranks that are processes: it draws random numbers, and threads share their generators
     needs : a program without which it is skipped
-    core : it runs in each slice, on real ranks too
+    core : it runs in each slice, and on real ranks
     """
 
     name: str
@@ -72,20 +72,20 @@ class Row(ABC):
 
     @abstractmethod
     def script(self) -> Ran | None:
-        """The script, on one rank; what it gives where it is not refused."""
+        """The script, on one rank; its result unless it is refused."""
 
     def prepare(self) -> None:
-        """Before the ranks start: what they, being threads, cannot do at once."""
+        """Before the ranks start: work that they, being threads, cannot do concurrently."""
         return
 
     def plain(self, _steps: Sequence[Step], _member: int) -> Tensors:
-        """What process ``member`` has after ``steps``, by a plain loop."""
+        """The plain loop's state of process ``member`` after ``steps``."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True)
 class Script(Row):
-    """One that is written out.
+    """A row that is written out in full.
 
     Parameters
     ----------
@@ -107,7 +107,7 @@ class Script(Row):
 
 @dataclass(frozen=True, kw_only=True)
 class Elsewhere(Row):
-    """One with a test of its own, for which it has a place in the table.
+    """A row with a test of its own; it only takes its place in the table.
 
     Parameters
     ----------
@@ -126,14 +126,14 @@ class Elsewhere(Row):
         raise NotImplementedError
 
     def exists(self) -> bool:
-        """Whether there is such a script."""
+        """Whether the script exists."""
         module, _, name = self.test.partition(":")
         return hasattr(importlib.import_module(f"tests.equivalence.{module}"), name)
 
 
 @dataclass(frozen=True)
 class Topic:
-    """Rows that belong together, under one heading; ``place``: of the topic in the table."""
+    """Related rows under one heading; ``place``: the topic's position in the table."""
 
     place: int
     title: str
@@ -141,7 +141,7 @@ class Topic:
 
 
 def in_world(script: Callable[[], Any], count: int, ends: Sequence[End]) -> tuple[World, list[Any]]:
-    """Run ``script`` on ranks that are threads, see :mod:`tests.unit.train.storm`; what it gives on each of the last
+    """Run ``script`` on ranks that are threads, see :mod:`tests.unit.train.storm`; its result on each of the last
     ones.
     """
     with pytest.MonkeyPatch.context() as patch:
@@ -151,5 +151,5 @@ def in_world(script: Callable[[], Any], count: int, ends: Sequence[End]) -> tupl
 
 
 def on_ranks(script: Callable[[], Any], count: int, ends: Sequence[End]) -> list[Any]:
-    """The same, without the world."""
+    """The same, without the world argument."""
     return in_world(script, count, ends)[1]

@@ -1,6 +1,6 @@
 """All rows: what :mod:`tests.equivalence.test_rows` runs, and the table in ``docs/elastic-script.md``.
 
-``make tables`` writes it there, between ``<!-- generated: equivalence -->`` and ``<!-- end -->``.
+``make tables`` writes it, between ``<!-- generated: equivalence -->`` and ``<!-- end -->``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ assert len(ROWS) == sum(len(topic.rows) for topic in TOPICS), "two rows have the
 
 
 def equivalence() -> str:
-    """The table: a line for each row, by topic."""
+    """The table: a line per row, by topic."""
     counts = {kind: sum(row.kind == kind for row in ROWS.values()) for kind in ("equal", "different", "refused")}
     head = f"{len(ROWS)} rows: {', '.join(f'{count} {kind}' for kind, count in counts.items())}.\n"
     parts = [
@@ -42,7 +42,7 @@ def _line(row: Row) -> list[str]:
 
 
 def rewritten(text: str) -> str:
-    """The document ``text`` with the table as the rows say it now."""
+    """The document ``text`` with an up-to-date table."""
     before, _, rest = text.partition(BEGIN)
     return before + BEGIN + equivalence() + END + rest.partition(END)[2]
 

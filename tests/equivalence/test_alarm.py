@@ -1,4 +1,4 @@
-"""Ranks that no longer hold the same are stopped, with the tensor's name and the steps, and older checkpoints stay."""
+"""Ranks that have diverged are stopped, naming the tensor and the steps, and older checkpoints stay."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Edit = Callable[[nn.Module, torch.optim.Optimizer], None]
 
 
 class Counting(nn.Module):
-    """Its buffers: one that it never changes, and two that it changes as it computes, on each rank by other values."""
+    """A model with three buffers: one never changes, two change in forward, by different values on each rank."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class Counting(nn.Module):
 
 
 def script(edit: Edit | None, edited: int = 6) -> list[float]:
-    """Two ranks; on one of them ``edit`` is done after step ``edited``."""
+    """Two ranks; on one of them ``edit`` is applied after step ``edited``."""
     model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2), Counting(), nn.Linear(2, 1)).double()
     optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
     session = pilot.train.session(model, optimizer)
@@ -134,7 +134,7 @@ def test_one_bit_or_two_numbers_in_other_places_change_the_checksum(dtype: torch
 def test_changes_that_cancel_out_change_the_checksum() -> None:
     tensor = torch.tensor([1.25, -1.25], dtype=torch.float64)
     before = checksums.of_tensors([tensor]), int(checksums._summed(tensor))
-    tensor += 2.0**-30  # the bits of one number rise by what those of the other fall
+    tensor += 2.0**-30  # the bits of one number grow by as much as the other's shrink
     assert checksums.of_tensors([tensor]) != before[0]
     assert int(checksums._summed(tensor)) != before[1]
 

@@ -1,5 +1,5 @@
-"""What a script does to a model and its optimizer besides its steps: at an epoch's beginning, at its end, and after
-``session.step``. A node that joins runs the beginning of the epoch's body once more, and a batch may run again.
+"""What a script does to a model and its optimizer besides its steps: at the start and the end of an epoch, and after
+``session.step``. A joining node runs the start of the epoch's body once more, and a batch may run again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def trained(
     after_step: Deed = nothing,
     at_last: Deed = nothing,
 ) -> Result:
-    """It looks at nothing that ``session.step`` returns."""
+    """It ignores the result of ``session.step``."""
     net = fresh(model)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
     session = made(net, optimizer)
@@ -112,7 +112,7 @@ def left_in_evaluation_mode(made: Callable[..., Any]) -> Result:
 
 
 def rate_lowered_in_each_iteration(made: Callable[..., Any]) -> Result:
-    """At the beginning of its turn, which is run again where its step is void."""
+    """At the start of its turn, which is repeated if its step is void."""
     net = fresh(mlp)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
     session = made(net, optimizer)
@@ -144,7 +144,7 @@ def test_it_counts_once(script: Callable[[Callable[..., Any]], Result]) -> None:
 
 
 class Masked(nn.Module):
-    """Its mask is made when the size of a batch is known."""
+    """Its mask is created once the batch size is known."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -161,7 +161,7 @@ def registers_in_forward() -> None:
 
 
 class LazyAverage(nn.Module):
-    """Made with its first update."""
+    """Created with its first update."""
 
     def update(self, model: nn.Module) -> None:
         self.average = copy.deepcopy(model)

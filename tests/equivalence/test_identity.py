@@ -1,4 +1,4 @@
-"""Ranks that make different things, and checkpoints of another run, are refused with both values."""
+"""Ranks that create different things, and checkpoints of another run, are refused, showing both values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loops by iteration, and accumulation by hand: on any number of ranks what they give alone, or refused."""
+"""Loops by iteration and manual accumulation: on any number of ranks the same as alone, or refused."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Result = dict[str, Any]
 
 @dataclass(frozen=True)
 class Loop:
-    """How a script goes about its steps: ``steps`` of them, or two epochs."""
+    """How a script does its steps: ``steps`` of them, or two epochs."""
 
     turn: Callable[[Any, Any, Callable[[torch.Tensor], torch.Tensor]], None] | None
     options: dict[str, Any]
@@ -39,7 +39,7 @@ class Loop:
 
     @property
     def parts(self) -> int:
-        """Batches that are divided by the script, of a step."""
+        """Batches that the script itself splits, per step."""
         return int(self.options.get("accumulate", 1))
 
 
@@ -213,7 +213,7 @@ def test_whatever_happens_to_the_group_a_loop_gives_what_it_gives_alone(count: i
 
 
 class Made:
-    """What a script has made before its loop."""
+    """What a script creates before its loop."""
 
     def __init__(self, **options: Any) -> None:
         self.model, self.optimizer = made()
@@ -378,7 +378,7 @@ def test_it_is_refused(script: Callable[[Made], None], options: dict[str, Any], 
 
 @pytest.mark.parametrize(("count", "ends"), [*WAYS.values(), (3, [])])
 def test_a_schedule_of_samples_is_as_far_after_them_on_any_number_of_nodes(count: int, ends: list[End]) -> None:
-    """With 4 samples per node an epoch of 22 is 6 steps on one node, 3 on two and 2 on three."""
+    """With 4 samples per node, an epoch of 22 has 6 steps on one node, 3 on two and 2 on three."""
 
     def script() -> list[tuple[int, float]]:
         model, optimizer = made()

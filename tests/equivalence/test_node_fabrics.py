@@ -1,4 +1,4 @@
-"""However the two processes of a node sum, and whatever befalls the nodes, a script trains what it trains alone."""
+"""However the two processes of a node sum, and whatever happens to the nodes, a script trains as it does alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows on ranks that are processes: each way, the same as on threads."""
+"""Rows on ranks that are real processes: each way gives the same as on threads."""
 
 from __future__ import annotations
 

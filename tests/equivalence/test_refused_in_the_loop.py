@@ -1,4 +1,4 @@
-"""What is near to a refusal, and is the script's own."""
+"""Cases close to a refusal that are the script's own business."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a session refuses when it is made, where that is no row of the table."""
+"""What a session refuses when it is created, apart from the rows of the table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several models and optimizers: stepped together, or each by its name, one after the other for each batch."""
+"""Several models and optimizers: stepped together, or each by name, one after the other per batch."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def narrow() -> nn.Module:
 def gan(
     made: Callable[..., Any], *, normed: bool = False, critics: int = 1, generators: Callable[[], nn.Module] = mlp
 ) -> Result:
-    """As in the textbook: two backwards for the critic, whose gradients then get the generator's as well."""
+    """As in the textbook: two backwards for the critic, whose gradients then also receive the generator's."""
     critic, generator = fresh(normed_critic if normed else plain_critic), fresh(generators)
     steps_critic = torch.optim.Adam(critic.parameters(), lr=0.02, betas=(0.5, 0.9))
     steps_generator = torch.optim.SGD(generator.parameters(), lr=0.05, momentum=0.9)
@@ -75,17 +75,17 @@ def gan(
 
 
 def several_critics(made: Callable[..., Any]) -> Result:
-    """The generator has its turn in each second batch only."""
+    """The generator has its turn only in every second batch."""
     return gan(made, critics=2)
 
 
 def normed(made: Callable[..., Any]) -> Result:
-    """What forward changes (the power iteration's vectors) is as often changed as in the plain loop."""
+    """State changed by forward (the power iteration's vectors) changes as often as in the plain loop."""
     return gan(made, normed=True)
 
 
 def frozen_norm(made: Callable[..., Any]) -> Result:
-    """The generator's graph outlives the critic's step, and with it the buffers that it has kept."""
+    """The generator's graph outlives the critic's step, and so do the buffers that it has saved."""
     return gan(made, generators=normed_generator)
 
 
@@ -131,7 +131,7 @@ def toggled(made: Callable[..., Any]) -> Result:
 
 
 def together(made: Callable[..., Any]) -> Result:
-    """One loss, two optimizers over parts of one model, stepped at once; a scheduler each."""
+    """One loss, two optimizers over parts of one model, stepped together; a scheduler each."""
     model = fresh(mlp)
     optimizers = [torch.optim.SGD(model[0].parameters(), lr=0.1), torch.optim.Adam(model[2].parameters(), lr=0.01)]
     schedulers = [torch.optim.lr_scheduler.StepLR(one, 3) for one in optimizers]
@@ -147,7 +147,7 @@ def together(made: Callable[..., Any]) -> Result:
 
 
 def all_at_once(made: Callable[..., Any]) -> Result:
-    """Optimizers with names, of which each backward is made before any step: stepped without a name."""
+    """Named optimizers whose backwards are all run before any step: stepped without a name."""
     actor, critic = fresh(linear), fresh(linear)
     optimizers = {"actor": torch.optim.SGD(actor.parameters(), lr=0.1), "critic": torch.optim.Adam(critic.parameters())}
     session = made({"actor": actor, "critic": critic}, optimizers)
@@ -163,7 +163,7 @@ def all_at_once(made: Callable[..., Any]) -> Result:
 
 
 def bare_parameter(made: Callable[..., Any]) -> Result:
-    """A temperature that is in no module."""
+    """A temperature outside any module."""
     model, scale = fresh(linear), nn.Parameter(torch.ones(1, dtype=torch.float64))
     optimizer = torch.optim.Adam([*model.parameters(), scale], lr=0.01)
     session = made(model, optimizer)
@@ -178,7 +178,7 @@ def bare_parameter(made: Callable[..., Any]) -> Result:
 
 
 def sums_used(made: Callable[..., Any]) -> Result:
-    """The script changes the sums of one of two."""
+    """The script changes the gradient sums of one of two."""
     one, other = fresh(linear), fresh(linear)
     optimizers = {"one": torch.optim.SGD(one.parameters(), lr=0.1), "other": torch.optim.SGD(other.parameters(), lr=1)}
     session = made({"one": one, "other": other}, optimizers)
@@ -261,7 +261,7 @@ def test_it_is_refused_when_the_session_is_made(made: Callable[[], Parts], line:
 
 
 class Two:
-    """Two models that use each other, and a session of both."""
+    """Two models that use each other, and a session for both."""
 
     def __init__(self) -> None:
         self.one, self.other = nn.Linear(3, 1, dtype=torch.float64), nn.Linear(1, 1, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""What a script has tracked, and what forward changes, is after any change of the group what it is in a plain loop."""
+"""What a script has tracked, and what forward changes, is as in a plain loop after any change of the group."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def a_step(session: Any, model: nn.Module, optimizer: torch.optim.Optimizer, x: 
 
 
 def average_after(made: Callable[..., Any]) -> Result:
-    """Updated whether the step was applied or not."""
+    """Updated whether or not the step was applied."""
     model = fresh(mlp)
     average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
 
@@ -74,7 +74,7 @@ def average_before(made: Callable[..., Any]) -> Result:
 
 
 class Slow(torch.optim.Optimizer):
-    """Around another optimizer (Lookahead): the session steps that one, the script does the rest."""
+    """Wraps another optimizer (Lookahead): the session steps the inner one, the script does the rest."""
 
     def __init__(self, inner: torch.optim.Optimizer) -> None:
         self.inner = inner
@@ -107,7 +107,7 @@ def slow_weights(made: Callable[..., Any]) -> Result:
 
 
 class Rollouts(nn.Module):
-    """What the model does now, as the data of an epoch."""
+    """The model's current behaviour as the data of an epoch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -121,7 +121,7 @@ class Rollouts(nn.Module):
 
 
 def learns_from_rollouts(made: Callable[..., Any], *, tracked: bool = False) -> Result:
-    """As reinforcement learning does. A node that joins in the middle of an epoch knows only the model of then."""
+    """As in reinforcement learning. A node that joins in the middle of an epoch has only the model of that moment."""
     model, rollouts = fresh(mlp), Rollouts()
     optimizer = sgd(model)
     session = made(model, optimizer)
@@ -145,7 +145,7 @@ def test_data_that_are_made_in_the_loop_and_differ_are_found() -> None:
 
 
 class Counter:
-    """Of the script's own."""
+    """The script's own object."""
 
     def __init__(self) -> None:
         self.seen: list[int] = []
@@ -169,7 +169,7 @@ def counter(made: Callable[..., Any]) -> Result:
 
 
 def own_scheduler(made: Callable[..., Any]) -> Result:
-    """The script steps it itself, for each batch that was applied."""
+    """The script itself steps it, for each batch that was applied."""
     model = fresh(mlp)
     optimizer = sgd(model)
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
@@ -185,8 +185,8 @@ def own_scheduler(made: Callable[..., Any]) -> Result:
 
 
 class Remembering(nn.Module):
-    """Changes its buffers in forward: in place, by a new tensor, through ``.data``, one that nothing saves; and a
-    frozen copy of its layer, as a momentum encoder's.
+    """Changes its buffers in forward: in place, by a new tensor, through ``.data``, and one that is not saved; and a
+    frozen copy of its layer, like a momentum encoder's.
     """
 
     def __init__(self) -> None:
@@ -213,7 +213,7 @@ def forward_changes(made: Callable[..., Any]) -> Result:
 
 
 class Normed(nn.Module):
-    """Statistics of its batches are a rank's own; how many they were is not."""
+    """Batch statistics are each rank's own; their count is not."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -255,7 +255,7 @@ def test_what_is_large_is_put_back_too_where_it_was_seen_to_change(
 
 
 def test_a_hook_says_when_a_state_was_taken_over_or_put_back() -> None:
-    """So what is derived from it is never old: here the double of a tracked number."""
+    """So nothing derived from it is stale: here, the double of a tracked number."""
     told: list[str] = []
 
     def script(made: Callable[..., Any] = session) -> int:

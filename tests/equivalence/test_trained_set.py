@@ -1,4 +1,4 @@
-"""What is trained changes at the beginning of an epoch: nodes that come later, and a restart, know of it."""
+"""The trained set changes at the start of an epoch: nodes that join later, and a restart, know of it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def frozen() -> Any:
 
 
 def unfrozen(made: Callable[..., Any]) -> Result:
-    """The optimizer has them all from the beginning."""
+    """The optimizer has them all from the start."""
 
     def change(model: Any, _optimizer: Any, epoch: int) -> None:
         if epoch == 1:
@@ -64,7 +64,7 @@ def group_added(made: Callable[..., Any]) -> Result:
 
 
 def layer_by_layer(made: Callable[..., Any]) -> Result:
-    """One group more in each epoch; and the last layer is frozen in the last one."""
+    """One more group in each epoch; and the last layer is frozen in the last one."""
 
     def change(model: Any, optimizer: Any, epoch: int) -> None:
         if epoch == 1:
@@ -78,7 +78,7 @@ def layer_by_layer(made: Callable[..., Any]) -> Result:
 
 
 def frozen_later(made: Callable[..., Any]) -> Result:
-    """Alternately."""
+    """In alternation."""
 
     def change(model: Any, _optimizer: Any, epoch: int) -> None:
         model[0].requires_grad_(epoch % 2 == 0)

@@ -33,7 +33,7 @@ def made(dtype: torch.dtype = torch.float64) -> tuple[nn.Module, torch.optim.Opt
 
 
 def token_loss(model: nn.Module, x: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The mean over the tokens that count (NaN where there is none, as torch's cross entropy), and their number."""
+    """The mean over the tokens that count (NaN if there are none, as in torch's cross entropy), and their number."""
     return (model(x).squeeze(-1)[mask] - 0.5).square().mean(), mask.sum()
 
 

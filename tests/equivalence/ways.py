@@ -1,4 +1,4 @@
-"""The ways to run a row, on ranks that are threads, and what must hold of each."""
+"""The ways to run a row on ranks that are threads, and what must hold for each."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ WAYS: dict[str, tuple[int, list[End]]] = {
     "1 -> 2 -> 1": (1, [End(4, (True,), (False,), 1), End(9, (True,), (True,), 0)]),
     "one of two killed": (2, [End(5, (True,), (True,), 0, void=True)]),
 }
-"""How many ranks begin, and how their generations end: a second comes in the first epoch and one leaves in the
+"""The initial number of ranks, and how their generations end: a second joins in the first epoch and one leaves in the
 second; one is killed in the middle of a step, which is void.
 """
 
 
 @dataclass(frozen=True)
 class Rank:
-    """What a rank that was there at the end has."""
+    """The state of a rank that was there at the end."""
 
     member: int
     tensors: Tensors
@@ -63,12 +63,12 @@ def on_threads(row: Row, way: str) -> Run:
 
 
 def ledger_of(ran: Ran) -> list[LineageRow]:
-    """What is behind its parameters."""
+    """The history behind its parameters."""
     return ran.session._training.ledger.rows
 
 
 def assert_as_plain(row: Row, run: Run) -> None:
-    """Each rank has bit for bit what the plain loop gives after the same steps, and the ranks are equal."""
+    """Each rank has bit for bit the plain loop's state after the same steps, and the ranks are equal."""
     for rank in run.ranks:
         steps = history(rank.ledger, row.batch, run.groups, per_node=row.per_node)
         assert sum(step.cursor_end - step.cursor for step in steps) == row.used * EPOCHS
@@ -78,7 +78,7 @@ def assert_as_plain(row: Row, run: Run) -> None:
 
 
 def assert_as_undisturbed(row: Row, run: Run) -> None:
-    """But for rounding, it is what one process by itself gives; if it differs by design, it is not."""
+    """Up to rounding, the result is that of one process alone; if it differs by design, it is not."""
     expected = row.plain(undisturbed(row.used, row.batch, EPOCHS), 0)
     for rank in run.ranks:
         far = [name for name, tensor in expected.items() if not _close(rank.tensors[name], tensor, row.tolerance)]
@@ -89,7 +89,7 @@ def assert_as_undisturbed(row: Row, run: Run) -> None:
 
 
 def assert_refused(row: Row) -> None:
-    """Alone, on one rank and on two, in one line."""
+    """Alone, on one rank and on two, with one line."""
     row.prepare()
     for ranks in (0, 1, 2):
         with pytest.raises(UserError, match=row.refused) as refused:
@@ -98,7 +98,7 @@ def assert_refused(row: Row) -> None:
 
 
 def assert_same_bits(one: Tensors, other: Tensors) -> None:
-    """Name by name."""
+    """Compared name by name."""
     assert one.keys() == other.keys()
     for name, tensor in one.items():
         assert tensor.dtype == other[name].dtype, name

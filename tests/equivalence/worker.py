@@ -1,4 +1,4 @@
-"""The script that a worker runs for a row: ``worker.py ROW WAY FOLDER``. What is to happen does in a certain step."""
+"""The script that a worker runs for a row: ``worker.py ROW WAY FOLDER``. Events happen at fixed steps."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from pilot.train.session import Session
 from tests.equivalence.table import ROWS
 
 CHANGES: dict[str, dict[int, int]] = {"1 -> 2 -> 1": {3: 1, 8: 2}}
-"""By step: before they sum, the ranks of this generation wait until they can switch to the next one. (Where its ranks
-are quick, they have done so before.)"""
+"""By step: before summing, the ranks of this generation wait until they can switch to the next one. (If its ranks are
+fast, they have switched before.)"""
 
 DEATHS = {"one of two killed": 4}
 """In this step the second rank waits to be killed."""
 
 
 def dies(folder: Path) -> Path:
-    """Is there when it waits for that."""
+    """Exists when it waits for that."""
     return folder / "dies"
 
 
 def ran(folder: Path, node: str) -> Path:
-    """What the script gave on ``node``."""
+    """The script's result on ``node``."""
     return folder / f"ran-{node}"
 
 
 def play(way: str, folder: Path, node: str) -> None:
-    """Have it happen."""
+    """Make it happen."""
     step = Session.step
 
     def played(session: Session, *arguments: Any, **keywords: Any) -> bool:

@@ -1,4 +1,4 @@
-"""``make flaky [TIMES=10]``: the tests with real pools, again and again, also beside a busy process on each core."""
+"""``make flaky [TIMES=10]``: the tests with real pools, repeated, also beside a busy process on each core."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def main() -> int:
 
 
 def told(folder: Path) -> str:
-    """A line for each test that failed, the rest summed up."""
+    """A line for each test that failed, and a summary of the rest."""
     runs = {how: read(folder / f"{how}.jsonl") for how in (ALONE, BUSY)}
     failed = {how: Counter(o.test for o in found if o.failure) for how, found in runs.items()}
     times = {how: Counter(o.test for o in found if not o.failure) + failed[how] for how, found in runs.items()}
@@ -65,7 +65,7 @@ def _pytest(tests: list[str], outcomes: Path) -> None:
 
 @contextmanager
 def _busy() -> Iterator[None]:
-    """A process on each core that computes all the time."""
+    """A busy process on each core."""
     cores = range(os.cpu_count() or 1)
     processes = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in cores]
     try:

@@ -1,4 +1,4 @@
-"""How each test ended, written down as it ends: ``pytest -p tests.flaky.outcomes --outcomes FILE``."""
+"""How each test ended, recorded as it ends: ``pytest -p tests.flaky.outcomes --outcomes FILE``."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import msgspec
 import pytest
 
 RUNNING = ".running"
-"""How the names of files end that say: who writes outcomes here has not come to the end."""
+"""Suffix of a file that marks a run whose outcomes are incomplete."""
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """``failure``: what pytest shows of it; empty if it passed or was skipped."""
+    """``failure``: pytest's report of it; empty if it passed or was skipped."""
 
     test: str
     took_s: float
@@ -21,12 +21,12 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The option that says where."""
+    """The option that names the file."""
     parser.addoption("--outcomes", type=Path, required=True, help="append how each test ended to this file")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Only where all reports come together: with xdist, in the process that the workers report to."""
+    """Only in the process that collects all reports: with xdist, the one that the workers report to."""
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(_Writer(config.getoption("--outcomes")))
 
@@ -39,7 +39,7 @@ class _Writer:
         self._running.touch()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """A test is told once, and once more where what follows it fails."""
+        """A test is recorded once, and again if its teardown fails."""
         if report.failed or report.when == "call":
             text = report.longreprtext if report.failed else ""
             outcome = Outcome(report.nodeid, report.duration, text.encode(errors="replace").decode())
@@ -47,19 +47,19 @@ class _Writer:
                 file.write(msgspec.json.encode(outcome) + b"\n")
 
     def pytest_sessionfinish(self, exitstatus: int) -> None:
-        """A file stays where an error of pytest's own ended the run: some tests have not run then."""
+        """The mark stays if an error of pytest's own ended the run: some tests have then not run."""
         if exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
             self._running.unlink()
 
 
 def read(path: Path) -> list[Outcome]:
-    """The outcomes of a file; none if no test ran."""
+    """The outcomes in a file; none if no test ran."""
     lines = path.read_bytes().splitlines() if path.exists() else []
     return [msgspec.json.decode(line, type=Outcome) for line in lines]
 
 
 def failures(path: Path) -> dict[str, str]:
-    """Test → how it failed first."""
+    """Test → its first failure."""
     found = dict[str, str]()
     for outcome in read(path):
         if outcome.failure:

@@ -1,7 +1,7 @@
 """What CI repeats: ``python -m tests.flaky.repeated FOLDER [NAME]``.
 
-With NAME it lists the tests that failed in ``NAME.jsonl``; exit status 1 if the run did not come to its end.
-Without, it names the tests that were repeated, with the text of their first failure.
+With NAME it lists the tests that failed in ``NAME.jsonl``; exit status 1 if the run did not finish. Without, it names
+the repeated tests, with the text of their first failure.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _word(*, ran: bool, failed: bool) -> str:
 
 
 def to_repeat(folder: Path, name: str) -> list[str]:
-    """The tests that failed; SystemExit where nobody knows of all whether they would have."""
+    """The tests that failed; SystemExit if the run is incomplete, since some tests' outcomes are then unknown."""
     if broken_off := list(folder.glob(f"{name}.*{RUNNING}")):
         sys.exit(f"pytest did not come to the end of its tests: {broken_off[0].name}")
     return list(failures(folder / f"{name}.jsonl"))

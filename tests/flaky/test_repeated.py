@@ -1,4 +1,4 @@
-"""What CI repeats is named, with how it failed first."""
+"""What CI repeats is reported, with its first failure."""
 
 import subprocess
 import sys

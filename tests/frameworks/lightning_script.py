@@ -1,6 +1,6 @@
-"""A Lightning module with validation and callbacks, as one writes it for torchrun; it imports nothing of this project.
+"""A Lightning module with validation and callbacks, as written for torchrun; it imports nothing from this project.
 
-Arguments: a folder for its checkpoints, and the seconds that a step takes at least.
+Arguments: a folder for its checkpoints, and the minimum seconds per step.
 """
 
 import os
@@ -19,7 +19,7 @@ FOLDER, STEP_S = Path(sys.argv[1]), float(sys.argv[2])
 
 
 class Digits(lightning.LightningModule):
-    """A classifier of points by their quadrant."""
+    """A classifier of points by quadrant."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class Digits(lightning.LightningModule):
 
 
 class Notes(lightning.Callback):
-    """Says what goes on, and stops where a file says that it is enough."""
+    """Prints its progress, and stops when a file tells it to."""
 
     def on_train_start(self, trainer: lightning.Trainer, _module: Any) -> None:
         print(f"begins on {trainer.world_size} at step {trainer.global_step}", flush=True)

@@ -1,4 +1,6 @@
-"""Lightning's Trainer and Hugging Face's in ``--ddp`` scripts: growth and a kill, from their own checkpoints."""
+"""Lightning's and Hugging Face's Trainer in ``--ddp`` scripts: growth and a kill, resumed from their own
+checkpoints.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A tiny Transformer with Hugging Face's Trainer, as one writes it for torchrun; it imports nothing of this project.
+"""A tiny Transformer with Hugging Face's Trainer, as written for torchrun; it imports nothing from this project.
 
-Arguments: a folder for its checkpoints, and the seconds that a step takes at least.
+Arguments: a folder for its checkpoints, and the minimum seconds per step.
 """
 
 import sys
@@ -15,7 +15,7 @@ FOLDER, STEP_S = Path(sys.argv[1]), float(sys.argv[2])
 
 
 class Notes(TrainerCallback):
-    """Says what goes on, and stops where a file says that it is enough."""
+    """Prints its progress, and stops when a file tells it to."""
 
     def on_train_begin(self, args: Any, state: Any, _control: Any, **_: Any) -> None:
         print(f"begins on {args.world_size} at step {state.global_step}", flush=True)

@@ -11,13 +11,13 @@ _FOLDER = Path(__file__).parent
 
 
 def digests(cases: Iterable[tuple[str, object]]) -> str:
-    """A line for each case: what it is called, and a digest of what comes of it."""
+    """A line for each case: its name, and a digest of its result."""
     lines = [f"{name}: {hashlib.blake2b(repr(found).encode(), digest_size=8).hexdigest()}\n" for name, found in cases]
     return "".join(lines)
 
 
 def check(name: str, text: str) -> None:
-    """Fail unless ``text`` is what the golden file ``name`` holds."""
+    """Fail unless ``text`` equals the golden file ``name``."""
     path = _FOLDER / name
     if os.environ.get("PILOT_WRITE_GOLDEN"):
         path.write_text(text)

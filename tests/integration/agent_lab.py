@@ -1,4 +1,4 @@
-"""A coordinator that does as the test says, and real agents that connect to it."""
+"""A coordinator controlled by the test, and real agents that connect to it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ M = TypeVar("M", bound=wire.Message)
 
 
 def until(condition: Callable[[], bool], what: str, limit_s: float = LIMIT_S) -> float:
-    """Wait for ``condition`` with a deadline; how long it took."""
+    """Wait for ``condition`` with a deadline; returns how long it took."""
     started_s = time.monotonic()
     while not condition():
         assert time.monotonic() - started_s < limit_s, f"not within {limit_s} s: {what}"
@@ -53,12 +53,12 @@ class Peer:
         return f"{MARK}={self.hello.pilot}"
 
     def processes(self) -> list[psutil.Process]:
-        """What the agent started and still lives."""
+        """The agent's descendants that are still alive."""
         return [p for p in proc.marked(self.mark) if p.status() != psutil.STATUS_ZOMBIE]
 
 
 class Coordinator:
-    """Our own server. Answers ``Hello`` with ``Welcome``; everything else is the test's."""
+    """Our own server. Answers ``Hello`` with ``Welcome``; everything else is up to the test."""
 
     def __init__(self, folder: Path, port: int = 0, certificate: Certificate | None = None) -> None:
         self.certificate = certificate or Certificate.make()
@@ -79,7 +79,7 @@ class Coordinator:
         self._server.send(peer.link, wire.encode(message))
 
     def peer(self, agent: subprocess.Popen[bytes]) -> Peer:
-        """The agent, once it has registered (again, where it is known already)."""
+        """The agent, once it has registered (again, if it is known already)."""
 
         def here() -> Peer | None:
             assert agent.poll() is None, f"the agent ended with status {agent.returncode}"
@@ -91,7 +91,7 @@ class Coordinator:
         return found
 
     def expect(self, peer: Peer, kind: type[M], limit_s: float = LIMIT_S) -> M:
-        """The next message of ``kind`` from ``peer``; earlier ones of other kinds stay where they are."""
+        """The next message of ``kind`` from ``peer``; earlier ones of other kinds stay queued."""
 
         def found() -> M | None:
             return next((m for m in peer.inbox if isinstance(m, kind)), None)
@@ -103,7 +103,7 @@ class Coordinator:
         return message
 
     def pump(self, for_s: float) -> None:
-        """Take in what comes for a while."""
+        """Receive whatever comes for a while."""
         end_s = time.monotonic() + for_s
         while (left_s := end_s - time.monotonic()) > 0:
             self._take(left_s)
@@ -145,11 +145,11 @@ class Coordinator:
 
 
 class Agents:
-    """Real ``pilot agent`` processes with a temporary directory of their own; all are gone after :meth:`close`."""
+    """Real ``pilot agent`` processes with their own temporary directory; all are gone after :meth:`close`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.temporary = Path(tempfile.mkdtemp(prefix="pa-", dir="/tmp"))  # short: sockets lie in it
+        self.temporary = Path(tempfile.mkdtemp(prefix="pa-", dir="/tmp"))  # short, since sockets are created in it
         self.running: list[subprocess.Popen[bytes]] = []
 
     def start(self, file: Path, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:

@@ -1,5 +1,5 @@
-"""Two models and two optimizers, an average of one, and what comes to be trained in the second epoch: for the workers
-of the tests. A rank stops itself where told, once; the others are paced until the file ``GATE`` exists.
+"""Two models and two optimizers, an average of one, and parameters unfrozen in the second epoch: for the tests'
+workers. A rank stops itself once where told; the others are paced until the file ``GATE`` exists.
 """
 
 from __future__ import annotations

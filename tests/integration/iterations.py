@@ -1,4 +1,4 @@
-"""A loop by iteration, for the workers of the tests: draws, accumulation by hand, or weights. Paced until the file
+"""A loop by iteration, for the tests' workers: random draws, manual accumulation, or weights. Paced until the file
 ``GATE`` exists.
 """
 

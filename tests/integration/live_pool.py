@@ -1,4 +1,4 @@
-"""A coordinator in a process of its own, and peers that speak the wire protocol to it over real TLS."""
+"""A coordinator in its own process, and peers that speak the wire protocol to it over real TLS."""
 
 from __future__ import annotations
 
@@ -79,20 +79,20 @@ class Pool:
         try:
             PoolClient(self.file, 2.0).trainers()
         except PilotError:
-            return False  # the file is that of its earlier life
+            return False  # the file is from its earlier life
         return True
 
     @property
     def client(self) -> PoolClient:
-        """What asks its coordinator."""
+        """A client of its coordinator."""
         return PoolClient(self.file, DEADLINE_S)
 
     def submit(self, **arguments: Any) -> str:
-        """Submit a trainer; its id."""
+        """Submit a trainer; returns its id."""
         return self.client.submit(Submission(launch=LAUNCH, **arguments)).trainer
 
     def trainer(self, name: str) -> TrainerStatus:
-        """What ``status`` says of a trainer."""
+        """What ``status`` reports for a trainer."""
         return self.client.status().trainer(name)
 
     def nodes(self) -> list[str]:
@@ -104,17 +104,17 @@ class Pool:
         return (self.run_dir / "coordinator.log").read_text()
 
     def down(self) -> int:
-        """Ask for a drain and wait for the end; its exit status."""
+        """Ask for a drain and wait for the end; returns its exit status."""
         self.client.down()
         return self.ended()
 
     def ended(self) -> int:
-        """Wait for the process's end; its exit status."""
+        """Wait for the process to end; returns its exit status."""
         assert self.process is not None
         return self.process.wait(DEADLINE_S)
 
     def kill(self, number: int = signal.SIGKILL) -> None:
-        """End it without a word."""
+        """Kill it without warning."""
         if self.process is not None and self.process.poll() is None:
             os.kill(self.process.pid, number)
             self.process.wait(DEADLINE_S)
@@ -132,9 +132,9 @@ def pool(folder: Path, *options: str, **site: float) -> Iterator[Pool]:
 
 
 class Peer:
-    """One agent's side of the wire, in the hands of a test. It has no workers: the test says what they would.
+    """One agent's side of the wire, controlled by a test. It has no workers: the test speaks for them.
 
-    ``pilot`` is the secret behind its name, so the same one comes back as the same pilot.
+    ``pilot`` is the secret behind its name: with the same one, it comes back as the same pilot.
     """
 
     def __init__(self, file: Path, pilot: str, host: str = "host", **changes: Any) -> None:
@@ -152,11 +152,11 @@ class Peer:
         self.say(self.hello)
 
     def say(self, message: wire.Message) -> None:
-        """Send."""
+        """Send a message."""
         self.socket.send(wire.encode(message))
 
     def has_news(self, limit_s: float) -> bool:
-        """Whether a message is there within the time; answers to heartbeats are none."""
+        """Whether a message arrives in time; answers to heartbeats do not count."""
         end_s = time.monotonic() + limit_s
         while not self._news and self.socket.poll(max(0.0, end_s - time.monotonic())):
             message = wire.decode_at_agent(self.socket.recv())
@@ -165,7 +165,7 @@ class Peer:
         return bool(self._news)
 
     def hears(self, kind: type[M], deadline_s: float = DEADLINE_S) -> M:
-        """The next message, which must be a ``kind``; answers to heartbeats are passed over."""
+        """The next message, which must be a ``kind``; answers to heartbeats are skipped."""
         assert self.has_news(deadline_s), f"{self.node} waited in vain for {kind.__name__}"
         message = self._news.pop(0)
         assert isinstance(message, kind), f"{self.node} expected {kind.__name__}, got {message}"
@@ -177,7 +177,7 @@ class Peer:
         return self
 
     def die(self) -> None:
-        """As a SIGKILL: the connection closes without a word."""
+        """As by SIGKILL: the connection closes without a message."""
         self.socket.close()
 
 
@@ -188,7 +188,7 @@ def warm(peer: Peer, trainer: str) -> None:
 
 
 def warm_all(peers: list[Peer], trainer: str) -> None:
-    """Be ready once all were ordered to start a worker: a trainer starts on its minimum, and the plan for its batch
+    """Report ready once all have orders to start a worker: a trainer starts on its minimum, and the plan for its batch
     adds the others to a group that has not formed yet.
     """
     for peer in peers:
@@ -198,7 +198,7 @@ def warm_all(peers: list[Peer], trainer: str) -> None:
 
 
 def form(members: list[Peer], trainer: str, step: int = 0, resumed: int | None = None) -> int:
-    """Play the forming of a group in which nobody trained before; its generation."""
+    """Play the forming of a group in which nobody has trained yet; returns its generation."""
     for rank, member in enumerate(members):
         join = member.hears(wire.JoinGroup)
         assert (join.trainer, join.rank, join.size) == (trainer, rank, len(members))

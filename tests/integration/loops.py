@@ -1,5 +1,5 @@
-"""What people's loops do, for the workers of the tests: evaluations, streams, mixed precision, early stops. Paced until
-the file ``GATE`` exists.
+"""Real-life loops, for the tests' workers: evaluations, streams, mixed precision, early stops. Paced until the file
+``GATE`` exists.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A rank of a world: sums that travel as 16 bits, several at once, against the exact ones. Rank 0 prints the errors."""
+"""A rank that compares sums that travel as 16 bits, several at once, with the exact ones. Rank 0 prints the errors."""
 
 from __future__ import annotations
 

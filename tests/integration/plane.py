@@ -1,7 +1,7 @@
 """Plays the agents of a few pilots for tests of the data plane: real workers, real MPI, real SIGKILL.
 
-A :class:`Plane` is one trainer. Each :class:`Node` is what a pilot has of it: a worker with its control socket, and a
-rank process per generation. Everything is driven from the test's thread; waiting is for an event, with a deadline.
+A :class:`Plane` is one trainer. Each :class:`Node` is one pilot's part of it: a worker with its control socket, and a
+rank process per generation. Everything is driven from the test's thread; each wait is for an event, with a deadline.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _warm.set_forkserver_preload(["torch", "torch.utils.data", "pilot.train"])
 
 @dataclass
 class Node:
-    """One pilot's share of the trainer."""
+    """One pilot's part of the trainer."""
 
     name: str
     process: BaseProcess
@@ -77,10 +77,10 @@ class Plane:
     ----------
     folder : for sockets, logs and checkpoints
     script, arguments : what the workers run
-    ranks_per_node : so many workers, one after the other, share a node and its rank process
-    node_fabric : how the workers of a node sum
-    rails : rank processes of a node in a group of several
-    warm_ranks : rank processes that a node starts with its worker; later ones are started when they are needed
+    ranks_per_node : this many consecutive workers share a node and its rank process
+    node_fabric : how the workers of a node sum gradients
+    rails : rank processes per node in a group of several nodes
+    warm_ranks : rank processes that a node starts with its worker; others are started on demand
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class Plane:
     def start(self, count: int = 1, *, cold: bool = False) -> list[Node]:
         """Start ``count`` nodes with a worker each, and wait until all are warm.
 
-        They are forked from a process that has torch imported, or started ``cold`` like any Python program.
+        They are forked from a process that has imported torch, or started ``cold`` like any Python program.
         """
         nodes = [self._start_one(len(self.nodes) + i, cold) for i in range(count)]
         self.nodes += nodes
@@ -151,7 +151,7 @@ class Plane:
         return node
 
     def form(self, members: list[Node], *, switch: bool = False, wait: bool = True) -> int:
-        """Form the next generation over ``members``; with a ``switch`` the present group trains on until then."""
+        """Form the next generation over ``members``; with a ``switch`` the current group trains on until then."""
         self.generation += 1
         generation = self.generation
         previous = generation - 1 if switch else 0
@@ -173,7 +173,7 @@ class Plane:
         return self.rails if nodes > 1 else 1
 
     def _order_rank(self, workers: list[Node], generation: int, rank: int, size: int) -> list[socket.socket]:
-        """Have a node's rank processes be ``rank``; the sockets to serve them on."""
+        """Make a node's rank processes join as ``rank``; returns the sockets to serve them on."""
         first, *others = workers[0].warm.pop() if workers[0].warm else self._start_rank(workers[0])
         for worker in workers:
             worker.ranks[generation] = first[0]
@@ -191,7 +191,7 @@ class Plane:
             return start_rails(self.rails, output)
 
     def dissolve(self, generation: int | None = None) -> None:
-        """Kill what runs of a generation on all nodes, and tell the workers."""
+        """Kill a generation's processes on all nodes, and tell the workers."""
         generation = generation or self.generation
         for node in self.nodes:
             if node.alive and generation in node.ranks:
@@ -213,7 +213,7 @@ class Plane:
         node.control.close()
 
     def pause(self) -> int:
-        """Pause the group; the step after which all ranks stopped."""
+        """Pause the group; returns the step after which all ranks stopped."""
         for node in self.training:
             node.tell(wire.PauseGroup("t1", self.generation))
         steps = {self.wait_for(node, wire.RankPaused, self.generation).step for node in self.training}
@@ -223,7 +223,7 @@ class Plane:
     # --- waiting -----------------------------------------------------------------------------------------------------
 
     def wait(self, done: Callable[[], bool], what: str, deadline_s: float = DEADLINE_S) -> None:
-        """Read what the workers say until ``done``."""
+        """Read the workers' messages until ``done``."""
         end_s = time.monotonic() + deadline_s
         while not done():
             left_s = end_s - time.monotonic()
@@ -241,15 +241,15 @@ class Plane:
         return message
 
     def wait_up(self, generation: int) -> wire.GroupFormed:
-        """The leader's word that ``generation`` trains."""
+        """Wait for the leader's report that ``generation`` trains."""
         return self.wait_for(self.training[0], wire.GroupFormed, generation)
 
     def wait_step(self, step: int) -> None:
-        """Until a leader has reported ``step`` or a later one."""
+        """Wait until a leader has reported ``step`` or a later one."""
         self.wait(lambda: any(r.step >= step for r in self.reports()), f"step {step}")
 
     def wait_finished(self) -> wire.TrainerFinished:
-        """The leader's word that the loop is over."""
+        """Wait for the leader's report that the loop is over."""
         return self.wait_for(self.training[0], wire.TrainerFinished, self.generation)
 
     def reports(self) -> list[wire.Progress]:
@@ -277,7 +277,7 @@ class Plane:
     # --- the end -----------------------------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """Let all workers go, and wait for them."""
+        """Let all workers finish, and wait for them."""
         for node in self.nodes:
             if node.alive:
                 node.tell(wire.StopWorker("t1", "over"))
@@ -297,7 +297,7 @@ class Plane:
 
 @contextlib.contextmanager
 def plane(folder: Path, script: Path, *arguments: str, **options: Any) -> Iterator[Plane]:
-    """A plane that is cleaned up; the arguments are those of :class:`Plane`."""
+    """A plane that is cleaned up afterwards; the arguments are those of :class:`Plane`."""
     made = Plane(folder, script, *arguments, **options)
     try:
         yield made
@@ -325,7 +325,7 @@ def _kill_family(pid: int) -> None:
 
 
 def run_alone(folder: Path, script: Path, *arguments: str) -> None:
-    """Run a script to its end without any of this, as plain ``python`` would."""
+    """Run a script to its end as plain ``python`` would, without a plane."""
     log = folder / "alone.log"
     process = _warm.Process(target=_work, args=([str(script), *arguments], {}, None, log))
     process.start()
@@ -334,14 +334,14 @@ def run_alone(folder: Path, script: Path, *arguments: str) -> None:
 
 
 def _work(command: list[str], environment: dict[str, str], control: socket.socket | None, log: Path) -> None:
-    """In a process that was forked warm: become the worker."""
+    """In a process forked warm: become the worker."""
     with log.open("ab") as output:
         os.dup2(output.fileno(), 1)
         os.dup2(output.fileno(), 2)
     os.environ |= environment
     if control is not None:
         os.environ["PILOT_CONTROL_FD"] = str(control.detach())
-    multiprocessing.set_start_method("fork", force=True)  # what a script under plain python has
+    multiprocessing.set_start_method("fork", force=True)  # as a script under plain python has it
     sys.argv = command
     runpy.run_path(command[0], run_name="__main__")
     script_ended()

@@ -1,4 +1,4 @@
-"""Rank processes of tests that play the agents: started warm, and served as one world."""
+"""Rank processes for tests that play the agents: started warm, and served as one world."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ from pilot.comm.world import World
 def start_rank_process(
     output: IO[bytes] | None = None, rails: Sequence[socket.socket] = ()
 ) -> tuple[subprocess.Popen[bytes], socket.socket]:
-    """One that waits for its order on the other end of the socket; ``rails`` are its ends to others of its node."""
+    """A rank process that waits for orders on the other end of the socket; ``rails`` are its ends to the others of its
+    node.
+    """
     ours, theirs = socket.socketpair()
     with ExitStack() as given:
         passed = [given.enter_context(end).fileno() for end in (theirs, *rails)]
@@ -38,7 +40,7 @@ def start_rails(count: int, output: IO[bytes] | None = None) -> list[tuple[subpr
 
 
 def serve(ends: Sequence[socket.socket], rails: int = 1) -> Thread:
-    """Serve the ranks of a world until they have finalized, or one of them is gone."""
+    """Serve the ranks of a world until they have finalized or one of them is gone."""
     thread = Thread(target=World(ends, rails).serve, daemon=True)
     thread.start()
     return thread

@@ -1,6 +1,4 @@
-"""What the workers of the data plane's tests run: a small regression, paced until the file ``GATE``
-exists.
-"""
+"""What the workers of the data plane's tests run: a small regression, paced until the file ``GATE`` exists."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real agent process, driven by a coordinator that does as the test says."""
+"""A real agent process, driven by a coordinator that the test controls."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def stage(tmp_path: Path) -> Iterator[tuple[Coordinator, Agents]]:
 
 
 def running(folder: Path) -> int:
-    """The pid of the script, once it says that it runs."""
+    """The script's pid, once it reports that it runs."""
     until(lambda: (folder / "running").exists() and (folder / "running").read_text() != "", "a running script")
     return int((folder / "running").read_text())
 
@@ -106,7 +106,7 @@ def test_a_script_that_is_on_its_way_out_is_not_killed_before_it_has_said_why(
     missing = launch(tmp_path, "", trainer="t2")
     (tmp_path / "t2.py").unlink()
     coordinator.send(peer, missing)
-    assert coordinator.expect(peer, wire.WorkerExited).trainer == "t2"  # so the agent has dealt with the one before
+    assert coordinator.expect(peer, wire.WorkerExited).trainer == "t2"  # so the agent has handled the message before it
     (tmp_path / "go").touch()
     down = coordinator.expect(peer, wire.WorkerExited)
     assert (down.trainer, down.cause) == ("t1", "raised")
@@ -134,7 +134,7 @@ def test_a_script_that_ends_without_training(
 
 
 def test_a_script_imports_from_its_pythonpath(stage: tuple[Coordinator, Agents], tmp_path: Path) -> None:
-    """Though its interpreter ran before anybody knew it; entries that are not absolute are below its directory."""
+    """Even though its interpreter started before they were known; relative entries are below its directory."""
     coordinator, agents = stage
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "of_mine.py").write_text("NUMBER = 7")
@@ -260,7 +260,7 @@ def test_it_leaves_before_its_wall_time_ends(stage: tuple[Coordinator, Agents]) 
     assert (peer.hello.job, peer.hello.walltime_end_s) == ("77", end_s)
     leaving = coordinator.expect(peer, wire.Leaving)
     assert leaving.cause == "wall time"
-    assert 0 < leaving.grace_s <= 1 + WALLTIME_MARGIN_S  # until its end, not only the grace
+    assert 0 < leaving.grace_s <= 1 + WALLTIME_MARGIN_S  # until the trainer's end, not just for the grace period
     assert agent.wait(LIMIT_S) == 0
     assert time.time() < end_s
 

@@ -52,7 +52,7 @@ def stage(tmp_path: Path) -> Iterator[tuple[Coordinator, Agents]]:
 
 
 class Pilots:
-    """Some pilots with a warm worker of one trainer each."""
+    """Some pilots with one warm worker each, of one trainer."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class Pilots:
         return up
 
     def introduce(self, generation: int, members: list[Peer]) -> None:
-        """Bring their addresses together, as the coordinator does."""
+        """Exchange their addresses, as the coordinator does."""
         table = {}
         for peer in members:
             table |= self.coordinator.expect(peer, wire.RankAddress).puts
@@ -95,7 +95,7 @@ class Pilots:
         return [process for process in proc.marked(peer.mark) if name_of(process) == f"rank g{generation}"]
 
     def half_form(self, generation: int, peer: Peer) -> list[Path]:
-        """Have ``peer`` join a group whose other rank never comes; the segments that MPICH keeps meanwhile."""
+        """Let ``peer`` join a group whose other rank never comes; returns the segments that MPICH holds meanwhile."""
         self.coordinator.send(peer, wire.JoinGroup("t1", generation, 0, 2, generation - 1, 1))
         file = self.agents.temporary / peer.hello.pilot / "segments"
 
@@ -107,7 +107,7 @@ class Pilots:
         return there()
 
     def leave(self) -> None:
-        """All leave in good order, and nothing of them is left."""
+        """All leave cleanly, and nothing of them is left."""
         for process, peer in zip(self.processes, self.peers, strict=True):
             if process.poll() is None:
                 self.coordinator.send(peer, wire.ReleaseNode("the test is over"))
@@ -200,7 +200,7 @@ def test_a_generation_is_killed_and_no_other(stage: tuple[Coordinator, Agents], 
     (peer,) = pilots.peers
     pilots.form(1, [peer])
     (first,) = pilots.ranks(peer, 1)
-    first.terminate()  # a batch system's notice to all processes of a job is none of its business
+    first.terminate()  # it ignores a batch system's notice to all processes of a job
     segments = pilots.half_form(2, peer)
     pilots.coordinator.send(peer, wire.DissolveGroup("t1", 2, "superseded"))
     until(lambda: pilots.ranks(peer, 2) == [], "the end of generation 2")

@@ -1,4 +1,4 @@
-"""``pilot check``: what no guard can see in a script is found on two emulated ranks, and nothing is left."""
+"""``pilot check``: what no guard can see in a script is found on two emulated ranks, and nothing is left behind."""
 
 from __future__ import annotations
 

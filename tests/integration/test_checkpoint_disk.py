@@ -1,4 +1,4 @@
-"""Disks that are full, limits that are reached, writers that are killed: what was there before stays whole."""
+"""Full disks, exceeded limits, killed writers: what was there before stays intact."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def _writer(directory: Path) -> subprocess.Popen[bytes]:
 
 
 def _kill_in_mid_write(writer: subprocess.Popen[bytes], directory: Path) -> Path:
-    """Stop the writer until it stands in the middle of a write, then kill it; the file that it leaves."""
+    """Stop the writer in the middle of a write, then kill it; returns the file that it leaves."""
     deadline_s = time.monotonic() + DEADLINE_S
     while time.monotonic() < deadline_s:
         if not names.temporaries(directory):

@@ -1,4 +1,4 @@
-"""Others can read our files: h5py without our code, HDF5's own h5dump, PyTorch and safetensors after an export."""
+"""Others can read our files: h5py without our code, HDF5's own h5dump, and PyTorch and safetensors after an export."""
 
 from __future__ import annotations
 

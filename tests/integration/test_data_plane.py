@@ -27,7 +27,7 @@ STEPS_PER_EPOCH = -(-SAMPLES // 32)
 
 
 def reference(folder: Path, *arguments: str) -> dict[str, Any]:
-    """What the same script gives alone, undisturbed, in one plain process."""
+    """What the same script computes alone, undisturbed, in one plain process."""
     path = folder / "alone.pt"
     run_alone(folder, SCRIPT, *arguments, "--save", str(path))
     result: dict[str, Any] = torch.load(path)
@@ -80,7 +80,7 @@ def test_rescales_a_pause_and_two_kills_leave_the_parameters_as_they_would_have_
 
         rescale([a, b])
         rescale([a, b, c, d])
-        rescale([d, b, a])  # c parks, another leads
+        rescale([d, b, a])  # c parks, another node leads
         go_on()
         cluster.kill(b)
         cluster.dissolve()
@@ -113,7 +113,7 @@ def test_gradients_may_travel_as_16_bits(tmp_path: Path) -> None:
         cluster.stop()
     exact = reference(tmp_path, *plain)["model"]
     off = [(tensor - exact[name]).abs().max().item() for name, tensor in torch.load(saved)["model"].items()]
-    assert 1e-6 < max(off) < 1e-2  # more than float32 rounds, far less than 64 steps of 1e-3 move a parameter
+    assert 1e-6 < max(off) < 1e-2  # more than float32 rounding, far less than what 64 steps of 1e-3 move a parameter
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])

@@ -1,4 +1,4 @@
-"""Loops by iteration with real workers, real MPI and a real SIGKILL: as if one process had done it undisturbed."""
+"""Loops by iteration with real workers, real MPI and a real SIGKILL: the same result as one undisturbed process."""
 
 from __future__ import annotations
 

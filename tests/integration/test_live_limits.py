@@ -1,4 +1,4 @@
-"""A login node's limits: where no process can be started, or the disk is slow, the coordinator goes on."""
+"""A login node's limits: if no process can be started, or the disk is slow, the coordinator carries on."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from tests.integration.live_pool import DEADLINE_S, Peer, Pool, until
 
 NOBODY = 65534
 CAPABILITIES = "-all,+dac_override,+dac_read_search"
-"""Root is exempt from the limit; somebody else may not even read this Python, which these two make good."""
+"""Root is exempt from the limit; another user may not even be able to read this Python, which these two fix."""
 
 
 def unprivileged() -> list[str]:
-    """How to run a command as a user whom the limit holds."""
+    """How to run a command as a user to whom the limit applies."""
     if os.geteuid() != 0:
         return []
     if shutil.which("setpriv") is None:
@@ -33,7 +33,7 @@ def unprivileged() -> list[str]:
 
 
 class OtherUsersPool(Pool):
-    """One whose connection file is made ours: nobody reads another user's."""
+    """A pool whose connection file is made ours: nobody reads another user's."""
 
     def _answers(self) -> bool:
         if self.file.exists():
@@ -68,7 +68,7 @@ sys.exit(main())
 
 
 def limit_tasks(live: Pool, tasks: int) -> None:
-    """So many processes and threads may its user have. Only the same user may say so."""
+    """Limit the number of its user's processes and threads. Only the same user may set it."""
     assert live.process is not None
     command = [*unprivileged(), "prlimit", "--pid", str(live.process.pid), f"--nproc={tasks}:"]
     subprocess.run(command, check=True)

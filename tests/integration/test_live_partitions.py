@@ -1,4 +1,4 @@
-"""Two pools side by side: each takes pilots on its own nodes only, and ``pilot pools`` lists both."""
+"""Two pools side by side: each takes pilots only on its own nodes, and ``pilot pools`` lists both."""
 
 from __future__ import annotations
 

@@ -65,7 +65,9 @@ def test_a_trainer_runs_from_submission_to_its_end_and_the_journal_replays(live:
 
 
 def test_a_node_whose_wall_time_ends_soon_is_left_to_a_trainer_that_it_pays_for(live: Pool) -> None:
-    """It leaves within the forward-looking time: to who rescales dearly it is worth nothing, to who does not it is."""
+    """It leaves within the forward-looking time: worthless to a trainer with expensive rescales, useful to one
+    without.
+    """
     short = Peer(live.file, "short", "n1", walltime_end_s=time.time() + 80).welcomed()
     long = Peer(live.file, "long", "n2", walltime_end_s=time.time() + 1e6).welcomed()
     until(lambda: len(live.nodes()) == 2)
@@ -239,7 +241,7 @@ def test_a_trainer_whose_nodes_are_all_silent_is_not_started_again_before_they_h
 def test_a_pilot_that_registers_a_moment_before_the_pool_goes_down_is_told_and_keeps_nobody_waiting(
     tmp_path: Path, others: int
 ) -> None:
-    """A registration is held back for a moment, to gather what comes together: the drain overtakes it."""
+    """A registration is held back for a moment, to batch concurrent ones: the drain overtakes it."""
     with pool(tmp_path) as live:
         peers = [Peer(live.file, f"p{n}", f"n{n}").welcomed() for n in range(others)]
         until(lambda: len(live.nodes()) == others)

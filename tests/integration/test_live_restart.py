@@ -1,4 +1,4 @@
-"""A coordinator that was killed goes on where its journal ends; its pilots come back to it."""
+"""A coordinator that was killed continues where its journal ends, and its pilots come back to it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def running(live: Pool, count: int) -> tuple[str, list[Peer]]:
 
 
 def restarted(live: Pool) -> None:
-    """Killed and started again."""
+    """Killed and restarted."""
     live.kill(signal.SIGKILL)
     live.up()
 
@@ -158,7 +158,7 @@ def test_a_journal_that_is_cut_off_is_taken_up_with_a_warning(live: Pool) -> Non
 def test_a_damaged_line_is_left_out_with_a_remark_and_a_copy_is_kept(live: Pool) -> None:
     trainer, peers = running(live, 1)
     journal = live.run_dir / "journal.jsonl"
-    until(lambda: b'"PlanReady"' in journal.read_bytes())  # it trains before the plan for its batch
+    until(lambda: b'"PlanReady"' in journal.read_bytes())  # it trains before the plan for its batch is made
     live.kill(signal.SIGKILL)
     lines = journal.read_bytes().splitlines(keepends=True)
     at = next(n for n, line in enumerate(lines) if b'"PlanReady"' in line)
@@ -216,7 +216,7 @@ def test_after_a_drain_the_same_pool_comes_up_again_with_new_secrets_and_setting
     warm(peer, trainer)
     form([peer], trainer)
     live.client.down()
-    live.kill()  # its journal says that it drains, and it has not ended in good order
+    live.kill()  # its journal says that it drains, and it did not end cleanly
     live.up("--pilots", "0", "--t-fwd-s", "60")
     assert live.file.read_text() == secrets, "its pilots may still be there"
     peer.die()
@@ -261,7 +261,7 @@ def test_a_signal_drains_and_a_second_one_ends_at_once(live: Pool) -> None:
 
 
 def limit_files(live: Pool, size: int) -> None:
-    """No file of the coordinator may grow beyond ``size`` bytes."""
+    """The coordinator's files may not grow beyond ``size`` bytes."""
     assert live.process is not None
     resource.prlimit(live.process.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
 

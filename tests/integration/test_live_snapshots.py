@@ -1,4 +1,4 @@
-"""A coordinator that starts again from a snapshot, or without one where it is no use; its state is the same."""
+"""A coordinator that restarts from a snapshot, or without it if it is unusable, has the same state."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SLOW_CORE = (
     "import time, pathlib; from pilot.core.coordinator import Coordinator as C; "
     "C.handle = lambda *_: (pathlib.Path({marker!r}).touch(), time.sleep(3600)); "
 )
-"""It never gets through its journal, and says that it has begun."""
+"""It never gets through its journal, and reports that it has begun."""
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def live(tmp_path: Path) -> Iterator[Pool]:
 
 
 def trained(live: Pool) -> tuple[str, list[Peer]]:
-    """A trainer that runs, one that ended, a node that was lost, segments of journal; the coordinator is killed."""
+    """A running trainer, an ended one, a lost node, and journal segments; the coordinator is killed."""
     trainer, peers = running(live, 2)
     lost = Peer(live.file, "lost", "lost").welcomed()
     until(lambda: len(live.nodes()) == 3)  # what came and went within a moment is no event
@@ -46,7 +46,7 @@ def trained(live: Pool) -> tuple[str, list[Peer]]:
     for step in range(10, 60, 10):
         peers[0].say(wire.Progress(trainer, 1, step, 0, 10 * step, metrics={"loss": 1.0 / step}))
     until(lambda: live.trainer(trainer).step == 50)
-    live.client.cancel(live.submit(name="b", min_nodes=50))  # what is acknowledged is on the disk, with all before it
+    live.client.cancel(live.submit(name="b", min_nodes=50))  # acknowledged means: on the disk, with all before it
     live.kill(signal.SIGKILL)
     assert read(journal(live)).header.after > 0
     return trainer, peers
@@ -57,12 +57,12 @@ def journal(live: Pool) -> Path:
 
 
 def snapshot(live: Pool) -> Path:
-    """The one that the journal's last segment names."""
+    """The snapshot that the journal's last segment names."""
     return segments.folder(journal(live)) / f"{read(journal(live)).header.after:012d}.snapshot"
 
 
 def as_it_was(live: Pool, trainer: str, peers: list[Peer]) -> None:
-    """All that was known is known; what was lost stays lost; training goes on."""
+    """All state is restored; what was lost stays lost; training continues."""
     status = live.client.status()
     assert {t.trainer: t.phase for t in status.trainers} == {trainer: "running", "b": "cancelled"}
     assert (status.trainer(trainer).step, status.trainer(trainer).metrics) == (50, {"loss": 1 / 50})

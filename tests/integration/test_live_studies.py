@@ -1,4 +1,4 @@
-"""A real coordinator with a study, its sampler process and pilots that speak the wire protocol; both are killed."""
+"""A real coordinator with a study, its sampler process and pilots that speak the wire protocol; both get killed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ STUDY = StudyDefinition(
 
 
 class Scripted:
-    """A pilot that does what it is told, and whose script reports when the test says so."""
+    """A pilot that obeys its orders, and whose script reports when the test says so."""
 
     def __init__(self, live: Pool, number: int) -> None:
         self.live, self.number = live, number
@@ -45,12 +45,12 @@ class Scripted:
         self.connect()
 
     def connect(self) -> None:
-        """As a new process: its workers are gone."""
+        """As a new process, without its workers."""
         self.running = {}
         self.peer = Peer(self.live.file, f"p{self.number}-{time.monotonic_ns()}", f"n{self.number}").welcomed()
 
     def play(self) -> None:
-        """Answer what has come, and be heard of."""
+        """Answer what has come, and show that it is alive."""
         self.peer.say(wire.Heartbeat(time.monotonic()))
         while self.peer.has_news(0.02):
             self._answer(self.peer.hears(wire.Message))
@@ -78,7 +78,7 @@ class Scripted:
                 pass
 
     def report(self) -> None:
-        """Each trial that trains here reports once more, better the larger its lr is."""
+        """Each trial running here reports once more; larger lr, better report."""
         for trainer, generation in self.running.items():
             made = self.reports[trainer] = self.reports.get(trainer, 0) + 1
             lr = float(self.arguments[trainer][-1].removeprefix("--lr="))
@@ -97,7 +97,7 @@ def trials(live: Pool) -> list[TrialStatus]:
 
 
 def go_on(live: Pool, peers: list[Scripted], until: Callable[[], Any], *, report: bool = True) -> None:
-    """Play until it is so."""
+    """Play until the condition holds."""
     end_s = time.monotonic() + DEADLINE_S
     while not until():
         assert time.monotonic() < end_s, (live.client.trials("s"), live.log()[-3000:])
@@ -108,7 +108,7 @@ def go_on(live: Pool, peers: list[Scripted], until: Callable[[], Any], *, report
 
 
 def kill_coordinator(live: Pool, peers: list[Scripted]) -> None:
-    """As power failure of its host: its pilots are gone, too."""
+    """As by a power failure of its host: its pilots are gone, too."""
     live.kill(signal.SIGKILL)
     for peer in peers:
         peer.peer.die()
@@ -118,13 +118,13 @@ def kill_coordinator(live: Pool, peers: list[Scripted]) -> None:
 
 
 def happened(live: Pool, event: type[TrialAsked] | type[TrialTold]) -> list[int]:
-    """The numbers of the trials to which it did."""
+    """The numbers of the trials that did so."""
     entries = read(live.run_dir / "journal.jsonl").entries
     return [e.event.number for e in entries if isinstance(e, Decision) and isinstance(e.event, event)]
 
 
 def check(live: Pool, total: int = 6) -> None:
-    """Every trial came once, was told once, and its values are what Optuna has; the journal replays alike."""
+    """Every trial ran once and was told once, its values match Optuna's, and the journal replays identically."""
     told = live.client.trials("s")
     assert told.study.state == "over"
     assert [trial.number for trial in told.trials] == list(range(total))
@@ -181,7 +181,7 @@ def test_it_survives_kills_of_the_coordinator_at_an_ask_a_tell_a_promotion_and_a
     peers = [Scripted(live, 0)]
     kill_coordinator(live, peers)  # as it asks for the first trial
     go_on(live, peers, lambda: any(t.reports for t in trials(live)))
-    kill_coordinator(live, peers)  # as it tells of it, and shelves it
+    kill_coordinator(live, peers)  # as it tells the result of it, and shelves it
     go_on(live, peers, lambda: any(t.rung > 1 for t in trials(live)))
     kill_coordinator(live, peers)  # as it has promoted one
     go_on(live, peers, lambda: any(t.state == "complete" for t in trials(live)))

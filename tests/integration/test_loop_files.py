@@ -1,4 +1,4 @@
-"""The event loop waits for no disk: a coordinator of which all is asked that can be touches no file on its thread."""
+"""The event loop never waits for the disk: a coordinator under every possible request touches no file on its thread."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_no_file_is_touched_on_the_event_loop(tmp_path: Path, monkeypatch: pytes
     try:
         live.up()
         trainer = live.submit(name="a", min_nodes=2, max_nodes=2)
-        until(lambda: len(live.client.pilots().pilots) == 1)  # a real job of ours, with a token of its own
+        until(lambda: len(live.client.pilots().pilots) == 1)  # a real job of ours, with its own token
         _train(live, [Peer(live.file, f"p{n}", f"n{n}").welcomed() for n in range(2)], trainer)
         live.kill()
         live.up()
@@ -40,7 +40,7 @@ def test_no_file_is_touched_on_the_event_loop(tmp_path: Path, monkeypatch: pytes
 
 
 def _train(live: Pool, peers: list[Peer], trainer: str) -> None:
-    """All verbs, all that an agent says, losses, and segments of the journal that end."""
+    """All verbs, all agent messages, node losses, and journal segments that end."""
     client = live.client
     until(lambda: len(live.nodes()) == 3)
     told = {p.node: p for p in peers}

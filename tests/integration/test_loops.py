@@ -1,4 +1,4 @@
-"""What people's loops do, with real workers, real MPI and real SIGKILLs: as if one process had done it undisturbed."""
+"""Real-life loops, with real workers, real MPI and real SIGKILLs: the same result as one undisturbed process."""
 
 from __future__ import annotations
 

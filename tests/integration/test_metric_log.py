@@ -1,4 +1,4 @@
-"""``session.log_to``: one TensorBoard run through all changes of a group, and after all of it was killed."""
+"""``session.log_to``: one TensorBoard run through all changes of a group, and after a kill of all of it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.integration.test_data_plane import BATCH, SCRIPT, STEPS_PER_EPOCH, fi
 
 
 def steps_logged(folder: Path, tag: str) -> list[int]:
-    """As TensorBoard shows them."""
+    """The points as TensorBoard shows them."""
     run = EventAccumulator(str(folder), size_guidance={"scalars": 0})
     run.Reload()
     return [point.step for point in run.Scalars(tag)]

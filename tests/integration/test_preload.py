@@ -1,4 +1,4 @@
-"""What fork servers import before a script asks for it, and for which scripts that does not do."""
+"""What fork servers import before a script needs it, and for which scripts preloading does not work."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ MODULES = {
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Modules that fork servers find, and the list of them all."""
+    """Modules that fork servers find, and the list of all of them."""
     folder = tmp_path / "site"
     folder.mkdir()
     for name, text in MODULES.items():
@@ -57,7 +57,7 @@ async def said(it: Bench, script: str = SAY, environment: dict[str, str] | None 
     it.workers.kill("t")
 
     def ended() -> bool:
-        for pid, status in proc.reap_orphans(it.workers.server_pids()):  # of servers that are gone
+        for pid, status in proc.reap_orphans(it.workers.server_pids()):  # left by servers that are gone
             it.workers.reaped(pid, status)
         return bool(it.emitted)
 
@@ -95,7 +95,7 @@ def test_what_can_be_is_loaded_and_what_makes_a_server_unfit_is_left_out(install
 
 
 def test_a_server_that_is_asked_again_while_it_imports_says_when_it_is_done(installed: Path) -> None:
-    """The one import may bring all that is left to import: what is asked for again is there then."""
+    """The one import may bring everything that is left to import: later requests then find it loaded."""
     folder = installed / "site"
     (folder / "slow_one.py").write_text("import fine_one, time\ntime.sleep(0.5)\n")
     imports.add(imports.file_of(installed / "other", sys.executable), ["fine_one", "slow_one"])
@@ -112,7 +112,7 @@ def test_a_server_that_is_asked_again_while_it_imports_says_when_it_is_done(inst
 
 
 def test_what_every_pilot_imports_has_not_torchs_compiler_in_it() -> None:
-    """It takes a second, and 70 MB: scripts that need it have it preloaded."""
+    """It takes a second and 70 MB, so it is preloaded for scripts that need it."""
     code = f"import sys\nfor name in {fork_server.BASE}: __import__(name)\nprint('torch._dynamo' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

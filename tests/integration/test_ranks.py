@@ -1,4 +1,4 @@
-"""Rank processes that nothing but our own PMI server wires up: sums, ports, segments, and their end."""
+"""Rank processes connected only by our own PMI server: sums, ports, segments, and how they end."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def die():
 mpi._forget_segments = die
 mpi.start()
 """
-"""A rank that is killed while it has MPICH's segments mapped, and says which."""
+"""A rank that is killed while it has MPICH's segments mapped, and that reports which."""
 
 
 @dataclass
 class Ranks:
-    """Rank processes of one generation, and the ends of their training processes."""
+    """The rank processes of one generation, and their training processes' ends."""
 
     processes: list[subprocess.Popen[bytes]]
     channels: list[Channel]
@@ -55,7 +55,7 @@ class Ranks:
 
 @contextmanager
 def ranks(folder: Path, size: int, rails: int = 1) -> Iterator[Ranks]:
-    """A generation in MPI, warm before it got its orders."""
+    """A generation in MPI that was warm before it got its orders."""
     listeners = [listen(folder / f"w{rank}") for rank in range(size)]
     started = [process for _ in range(size) for process in start_rails(rails)]
     for number, (_, end) in enumerate(started):
@@ -139,7 +139,7 @@ def test_a_warm_rank_process_ends_with_its_agent() -> None:
 
 
 def test_ranks_that_die_in_mpi_init_leave_the_segment_that_their_agents_know(capfd: pytest.CaptureFixture[str]) -> None:
-    """A rank process may be killed at any moment, also while MPI_Init makes the segment."""
+    """A rank process may be killed at any moment, even while MPI_Init creates the segment."""
     pairs = [socket.socketpair() for _ in range(2)]
     world = World([ours for ours, _ in pairs])
     processes = [_dies(theirs, rank) for rank, (_, theirs) in enumerate(pairs)]

@@ -1,4 +1,4 @@
-"""``pilot replay`` as a user runs it, on a synthesised trace, and on the real week where it is there."""
+"""``pilot replay`` as a user runs it, on a synthesised trace, and on the real week if it is available."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_dp_and_milp_replay_to_the_same_u_and_equal_share_to_less(
 
 
 def test_what_is_known_of_the_curves_is_worth_something(inputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Also where guesses and measured rates are random, the same replay prints the same."""
+    """Even with random guesses and measured rates, the same replay prints the same."""
     what = "truth,guess:linear,guess:huawei,guess:other,guess:1,guess:factor:0.5,measured"
     options = ("--planner", "dp", "--hours", "2", "--objective", "scaling-efficiency", "--know", what)
     answers = replays(capsys, inputs, *options, "--profile", "never,inverse")
@@ -172,7 +172,7 @@ def test_a_budget_ends_a_replay_as_it_would_end_the_pool(inputs: Path, capsys: p
 def test_a_pool_that_does_not_change_and_trainers_with_bugs(
     inputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Until all have ended, and twice to the same bytes."""
+    """To the end of all trainers, twice, with identical bytes."""
     files = ["--trainers", str(inputs / "trainers.csv"), "--curves", str(inputs / "curves.json")]
     wrong = ["--eta-noise", "0.1", "--fail-share", "0.2", "--cancel-share", "0.1", "--scale-up-delay-s", "15"]
     cadence = ["--sizes", "1,2,4,8", "--decide-every-s", "300", "--planner", "greedy,dp"]
@@ -368,7 +368,7 @@ def test_a_bad_option_is_one_line_and_exit_2(
 
 
 def started(folder: Path) -> subprocess.Popen[str]:
-    """A sweep of two replays, one after the other, of which the first has begun to solve."""
+    """A sweep of two consecutive replays, the first of which has begun to solve."""
     options = arguments(folder, "--planner", "milp", "--solver-latency-s", "0,1", "--processes", "1")
     command = [sys.executable, "-m", "pilot.cli.main", *options]
     pipe = subprocess.PIPE
@@ -397,7 +397,7 @@ def until(true: Callable[[], bool], limit_s: float = 120) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_says_how_far_it_came_and_prints_what_it_has(inputs: Path, number: int) -> None:
-    """So does a TERM to its process group, as `timeout` sends it; further ones change nothing."""
+    """The same for a TERM to its process group, as `timeout` sends it; further signals change nothing."""
     process = started(inputs)
     os.killpg(process.pid, number)
     if number == signal.SIGTERM:
@@ -429,7 +429,9 @@ def test_a_killed_replay_leaves_no_process(inputs: Path) -> None:
 
 
 def real_week() -> Path | None:
-    """FreeTrain's week: PILOT_TRACES is its folder or the one above, else it is in shared/data beside the checkout."""
+    """FreeTrain's week: PILOT_TRACES is its folder or the parent; otherwise it is in shared/data beside the
+    checkout.
+    """
     beside = Path(__file__).parents[2].parent / "shared" / "data"
     named = Path(os.environ.get("PILOT_TRACES") or beside)
     return next((week for week in (named, named / "summit-week1") if (week / "events.csv.gz").is_file()), None)
@@ -446,7 +448,7 @@ WEEKS = (
     (Case("equal-share", node_order="join"), 79.3, 79.9),
     (Case("equal-share", node_order="join", completions="at-node-events"), 75.45, 76.05),
 )
-"""What is replayed, and between what its U (%) must be."""
+"""The replays, and the range in which U (%) must be."""
 
 
 @needs_week

@@ -1,4 +1,4 @@
-"""``pilot replay --journal``: a run's journal gives the same commands again."""
+"""``pilot replay --journal``: a run's journal reproduces the same commands."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pilot.traces.workload import WorkloadRow
 
 
 class Journaled(Coordinator):
-    """A core that keeps the journal's lines of what it decides."""
+    """A core that keeps journal lines of its decisions."""
 
     def __init__(self) -> None:
         super().__init__(Settings().config())
@@ -38,7 +38,7 @@ class Journaled(Coordinator):
 
 @pytest.fixture(scope="module")
 def journal(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The journal of two simulated hours, plans and losses among them."""
+    """The journal of two simulated hours, with plans and losses."""
     changes = draw(PUBLISHED["summit"].on(64), 7200.0, seed=2)
     curve = Curve.of([(1, 10.0), (8, 70.0)])
     submissions = [

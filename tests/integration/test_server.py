@@ -1,4 +1,4 @@
-"""Whoever may not join is refused and logged, and nothing that arrives can bring the coordinator down."""
+"""Peers that may not join are refused and logged, and no input can bring the coordinator down."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.integration.live_pool import DEADLINE_S, LAUNCH, Peer, Pool, pool, un
 from tests.streams import Stream
 
 numbers = itertools.count()
-"""Ends the names of pilots: one that has gone does not come back under its own."""
+"""Suffixes of pilot names: a pilot that has left does not come back under its own."""
 
 
 @pytest.fixture(scope="module")
@@ -35,13 +35,13 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
 
 
 def joins(live: Pool, name: str) -> None:
-    """The coordinator still takes pilots."""
+    """The coordinator still accepts pilots."""
     Peer(live.file, f"{name}{next(numbers)}").welcomed().die()
 
 
 def test_a_wrong_token_is_refused_and_logged(live: Pool) -> None:
     assert "wrong token" in Peer(live.file, "p", token="wrong").hears(wire.Refused).reason
-    until(lambda: "wrong token" in live.log())  # a thread writes it
+    until(lambda: "wrong token" in live.log())  # written by a thread
     joins(live, "after-token")
 
 
@@ -218,7 +218,7 @@ def test_a_name_that_is_taken_is_refused(live: Pool) -> None:
 
 
 def fails(command: list[str]) -> str:
-    """The one line that the command ends with, with exit status 2."""
+    """The single line with which the command ends, with exit status 2."""
     done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
     assert done.returncode == 2, done
     assert done.stderr.count("\n") == 1, done.stderr

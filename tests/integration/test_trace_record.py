@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.slurm, pytest.mark.skipif(bool(missing()), reason=miss
 
 @pytest.fixture
 def lab() -> Iterator[Lab]:
-    folder = Path(tempfile.mkdtemp(prefix="lab"))  # short: sockets are in it
+    folder = Path(tempfile.mkdtemp(prefix="lab"))  # short, since sockets are created in it
     with running_lab(folder, LabConfig(nodes=3, proctrack="pgid")) as running:
         yield running
 
@@ -36,7 +36,7 @@ def test_what_a_real_slurm_has_idle_becomes_a_trace(lab: Lab, tmp_path: Path) ->
 
     wait_for(lambda: all(recorded(f"{node},join") for node in lab.nodes), "all nodes are recorded", limit_s=60)
     lab.sbatch("-p", "preempt", "-w", held, "--wrap", "sleep 600")
-    # It ends by itself: of one that is cancelled on a busy machine, Slurm may take minutes to be rid.
+    # It ends by itself: on a busy machine, Slurm may take minutes to get rid of a cancelled one.
     over = tmp_path / "over"
     lab.sbatch("-p", "high", "-w", busy, "--wrap", f"until [ -e {over} ]; do sleep 0.2; done")
     wait_for(lambda: recorded(f"{busy},leave"), "a job takes a node", limit_s=60)

@@ -1,4 +1,6 @@
-"""Several training processes of one worker, forked from a real fork server: they end together, and are told of once."""
+"""Several training processes of one worker, forked from a real fork server: they end together, and are reported
+once.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ CONTROL = "control = int(os.environ['PILOT_CONTROL_FD'])\nwhile not os.read(cont
 
 
 class Bench:
-    """Workers and what they emit."""
+    """Workers and their messages."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -51,7 +53,7 @@ class Bench:
             await asyncio.sleep(0.01)
 
     async def end(self) -> WorkerEnded:
-        """What is told of the worker's end, once; nothing of it is left."""
+        """The one report of the worker's end; nothing of it is left."""
         await self.until(lambda: bool(self.emitted), "the worker's end")
         (end,) = self.emitted
         assert isinstance(end, WorkerEnded)

@@ -1,7 +1,7 @@
-"""A coordinator that writes down what of files its event loop's thread does while it serves.
+"""A coordinator that records the file operations of its event loop's thread while it serves.
 
-``python -m tests.integration.watched_coordinator`` takes the arguments of the daemon. Each such call is a line in the
-file that ``PILOT_WATCHED`` names: the event, what it was about, and where in our code it came from.
+``python -m tests.integration.watched_coordinator`` takes the arguments of the daemon. Each is a line in the file that
+``PILOT_WATCHED`` names: the event, its subject, and its origin in our code.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ AUDITED = {
     "os.symlink", "os.truncate", "os.utime", "shutil.rmtree", "shutil.copyfile", "tempfile.mkstemp", "tempfile.mkdtemp",
     "subprocess.Popen",
 }  # fmt: skip
-"""Events of Python's audit hooks: what opens, makes, finds, removes or runs a file."""
+"""Events of Python's audit hooks that open, create, find, remove or execute a file."""
 
 UNAUDITED = ("fsync", "fdatasync", "stat", "lstat", "access", "statvfs")
-"""Calls of ``os`` that may wait for a disk, too, and raise no audit event."""
+"""Calls of ``os`` that may also wait for a disk, and raise no audit event."""
 
 NO_DISK = ("/proc/", "/sys/", "/dev/")
-"""The kernel answers at once."""
+"""The kernel answers these at once."""
 
 ALLOWED = {
     "pilot/service/child_process.py:start": "asyncio starts processes on the loop; this interpreter is in memory",
 }
-"""``file:function`` of the innermost of our code → why it may."""
+"""``file:function`` of our innermost frame → why it is allowed."""
 
 
 class Watch:
-    """On whatever the thread that ``serves`` does, as long as it does."""
+    """Watches everything that the serving thread does, for as long as it ``serves``."""
 
     def __init__(self, path: str) -> None:
         self._out = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -49,7 +49,7 @@ class Watch:
             setattr(os, name, self._wrapped(name, getattr(os, name)))
 
     def end(self) -> None:
-        """It does not any more."""
+        """It no longer serves."""
         self._serving = None
 
     def _wrapped(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -65,10 +65,10 @@ class Watch:
 
     def _note(self, event: str, arguments: tuple[Any, ...]) -> None:
         about = arguments[0] if arguments else ""
-        is_open = event == "open" and isinstance(about, int)  # a descriptor gets a file object
+        is_open = event == "open" and isinstance(about, int)  # wraps a descriptor in a file object
         if threading.get_ident() != self._serving or is_open or str(about).startswith(NO_DISK):
             return
-        self._serving = None  # what we look up here does not count
+        self._serving = None  # our own look-ups here do not count
         ours = [f for f in traceback.extract_stack() if "/pilot/" in f.filename and "/tests/" not in f.filename]
         where = [f"{'pilot/' + f.filename.rpartition('/pilot/')[2]}:{f.name}" for f in ours]
         if not where or where[-1] not in ALLOWED:
@@ -78,7 +78,7 @@ class Watch:
 
 
 def main() -> int:
-    """The daemon, watched from when it serves until nothing is left to be served."""
+    """The daemon, watched while it serves, until nothing is left to be served."""
     watch = Watch(os.environ["PILOT_WATCHED"])
     run = daemon.Live.run
 

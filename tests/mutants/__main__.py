@@ -1,8 +1,8 @@
-"""``make mutants [MUTANTS=300] [SEED=1] [MINUTES=90]``: does a test fail for a small mistake in what decides?
+"""``make mutants [MUTANTS=300] [SEED=1] [MINUTES=90]``: does a test fail for each small mistake in the deciding code?
 
 Each mutant is one mistake in one module; the tests of that module run in a forked process until the first fails.
-Neither mutmut (which leaves alone what is not in a function: the table of rules) nor cosmic-ray (which edits the files
-in place and starts a cold pytest for each of all mutants) can draw 300 of them and run them in this time.
+Neither mutmut (which skips code outside functions, such as the table of rules) nor cosmic-ray (which edits the files in
+place and starts a cold pytest for every mutant) can draw 300 of them and run them in this time.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tests.mutants.mutations import Mutant, mutants
 CORE = ["tests/transcripts/test_transcripts.py", "tests/unit/core/test_by_hand.py", "tests/unit/core/test_counts.py",
         "tests/transcripts/test_plays.py", "tests/property/test_core.py", "tests/property/test_tables.py",
         "tests/property/test_snapshot.py"]  # fmt: skip
-"""The quick ones first: most mutants are killed by one of them."""
+"""The fast ones first: most mutants are killed by one of them."""
 
 ASSIGNMENT = "tests/property/test_assign.py"
 NEAREST = {
@@ -44,7 +44,7 @@ NEAREST = {
     "problem": ["test_objective", "test_explain", "test_sizes"],
     "spec": ["test_problem", "test_curve", "test_sizes"],
 }
-"""Tests of a module beside those that bear its name."""
+"""Tests of a module besides those that bear its name."""
 
 BESIDE = {
     "explain": ["test_problem"],
@@ -54,11 +54,11 @@ BESIDE = {
     "run_identity": ["test_ledger_proof"],
     "step_ranges": ["test_ledger", "test_ledger_proof"],
 }
-"""What is in the core and decides nothing needs no others than these."""
+"""Modules of the core that decide nothing: only these tests are needed."""
 
 
 def _tests_of(path: Path) -> list[str]:
-    """The files whose tests a mistake in this module of the core may fail."""
+    """The test files that a mistake in this module of the core may fail."""
     names = [f"test_{path.stem}", *NEAREST.get(path.stem, ()), *BESIDE.get(path.stem, ())]
     nearest = [str(place) for name in names if (place := Path("tests/unit/core", f"{name}.py")).exists()]
     if path.stem in BESIDE:
@@ -78,7 +78,7 @@ TESTS = {
 }  # fmt: skip
 WARM = ("click", "hypothesis", "hypothesis.strategies", "msgspec", "numpy", "psutil", "pydantic", "pytest", "torch")
 LIMIT_S = 900.0
-"""A mutant that waits for so long hangs without the processor; with it: see ``plugin``."""
+"""A mutant that takes this long hangs without using CPU time; if it uses it, see ``plugin``."""
 
 KILLED_SHARE = 0.9
 
@@ -93,7 +93,7 @@ class Verdict:
 
 
 def main() -> int:
-    """Exit status 1 where fewer are killed than should be; equivalent ones do not count."""
+    """Exit status 1 if fewer are killed than required; equivalent ones do not count."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
     parser.add_argument("--count", type=int, default=300)
     parser.add_argument("--seed", type=int, default=1)
@@ -114,7 +114,7 @@ def main() -> int:
 
 
 def _warm_up() -> None:
-    """Load what every child needs and no mutant is in; the collector leaves all of it alone."""
+    """Load what every child needs and no mutant changes; the garbage collector ignores it from then on."""
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     sys.dont_write_bytecode = False
     sys.pycache_prefix = tempfile.mkdtemp()
@@ -126,7 +126,7 @@ def _warm_up() -> None:
 
 
 def _run(tried: Sequence[Mutant], at_once: int, deadline_s: float) -> list[Verdict]:
-    """Until all have been tried or the time is over."""
+    """Run until all have been tried or the time is up."""
     waiting, running, verdicts = list(reversed(tried)), dict[int, tuple[Mutant, int, float]](), list[Verdict]()
     while running or (waiting and time.monotonic() < deadline_s):
         while waiting and len(running) < at_once and time.monotonic() < deadline_s:
@@ -162,7 +162,7 @@ def _how(pid: int, pipe: int, took_s: float) -> str:
 
 
 def _pass(tests: Iterable[str]) -> bool:
-    """Whether none of them fails."""
+    """Whether all tests pass."""
     pid, pipe = _fork(tests)
     os.close(pipe)
     return os.waitpid(pid, 0)[1] == 0
@@ -204,7 +204,7 @@ class _Instead(importlib.machinery.PathFinder):
         return importlib.util.spec_from_loader(name, loader, origin=self._mutant.path) if loader else None
 
     def create_module(self, _: object) -> None:
-        """An ordinary one."""
+        """Creates an ordinary module."""
 
     def exec_module(self, module: ModuleType) -> None:
         exec(compile(self._mutant.source(), self._mutant.path, "exec"), vars(module))  # our own source

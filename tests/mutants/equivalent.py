@@ -1,4 +1,4 @@
-"""Mutants that do the same as what they were made from, each with the reason."""
+"""Equivalent mutants: they behave like the original, each with the reason."""
 
 TIE = "a tie after the slack was added: a matter of a millionth of a second"
 LIMIT = "a limit against nonsense; that it holds where it is, is tested"
@@ -160,4 +160,4 @@ EQUIVALENT: dict[tuple[str, str], str] = {
     ): "a last step that is as large as the others is known by the first condition",
     ("pilot/core/assign.py", "break  ->  continue"): "what keeps one node of a donor keeps all that follow",
 }
-"""(module, mistake) → why nobody can notice it."""
+"""(module, mistake) → why it makes no observable difference."""

@@ -1,4 +1,4 @@
-"""Small mistakes in a module: every place where one can be made, and the module with one of them in it."""
+"""Small mistakes in a module: every place where one is possible, and the module with one of them in it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NAMES = {"any": "all", "all": "any", "min": "max", "max": "min"}
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """``place`` is which of the mutable nodes of the module at ``path`` is another one in it."""
+    """``place``: which of the module's mutable nodes is replaced; the module is at ``path``."""
 
     path: str
     line: int
@@ -44,7 +44,7 @@ class Mutant:
 
     @property
     def what(self) -> str:
-        """The mistake, wherever its line is by now."""
+        """The mistake, independent of its current line."""
         return f"{self.before}  ->  {self.after}"
 
     def source(self) -> str:
@@ -55,7 +55,7 @@ class Mutant:
 
 
 def mutants(path: str) -> Iterator[Mutant]:
-    """All of a module."""
+    """All mistakes of a module."""
     for number, place in enumerate(_places(ast.parse(Path(path).read_text()))):
         shown, before = place.shown, _text(place.shown)
         place.mutate()
@@ -65,7 +65,7 @@ def mutants(path: str) -> Iterator[Mutant]:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """``node`` is at ``index`` of ``field`` of ``parent``; people see it in ``shown``."""
+    """``node`` is at ``index`` of ``field`` of ``parent``; reports show it within ``shown``."""
 
     node: ast.AST
     parent: ast.AST
@@ -74,15 +74,15 @@ class _Place:
     shown: ast.AST
 
     def mutate(self) -> None:
-        """Put the mistake there."""
+        """Insert the mistake."""
         self._put(_mutated(self.node))
 
     def restore(self) -> None:
-        """Put back what was there."""
+        """Restore the original."""
         self._put(self.node)
 
     def now(self, shown: ast.AST) -> ast.AST:
-        """What people see once the mistake is there."""
+        """The text shown with the mistake inserted."""
         if shown is not self.node:
             return shown
         there = getattr(self.parent, self.field)
@@ -97,12 +97,12 @@ class _Place:
 
 
 def _places(tree: ast.AST) -> list[_Place]:
-    """The nodes that can be others, in the order of the source."""
+    """The mutable nodes, in source order."""
     return [place for place in _walk(tree, ()) if _is_mutable(place.node)]
 
 
 def _walk(parent: ast.AST, above: tuple[ast.AST, ...]) -> Iterator[_Place]:
-    """All nodes but annotations, texts, and what is only there for people: assertions and errors."""
+    """All nodes except annotations, strings, and what is only meant for people: assertions and errors."""
     if isinstance(parent, ast.Assert | ast.Raise | ast.JoinedStr | ast.Import | ast.ImportFrom):
         return
     for field, value in ast.iter_fields(parent):
@@ -116,7 +116,7 @@ def _walk(parent: ast.AST, above: tuple[ast.AST, ...]) -> Iterator[_Place]:
 
 
 def _shown(line: tuple[ast.AST, ...]) -> ast.AST:
-    """The largest expression or simple statement around the first one that is not longer than a line."""
+    """The largest expression or simple statement around the first one that fits on a line."""
     simple = [
         node for node in line if isinstance(node, ast.expr) or (isinstance(node, ast.stmt) and not _is_block(node))
     ]
@@ -166,5 +166,5 @@ def _mutated(node: ast.AST) -> ast.AST:
 
 
 def _text(node: ast.AST) -> str:
-    """On one line, where it is not a whole block: that is shown by its first."""
+    """On one line, unless it is a whole block, which is shown by its first line."""
     return ast.unparse(ast.fix_missing_locations(node)).split("\n")[0]

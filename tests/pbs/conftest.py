@@ -1,4 +1,4 @@
-"""One lab for a file of tests; each test begins with an empty queue, and with the settings that a server comes with."""
+"""One lab per test file; each test starts with an empty queue and a server's default settings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.slurm.lab import wait_for
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """All tests of this folder are marked; without an OpenPBS or root they are skipped, and say why."""
+    """All tests in this folder are marked; without an OpenPBS or root they are skipped, with the reason."""
     reason = missing()
     for item in items:
         if Path(__file__).parent in item.path.parents:

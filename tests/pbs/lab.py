@@ -1,8 +1,8 @@
-"""An installed OpenPBS on one machine: a server, a scheduler and three MoMs in namespaces of their own.
+"""An installed OpenPBS on one machine: a server, a scheduler and three MoMs in their own namespaces.
 
 Its network is a loopback interface with addresses of 10.77.0.0/24 (PBS rejects those of 127/8), its ``/etc`` and
-``/var/spool`` are copies in memory (PBS_HOME must not lie where others may write), and each MoM has a host name of its
-own. Nothing of it is visible outside, and nothing is left. Neither Debian nor PyPI has an OpenPBS: where none is
+``/var/spool`` are copies in memory (PBS_HOME must not be where others can write), and each MoM has its own host name.
+Nothing of it is visible outside, and nothing is left behind. Neither Debian nor PyPI has an OpenPBS: unless one is
 installed in ``/opt/pbs`` or ``$PBS_EXEC``, there is no lab.
 
 By hand, as root::
@@ -35,7 +35,7 @@ SERVER_CONF = SPOOL / "pbs.conf"
 _COMMANDS = ("qsub", "qstat", "qselect", "qdel", "qmgr", "qhold", "qrls", "qrerun", "qsig", "pbsnodes", "qalter")
 _FIRST_PORT = 15100
 
-# The whole of it runs in the namespaces; $1 is PBS_EXEC, $2 the lab's folder, $3 where Python is installed.
+# All of it runs in the namespaces; $1 is PBS_EXEC, $2 the lab's folder, $3 Python's installation.
 _SETUP = r"""
 set -e
 export LC_ALL=C PBS_EXEC=$1
@@ -87,7 +87,7 @@ exec sleep infinity
 
 
 def installed() -> Path:
-    """Where an OpenPBS would be."""
+    """Where an OpenPBS would be installed."""
     return Path(os.environ.get("PBS_EXEC", "/opt/pbs"))
 
 
@@ -106,14 +106,14 @@ def missing() -> str:
 
 @dataclass
 class Lab:
-    """A running lab; make one with :func:`running_lab`. ``bin`` has PBS's commands for programs that run outside."""
+    """A running lab; create one with :func:`running_lab`. ``bin`` has PBS's commands for programs outside."""
 
     folder: Path
     anchor: int = 0
 
     @property
     def bin(self) -> Path:
-        """A folder of commands that do their work inside."""
+        """A folder of commands that do their work inside the lab."""
         return self.folder / "bin"
 
     def start(self) -> None:
@@ -158,12 +158,12 @@ class Lab:
 
     def start_node(self, node: str) -> None:
         """Start the MoM of ``node``."""
-        # A MoM clears /var/tmp of jobs' folders that are not its own.
+        # A MoM removes folders of jobs that are not its own from /var/tmp.
         script = f"mount -t tmpfs -o mode=1777 tmpfs /var/tmp; hostname {node}; exec {installed()}/sbin/pbs_mom"
         self.run("unshare", "--uts", "--mount", "sh", "-c", script, conf=SPOOL / f"pbs-{node}.conf")
 
     def kill_node(self, node: str) -> None:
-        """The node dies: its MoM and everything that ran in its jobs are SIGKILLed."""
+        """The node dies: its MoM and everything in its jobs get SIGKILL."""
         kill_all([p for p in self.processes() if _host(p) == node])
 
     def pause_server(self) -> None:
@@ -175,7 +175,7 @@ class Lab:
         self._signal_server(signal.SIGCONT)
 
     def within(self, *command: str, folder: str = "/", user: str | None = None, conf: Path = SERVER_CONF) -> list[str]:
-        """``command``, as it is run inside, in ``folder``; ``user``: not as root."""
+        """``command`` as it is run inside, in ``folder``; ``user``: not as root."""
         where = ["nsenter", "-t", str(self.anchor), "--net", "--mount", "--uts", f"--wd={folder}"]
         who = ["setpriv", "--reuid=4711", "--regid=4711", "--clear-groups"] if user else []
         about = [f"PBS_CONF_FILE={conf}", f"PATH={installed()}/bin:{installed()}/sbin:{_path()}"]
@@ -183,7 +183,7 @@ class Lab:
         return [*where, *who, "env", *about, *command]
 
     def run(self, *command: str, check: bool = True, user: str | None = None, conf: Path = SERVER_CONF) -> str:
-        """Output of a command inside."""
+        """Output of a command run inside."""
         done = subprocess.run(
             self.within(*command, user=user, conf=conf),
             capture_output=True,
@@ -196,16 +196,16 @@ class Lab:
         return done.stdout
 
     def qmgr(self, *commands: str) -> None:
-        """Change something of the server, as its admin."""
+        """Change a setting of the server, as its admin."""
         for command in commands:
             self.run("qmgr", "-c", command)
 
     def qsub(self, *arguments: str, user: str | None = None) -> str:
-        """Submit; the job's id."""
+        """Submit a job; returns its id."""
         return self.run("qsub", "-o", "/dev/null", "-e", "/dev/null", *arguments, user=user).strip()
 
     def attribute(self, job: str, name: str) -> str:
-        """An attribute of a job, such as ``job_state``; "" if it has none."""
+        """A job's attribute, such as ``job_state``; "" if it has none."""
         lines = self.run("qstat", "-x", "-f", job, check=False) or self.run("qstat", "-f", job, check=False)
         fields = (line.strip().partition(" = ") for line in lines.replace("\n\t", "").splitlines())
         return next((value for field, _, value in fields if field == name), "")
@@ -220,7 +220,7 @@ class Lab:
         return sorted(line.split("|")[0].partition("=")[2] for line in lines if f"|state={state}|" in line)
 
     def queued(self) -> list[str]:
-        """Ids of all jobs that are not over."""
+        """Ids of all unfinished jobs."""
         return self.run("qselect", check=False).split()
 
     def processes(self) -> list[psutil.Process]:
@@ -233,19 +233,19 @@ class Lab:
         return [p for p in self.processes() if _has(p, "PBS_JOBID")]
 
     def states_on(self, node: str) -> list[str]:
-        """The states of the processes of pilots on a node, their guardians left out."""
+        """The states of the pilots' processes on a node, without their guardians."""
         found = [p for p in self.job_processes() if _host(p) == node and _has(p, "PILOT_AGENT_MARK")]
         return [p.status() for p in found if psutil.pid_exists(p.pid)]
 
     def empty(self) -> None:
-        """No job, and the settings that a lab begins with."""
+        """Remove all jobs and restore the lab's initial settings."""
         self.resume_server()
         if jobs := self.queued():
             self.run("qdel", "-W", "force", *jobs, check=False)
         wait_for(lambda: not self.queued(), "no jobs", limit_s=20, fatal=False)
 
     def stop(self) -> None:
-        """Kill everything inside; the namespaces and all that is in them go with the last process."""
+        """Kill everything inside; the namespaces and everything in them disappear with the last process."""
         if self.anchor and psutil.pid_exists(self.anchor):
             self.resume_server()
             wait_for(lambda: self._killed_all(), "processes gone", limit_s=10, fatal=False)
@@ -299,7 +299,7 @@ def _network(process: psutil.Process) -> Path | None:
 
 
 def _host(process: psutil.Process) -> str:
-    """The host name that a process sees: each MoM and its jobs have one of their own."""
+    """The host name that a process sees: each MoM and its jobs have their own."""
     try:
         asked = subprocess.run(["nsenter", "-t", str(process.pid), "--uts", "hostname"], capture_output=True, text=True)
     except OSError:
@@ -328,7 +328,7 @@ def main(verb: str, folder: str) -> None:
 
 
 def options(nodes: int = 1) -> Sequence[str]:
-    """A job of so many whole nodes."""
+    """A job of this many whole nodes."""
     return ("-l", f"select={nodes}:ncpus={CPUS}", "-l", "walltime=1:00:00")
 
 

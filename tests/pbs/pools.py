@@ -38,15 +38,15 @@ class PbsPool(Pool):
         return self.lab.within(*super().command(*arguments), folder=str(self.folder), user=USER)
 
     def environment(self) -> dict[str, str]:
-        """Python's packages are where they are for the tests; the rest is the user's: a folder for temporary files that
-        root has chosen is not.
+        """Python's packages are where the tests have them; the rest is the user's: a temporary folder chosen by root is
+        not passed on.
         """
         ours = {name: value for name, value in super().environment().items() if name != "TMPDIR"}
         return {**ours, "PYTHONPATH": str(REPOSITORY), "LC_ALL": "C.UTF-8"}
 
     def up_on(self, pilots: int | None, **changes: object) -> None:
-        """Start the coordinator on the lab's site with some fields changed, and wait for all pilots; None: there are as
-        many as the trainers can use.
+        """Start the coordinator on the lab's site with some fields changed, and wait for all pilots; None: as many as
+        the trainers can use.
         """
         site = self.write_site(**changes)
         self.pilot("up", "--site", site, *([] if pilots is None else ["--pilots", str(pilots)]))
@@ -60,19 +60,19 @@ class PbsPool(Pool):
         return site
 
     def python(self, code: str) -> str:
-        """What ``code`` prints, run by the user."""
+        """The output of ``code``, run by the user."""
         assert self.lab is not None
         command = self.lab.within(sys.executable, "-P", "-c", code, folder=str(self.folder), user=USER)
         return subprocess.run(command, env=self.environment(), check=True, capture_output=True, text=True).stdout
 
     def left_s(self) -> float:
-        """When the last agent that has left did so: a job's output is written at once."""
+        """When the last departed agent left: a job's output is written directly."""
         logs = (self.run_dir / "pilots").glob("*.stderr")
         return max(log.stat().st_mtime for log in logs if " left: " in log.read_text())
 
 
 def high_priority(lab: Lab, *, nodes: int = 1, run_s: float = 3) -> tuple[str, Path, float]:
-    """Submit a job that preempts: its id, the file in which it notes its start, and when it was submitted."""
+    """Submit a job that preempts; returns its id, the file in which it notes its start, and its submission time."""
     note = lab.folder / "notes" / f"high-{time.monotonic_ns()}"
     note.parent.mkdir(exist_ok=True)
     note.parent.chmod(0o777)
@@ -83,7 +83,7 @@ def high_priority(lab: Lab, *, nodes: int = 1, run_s: float = 3) -> tuple[str, P
 
 
 def own_folder(lab: Lab) -> Path:
-    """A new folder of :data:`USER`."""
+    """A new folder owned by :data:`USER`."""
     folder = lab.folder / f"pool-{time.monotonic_ns()}"
     folder.mkdir()
     os.chown(folder, 4711, 4711)

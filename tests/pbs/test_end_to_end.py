@@ -1,4 +1,4 @@
-"""Real pilots of an ordinary user in a real PBS queue, real training, and whatever can befall them."""
+"""Real pilots of an ordinary user in a real PBS queue, real training, and real faults."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.slurm.pools import start_delay_s
 
 EPOCHS = 400
 MOM_LOOKS_S = 10.0
-"""So long after TERM MoM looks first whether the job still lives, and its kill delay is over."""
+"""MoM first checks this long after TERM whether the job is still alive; by then its kill delay is over."""
 TRY_KILL_DELAY = """
 from pathlib import Path
 from pilot.doctor.kill_delay import tried
@@ -23,7 +23,7 @@ from pilot.io.site_files import load_site_file
 print(finding.grade, finding.seen)
 """
 LATE_S = 5.0
-"""PBS gives the node on 1 to 2.5 s after a pilot has left; without a shell that survives TERM it takes 6 s and more."""
+"""PBS reassigns the node 1 to 2.5 s after a pilot has left; without a shell that survives TERM it takes 6 s or more."""
 
 
 @pytest.mark.parametrize(("order", "requeue"), [("D", False), ("R", True)], ids=["deleted", "requeued"])
@@ -46,7 +46,7 @@ def test_a_preemption_costs_no_step_and_the_other_job_starts_soon(
 
 
 def test_a_suspended_pilot_uses_no_processor_and_joins_anew_when_it_goes_on(lab: Lab, pool: PbsPool) -> None:
-    """The default order of OpenPBS is SCR: it suspends first, and stops the session, in which only the agent is."""
+    """OpenPBS's default order is SCR: it suspends first, stopping the session, which contains only the agent."""
     lab.qmgr('set sched preempt_order="SCR"')
     pool.up_on(3)
     name = pool.submit_elastic(3, EPOCHS)

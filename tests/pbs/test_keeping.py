@@ -19,7 +19,7 @@ from tests.crew import Crew, play
 from tests.pbs.lab import CPUS, NODES, Lab, options
 from tests.slurm.lab import wait_for
 
-# In Python, as the agent: the shell above a pilot's script ignores TERM, and a shell below it cannot trap it then.
+# In Python, like the agent: the shell above a pilot's script ignores TERM, so a shell below it could not trap it.
 AGENT = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); time.sleep(1e6)"
 POLITE = shlex.join([sys.executable, "-c", AGENT])
 STUBBORN = POLITE.replace("sys.exit(0)", "0")
@@ -28,7 +28,7 @@ SITE = Site(name="pbs", scheduler="pbspro", queue="preemptable", cores_per_node=
 
 @pytest.fixture
 def history(lab: Lab) -> Iterator[None]:
-    """The server keeps a history of jobs."""
+    """The server keeps a job history."""
     lab.qmgr("set server job_history_enable=True")
     yield
     lab.qmgr("set server job_history_enable=False")
@@ -40,12 +40,12 @@ def preempting(lab: Lab, order: str) -> None:
 
 
 def high_priority(lab: Lab, run_s: int = 3) -> str:
-    """A job that preempts a pilot, if the scheduler can."""
+    """A job that preempts a pilot, if the scheduler is able to."""
     return lab.qsub("-q", "demand", *options(), "--", "/bin/sleep", str(run_s))
 
 
 def test_a_server_without_history_gets_no_more_jobs_than_are_wanted(lab: Lab, tmp_path: Path) -> None:
-    """OpenPBS's default: ``qstat -x`` then answers with success, and without jobs."""
+    """OpenPBS's default: ``qstat -x`` then reports success, but no jobs."""
     crew = Crew(tmp_path, POLITE, SITE)
 
     async def script(keeper: Keeper) -> None:
@@ -98,7 +98,7 @@ def test_without_history_a_preempted_job_is_what_its_agent_said(lab: Lab, tmp_pa
 
 
 async def first_gone(lab: Lab, jobs: list[str]) -> str:
-    """The first of ``jobs`` that does not run any more."""
+    """The first of ``jobs`` that no longer runs."""
     end_s = time.monotonic() + 60
     while time.monotonic() < end_s:
         for job in jobs:
@@ -143,7 +143,7 @@ def test_a_suspended_job_is_replaced_and_comes_back(lab: Lab, tmp_path: Path) ->
 
 
 def test_a_pilot_is_shortened_to_a_window_and_told_of_its_end(lab: Lab, tmp_path: Path) -> None:
-    """All nodes are reserved from soon on: a job of an hour waits."""
+    """All nodes are reserved from shortly on: a job of an hour has to wait."""
     at = time.strftime("%Y%m%d%H%M.%S", time.localtime(time.time() + 85))
     reserved = lab.run("pbs_rsub", "-R", at, "-D", "1:00:00", "-l", f"select={len(NODES)}:ncpus={CPUS}").split()[0]
     wait_for(lambda: "RESV_CONFIRMED" in lab.run("pbs_rstat", "-f", reserved), "it is confirmed", limit_s=30)

@@ -1,4 +1,4 @@
-"""The pairs, and the part of ``examples/ported/README.md`` that is written from them: ``make tables`` writes it."""
+"""The pairs, and the generated part of ``examples/ported/README.md``: ``make tables`` writes it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BEGIN, END = "<!-- generated: ported -->\n", "<!-- end -->"
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """``title``: what people call it; ``notes``: what to know of the elastic version."""
+    """``title``: its common name; ``notes``: remarks on the elastic version."""
 
     name: str
     title: str
@@ -29,13 +29,13 @@ class Pair:
         return "session.iterations(" in self.elastic.read_text()
 
     def changes(self) -> list[str]:
-        """The lines that go (``-``) and those that come (``+``)."""
+        """The removed lines (``-``) and the added ones (``+``)."""
         plain = (FOLDER / f"{self.name}_plain.py").read_text().splitlines()
         lines = difflib.unified_diff(plain, self.elastic.read_text().splitlines(), n=0, lineterm="")
         return [line for line in lines if not re.match(r"---|\+\+\+|@@", line)]
 
     def written(self) -> list[str]:
-        """Of :meth:`changes`, the lines to write; blank ones do not count."""
+        """The lines of :meth:`changes` that one has to write; blank ones do not count."""
         return [line for line in self.changes() if line.startswith("+") and line[1:].strip()]
 
 
@@ -84,7 +84,7 @@ def _section(pair: Pair) -> str:
 
 
 def rewritten(text: str) -> str:
-    """The document ``text`` with the sections as the scripts are now."""
+    """The document ``text`` with up-to-date sections."""
     before, _, rest = text.partition(BEGIN)
     return before + BEGIN + ported() + "\n" + END + rest.partition(END)[2]
 

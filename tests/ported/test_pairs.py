@@ -9,7 +9,7 @@ from tests.ported.pairs import FOLDER, PAIRS, README, Pair, rewritten
 
 MOST_LINES = 12
 SHORT = ("vae", "lstm_lm", "mingpt")
-"""``make test`` trains these: a loss that was mended, a state along the text, a loop by iteration."""
+"""Trained by ``make test``: a loss that was fixed, state carried along the text, a loop by iteration."""
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.name)
@@ -23,7 +23,7 @@ def test_every_script_is_listed_with_its_lines() -> None:
 
 
 def trains_through_a_kill(pool: Pool, pair: Pair) -> None:
-    """Its process on the second node is killed; it trains on, and again on both. Then it is cancelled."""
+    """Its process on the second node is killed; it trains on, and then on both again. Then it is cancelled."""
     endless = ("--max-iters" if pair.by_iteration else "--epochs", "100000")
     name = pool.submit(pair.elastic, *endless, options=("--name", pair.name, "--max-nodes", "2"))
     pool.until_step(name, 5, nodes=2)

@@ -1,4 +1,4 @@
-"""From counts to nodes: valid, without migration, in the pool's node order, whatever the plan is."""
+"""From counts to nodes: valid, without migration, in the pool's node order, whatever the plan."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def trainers(draw: st.DrawFn) -> list[Trainer]:
 
 
 def settle(pool: Pool, all_trainers: list[Trainer]) -> None:
-    """Until the next event: who trains holds a state on each of its nodes, who is parked keeps what it has."""
+    """Until the next event: a running trainer holds a state on each of its nodes, a parked one keeps what it has."""
     for trainer in all_trainers:
         if len(trainer.target) >= trainer.spec.min_nodes:
             trainer.workers = {node: Worker(0, WorkerPhase.READY, has_state=True) for node in trainer.target}
@@ -51,7 +51,7 @@ def settle(pool: Pool, all_trainers: list[Trainer]) -> None:
 
 
 def change(pool: Pool, all_trainers: list[Trainer], joins: list[int], leaves: list[int]) -> None:
-    """Nodes come and go, as a trace has it."""
+    """Nodes come and go, as in a trace."""
     for number in joins:
         pool.join(NodeId(f"n{number}"))
     for number in leaves:
@@ -76,7 +76,7 @@ def check(pool: Pool, all_trainers: list[Trainer], counts: Mapping[TrainerId, in
         held, now = set(before[trainer.id]), set(trainer.target)
         assert len(now) == len(trainer.target)
         assert len(now) == counts[trainer.id] or (counts[trainer.id] == 0 and trainer.parked)
-        assert held <= now or now <= held  # it takes nodes or gives nodes, never both (FreeTrain eq. 6)
+        assert held <= now or now <= held  # it gains or loses nodes, never both (FreeTrain eq. 6)
         assert now - held <= free | given_back
         handed_out += [node for node in trainer.target if node not in held]
     assert {node: t.id for t in all_trainers for node in t.target} == pool.owner
@@ -121,7 +121,7 @@ def test_who_does_without_a_node_gets_others_or_exchanges_it(
     for joins, leaves in events:
         change(pool, made, joins, leaves)
         reach = {t.id: t.room(pool) for t in made}
-        while True:  # as the coordinator does: asked again within what trainers can have
+        while True:  # as the coordinator does: asks again within what trainers can have
             candidates = tuple(
                 t.candidate(t.measured.curve, reach[t.id], COSTS) for t in made if reach[t.id] >= t.spec.min_nodes
             )

@@ -38,7 +38,7 @@ scripts = st.lists(st.tuples(st.sampled_from([*ACTIONS, *SICKNESS, *USERS]), st.
 
 
 def act(world: World, action: str, number: int) -> None:
-    """One thing that befalls the world; ``number`` says which, how many, whom."""
+    """One random event in the world; ``number`` decides which, how many, and for whom."""
     rng = random.Random(number)
     trainers = list(world.core.trainers)
     match action:
@@ -123,7 +123,7 @@ def test_invariants_hold_and_every_trainer_that_can_run_runs(script: list[tuple[
     world.settle()
     for trainer in world.core.admitted():
         members = set(trainer.group.members) if trainer.group is not None else set()
-        awaits = bool(trainer.evidence.aside)  # a node on which it failed: it is tried again there after a time
+        awaits = bool(trainer.evidence.aside)  # a node on which it failed: it is retried there after a while
         runs = members == set(trainer.target)
         assert runs or trainer.parked or awaits, f"{trainer.id} does not run where the plan wants it"
         assert set(trainer.workers) == set(trainer.target)
@@ -182,11 +182,11 @@ def test_profiles_end_or_wait_for_nodes_and_their_pins_fit(script: list[tuple[st
 
 
 sizes = st.lists(st.tuples(st.integers(1, 2), st.integers(0, 3)), min_size=1, max_size=3)
-"""min_nodes, and how many more a trainer can use."""
+"""min_nodes, and how many more nodes a trainer can use."""
 
 
 def pool_with(sick: int, healthy: int, trainers: list[tuple[int, int]], order: int) -> World:
-    """Trainers on a pool of which some nodes let no script start; everything pending is answered."""
+    """Trainers on a pool where no script starts on some of the nodes; everything pending is answered."""
     world = World()
     world.join(sick + healthy)
     world.sick = set(random.Random(order).sample(world.nodes, sick))

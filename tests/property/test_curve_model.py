@@ -1,4 +1,4 @@
-"""The model of how trainers scale, and the curves that are learned with it, for any points."""
+"""The scaling model of trainers, and the curves learned with it, for any points."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ sensible = st.builds(
     st.floats(-4, -2.5),
     st.sets(st.sampled_from([2, 4, 8, 16, 32, 64]), min_size=2),
 )
-"""Points of trainers that the model describes."""
+"""Points of trainers that the model describes exactly."""
 
 
 def known(of: tuple[Point, ...], given_curve: Curve | None = None, most: int = 64) -> tuple[Estimate, ...]:
@@ -113,7 +113,9 @@ def test_others_say_what_to_expect() -> None:
 
 
 def test_the_errors_that_are_told_are_those_that_are_made() -> None:
-    """Of FreeTrain's seven curves, with what the other six say, and of trainers that the model does not describe."""
+    """Points of FreeTrain's seven curves, with priors from the other six, and of trainers that the model does not
+    describe.
+    """
     table2 = [Curve.of(zip(NODES, rates, strict=True)) for rates in KILOSAMPLES_PER_S.values()]
     rows = all_rows(table2)
     own = [row for row in rows if row.curves == "of the file"]

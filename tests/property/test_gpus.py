@@ -1,4 +1,4 @@
-"""FLEET's GPU assignment against all orders, by itself and through the core's assignment."""
+"""FLEET's GPU assignment against all orders, alone and through the core's assignment."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def gpu_nodes(per_node: int) -> GpuNodes:
 
 
 def assigned(counts: list[int], per_node: int) -> list[list[NodeId]]:
-    """Of an empty pool that has just as many nodes as are needed."""
+    """On an empty pool with exactly as many nodes as are needed."""
     nodes = gpu_nodes(per_node)
     free = nodes.whole_first([NodeId(f"g{i:03}") for i in range(-(-sum(counts) // per_node) * per_node)])
     return handed_out(counts, nodes.order([[]] * len(counts), counts, free), free)
@@ -61,7 +61,7 @@ def test_of_many_trainers_only_some_orders_are_tried() -> None:
 @settings(max_examples=100, deadline=None)
 @given(data=st.data(), per_node=st.sampled_from((2, 4)))
 def test_in_a_pool_counts_are_kept_and_nothing_migrates(data: st.DataObject, per_node: int) -> None:
-    """Plan after plan, whatever is free: all counts are met, and who grows keeps what it has."""
+    """Plan after plan, whatever is free: all counts are met, and growing trainers keep what they have."""
     pool, nodes = Pool(), gpu_nodes(per_node)
     for i in range(4 * per_node):
         pool.join(NodeId(f"g{i:03}"))

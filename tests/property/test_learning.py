@@ -1,4 +1,4 @@
-"""What learned curves do to plans: a trainer that was measured otherwise than was assumed asks for another one."""
+"""The effect of learned curves on plans: a trainer measured differently than assumed requests a new plan."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def submit(world: World, *names: TrainerId, **given: int) -> None:
 
 
 def train(world: World, seconds: int, rate: Callable[[TrainerId, int], float]) -> int:
-    """Everyone trains for so long and reports once in five seconds; how many problems were posed meanwhile."""
+    """All train for this long and report every five seconds; returns how many problems were posed meanwhile."""
     began = len(world.history)
     for _ in range(seconds // 5):
         world.now_s += 5.0 - len(world.core.trainers)

@@ -1,4 +1,4 @@
-"""How many pilot jobs there are in the end: what is known of jobs and what is decided from it, played together.
+"""How many pilot jobs there are in the end: the knowledge of jobs and the decisions from it, simulated together.
 
 Nothing is submitted for real: a world stands in for the scheduler and the agents, and remembers what is true.
 """
@@ -21,7 +21,7 @@ SITE = Site(name="x", scheduler="slurm", poll_s=30, grace_s=30, max_jobs=10_000)
 
 @dataclass
 class World:
-    """Jobs that we submitted: ``alive`` are those that may run or wait, as nobody has ended them."""
+    """Jobs that we submitted: ``alive`` are those that may run or wait, since nobody has ended them."""
 
     book: PilotJobs = field(default_factory=lambda: PilotJobs(SITE))
     now_s: float = 0.0
@@ -32,7 +32,7 @@ class World:
     submitted: int = 0
 
     def act(self) -> Scaling:
-        """What the keeper's loop does after an answer, or when something was said."""
+        """What the keeper's loop does after an answer or a message."""
         self.cancel(self.book.to_cancel(self.now_s))
         found = decide(
             SITE,
@@ -53,7 +53,7 @@ class World:
         return found
 
     def cancel(self, jobs: list[str] | tuple[str, ...]) -> None:
-        """A scheduler that answers does what it says it does."""
+        """A scheduler that answers and does what it says."""
         due = self.book.due(self.now_s, jobs, lambda record: record.cancelling)
         self.book.asked_to_cancel(self.now_s, due, SITE.poll_s)
         if self.cancels:
@@ -106,7 +106,7 @@ def test_whatever_the_answers_say_no_more_jobs_live_than_a_small_multiple_of_tho
 
 
 def play(world: World, verb: str, what: object) -> None:
-    """One thing that happens: an answer that may say anything of any job, or a fact."""
+    """One event: an answer that may say anything about any job, or a fact."""
     alive = sorted(world.alive, key=int)
     match verb, what:
         case "answer", list(told):
@@ -139,7 +139,7 @@ def _of(job: str, view: JobView) -> JobView:
 
 
 def test_a_large_pool_that_is_always_losing_some_pilots_is_kept_up() -> None:
-    """600 pilots that live an hour on average lose one every six seconds."""
+    """600 pilots with a mean lifetime of an hour lose one every six seconds."""
     chance = random.Random(1)
     world = World(wanted=600)
     ends_s: dict[str, float] = {}

@@ -1,4 +1,4 @@
-"""Every exact planner finds the optimum, whatever the curves, sizes, costs and current counts are."""
+"""Every exact planner finds the optimum for any curves, sizes, costs and current counts."""
 
 import itertools
 import time
@@ -23,7 +23,7 @@ widths = st.one_of(st.integers(1, 6).map(float), st.floats(0.125, 6))
 
 @st.composite
 def curves(draw: st.DrawFn) -> Curve:
-    """Rising, flat and falling, bent at whole counts and between them."""
+    """Rising, flat and falling, with breakpoints at and between whole counts."""
     points, nodes = [], 0.0
     for width, rate in draw(st.lists(st.tuples(widths, rates), min_size=1, max_size=5)):
         nodes += width
@@ -33,7 +33,9 @@ def curves(draw: st.DrawFn) -> Curve:
 
 @st.composite
 def problems(draw: st.DrawFn, most_trainers: int = 4, most_nodes: int = 12, rescaling: bool = True) -> Problem:
-    """Some trainers alike, some parked (held nodes fewer than ``min_nodes``), some pools smaller than what is held."""
+    """Some trainers identical, some parked (holding fewer nodes than ``min_nodes``), some pools smaller than what is
+    held.
+    """
     shapes = draw(st.lists(curves(), min_size=1, max_size=2))
     costs = st.sampled_from((0.0, 1.0, 12.0, 60.0) if rescaling else (0.0,))
     candidates = []
@@ -47,7 +49,7 @@ def problems(draw: st.DrawFn, most_trainers: int = 4, most_nodes: int = 12, resc
 
 
 def close(problem: Problem, objective: float) -> bool:
-    """The same as the best of all plans, to 1e-9 of the largest number that went into it."""
+    """Equal to the best of all plans, to 1e-9 of the largest number involved."""
     scale = max(problem.t_fwd_s * c.value_at(n) for c in problem.candidates for n in range(c.max_nodes + 1))
     return abs(objective - best_value(problem)) <= 1e-9 * max(1.0, scale)
 
@@ -96,7 +98,7 @@ def test_the_formulation_over_nodes_agrees_on_every_solver(solver: str, problem:
 
 
 def check(problem: Problem, solver: str, formulation: milp.Formulation) -> None:
-    """The solver by itself, without the incumbent, and the plan."""
+    """The solver alone, without the incumbent, and the plan."""
     try:
         plan = planners.make(formulation.planner, solver)
     except UserError as error:
@@ -139,7 +141,7 @@ def every_plan_with_ending(problem: Problem) -> Iterator[tuple[dict[TrainerId, i
 
 @st.composite
 def pinned_problems(draw: st.DrawFn) -> Problem:
-    """Some of the candidates are pinned, so that all pins fit."""
+    """Some of the candidates are pinned, such that all pins fit."""
     problem = draw(problems(most_trainers=3, most_nodes=10))
     left, candidates = problem.nodes, []
     for c in problem.candidates:
@@ -173,7 +175,7 @@ def test_planners_without_time_honour_pins_too(problem: Problem, planner: str) -
 @settings(max_examples=200, deadline=None)
 @given(problems())
 def test_trainers_want_what_the_best_plan_gives_them_where_there_are_nodes_enough(problem: Problem) -> None:
-    # A trainer has a count that is allowed, or is parked: what a loss leaves is trimmed at once.
+    # A trainer has an allowed count or is parked: the remainder after a loss is trimmed at once.
     assume(all(c.current_nodes < c.min_nodes or c.allows(c.current_nodes) for c in problem.candidates))
     enough = replace(problem, nodes=sum(c.max_nodes for c in problem.candidates))
     wanted = {c.trainer: c.wants(problem.t_fwd_s) for c in problem.candidates}

@@ -1,4 +1,4 @@
-"""Random small replays, every planner with every option: they end, add up, and give the same twice."""
+"""Random small replays, every planner with every option: they end, add up, and are reproducible."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ POWERS = (1, 2, 4, 8)
 HEADER = "trainer,submit_s,min_nodes,max_nodes,rescale_up_s,rescale_down_s,samples,curve"
 KNOWN = ("truth", "guess:linear", "guess:huawei", "guess:other", "guess:1", "guess:factor", "measured")
 SAME = (0.0, 0.0, 0.0, 0.3)
-"""Shares of what goes wrong: mostly nothing does."""
+"""Fault rates: mostly zero."""
 
 
 class Checked(Simulation):
-    """The core's books are in order at each time."""
+    """The core's invariants hold at each time."""
 
     def _step(self, now_s: float) -> None:
         super()._step(now_s)
@@ -52,7 +52,7 @@ def changes(rng: random.Random) -> list[Change]:
 
 
 def write(folder: Path, rng: random.Random) -> Inputs:
-    """A trace, trainers and curves, some of which bend the wrong way."""
+    """A trace, trainers and curves, some of which are not concave."""
     write_changes(folder / "events.csv", changes(rng))
     rows = []
     for number in range(rng.randint(1, 7)):
@@ -70,7 +70,7 @@ def write(folder: Path, rng: random.Random) -> Inputs:
 
 
 def case(rng: random.Random, planner: str) -> Case:
-    """Any options that go together."""
+    """Any compatible options."""
     know = rng.choice(KNOWN)
     still = rng.random() < 0.2
     made = Case(
@@ -105,7 +105,7 @@ def case(rng: random.Random, planner: str) -> Case:
 
 
 def replayed(inputs: Inputs, given: Case) -> Replay | str:
-    """What came of it, or what is wrong with the input."""
+    """The result, or what is wrong with the input."""
     if given.nodes is not None:
         inputs = replace(inputs, events=None)
     try:

@@ -1,4 +1,4 @@
-"""Huawei's rolling horizon: both formulations, and what all courses of small problems say."""
+"""Huawei's rolling horizon: both formulations, against all courses of small problems."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ QUICK = CASES[:12]
 
 
 def problem(seed: int, most_jobs: int = 3, most_nodes: int = 10) -> Problem:
-    """Short, long, and of unknown length; some with sizes that are no powers of two, some that do not fit."""
+    """Short, long, and of unknown length; some with sizes that are not powers of two, some that do not fit."""
     rng = random.Random(seed)
     candidates = []
     for number in range(rng.randint(1, most_jobs)):
@@ -41,7 +41,7 @@ def problem(seed: int, most_jobs: int = 3, most_nodes: int = 10) -> Problem:
 
 
 def best(jobs: list[Job], nodes: int) -> float:
-    """Eq. 1's optimum, by trying out all courses."""
+    """Eq. 1's optimum, by trying all courses."""
     return max(
         sum(worth(job, course) for job, course in zip(jobs, courses, strict=True))
         for courses in itertools.product(*(itertools.product(range(len(j.sizes)), repeat=STEPS) for j in jobs))
@@ -103,7 +103,7 @@ def test_a_plan_fits_and_is_within_its_gap(seed: int) -> None:
 
 @pytest.mark.parametrize(("left_s", "rescale_s", "nodes"), [(1e5, 300.0, 8), (1e5, 1500.0, 4), (900.0, 300.0, 4)])
 def test_a_rescale_is_made_where_it_pays_back_within_the_horizon(left_s: float, rescale_s: float, nodes: int) -> None:
-    """On eight nodes it is 1.6 times as fast as on four; five steps pay for one lost, not for five lost."""
+    """Eight nodes are 1.6 times as fast as four; five steps pay for one loss, not for five."""
     held = Candidate(TrainerId("t"), 4, 1, 8, PUBLISHED, rescale_s, rescale_s, (1, 2, 4, 8), left_s=left_s)
     given = Problem(8, 120.0, (held,), 300.0)
     assert rolling_horizon.plan(given, 10.0).as_dict() == {"t": 8}
@@ -113,8 +113,8 @@ def test_a_rescale_is_made_where_it_pays_back_within_the_horizon(left_s: float, 
 
 @pytest.mark.parametrize(("events_per_s", "nodes"), [(0.0, 8), (1 / 2400, 8), (1 / 600, 4), (1.0, 1)])
 def test_nodes_are_not_worth_the_preemptions_that_they_bring(events_per_s: float, nodes: int) -> None:
-    """Eight are 1.6 times as fast as four. Each loss takes 400 s, of which there are as many as nodes until the pool
-    has no more."""
+    """Eight are 1.6 times as fast as four. Each loss costs 400 s; there are as many as nodes until the pool is
+    empty."""
     held = Candidate(TrainerId("t"), 0, 1, 8, PUBLISHED, 200.0, 200.0, (1, 2, 4, 8), left_s=1e5)
     given = Problem(8, 120.0, (held,), 300.0, losses=LossRate(events_per_s / 8, events_per_s))
     assert rolling_horizon.plan(given, 10.0).as_dict() == {"t": 8}, "in the paper there is none"
@@ -134,7 +134,7 @@ def test_out_of_time_the_incumbent_counts() -> None:
 
 
 def test_short_work_gets_what_it_needs_and_no_more() -> None:
-    """It ends in the first step on four nodes; what is over then counts at every step."""
+    """On four nodes it ends in the first step, and completed work counts at every step."""
     short = Candidate(TrainerId("short"), 0, 1, 8, PUBLISHED, 0.0, 0.0, (1, 2, 4, 8), left_s=600.0)
     long = Candidate(TrainerId("long"), 0, 1, 8, PUBLISHED, 0.0, 0.0, (1, 2, 4, 8), left_s=90000.0)
     assert rolling_horizon.plan(Problem(9, 120.0, (long, short)), 10.0).as_dict() == {"long": 4, "short": 4}

@@ -1,4 +1,4 @@
-"""One serializer, two containers and a copy: whatever a state may hold comes back with its types and bits."""
+"""One serializer, two containers and a copy: whatever a state holds comes back with its types and bits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RoundTrip = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 def through_a_block(state: dict[str, Any]) -> dict[str, Any]:
-    """As it travels between ranks."""
+    """As it is sent between ranks."""
     packed = Packed(encode(state))
     block = bytearray(packed.size)
     packed.write(block)

@@ -1,4 +1,6 @@
-"""A snapshot has all that a coordinator knows: what goes on from one is the same in every field, and stays so."""
+"""A snapshot holds everything that a coordinator knows: a core restored from one is equal in every field, and stays
+equal.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +23,13 @@ from tests.property.test_core import act, play, scripts
 from tests.property.world import World
 
 GIVEN = {"_configs", "_order"}
-"""Given when a core is made: functions and settings."""
+"""Passed in when a core is created: functions and settings."""
 OF_ONE_EVENT = {"_touched", "_vacant", "_question", "_reach"}
-"""Begun anew by each event."""
+"""Reset by each event."""
 
 
 def walked(value: Any, path: str = "") -> Iterator[tuple[str, object]]:
-    """Every value that can be reached from ``value``, with the way there; objects field by field, dicts in order."""
+    """Every value reachable from ``value``, with its path; objects field by field, dicts in order."""
     if isinstance(value, str | int | float | bool | None | Enum):
         yield path, value
     elif isinstance(value, dict):
@@ -46,7 +48,7 @@ def walked(value: Any, path: str = "") -> Iterator[tuple[str, object]]:
 
 
 def gone_on(core: Coordinator) -> Coordinator:
-    """Another core, from the bytes of this one's state."""
+    """Another core, restored from the bytes of this one's state."""
     made = Coordinator(core.config)
     made.restore(core_state.decoded(core_state.encoded(core)))
     return made
@@ -91,7 +93,7 @@ def test_a_replay_reaches_the_same_bytes(script: list[tuple[str, int]]) -> None:
 
 
 def test_every_field_of_the_core_is_written_down() -> None:
-    """One that is added and forgotten is found here, also where it has its first value still."""
+    """Finds a field that was added but forgotten in the snapshot, even if it still has its initial value."""
     core = Coordinator()
     kept = {item.name for item in fields(State)}
     assert set(vars(core)) == kept | {"_roll", "_studies"} | GIVEN - {"_order"} | OF_ONE_EVENT

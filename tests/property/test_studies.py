@@ -41,7 +41,7 @@ def study(
 
 
 def happen(world: World, action: str, number: int) -> None:
-    """One thing that befalls the world and its studies."""
+    """One random event in the world and its studies."""
     rng = random.Random(number)
     trials = [t for t in world.core.trainers if t.rpartition("-")[0] in NAMES]
     match action:
@@ -75,7 +75,7 @@ def play(script: list[tuple[str, int]]) -> World:
 
 
 def check(world: World) -> None:
-    """What always holds of studies."""
+    """Invariants of studies."""
     core = world.core
     shelved = [t for t in core.trainers.values() if t.shelved]
     assert not {t.id for t in shelved} & {t.id for t in core.admitted()}
@@ -92,7 +92,7 @@ def check(world: World) -> None:
 
 
 def finish(world: World) -> None:
-    """Answer everything, and have every trial report until nothing more is to be done."""
+    """Answer everything, and have every trial report, until there is nothing left to do."""
     world.sick.clear()
     world.send(PoolReopened())
     for trainer in [t for t in world.core.trainers if t.rpartition("-")[0] not in NAMES]:

@@ -1,6 +1,6 @@
-"""The core's tables say what it does: they are held against all transcripts and hundreds of random event sequences.
+"""The core's tables match its behaviour, checked on all transcripts and hundreds of random event sequences.
 
-Both ways: nothing happens that a table does not say, and all that a table says happens.
+In both directions: everything that happens is in a table, and everything in a table happens.
 """
 
 from __future__ import annotations
@@ -74,14 +74,14 @@ RARE = {
     (Phase.SHELVED, Phase.CLOSING, "TrainerCancelled"),
     (Phase.SHELVED, Phase.FAILED, "WorkerExited"),
 }
-"""Causes that these sequences need not come upon; each was seen in some of 3,000 others."""
+"""Causes that these sequences may not reach; each was seen in some of 3,000 others."""
 
 Step = tuple[Any, Any, str]
 """Before, after, cause."""
 
 
 class Seen:
-    """What the core was seen to do."""
+    """The observed behaviour of the core."""
 
     def __init__(self) -> None:
         self.trainers: set[Step] = set()
@@ -90,7 +90,7 @@ class Seen:
         self.rules: dict[str, set[type]] = {}
 
     def watched(self, rule: Rule) -> Rule:
-        """``rule``, which leaves here what it gives."""
+        """``rule``, with its results recorded here."""
 
         def act(standing: reconcile.Standing) -> list[Command]:
             commands = rule.act(standing)
@@ -101,7 +101,7 @@ class Seen:
 
 
 class Watched(Coordinator):
-    """A coordinator that is watched."""
+    """An observed coordinator."""
 
     seen = Seen()
 
@@ -136,7 +136,7 @@ class Watched(Coordinator):
 
 
 def rough(world: World, action: str, number: int) -> None:
-    """What befalls the world; more than :func:`act` knows."""
+    """Random events in the world; more kinds than :func:`act` has."""
     rng = random.Random(number)
     trainers = [t for t in world.core.trainers.values() if t.open]
     match action:
@@ -162,7 +162,7 @@ def rough(world: World, action: str, number: int) -> None:
 
 @pytest.fixture(scope="module")
 def seen() -> Iterator[Seen]:
-    """What is seen in all transcripts and in random sequences."""
+    """The behaviour seen in all transcripts and in random sequences."""
     watched = Seen()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Watched, "seen", watched)
@@ -196,7 +196,9 @@ def _play(rng: random.Random, actions: list[str], arrivals_s: float = 0.0) -> No
 
 
 def _spend_all() -> None:
-    """Budgets that end where chance seldom leads: as all nodes are lost, and before a trainer has its first worker."""
+    """Budgets that end in states rarely reached by chance: when all nodes are lost, and before a trainer's first
+    worker.
+    """
     world = World()
     world.join(1)
     first, second, third = (TrainerId(name) for name in ("first", "second", "third"))
@@ -217,7 +219,7 @@ def _spend_all() -> None:
 
 
 def _come_back() -> None:
-    """Trainers that ended before their time are resumed while nodes are free."""
+    """Trainers that ended early are resumed while nodes are free."""
     world = World(replace(World().config, arrivals_s=5.0))
     world.join(3)
     cancelled, failed, stopped = (TrainerId(name) for name in ("cancelled", "failed", "stopped"))

@@ -1,4 +1,4 @@
-"""A world around the core for tests: it keeps what is asked, checks that it makes sense, and answers when told to.
+"""A world around the core for tests: it keeps the core's commands, checks that they make sense, and answers on demand.
 
 Everything asynchronous stays pending until the test completes or fails it, in any order, so that the core meets every
 interleaving that a real driver could produce.
@@ -80,7 +80,7 @@ def random_plan(problem: Problem, rng: random.Random) -> Plan:
 
 
 def generous_plan(problem: Problem) -> Plan:
-    """First come, as much as it can take: leaves nobody without reason."""
+    """First come, first served, as much as each can use: leaves no trainer without nodes needlessly."""
     left, counts = problem.nodes - sum(c.pin or 0 for c in problem.candidates), []
     for candidate in problem.candidates:
         if candidate.pin is not None:
@@ -92,7 +92,7 @@ def generous_plan(problem: Problem) -> Plan:
 
 
 class World:
-    """The core, what is pending, and the truth about nodes and workers."""
+    """The core, pending commands, and the truth about nodes and workers."""
 
     def __init__(self, config: CoordinatorConfig | None = None) -> None:
         self.config = config or CoordinatorConfig(max_parallel_trainers=3, grace_s=0.0)
@@ -113,7 +113,7 @@ class World:
         self.history: list[tuple[float, Event, list[Command]]] = []
 
     def send(self, event: Event) -> list[Command]:
-        """Give the core ``event``, check what comes out and keep what is pending."""
+        """Pass ``event`` to the core, check the commands and keep those that are pending."""
         self.now_s += 1.0
         commands = self.core.handle(self.now_s, event)
         self.history.append((self.now_s, event, commands))
@@ -127,7 +127,7 @@ class World:
         return commands
 
     def _rests(self, trainer: TrainerId) -> None:
-        """What only measures a trainer leaves nothing to be done for it: the core does not look for that then."""
+        """Events that only measure a trainer leave nothing for it to do, so the core need not reconcile it."""
         pool, found = copy.deepcopy((self.core.pool, self.core.trainers[trainer]))
         assert reconcile(found, pool) == [], "a step changed what a trainer needs"
 
@@ -193,7 +193,7 @@ class World:
         self.pending = [p for p in self.pending if not which(p)]
 
     def complete(self, index: int, plan: Callable[[Problem], Plan], ok: bool = True) -> None:
-        """Answer the pending command ``index`` (modulo their number), well or badly."""
+        """Answer the pending command ``index`` (modulo their number), with success or failure."""
         if self.pending:
             self.send(self._answer(self.pending.pop(index % len(self.pending)), plan, ok))
 
@@ -238,19 +238,19 @@ class World:
         return WorkerReady(command.trainer, command.node)
 
     def worker_dies(self, trainer: TrainerId, node: NodeId, cause: ExitCause = ExitCause.DIED) -> Event:
-        """The process of ``trainer`` on ``node`` is gone; nothing that was asked of it will be answered."""
+        """The process of ``trainer`` on ``node`` is gone; its pending commands will not be answered."""
         self.workers.pop((trainer, node))
         self._drop(lambda p: _concerns(p, trainer, node))
         return WorkerExited(trainer, node, cause, f"it {cause.value}")
 
     def join(self, count: int, prefix: str = "n") -> None:
-        """``count`` new nodes come together."""
+        """``count`` new nodes join together."""
         new = [NodeId(f"{prefix}{len(self.history)}-{i}") for i in range(count)]
         self.nodes += new
         self.send(PoolChanged(joined=tuple(new)))
 
     def lose(self, nodes: list[NodeId]) -> None:
-        """``nodes`` are gone together."""
+        """``nodes`` are lost together."""
         self.nodes = [n for n in self.nodes if n not in nodes]
         for trainer, node in [key for key in self.workers if key[1] in nodes]:
             del self.workers[trainer, node]
@@ -259,7 +259,7 @@ class World:
         self.send(PoolChanged(lost=tuple(nodes), cause="killed"))
 
     def step(self, trainer: TrainerId, samples_per_s: float = 100.0) -> None:
-        """One step of the group that trains, if there is one."""
+        """One step of the training group, if there is one."""
         group = self.core.trainers[trainer].group
         if group is not None:
             self.steps[trainer] = self.steps.get(trainer, 0) + 1
@@ -275,7 +275,7 @@ class World:
             )
 
     def report(self, trainer: TrainerId, value: float) -> None:
-        """The group that trains, if there is one, reports the metric of its study once more."""
+        """The training group, if there is one, reports its study's metric once more."""
         group = self.core.trainers[trainer].group
         if group is not None:
             self.reports.setdefault(trainer, []).append(value)
@@ -284,23 +284,23 @@ class World:
             self.send(Progress(trainer, group.generation, step, 0, 32 * step, reports=reports))
 
     def stall(self, trainer: TrainerId) -> None:
-        """A member of the group waits for the others for long."""
+        """A member of the group waits too long for the others."""
         group = self.core.trainers[trainer].group or self.core.trainers[trainer].forming
         if group is not None:
             self.send(GroupStalled(trainer, group.generation, f"{group.members[0]} has waited 5 s", 5.0))
 
     def slow(self, trainer: TrainerId, node: NodeId) -> None:
-        """A worker is not warm for long; said of one that is, it is stale."""
+        """A worker takes too long to get warm; for a warm worker, the event is stale."""
         self.send(WorkerSlow(trainer, node))
 
     def pass_time(self, seconds: float) -> None:
-        """Whatever was set aside until then is tried again."""
+        """Whatever was set aside before then is retried."""
         self.now_s += seconds
         for event in self.core.timers.due(self.now_s):
             self.send(event)
 
     def resume(self, trainer: TrainerId) -> None:
-        """It goes on after an end, with a script that was mended."""
+        """It is resumed after its end, with a fixed script."""
         self.broken_scripts.discard(trainer)
         if self.core.trainers[trainer].outcome in (Outcome.FAILED, Outcome.CANCELLED, Outcome.STOPPED):
             self.closed.remove(trainer)
@@ -311,7 +311,7 @@ class World:
         self.send(CheckpointPublished(trainer, self.steps.get(trainer, 0), alone_s))
 
     def settle(self, plan: Callable[[Problem], Plan] = generous_plan) -> None:
-        """Answer everything well until nothing is pending; that must come to an end."""
+        """Answer everything with success until nothing is pending, which must happen eventually."""
         for _ in range(10_000):
             if not self.pending:
                 return

@@ -1,4 +1,4 @@
-"""Slips of the hand and hostile places that were answered with a traceback, a hang, or a bug report."""
+"""Typos and hostile places that were once answered with a traceback, a hang, or a bug report."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ASKING = ["ls", "status", "down", "logs t", "wait", "cancel t", "explain t", "su
 
 @pytest.fixture
 def refused(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Refused:
-    """Run a command in this process; its one line on standard error."""
+    """Run a command in this process; returns its one line on standard error."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.delenv("PILOT_RUN_DIR", raising=False)
 
@@ -70,7 +70,7 @@ def test_a_run_directory_with_fifos_in_it(refused: Refused, tmp_path: Path, comm
 
 
 def as_an_ordinary_user(words: list[str]) -> tuple[int, str]:
-    """Run a command in a child that may not read what its mode forbids; exit status and standard error."""
+    """Run a command in a child that may not read what its mode forbids; returns exit status and standard error."""
     read, write = os.pipe()
     child = os.fork()
     if not child:

@@ -1,4 +1,4 @@
-"""Commands in a folder that belongs to somebody else: nothing that lies there is imported."""
+"""Commands in another user's folder: nothing there is imported."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ sys.exit(3)
 
 
 class Foreign(Pool):
-    """A pool whose user stands in a folder full of traps: so do its daemon and its agents."""
+    """A pool whose user's current folder is full of traps; so are its daemon's and its agents'."""
 
     @property
     def marker(self) -> Path:
@@ -92,7 +92,7 @@ def test_the_users_objective_is_found_where_the_user_is_and_takes_no_librarys_pl
     ],
 )
 def test_every_process_of_ours_is_started_with_a_safe_path(module: str) -> None:
-    """What starts each of them says -P: found in the source, since a process that is missed would say nothing."""
+    """Whatever starts them passes -P: checked in the source, since a missed process would not show up."""
     root = Path(__file__).parents[2]
     sources = [path for folder in ("pilot", "launchers") for path in (root / folder).rglob("*.py")]
     starts = [line for path in sources for line in path.read_text().splitlines() if f'"{module}"' in line]
@@ -119,7 +119,7 @@ def test_the_solver_and_the_sampler_are_started_with_a_safe_path(monkeypatch: py
 
 
 def test_the_trap_works(foreign: Foreign) -> None:
-    """Without -P it is sprung: else the tests here would see nothing."""
+    """Without -P the trap is sprung; otherwise the tests here would prove nothing."""
     foreign.plant()
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONSAFEPATH"}
     command = [sys.executable, "-m", "json.tool", "--help"]

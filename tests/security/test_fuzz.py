@@ -1,4 +1,4 @@
-"""A slice of ``make fuzz``: every target, the same inputs each time."""
+"""A slice of ``make fuzz``: every target, always the same inputs."""
 
 from __future__ import annotations
 

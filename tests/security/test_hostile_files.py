@@ -1,4 +1,4 @@
-"""Files that were found to harm: each is refused in one line now, or the one before it is taken."""
+"""Files that once did harm: now each is refused in one line, or the one before it is used."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def newest(directory: Path) -> store.Loaded:
 
 
 def forge(directory: Path, change: Callable[[Any], Any]) -> Path:
-    """Change the structure of the newest checkpoint; its checksum is right."""
+    """Change the structure of the newest checkpoint; its checksum is valid."""
     path = directory / "g000001-s00000002.h5"
     path.write_bytes(crafted(path.read_bytes(), change))
     return path
@@ -209,7 +209,7 @@ def test_a_trace_that_compresses_well_is_read(tmp_path: Path) -> None:
 
 @pytest.fixture
 def foreign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A journal whose objective is in a module of somebody's, which lies in the current folder."""
+    """A journal whose objective is in a foreign module in the current folder."""
     (tmp_path / "somebodys.py").write_text("def f(trainer, nodes):\n    return float(nodes)\n")
     (path := tmp_path / "journal.jsonl").write_bytes(b"".join(journals.lines("somebodys:f")))
     monkeypatch.chdir(tmp_path)

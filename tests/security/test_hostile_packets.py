@@ -1,4 +1,4 @@
-"""Packets that were found to harm a trainer: they end the connection, or the rank process with a line and a status."""
+"""Packets that once harmed a trainer: they end the connection, or the rank process with one line and an exit status."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def attach(**changes: Any) -> dict[str, Any]:
 
 
 def serve(*packets: tuple[Any, int | None]) -> None:
-    """A rank process alone in its group hears ``packets``, then its worker hangs up."""
+    """A rank process alone in its group receives ``packets``, then its worker hangs up."""
     worker, ours = Channel.pair()
     peer = socket.socket(fileno=os.dup(worker.fileno()))
     for note, fd in packets:
@@ -100,7 +100,7 @@ def test_memory_that_its_maker_could_cut_is_not_looked_into(tmp_path: Path) -> N
 
 
 class Worker:
-    """A worker's sockets, and who connects to them."""
+    """A worker's sockets, and the peer that connects to them."""
 
     def __init__(self, folder: Path) -> None:
         ours, self.agent = socket.socketpair()

@@ -1,4 +1,4 @@
-"""What would kill a coordinator, and every restart of it: refused at the door, or left out of the journal."""
+"""What would kill a coordinator, and every restart of it: refused on arrival, or kept out of the journal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a pilot, or whoever has its token, can do to others: nothing. Each attack here once worked."""
+"""What a pilot, or anyone with its token, can do to others: nothing. Each attack here once worked."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def nodes(live: Pool) -> list[str]:
 
 
 def refused(live: Pool, pilot: str, **changes: Any) -> str:
-    """Why such a pilot does not come in."""
+    """Why such a pilot is not admitted."""
     return Peer(live.file, pilot, **changes).hears(wire.Refused).reason
 
 
@@ -271,7 +271,7 @@ def test_a_pilot_that_says_anything_at_all_ends_nobody_but_itself(live: Pool) ->
 
 
 def any_message(drawn: random.Random, kind: type[wire.Message], trainer: str, generation: int) -> bytes:
-    """A message of that kind whose fields are likely, odd, or of another type."""
+    """A message of that kind whose fields are plausible, odd, or of another type."""
     fields: dict[str, Any] = {"type": kind.__name__}
     for field in msgspec.structs.fields(kind):
         likely = {"trainer": trainer, "generation": generation, "step": 1, "workers": [], "ledger": [], "metrics": {}}

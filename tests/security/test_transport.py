@@ -1,4 +1,4 @@
-"""Strangers on the coordinator's port: they cost little, they end, and nobody who is known is harmed for their sake."""
+"""Strangers on the coordinator's port: they cost little, they are dropped, and known peers do not suffer from them."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_stranger_is_ended_in_time_though_it_says_something_now_and_then(live:
         stranger.settimeout(0.5)
         with suppress(ConnectionError):
             while True:
-                stranger.sendall(b"\x16")  # the first byte of a TLS record, and never the rest
+                stranger.sendall(b"\x16")  # the first byte of a TLS record, never followed by the rest
                 with suppress(TimeoutError):
                     if stranger.recv(1) == b"":
                         break
@@ -182,7 +182,7 @@ def test_a_pilot_that_floods_is_slowed_down_and_the_others_are_served(live: Pool
 
 
 class Heard:
-    """Keeps what a link tells, and answers as the test says."""
+    """Records what a link reports, and answers as the test says."""
 
     def __init__(self) -> None:
         self.frames: list[bytes] = []
@@ -196,7 +196,7 @@ class Heard:
             self.links.append(link)
         self.frames.append(frame)
 
-    def closed(self, link: Link, reason: str) -> None:  # noqa: ARG002  # the signature of what it stands for
+    def closed(self, link: Link, reason: str) -> None:  # noqa: ARG002  # the original's signature
         self.reasons.append(reason)
 
 
@@ -247,7 +247,7 @@ def test_another_certificate_is_not_taken_and_nothing_is_sent_to_it() -> None:
 
 def test_a_server_that_does_not_speak_tls_is_named_as_such() -> None:
     async def play() -> None:
-        async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:  # noqa: ARG001  # the signature of what it stands for
+        async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:  # noqa: ARG001  # the original's signature
             writer.write(b"SSH-2.0-OpenSSH_9.2\r\n")
             await writer.drain()
             writer.close()

@@ -15,7 +15,7 @@ from tests.slurm.pools import SlurmPool
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """All tests of this folder are marked; without Slurm or root they are skipped, and say why."""
+    """All tests in this folder are marked; without Slurm or root they are skipped, with the reason."""
     reason = missing()
     for item in items:
         if Path(__file__).parent in item.path.parents:
@@ -26,8 +26,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def lab(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
-    """A lab of the test's own; ``indirect`` parameters are its :class:`LabConfig`."""
-    folder = Path(tempfile.mkdtemp(prefix="lab"))  # short: sockets are in it
+    """The test's own lab; ``indirect`` parameters are its :class:`LabConfig`."""
+    folder = Path(tempfile.mkdtemp(prefix="lab"))  # short, since sockets are created in it
     try:
         with running_lab(folder, getattr(request, "param", LabConfig())) as running:
             monkeypatch.setenv("SLURM_CONF", str(running.conf))

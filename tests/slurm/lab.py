@@ -1,4 +1,4 @@
-"""A real Slurm on one machine: six nodes, preemptable partitions, only loopback, no systemd, one temporary folder.
+"""A real Slurm on one machine: six nodes, preemptable partitions, loopback only, no systemd, one temporary folder.
 
 By hand, as root::
 
@@ -37,7 +37,7 @@ def missing() -> str:
 
 @dataclass(frozen=True, slots=True)
 class LabConfig:
-    """What a lab's Slurm does at a preemption, and after how long it takes a silent node for dead."""
+    """What a lab's Slurm does at a preemption, and when it declares a silent node dead."""
 
     nodes: int = 6
     grace_s: int = 20
@@ -47,7 +47,7 @@ class LabConfig:
     node_timeout_s: int = 15
 
     def render(self, folder: Path, port: int) -> str:
-        """``slurm.conf`` of a lab in ``folder`` whose daemons listen on ``port`` and the ones after it."""
+        """``slurm.conf`` of a lab in ``folder`` whose daemons listen on consecutive ports from ``port`` on."""
         host = socket.gethostname().split(".")[0]
         names = f"{node_prefix(port)}[1-{self.nodes}]"
         return f"""\
@@ -96,7 +96,7 @@ CGROUP_CONF = "CgroupPlugin=cgroup/v1\nCgroupMountpoint=/sys/fs/cgroup\nCgroupAu
 
 
 class Lab:
-    """A running lab in ``folder``; make one with :func:`running_lab`."""
+    """A running lab in ``folder``; create one with :func:`running_lab`."""
 
     def __init__(self, folder: Path, config: LabConfig) -> None:
         self.folder = folder
@@ -106,7 +106,7 @@ class Lab:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The environment in which Slurm's commands speak to this lab."""
+        """The environment in which Slurm's commands talk to this lab."""
         return {**os.environ, "SLURM_CONF": str(self.conf), "PATH": _path()}
 
     def start(self) -> None:
@@ -129,10 +129,10 @@ class Lab:
         self._daemon("slurmd", "-f", str(self.conf), "-N", node)
 
     def kill_node(self, node: str) -> None:
-        """The node dies: its slurmd, its step daemons and everything that ran in its jobs are SIGKILLed.
+        """The node dies: its slurmd, its step daemons and everything in its jobs get SIGKILL.
 
-        What was being started meanwhile is found by another look: one step's daemon that survives would go on with its
-        job, and nobody would end it.
+        Repeated scans catch processes started meanwhile: a surviving step daemon would go on with its job, and nothing
+        would end it.
         """
         _signal(_read_pid(self.folder / f"slurmd-{node}.pid"), signal.SIGKILL)
         wait_for(lambda: self._killed_on(node), f"nothing is left of {node}", limit_s=20)
@@ -146,13 +146,13 @@ class Lab:
         _signal(_read_pid(self.folder / "slurmctld.pid"), signal.SIGCONT)
 
     def stop_controller(self) -> None:
-        """The controller saves its state and is gone."""
+        """The controller saves its state and exits."""
         pid = _read_pid(self.folder / "slurmctld.pid")
         _signal(pid, signal.SIGTERM)
         wait_for(lambda: not psutil.pid_exists(pid), "the controller has ended", limit_s=20)
 
     def start_controller(self) -> None:
-        """Start the controller; it goes on from its saved state."""
+        """Start the controller; it continues from its saved state."""
         self._daemon("slurmctld", "-f", str(self.conf))
 
     def run(self, *command: str, check: bool = True) -> str:
@@ -163,11 +163,11 @@ class Lab:
         return done.stdout
 
     def sbatch(self, *arguments: str) -> str:
-        """Submit; the job's id."""
+        """Submit a job; returns its id."""
         return self.run("sbatch", "--parsable", "-D", str(self.folder), "-o", "/dev/null", *arguments).strip()
 
     def state(self, job: str) -> str:
-        """The job's long state, "" if the controller no longer knows it."""
+        """The job's long state; "" if the controller no longer knows it."""
         return self.run("squeue", "-h", "-t", "all", "-j", job, "-o", "%T", check=False).strip()
 
     def nodes_in(self, state: str) -> int:
@@ -175,19 +175,21 @@ class Lab:
         return len(self.run("sinfo", "-N", "-h", "-p", "high", "-t", state, "-o", "%N", check=False).split())
 
     def queued(self) -> list[str]:
-        """Ids of all jobs that are not over."""
+        """Ids of all unfinished jobs."""
         return self.run("squeue", "-h", "-o", "%A").split()
 
     def processes(self) -> list[psutil.Process]:
-        """Every living process of this lab: its daemons, and whatever carries its SLURM_CONF (jobs, steps)."""
+        """Every living process of this lab: its daemons, and everything with its SLURM_CONF in the environment (jobs,
+        steps).
+        """
         return [p for p in psutil.process_iter() if p.pid != os.getpid() and self._is_mine(p)]
 
     def job_processes(self) -> list[psutil.Process]:
-        """Living processes of jobs: they have a SLURM_JOB_ID of this lab in their environment."""
+        """Living processes of jobs: those with a SLURM_JOB_ID of this lab in their environment."""
         return [p for p in self.processes() if _variable(p, "SLURM_JOB_ID")]
 
     def stop(self) -> None:
-        """Cancel every job, stop every daemon, kill what remains, leave no cgroup and no file."""
+        """Cancel every job, stop every daemon, kill what remains; leave no cgroup and no file."""
         self.resume_controller()
         self.run("scancel", "--user=root", "--signal=KILL", "--full", check=False)
         self.run("scancel", "--user=root", check=False)
@@ -202,7 +204,9 @@ class Lab:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _is_mine(self, process: psutil.Process) -> bool:
-        """A daemon, a step's daemon (without environment, but it stays in its slurmd's folder), part of a job."""
+        """Whether it is a daemon, a step daemon (which has no environment, but stays in its slurmd's folder), or part
+        of a job.
+        """
         try:
             if process.status() == psutil.STATUS_ZOMBIE:
                 return False
@@ -213,14 +217,16 @@ class Lab:
             return False
 
     def _killed_on(self, node: str) -> bool:
-        """Kill what is on ``node``; whether nothing was, and every step's daemon is known to be of some node."""
+        """Kill everything on ``node``; returns whether nothing was left there, and every step daemon's node is
+        known.
+        """
         where = [(process, self._node_of(process)) for process in self.processes()]
         kill_all([process for process, of in where if of == node])
         return all(of not in (node, None) for _, of in where)
 
     def _node_of(self, process: psutil.Process) -> str | None:
-        """The node of a job's process, by its environment, of a slurmd, by its options, or of a step's daemon, by its
-        log: None while it has none yet. "" of a process that is on no node, or no more.
+        """The node of a process: of a job's by its environment, of a slurmd by its options, of a step daemon by its log
+        (None before it has a log). "" for a process on no node, or on none any more.
         """
         try:
             match process.name():
@@ -264,7 +270,7 @@ def running_lab(folder: Path, config: LabConfig | None = None) -> Iterator[Lab]:
 
 
 def wait_for(true: Callable[[], bool], what: str, *, limit_s: float, fatal: bool = True) -> float:
-    """Poll until ``true()``; the seconds that it took. A TimeoutError names ``what`` unless not ``fatal``."""
+    """Poll until ``true()``; returns the seconds that it took. A TimeoutError names ``what`` unless not ``fatal``."""
     start_s = time.monotonic()
     while not true():
         if time.monotonic() - start_s > limit_s:
@@ -282,7 +288,9 @@ def kill_all(processes: Sequence[psutil.Process]) -> None:
 
 
 def node_prefix(port: int) -> str:
-    """Node names carry the lab's port, as they name control groups, which labs at the same time must not share."""
+    """Node names contain the lab's port because control groups are named after nodes, and concurrent labs must not
+    share them.
+    """
     return f"n{port}x"
 
 
@@ -291,7 +299,7 @@ def _path() -> str:
 
 
 def _free_ports(count: int) -> int:
-    """First of ``count`` consecutive free TCP ports, below the range that the kernel hands out."""
+    """First of ``count`` consecutive free TCP ports, below the kernel's ephemeral range."""
     for first in range(20000 + os.getpid() % 500 * 20, 32000, count):
         if all(_is_free(port) for port in range(first, first + count)):
             return first

@@ -24,7 +24,7 @@ class SlurmPool(Pool):
     lab: Lab | None = None
 
     def environment(self) -> dict[str, str]:
-        """The pool's, and where the lab is."""
+        """The pool's environment, and the lab's."""
         assert self.lab is not None
         return {**super().environment(), "SLURM_CONF": str(self.lab.conf)}
 
@@ -46,7 +46,7 @@ class SlurmPool(Pool):
 
 
 def high_priority(lab: Lab, *options: str, run_s: float = 5) -> tuple[str, Path, float]:
-    """Submit a job that preempts: its id, the file in which it notes its start, and when it was submitted."""
+    """Submit a job that preempts; returns its id, the file in which it notes its start, and its submission time."""
     note = lab.folder / f"high-{time.monotonic_ns()}"
     submitted_s = time.time()
     job = lab.sbatch("-p", "high", *options, "--wrap", f"date +%s.%N > {note}.new; mv {note}.new {note}; sleep {run_s}")

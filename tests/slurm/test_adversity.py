@@ -42,7 +42,7 @@ def test_holds_drains_and_downs_are_told_and_never_make_for_too_many_jobs(lab: L
         await crew.until(lambda: crew.endings() == [Ending.NODE_FAILED], "a node that is set down is told")
         await crew.until(lambda: keeper.status().pending == 1, "its pilot is replaced")
         assert len(lab.queued()) <= 3
-        # Its slurmd answers, so Slurm may have taken it back by itself.
+        # Its slurmd answers, so Slurm may have restored it by itself.
         lab.run("scontrol", "update", f"NodeName={lab.nodes[0]}", "State=RESUME", check=False)
         await crew.until_running(3)
 
@@ -51,7 +51,7 @@ def test_holds_drains_and_downs_are_told_and_never_make_for_too_many_jobs(lab: L
 
 @pytest.mark.parametrize("lab", [THREE], indirect=True)
 def test_a_suspended_pilot_is_replaced_and_the_replacement_goes_when_it_is_back(lab: Lab, tmp_path: Path) -> None:
-    """Slurm gives away the node of a suspended job: the replacement may run by the time that the pilot is back."""
+    """Slurm gives a suspended job's node away: the replacement may be running by the time the pilot is back."""
     crew = Crew(tmp_path, POLITE, SITE)
 
     def partition(state: str) -> None:
@@ -88,7 +88,7 @@ def test_a_suspended_pilot_is_replaced_and_the_replacement_goes_when_it_is_back(
 def test_a_squeue_that_is_slow_fails_or_lies_never_makes_for_too_many_jobs(
     lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A stand-in for squeue comes first on the PATH: what it says is what the test says."""
+    """A stand-in for squeue comes first on the PATH: it answers as the test says."""
     folder = tmp_path / "bin"
     folder.mkdir()
     squeue = folder / "squeue"
@@ -115,7 +115,7 @@ def test_a_squeue_that_is_slow_fails_or_lies_never_makes_for_too_many_jobs(
             assert set(lab.run(real, "-h", "-o", "%A").split()) == there
             await asyncio.sleep(0.2)
         assert "but their agents still answer" in keeper.status().trouble
-        keeper.want(4, present=there)  # the new ones are pending, and are said to be gone again and again
+        keeper.want(4, present=there)  # the new ones are pending, and are reported gone again and again
         until_s = time.monotonic() + 15
         while time.monotonic() < until_s:
             assert len(lab.run(real, "-h", "-o", "%A").split()) <= 2 * 4 + 2

@@ -1,4 +1,4 @@
-"""Real pilots in a real preemptable queue, real training, and whatever can befall them."""
+"""Real pilots in a real preemptable queue, real training, and real faults."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NO_SIGNAL = LabConfig(user_signal=False)
 
 
 def lost_nothing(pool: SlurmPool, *names: str) -> None:
-    """No step that a rank had done had to be done again."""
+    """No step completed by a rank was repeated."""
     for name in names:
         trainer = pool.trainer(name)
         assert trainer.lost_steps == 0, trainer
@@ -63,7 +63,7 @@ def test_a_preemption_by_sigterm_only(lab: Lab, pool: SlurmPool) -> None:
 
 @pytest.mark.parametrize("lab", [NO_SIGNAL], indirect=True)
 def test_a_preemption_that_only_the_poll_shows(lab: Lab, pool: SlurmPool) -> None:
-    """Without a step and without a signal, the job itself hears nothing before its grace is over."""
+    """Without a step and without a signal, the job itself is not notified before its grace period is over."""
     pool.up_on(3, notice_signal=None, launcher="simple")
     name = pool.submit_elastic(3, EPOCHS)
     pool.trains(name, 3)
@@ -164,7 +164,7 @@ def test_a_batch_script_of_ones_own_joins_the_pool(lab: Lab, pool: SlurmPool) ->
 
 @pytest.mark.parametrize("lab", [LabConfig(proctrack="pgid")], indirect=True)
 def test_nothing_is_left_of_a_script_that_starts_a_session_of_its_own(lab: Lab, pool: SlurmPool) -> None:
-    """With ``proctrack/pgid`` Slurm does not find such a process: the agent's guardian has to."""
+    """With ``proctrack/pgid`` Slurm does not find such a process, so the agent's guardian has to."""
     escape = pool.folder / "escape.py"
     started = "subprocess.Popen(['sleep', '987654'], start_new_session=True)"
     escape.write_text(f"import subprocess\n{started}\n" + TRAIN.read_text())
@@ -179,7 +179,7 @@ def test_nothing_is_left_of_a_script_that_starts_a_session_of_its_own(lab: Lab, 
 
 
 def sleepers(lab: Lab) -> list[int]:
-    """What :func:`escape` started."""
+    """The process that :func:`escape` started."""
     found = []
     for process in lab.job_processes():
         with suppress(psutil.NoSuchProcess):  # a zombie by now, or gone
@@ -212,8 +212,8 @@ def leaves_soon(node: NodeStatus) -> bool:
 
 @pytest.mark.parametrize("lab", [LabConfig(nodes=3)], indirect=True)
 def test_a_planned_job_takes_a_node_that_no_rescale_was_spent_on(lab: Lab, pool: SlurmPool) -> None:
-    """Slurm has planned a job on one pilot's node, once another job ends: a trainer to which a rescale is dear starts
-    without that node, and is not disturbed when the planned job comes."""
+    """Slurm plans a job on one pilot's node after another job ends: a trainer with expensive rescales starts without
+    that node, and is not disturbed when the planned job starts."""
     _, planned, busy = lab.nodes
     blocks = lab.sbatch("-p", "high", "-w", busy, "-t", "1", "--wrap", "sleep 600")
     pool.up_on(2)

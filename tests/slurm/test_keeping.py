@@ -80,7 +80,7 @@ def test_a_job_that_fails_is_not_replaced_at_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize("lab", [LabConfig(node_timeout_s=300)], indirect=True)
 @pytest.mark.parametrize(("lease_s", "asked_first"), [(600, False), (6, True)], ids=["Slurm is first", "we are first"])
 def test_a_dead_node_is_told_whoever_finds_it_first(lease_s: int, asked_first: bool, lab: Lab, tmp_path: Path) -> None:
-    """When the lease of its agent is over we cancel the job, and Slurm never says that its node failed."""
+    """When its agent's lease is over we cancel the job, and Slurm never reports that its node failed."""
     crew = Crew(tmp_path, POLITE, SITE.replace(orphan_s=lease_s, silent_s=5))
     dead_node = lab.nodes[0]
 
@@ -133,7 +133,7 @@ def test_a_pilot_that_fits_before_a_planned_job_starts_at_once_and_a_long_one_do
         await crew.until(lambda: keeper.status().planned_nodes == 1 and keeper.status().pending == 1, "it waits")
         (job,) = keeper.book.jobs
         await crew.until(lambda: "Reason=None" not in lab.run("scontrol", "show", "job", job), "Slurm says why")
-        await asyncio.sleep(8)  # a backfill cycle or more: it must not start
+        await asyncio.sleep(8)  # at least one backfill cycle: it must not start
         assert keeper.status().pending == 1
 
     async def short_one(keeper: Keeper) -> None:
@@ -186,7 +186,7 @@ def test_a_controller_that_does_not_answer_changes_nothing_and_is_reported(
         await crew.until(lambda: keeper.status().trouble.startswith(trouble), "the trouble is told")
         keeper.want(4)
         silent = len(crew.events)
-        await asyncio.sleep(3 * SITE.poll_s)  # longer than two polls: nothing must come of it
+        await asyncio.sleep(3 * SITE.poll_s)  # longer than two polls: it must have no effect
         assert (keeper.status().running, keeper.status().pending, crew.endings()) == (2, 0, [])
         start(lab)
         await crew.until(lambda: Troubled("") in crew.events[silent:], "the end of the trouble is told")

@@ -1,4 +1,4 @@
-"""``make soak [HOURS=2] [SEED=1]``: hours of a real pool under a thin storm, and whether anything grows meanwhile."""
+"""``make soak [HOURS=2] [SEED=1]``: hours of a real pool in a mild storm, and whether anything grows meanwhile."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.soak.trends import trends
 
 
 def main() -> int:
-    """Exit status 1 where something grows, does not hold, or is left behind."""
+    """Exit status 1 if something grows, an invariant is violated, or something is left behind."""
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--hours", type=float, default=2.0)

@@ -1,4 +1,4 @@
-"""What a soak shows: a table with the medians of each hour, and a plot of all that was sampled."""
+"""The report of a soak: a table with the medians of each hour, and a plot of all samples."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def table(found: list[Trend]) -> str:
 
 
 def plot(samples: list[Sample], path: Path) -> None:
-    """A row for each role, a line for each process; the last rows are the pool's."""
+    """A row per role, a line per process; the last rows are the pool's."""
     roles = list(dict.fromkeys(sample.who for sample in samples if sample.who != POOL))
     of_pool = list(dict.fromkeys(sample.quantity for sample in samples if sample.who == POOL))
     panels = [(who, quantity) for who in roles for quantity in _PER_PROCESS] + [(POOL, name) for name in of_pool]

@@ -1,4 +1,4 @@
-"""Hours of a pool under a thin storm: one trainer lasts all along, others come, finish and are followed by the next."""
+"""Hours of a pool in a mild storm: one trainer lasts throughout, others come, finish and are followed by the next."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GUST_EVERY_S = 120.0
 _LOOK_EVERY_S = 15.0
 STEP_S = 0.1
 EPOCHS = 300
-"""Of a trainer that others follow: about a quarter of an hour, with what befalls it."""
+"""For a trainer that others follow: about a quarter of an hour, faults included."""
 
 CALM_LIMIT_S = 2400.0
 
@@ -26,14 +26,14 @@ _FOR_EVER = 10**6
 
 @dataclass
 class Soak:
-    """What became of it: the samples, and what did not hold, in words."""
+    """The outcome: the samples, and the violations in words."""
 
     samples: list[Sample] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
 
 
 def soak(pool: Pool, seed: int, seconds: float, folder: Path, say: Say, *, root: bool) -> Soak:
-    """Run for ``seconds``; the samples are in ``folder``/samples.csv as they are taken."""
+    """Run for ``seconds``; the samples are appended to ``folder``/samples.csv as they are taken."""
     made = Soak()
     expected = reference(pool, EPOCHS)
     with place(pool, lan=root) as here:
@@ -53,7 +53,7 @@ def soak(pool: Pool, seed: int, seconds: float, folder: Path, say: Say, *, root:
 
 
 class _Waves:
-    """The trainers: when one has finished, the next like it is submitted."""
+    """The trainers: when one has finished, the next one like it is submitted."""
 
     def __init__(self, pool: Pool, say: Say) -> None:
         self._pool, self._say, self.all = pool, say, list[str]()
@@ -61,7 +61,7 @@ class _Waves:
         self.running = {kind: self._next(kind) for kind in _FOLLOWED}
 
     def follow(self, finished: set[str]) -> None:
-        """Submit the next of those that have finished."""
+        """Submit successors of those that have finished."""
         for kind, trainer in self.running.items():
             if trainer in finished:
                 self.running[kind] = self._next(kind)

@@ -1,4 +1,4 @@
-"""What a pool takes of its machine, sampled all along: a row per process and quantity, appended to a CSV file."""
+"""A pool's use of its machine, sampled throughout: a row per process and quantity, appended to a CSV file."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ROLES["pilot.service.sampler_child"] = "sampler"
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """``value`` of ``quantity`` of the process ``pid`` in the role ``who``, or of the pool as a whole (pid 0)."""
+    """The ``value`` of ``quantity`` for the process ``pid`` in the role ``who``, or for the whole pool (pid 0)."""
 
     at_s: float
     who: str
@@ -36,7 +36,7 @@ class Sample:
 
 
 class Sampler:
-    """Samples ``pool`` in a thread of its own. ``lasting``: the trainer that is there all along."""
+    """Samples ``pool`` in a thread of its own. ``lasting``: the trainer that lasts throughout."""
 
     def __init__(self, pool: Pool, lasting: str, path: Path) -> None:
         self.path, self._pool = path, pool
@@ -72,9 +72,9 @@ class Sampler:
         yield "other files", len(rest) - len(journal) - len(trainers)
         yield "other files MiB", (sum(rest) - sum(journal) - sum(trainers)) / _MIB
         lasting, logs = _files(self._lasting, "*"), _files(self._lasting, "logs")
-        yield "lasting trainer's files", len(lasting) - len(logs)  # of its logs the newest 200 pilots' are kept
+        yield "lasting trainer's files", len(lasting) - len(logs)  # logs are kept only for the newest 200 pilots
         yield "lasting trainer's MiB", sum(lasting) / _MIB
-        # Those that were ours once and are still there, whoever has them mapped by now.
+        # Segments that were once ours and still exist, whichever process has them mapped now.
         self._segments |= {name for process in processes for name in proc.segments(process.pid)}
         segments = {name: size for name in self._segments if (size := _size(proc.SHARED_MEMORY / name)) is not None}
         yield "segments in /dev/shm", len(segments)
@@ -112,7 +112,7 @@ def _of_process(process: psutil.Process, at_s: float) -> Iterator[tuple[Any, ...
 
 
 def _role(process: psutil.Process) -> str:
-    """What it is in the pool; empty for a command that somebody typed."""
+    """Its role in the pool; empty for a command that somebody typed."""
     if is_worker(process):
         return "worker"
     if process.name() == WARM:
@@ -137,7 +137,7 @@ def _descriptors(pid: int) -> dict[str, int]:
 
 
 def _files(folder: Path, pattern: str) -> list[int]:
-    """The sizes of the files of ``folder`` that match, or lie below a folder that does."""
+    """The sizes of the files in ``folder`` that match, or are below a folder that does."""
     paths = (path for top in folder.glob(pattern) for path in (top.rglob("*") if top.is_dir() else [top]))
     return [size for path in paths if not path.is_dir() and (size := _size(path)) is not None]
 

@@ -1,4 +1,4 @@
-"""The verdict of a soak: it finds a leak, also in processes that do not live long, and takes a warm-up for none."""
+"""The verdict of a soak: it finds a leak, even in short-lived processes, and does not mistake a warm-up for one."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -11,7 +11,7 @@ LIFE_S = 1500.0
 
 
 def of_agents(own_mib: Callable[[float, float], float], life_s: float = LIFE_S, who: str = "agent") -> Iterator[Sample]:
-    """Agents that live for 25 minutes each; ``own_mib``: of (time, age), to which some noise is added."""
+    """Agents that live for 25 minutes each; ``own_mib``: a function of (time, age), to which some noise is added."""
     dice = random.Random(1)
     for number in range(int(HOURS * 3600 / EVERY_S)):
         at_s = number * EVERY_S

@@ -1,4 +1,4 @@
-"""Whether what was sampled stays flat: the slope of each quantity, with its error, against a stated bound."""
+"""Whether samples stay flat: the slope of each quantity, with its error, against a stated bound."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import numpy as np
 from tests.soak.samples import Sample
 
 SETTLED_S = 600.0
-"""Of the pool: what grows in the first ten minutes may."""
+"""For the pool: growth in its first ten minutes is allowed."""
 
 SETTLED_AGE_S = 300.0
-"""Of a process in its role: it imports, warms up and takes its first steps meanwhile."""
+"""For a process in its role: until then it imports, warms up and takes its first steps."""
 
 SETTLED_WORKER_S = 1200.0
-"""A worker's memory settles over its first 2,000 checkpoints, of which it writes two a second."""
+"""A worker's memory settles over its first 2,000 checkpoints; it writes two a second."""
 
 _BLOCK_S = 300.0
-"""Samples of a process within this count as one, their median: neighbours are not independent."""
+"""A process's samples within this time count as one, their median: neighbouring ones are not independent."""
 
 _FEWEST_SAMPLES = 5
-"""Of a block: what a process needs for a moment, as when its script ends, does not count."""
+"""Of a block: brief peaks, as when a process's script ends, do not count."""
 
 _FEWEST_BLOCKS = 6
 
@@ -31,7 +31,7 @@ BOUNDS_PER_H = {
     "open files": 1.0,
     "sockets": 1.0,
     "threads": 0.5,
-    "journal MiB": 12.0,  # grows with what happens: three trainers report once a second, 600 bytes each
+    "journal MiB": 12.0,  # grows with activity: three trainers report once a second, 600 bytes each
     "other files": 4.0,
     "other files MiB": 1.0,  # coordinator.log
     "lasting trainer's files": 4.0,
@@ -40,7 +40,7 @@ BOUNDS_PER_H = {
     "segments MiB": 2.0,
     "processes per pilot": 0.5,
 }
-"""The most that a quantity may grow in an hour. What is not here (memory that is shared, too) is shown, not judged."""
+"""The most that a quantity may grow per hour. Quantities not listed (such as shared memory) are shown, not judged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Trend:
 
     @property
     def verdict(self) -> str:
-        """``grows`` where the slope is beyond the bound by more than two standard errors."""
+        """``grows`` if the slope exceeds the bound by more than two standard errors."""
         if self.bound is None:
             return ""
         if self.blocks < _FEWEST_BLOCKS:
@@ -69,7 +69,7 @@ class Trend:
 
 
 def trends(samples: list[Sample]) -> list[Trend]:
-    """The trend of each quantity of each role, in the order in which they were first sampled."""
+    """The trend of each quantity of each role, in the order of their first samples."""
     series = defaultdict[tuple[str, str], list[Sample]](list)
     for sample in samples:
         series[sample.who, sample.quantity].append(sample)
@@ -88,7 +88,7 @@ def _settled_age_s(who: str) -> float:
 
 
 def _slope(samples: list[Sample]) -> tuple[float, float, int]:
-    """Least squares with one slope for all processes of a role and a level of each process's own; per hour."""
+    """Least squares with one slope for all processes of a role and a separate level for each; per hour."""
     found, began_s = defaultdict[tuple[int, int], list[Sample]](list), dict[int, float]()
     for sample in samples:
         if sample.at_s >= max(SETTLED_S, began_s.setdefault(sample.pid, sample.at_s) + _settled_age_s(sample.who)):

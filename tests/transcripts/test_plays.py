@@ -1,8 +1,8 @@
-"""Long random dialogues with the core, of which only digests are kept: whatever it decides otherwise shows here first.
+"""Long random dialogues with the core, kept only as digests: any change in its decisions shows here first.
 
 Each line of ``plays.digests`` is one play: its seed, then a digest of each event, its answer and what people see after
-it. Transcripts and property tests say what is right; this says that something is different. Where that was meant,
-``PILOT_REWRITE=1 pytest tests/transcripts`` writes the digests anew.
+it. Transcripts and property tests say what is right; this says that something is different. If that is intended,
+``PILOT_REWRITE=1 pytest tests/transcripts`` rewrites the digests.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ NOTHING = RescaleCosts(1)
 FILE = Path(__file__).parent / "plays.digests"
 PLAYS, ACTS = 48, 160
 RARE = ("cancel", "finish", "lose", "raise", "die", "fail")
-"""What ends much: drawn less often, so that trainers live long enough for things to add up."""
+"""Destructive events, drawn less often so that trainers live long enough for effects to accumulate."""
 
 
 class Play(World):
-    """A world with richer trainers and reports than property tests need, whose every event is digested."""
+    """A world with more varied trainers and reports than property tests need, in which every event is digested."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -87,7 +87,7 @@ class Play(World):
         return commands
 
     def go(self) -> list[str]:
-        """The digests of a whole play: a pool and trainers, all that befalls them, and the calm afterwards."""
+        """The digests of a whole play: a pool and trainers, random events, and the calm afterwards."""
         self.join(self.rng.randint(2, 8))
         for _ in range(3):
             self._submit()
@@ -106,14 +106,14 @@ class Play(World):
         return self.digests
 
     def _drains(self) -> None:
-        """Before all is answered; nodes join that were on their way."""
+        """Before everything is answered, nodes join that were on their way."""
         self.send(DrainRequested())
         self.join(2)
         for _ in range(10):
             self.complete(self.rng.randrange(3), generous_plan, ok=self.rng.random() < 0.8)
 
     def _answer(self, command: Asynchronous, plan: Callable[[Problem], Plan], ok: bool) -> Event:
-        """As in any world, but for groups that went back to a checkpoint."""
+        """As in any world, except for groups that went back to a checkpoint."""
         answer = super()._answer(command, plan, ok)
         if isinstance(answer, GroupFormed) and self.rng.random() < 0.3:
             step = max(0, self.core.trainers[answer.trainer].step - self.rng.randrange(9))
@@ -125,7 +125,7 @@ class Play(World):
         return self.rng.choice(list(self.core.trainers))
 
     def _generation(self, trainer: TrainerId) -> Generation:
-        """The one that trains or forms, mostly."""
+        """Usually the group that trains or forms."""
         core = self.core.trainers[trainer]
         groups = [g.generation for g in (core.group, core.forming) if g is not None]
         return self.rng.choice(groups) if groups and self.rng.random() < 0.9 else Generation(self.rng.randrange(4))
@@ -154,7 +154,7 @@ class Play(World):
         self.send(Progress(trainer, generation, step, step // 20, 32 * step, samples_per_s=rate, rescale_s=cost))
 
     def _breaks(self) -> None:
-        """Noticed first by a member, by nobody, or by a node that has nothing to do with it."""
+        """Noticed first by a member, by nobody, or by an unrelated node."""
         forming = [t.id for t in self.core.trainers.values() if t.forming is not None]
         trainer = self.rng.choice(forming) if forming else self._trainer()
         core, generation = self.core.trainers[trainer], self._generation(trainer)
@@ -164,7 +164,7 @@ class Play(World):
         self.send(GroupBroken(trainer, generation, "a rank process died", first))
 
     def _dies_again(self) -> None:
-        """Members of a group die, one after the other, mostly on the same node, and nobody steps meanwhile."""
+        """Members of a group die one after the other, mostly on the same node, with no step in between."""
         trainer, same = self._trainer(), self.rng.random() < 0.6
         for _ in range(self.rng.randint(2, 4)):
             self.settle()
@@ -184,7 +184,7 @@ class Play(World):
             self.send(GroupBroken(trainer, group.generation, "a rank process died"))
 
     def _tells_twice(self) -> None:
-        """Nodes join that are here, leave that leave, and are lost that never were."""
+        """Stale pool events: nodes join that are here, leave that are leaving, and are lost that never existed."""
         here = tuple(self.rng.sample(self.nodes, min(2, len(self.nodes))))
         leaving = tuple(self.core.pool.leaving)[:1]
         self.send(PoolChanged(joined=here[:1], leaving=(*leaving, NodeId("elsewhere")), lost=(NodeId("elsewhere"),)))
@@ -200,7 +200,7 @@ class Play(World):
         self.send(GroupLookedAt(trainer, self._generation(trainer), found))
 
     def _stale(self) -> None:
-        """What comes too late, twice, or from a group that is no more."""
+        """Events that come too late, twice, or from a group that no longer exists."""
         trainer, node = self._trainer(), self.rng.choice([*self.nodes, NodeId("elsewhere")])
         generation = Generation(self.rng.randrange(4))
         late: list[Event] = [TrainerFinished(trainer, Generation(0), 9, 9), PlanFailed(PlanId(0), "too late")]
@@ -231,7 +231,7 @@ class Play(World):
         self.pass_time(self.rng.choice((10.0, 600.0, 1900.0, 90000.0)))
 
     def _starts_and_steps(self) -> None:
-        """What is pending is answered well, a few answers later by a group that resumed, and the trainers step."""
+        """Pending commands are answered with success, a few answers later by a resumed group, and the trainers step."""
         plan = self.rng.choice((generous_plan, lambda problem: random_plan(problem, self.rng), kept_plan))
         for _ in range(self.rng.randint(1, 12)):
             self.complete(self.rng.randrange(3), plan)
@@ -269,7 +269,7 @@ def _seen_of(trainer: Trainer) -> tuple[object, ...]:
 
 
 def told(thing: object) -> str:
-    """As ``repr``, without fields that have their default: one that is added changes no play that does not use it."""
+    """As ``repr`` without default fields: a new field then changes no play that does not use it."""
     if is_dataclass(thing):
         shown = [f"{f.name}={told(v)}" for f in fields(thing) if (v := getattr(thing, f.name)) != _default(f)]
         return f"{type(thing).__name__}({', '.join(shown)})"

@@ -1,8 +1,8 @@
-"""Dialogues with the core that a person can read: ``> event`` lines and the ``< command`` lines that answer them.
+"""Human-readable dialogues with the core: ``> event`` lines and the ``< command`` lines that answer them.
 
-A line ``@ 3600`` sets the clock (else a second passes with each line), ``site grace_s=0`` begins on another site.
+A line ``@ 3600`` sets the clock (otherwise each line takes a second), ``site grace_s=0`` starts on another site.
 
-``PILOT_REWRITE=1 pytest tests/transcripts`` writes the answers anew; then read the diff.
+``PILOT_REWRITE=1 pytest tests/transcripts`` rewrites the answers; then read the diff.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ FILES = sorted(Path(__file__).parent.glob("*.txt"))
 
 
 def parse(line: str, core: Coordinator) -> Event:
-    """One event from its line, for example ``formed cnn g2 at 17``."""
+    """Parse one event, for example ``formed cnn g2 at 17``."""
     word, *rest = line.split()
     match word, rest:
         case "pool", _:

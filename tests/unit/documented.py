@@ -1,4 +1,4 @@
-"""The code blocks of the documents."""
+"""The code blocks in the documents."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _BLOCK = re.compile(r"^( *)```(\S*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 
 
 class Block(NamedTuple):
-    """``number``: of the blocks in this language on this page, from 0."""
+    """``number``: among the page's blocks in this language, from 0."""
 
     page: str
     language: str
@@ -29,7 +29,7 @@ class Block(NamedTuple):
 
 
 def blocks(language: str) -> list[Block]:
-    """All of a language ("": none is given, which is what is typed at a shell)."""
+    """All blocks in a language ("": none is given, meaning shell input)."""
     found = []
     for page in PAGES:
         texts = [dedent(text) for _, kind, text in _BLOCK.findall(page.read_text()) if kind == language]
@@ -39,7 +39,9 @@ def blocks(language: str) -> list[Block]:
 
 
 def shell_lines() -> Iterator[tuple[str, str]]:
-    """(page, line) of each block with a line that begins with one of PROGRAMS; lines end where no backslash does."""
+    """(page, line) of each block with a line that starts with one of PROGRAMS; a trailing backslash continues a
+    line.
+    """
     for block in blocks(""):
         lines = block.text.replace("\\\n", " ").splitlines()
         if any(_program(line) in PROGRAMS for line in lines):
@@ -47,12 +49,12 @@ def shell_lines() -> Iterator[tuple[str, str]]:
 
 
 def begins_as_typed(line: str) -> bool:
-    """Whether a line of such a block begins with a program, or sets a variable."""
+    """Whether a line of such a block starts with a program, or sets a variable."""
     return _program(line) in PROGRAMS or re.match(r"(export )?[A-Z_]+=", line) is not None
 
 
 def module_options() -> Iterator[tuple[str, str, str]]:
-    """(page, module, option) of what follows ``python -m benchmarks.…``, in blocks and in sentences."""
+    """(page, module, option) for each ``python -m benchmarks.…``, in blocks and in text."""
     for page in PAGES:
         for module, words in _MODULE.findall(page.read_text()):
             yield from ((page.name, module, option) for option in re.findall(r"(?<!\S)--[a-z][\w-]*", words))
@@ -63,7 +65,7 @@ def _program(line: str) -> str:
 
 
 def pilot_commands() -> Iterator[tuple[str, list[str]]]:
-    """(page, words after ``pilot``) of each line that begins with it; of pipes and lists the first command."""
+    """(page, words after ``pilot``) for each line that starts with it; of pipes and lists, the first command."""
     for block in blocks(""):
         for line in block.text.replace("\\\n", " ").splitlines():
             if line.startswith("pilot "):

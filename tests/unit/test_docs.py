@@ -1,4 +1,4 @@
-"""What the documents name is there."""
+"""Everything that the documents name exists."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the documents tell to type can be typed, and their Python runs."""
+"""The commands in the documents can be typed, and their Python code runs."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ CONTEXTS: dict[tuple[str, int], tuple[str, dict[str, str]]] = {
     ("planners.md", 0): ("", {}),
     ("sites.md", 0): ("", {}),
 }
-"""(page, number) → what comes before the block, and what stands for its ellipses."""
+"""(page, number) → code to run before the block, and replacements for its ellipses."""
 
 RUN_ELSEWHERE = {
     ("elastic-script.md", 1): "tests/frameworks, where Lightning and transformers are installed",
@@ -91,7 +91,7 @@ RUN_ELSEWHERE = {
     ("checkpoint-format.md", 1): "tests/integration/test_checkpoint_readers.py, on a checkpoint",
     ("checkpoint-format.md", 2): "tests/integration/test_checkpoint_readers.py, on a checkpoint",
 }
-"""Blocks that need what is not here → which tests run such code. Here they are only compiled."""
+"""Blocks that need something unavailable here → the tests that run such code. Here they are only compiled."""
 
 
 @pytest.mark.parametrize(("page", "words"), [pytest.param(*one, id=" ".join(one[1])) for one in pilot_commands()])

@@ -1,4 +1,4 @@
-"""FLEET's extrapolation of rates, and its experiment, on cases that can be worked out by hand."""
+"""FLEET's extrapolation of rates, and its experiment, on cases small enough to work out by hand."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_what_is_profiled_of_the_paper_s_ensemble() -> None:
 
 
 def trainers(*works: tuple[float, float]) -> list[WorkloadRow]:
-    """(images a second on each GPU, images) of each."""
+    """(images a second on each GPU, images) for each."""
     rows = [row for row, _ in zip(fleet.ensemble(0, (1, 1)), works, strict=False)]
     return [
         replace(row, samples=images, spec=replace(row.spec, curve=Curve.proportional(rate)))

@@ -1,4 +1,4 @@
-"""Each exception to the rules of Ruff and mypy says why it is one."""
+"""Each exception to the rules of Ruff and mypy states its reason."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_exceptions_in_the_code() -> None:
 
 
 def test_ruffs_settings() -> None:
-    """A rule that is left out, everywhere or in some files, stands in a line of its own with its reason."""
+    """A disabled rule, global or per file, is on a line of its own with its reason."""
     settings = (ROOT / "pyproject.toml").read_text()
     _, _, left_out = settings.partition("ignore = [")
     lines = [line.strip() for line in left_out.splitlines() if RULE.search(line)]
@@ -49,7 +49,7 @@ def test_ruffs_settings() -> None:
 
 
 def test_mypys_settings() -> None:
-    """A section about some modules stands below its reason."""
+    """A section about some modules comes after its reason."""
     lines = (ROOT / "setup.cfg").read_text().splitlines()
     sections = [number for number, line in enumerate(lines) if line.startswith("[mypy-")]
     assert sections

@@ -1,4 +1,4 @@
-"""The benchmark that looks ahead on a trace: its table, and what its last rows leave out."""
+"""The look-ahead benchmark on a trace: its table, and what its last rows leave out."""
 
 from __future__ import annotations
 

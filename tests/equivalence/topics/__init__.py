@@ -1,1 +1,1 @@
-"""The rows, a file for each topic: its ``TOPIC`` is found by :mod:`tests.equivalence.table`."""
+"""The rows, one file per topic; :mod:`tests.equivalence.table` finds each ``TOPIC``."""

@@ -1,4 +1,4 @@
-"""What a script does to a model and its optimizer besides its steps. The tests have a file of their own."""
+"""What a script does to a model and its optimizer besides its steps. The tests are in a file of their own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``torch.compile``: by the backend that only traces, and by the one that writes C++."""
+"""``torch.compile``: with the backend that only traces, and with the one that emits C++."""
 
 from __future__ import annotations
 

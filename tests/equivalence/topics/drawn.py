@@ -21,7 +21,7 @@ from tests.equivalence.rows import BATCH, EPOCHS, SAMPLES, SEED, Ran, Row, Scrip
 
 
 class Langevin(torch.optim.SGD):
-    """Stochastic gradient Langevin dynamics: noise of the optimizer's own."""
+    """Stochastic gradient Langevin dynamics: the optimizer adds its own noise."""
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
@@ -43,7 +43,7 @@ def noisy(model: nn.Module) -> None:
 
 
 def decides_by_chance(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    """As stochastic depth does."""
+    """As in stochastic depth."""
     return square(model, x) if random.random() < 0.5 else square(model, -x)
 
 
@@ -60,7 +60,7 @@ def two() -> tuple[dict[str, nn.Module], dict[str, torch.optim.Optimizer]]:
 
 
 def on_noise(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    """As a generator's loss, on noise that is drawn for it."""
+    """Like a generator's loss, on freshly drawn noise."""
     return square(model, x + torch.randn_like(x))
 
 
@@ -89,7 +89,7 @@ def draws_twice_plainly(steps: Sequence[Step], _member: int) -> Tensors:
 
 
 def gradients(model: nn.Module, step: Step, part: Part, turn: int) -> Sums:
-    """A rank's, weighed."""
+    """A rank's loss, weighted."""
     sums: Sums = {}
     x = DATA[permutation(SEED, step.epoch, SAMPLES)[part.start : part.stop]]
     if turn:

@@ -1,4 +1,4 @@
-"""What forward changes: buffers and extra states, each rank's own. A step that is void has not changed them."""
+"""What forward changes: buffers and extra states, each rank's own. A void step leaves them unchanged."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def old_spectral() -> nn.Module:
 
 
 class Averages(nn.Module):
-    """An average of its weight, kept in a buffer by each forward."""
+    """Keeps an average of its weight in a buffer, updated by each forward."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class Counts(nn.Module):
 
 
 class Extra(nn.Module):
-    """It keeps what is no tensor."""
+    """Keeps state that is not a tensor."""
 
     def __init__(self) -> None:
         super().__init__()

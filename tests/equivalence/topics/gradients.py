@@ -45,7 +45,7 @@ def checkpointed_reentrant(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
 
 
 def steps_a_perturbation(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    """An optimizer of something that lives for one step only."""
+    """An optimizer of something that lives only for one step."""
     shift = torch.zeros_like(x, requires_grad=True)
     attack = torch.optim.SGD([shift], lr=0.1)
     (shift.grad,) = torch.autograd.grad(-model(x + shift).square().mean() * len(x), shift)
@@ -54,7 +54,7 @@ def steps_a_perturbation(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
 
 
 def set_by_hand(loss: torch.Tensor, model: nn.Module) -> None:
-    """In place of backward."""
+    """Instead of backward."""
     parameters = list(model.parameters())
     for p, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
         p.grad = gradient
@@ -82,7 +82,7 @@ def functional(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
 
 
 def per_sample(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    """By vmap."""
+    """With vmap."""
     return torch.func.vmap(lambda one: (model(one) - 0.5).square().mean())(x).mean()
 
 

@@ -1,4 +1,4 @@
-"""What public training scripts do beside the plain loop: with hooks, weights, modules, optimizers and schedulers."""
+"""What public training scripts do beyond the plain loop: with hooks, weights, modules, optimizers and schedulers."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ LR = torch.optim.lr_scheduler
 
 
 def keeps_half_the_rows(model: nn.Module) -> None:
-    """As of a mask of gradients, for layers that are trained in part."""
+    """Like a gradient mask, for layers that are trained in part."""
     mask = torch.tensor([1.0, 0.0, 1.0, 0.0, 1.0], dtype=torch.float64)[:, None]
     next(model.parameters()).register_hook(lambda gradient: gradient * mask.to(gradient.dtype))
 
 
 def changes_what_was_accumulated(model: nn.Module) -> None:
-    """As it is finished, in place."""
+    """In place, as soon as it is complete."""
 
     def halve(p: torch.Tensor) -> None:
         assert p.grad is not None
@@ -41,7 +41,7 @@ def scales_in_a_backward_hook(model: nn.Module) -> None:
 
 
 def keeps_activations(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    """As a probe of the middle of a model, with its gradient."""
+    """Like a probe in the middle of a model, with its gradient."""
     kept: list[torch.Tensor] = []
     handle = model[1].register_forward_hook(lambda _module, _inputs, output: kept.append(output))
     loss = square(model, x)
@@ -57,7 +57,7 @@ def packs_what_is_saved(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
 
 
 class Double(torch.autograd.Function):
-    """With a gradient of its own, that is not its function's."""
+    """With a custom gradient that is not its function's."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
@@ -104,7 +104,7 @@ def flattens(model: nn.Module) -> None:
 
 
 def computes_dead_weights() -> nn.Module:
-    """A weight that is a sum of two, of which the second is tied to another layer."""
+    """A weight that is the sum of two, the second of which is tied to another layer."""
     model = nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 3), nn.Linear(3, 1))
     model[2].weight = model[0].weight
     return model
@@ -124,7 +124,7 @@ def _rounded(_module: nn.Module, state: dict[str, Any], _prefix: str, _metadata:
 
 
 class Renames(nn.Sequential):
-    """Its file has other names, as of a checkpoint by DataParallel."""
+    """Its file has different names, as from a DataParallel checkpoint."""
 
     def __init__(self) -> None:
         super().__init__(*mlp())
@@ -133,7 +133,7 @@ class Renames(nn.Sequential):
 
 
 class Excludes(nn.Sequential):
-    """Its file has what is trained only, as of adapters."""
+    """Its file has only what is trained, as for adapters."""
 
     def __init__(self) -> None:
         super().__init__(*mlp())
@@ -167,13 +167,13 @@ def _stripped(_module: nn.Module, state: dict[str, Any], _prefix: str, *_: Any) 
 
 
 def logs_the_norm(session: pilot.train.Session, _stepped: bool) -> None:
-    """After each step, whatever came of it."""
+    """After each step, whether or not it was applied."""
     norms = [p.grad.norm() for p in session._training.model.parameters() if p.grad is not None]
     assert torch.stack(norms).norm().isfinite()
 
 
 def halves_large_sums(session: pilot.train.Session, model: nn.Module) -> None:
-    """Whether they are there or not."""
+    """Whether or not they exist."""
     session.sum()
     halves_large(model)
 
@@ -188,7 +188,7 @@ def halves_large(model: nn.Module) -> None:
 
 
 class Lookahead(torch.optim.Optimizer):
-    """Around another one, with slow weights of its own (Zhang et al. 2019)."""
+    """Wraps another one, with slow weights of its own (Zhang et al. 2019)."""
 
     def __init__(self, inner: torch.optim.Optimizer) -> None:
         self.inner = inner
@@ -209,7 +209,7 @@ class Lookahead(torch.optim.Optimizer):
 
 
 def with_a_pre_hook(parameters: Any) -> torch.optim.Optimizer:
-    """It centres gradients before each step."""
+    """Centres the gradients before each step."""
     optimizer = sgd(parameters)
 
     @torch.no_grad()
@@ -224,7 +224,7 @@ def with_a_pre_hook(parameters: Any) -> torch.optim.Optimizer:
 
 
 def with_state_hooks(parameters: Any) -> torch.optim.Optimizer:
-    """Its file has a field more."""
+    """Its file has an additional field."""
     optimizer = torch.optim.Adam(parameters, lr=0.01)
     optimizer.register_state_dict_post_hook(lambda _optimizer, state: state | {"format": 2})
     optimizer.register_load_state_dict_pre_hook(
@@ -248,13 +248,13 @@ def by_layer(parameters: Any) -> torch.optim.Optimizer:
 
 
 def with_gaps(samples: list[Any]) -> Any:
-    """As of a dataset that gives None for what it cannot read."""
+    """Like a dataset that returns None for unreadable samples."""
     kept = [x for (x,) in samples if x[0] < 0.5]
     return torch.stack(kept or [x for (x,) in samples])
 
 
 class Worded(torch.utils.data.Dataset[Any]):
-    """Of dicts with text, lists, nested dicts."""
+    """Dicts with text, lists, nested dicts."""
 
     def __init__(self, data: torch.Tensor) -> None:
         self.data = data
@@ -267,7 +267,7 @@ class Worded(torch.utils.data.Dataset[Any]):
 
 
 def observers() -> nn.Module:
-    """Quantization-aware: fake quantization by what was observed."""
+    """Quantization-aware training: fake quantization with observed ranges."""
     from torch.ao.quantization import FakeQuantize, MovingAverageMinMaxObserver
 
     return nn.Sequential(
@@ -279,7 +279,7 @@ def observers() -> nn.Module:
 
 
 class Codebook(nn.Module):
-    """A vector quantizer whose codes are moving averages of what was put into them, in buffers."""
+    """A vector quantizer whose codes are moving averages of its inputs, in buffers."""
 
     def __init__(self) -> None:
         super().__init__()

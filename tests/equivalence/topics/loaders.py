@@ -40,14 +40,14 @@ class Pairs(Named):
 
 
 class Arrays(Named):
-    """Samples of numpy."""
+    """Samples that are numpy arrays."""
 
     def __getitem__(self, index: int) -> Any:
         return (self.data[index].numpy(),)
 
 
 class AtOnce(Named):
-    """It gives many at once."""
+    """Gives many samples at once."""
 
     def __getitems__(self, indices: list[int]) -> Any:
         return [(self.data[index],) for index in indices]
@@ -57,7 +57,7 @@ class AtOnce(Named):
 
 
 class Augmented(Named):
-    """By all three generators."""
+    """Draws from all three generators."""
 
     def __getitem__(self, index: int) -> Any:
         noise = torch.rand(3, dtype=torch.float64) + np.random.rand() + random.random()
@@ -65,7 +65,7 @@ class Augmented(Named):
 
 
 class Growing(Named):
-    """What it gives depends on the epoch that the script tells it."""
+    """Its samples depend on the epoch that the script sets."""
 
     epoch = 0
 
@@ -74,7 +74,7 @@ class Growing(Named):
 
 
 class TwoParts(Named):
-    """A source that can begin anywhere, and has another order in each epoch."""
+    """A source that can start anywhere, with a different order in each epoch."""
 
     epoch = 0
 

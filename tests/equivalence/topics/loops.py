@@ -1,4 +1,4 @@
-"""How a script goes through its batches, and what a step of them counts. Their tests have files of their own."""
+"""How a script goes through its batches, and what counts as a step. The tests are in files of their own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Losses: the gradient is the ranks' mean, each weighted by its samples. What is no mean over samples differs."""
+"""Losses: the gradient is the ranks' mean, weighted by their samples. A loss that is no mean over samples differs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def sums(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
 
 
 def contrasts(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    """Each sample against the others of its batch."""
+    """Each sample against the others in its batch."""
     z = normalize(model(x), dim=1)
     return cross_entropy(z @ z.t(), torch.arange(len(x)))
 

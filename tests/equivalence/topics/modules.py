@@ -1,4 +1,4 @@
-"""Layers that keep something, that draw, that see the whole batch, or that compute their weights."""
+"""Layers that keep state, draw, see the whole batch, or compute their weights."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def noisy(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
 
 
 def routes(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    """A layer that only some samples take, as of an expert."""
+    """A layer that only some samples reach, like an expert."""
     taken = x[:, 0] > 0.5
     output = model[2](torch.tanh(model[0](x)))
     if taken.any():

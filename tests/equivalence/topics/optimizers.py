@@ -1,4 +1,4 @@
-"""All of ``torch.optim``, each as a plain loop would use it."""
+"""All of ``torch.optim``, each used as in a plain loop."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Own(torch.optim.Optimizer):
 
 
 class Counting(torch.optim.Optimizer):
-    """What it keeps is in attributes of its own."""
+    """Keeps its state in attributes of its own."""
 
     def __init__(self, parameters: Any) -> None:
         super().__init__(parameters, {"lr": 0.05})
@@ -81,7 +81,9 @@ class Counting(torch.optim.Optimizer):
 
 
 class Remembering(torch.optim.Optimizer):
-    """It has the last gradient itself (as MARS), the averages of all under one name (as MADGRAD), and sets its rate."""
+    """Keeps the last gradient itself (as MARS), the averages of all parameters under one name (as MADGRAD), and sets
+    its rate.
+    """
 
     def __init__(self, parameters: Any) -> None:
         super().__init__(parameters, {"lr": 0.05})
@@ -101,7 +103,7 @@ class Remembering(torch.optim.Optimizer):
 
 
 class Rotating(torch.optim.Optimizer):
-    """Along the eigenvectors of its gradients (as SOAP), which LAPACK gives in columns."""
+    """Works along the eigenvectors of its gradients (as SOAP), which LAPACK returns in column-major order."""
 
     def __init__(self, parameters: Any) -> None:
         super().__init__(parameters, {"lr": 0.05})
@@ -119,7 +121,7 @@ class Rotating(torch.optim.Optimizer):
 
 
 class Masters(torch.optim.Optimizer):
-    """float32 masters over bfloat16 parameters."""
+    """float32 master weights for bfloat16 parameters."""
 
     def __init__(self, parameters: Any) -> None:
         super().__init__(parameters, {"lr": 0.05})
@@ -134,7 +136,7 @@ class Masters(torch.optim.Optimizer):
 
 
 def with_a_hook(parameters: Any) -> torch.optim.Optimizer:
-    """It keeps the parameters small after each step."""
+    """Clamps the parameters after each step."""
     optimizer = OF.SGD(parameters, lr=0.05)
 
     def clamp(optimizer: torch.optim.Optimizer, _arguments: Any, _keywords: Any) -> None:

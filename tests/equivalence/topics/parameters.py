@@ -19,7 +19,7 @@ def channels_last() -> nn.Module:
 
 
 class WithEmpty(nn.Module):
-    """A parameter without elements, as of an adapter of rank 0."""
+    """A parameter without elements, as in an adapter of rank 0."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class WithEmpty(nn.Module):
 
 
 class WithUnused(nn.Module):
-    """One that is never used, and one that is used in some batches only."""
+    """One that is never used, and one that is used only in some batches."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class WithUnused(nn.Module):
 
 
 class Scaled(nn.Module):
-    """A parameter that is a single number, and one with gaps in memory."""
+    """A scalar parameter, and one that is not contiguous in memory."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -116,7 +116,7 @@ def was_meta() -> nn.Module:
 
 
 class Listed(nn.Module):
-    """A ParameterList and a ParameterDict, one of which is in both."""
+    """A ParameterList and a ParameterDict that share a parameter."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -128,7 +128,7 @@ class Listed(nn.Module):
 
 
 class Large(nn.Module):
-    """Gradients of several buckets."""
+    """Gradients that span several buckets."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -147,7 +147,7 @@ def low_rank() -> nn.Module:
 
 
 def shared_storage() -> nn.Module:
-    """Two parameters in one block of memory, as flattened by an LSTM's weights."""
+    """Two parameters in one block of memory, like an LSTM's flattened weights."""
     model = nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 3))
     block = torch.randn(2, 3, 3, dtype=torch.float64)
     model.to(torch.float64)

@@ -19,12 +19,12 @@ def under_autocast(model: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
 
 
 def scaler() -> torch.amp.GradScaler:
-    """Which grows, too."""
+    """Its scale grows, too."""
     return torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=3)
 
 
 def bad_at_first(model: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
-    """Not finite for one sample, so on one rank."""
+    """Not finite for one sample, hence on one rank."""
     loss = square(model, x)
     return loss * torch.inf if bool((x[:, 0] > 2.2).any()) else loss
 

@@ -14,7 +14,7 @@ from tests.equivalence.rows import Row, Script, Topic
 
 
 class Made:
-    """What a script has made before its loop."""
+    """What a script creates before its loop."""
 
     def __init__(self) -> None:
         self.model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2), nn.Linear(2, 1))

@@ -1,4 +1,4 @@
-"""Refused when the session is made."""
+"""Refused when the session is created."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ class Extra(nn.Linear):
         return {"log": open}
 
     def set_extra_state(self, _state: Any) -> None:
-        """Nothing."""
+        """Does nothing."""
 
 
 @_refused(

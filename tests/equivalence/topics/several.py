@@ -1,4 +1,6 @@
-"""Several models and optimizers, what is tracked, and what is trained. Their tests have files of their own."""
+"""Several models and optimizers, tracked objects, and changes of the trained set. The tests are in files of their
+own.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ from tests.equivalence.rows import Elsewhere, Row, Topic
 
 
 def elsewhere(module: str, scripts: dict[str, str], *, refused: dict[str, tuple[str, str]]) -> list[Row]:
-    """Rows with tests in ``module``: by script, the name; of what is refused, what to do instead, too."""
+    """Rows tested in ``module``: the name by script; for a refused one, also what to do instead."""
     return [
         *[Elsewhere(name=name, test=f"{module}:{script}") for script, name in scripts.items()],
         *[Elsewhere(name=name, test=f"{module}:{s}", instead=instead) for s, (name, instead) in refused.items()],

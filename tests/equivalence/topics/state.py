@@ -1,4 +1,4 @@
-"""``session.state`` of every kind: it comes to a newcomer with its types."""
+"""``session.state`` of every kind: a newcomer gets it with its types."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Colour(enum.Enum):
 
 
 def keeps(value: Value, session: pilot.train.Session, stepped: bool) -> None:
-    """The first step makes it; from then on it is as it was made, on whoever is there."""
+    """The first step creates it; from then on it stays the same, on every rank."""
     if not stepped:
         return
     state = session.state
@@ -38,7 +38,7 @@ def keeps(value: Value, session: pilot.train.Session, stepped: bool) -> None:
 
 
 def assert_same(one: Any, other: Any) -> None:
-    """To the type, and to the last bit."""
+    """With the same type, to the last bit."""
     assert type(one) is type(other)
     match one:
         case torch.Tensor():

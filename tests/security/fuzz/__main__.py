@@ -1,4 +1,4 @@
-"""``make fuzz``: all inputs of all targets, and a table of what became of them."""
+"""``make fuzz``: all inputs of all targets, and a table of their outcomes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands in this process, with what they said."""
+"""Runs commands in this process and captures their output."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.security.fuzz.target import Wrong, check_line
 
 
 def said_once(call: Callable[[], int], statuses: Collection[int]) -> int:
-    """The exit status of ``call``; :class:`Wrong` if it is another one, or an error is not one clear line."""
+    """The exit status of ``call``; :class:`Wrong` if it is an unexpected one, or an error is not one clear line."""
     out = io.TextIOWrapper(io.BytesIO(), "utf-8", "backslashreplace", write_through=True)  # as main() sets it
     err = io.TextIOWrapper(io.BytesIO(), "utf-8", "backslashreplace", write_through=True)
     with redirect_stdout(out), redirect_stderr(err):
@@ -28,7 +28,7 @@ def said_once(call: Callable[[], int], statuses: Collection[int]) -> int:
 
 
 def _log(said: str) -> str:
-    """The last line of the traceback that a bug left."""
+    """The last line of the traceback left by a bug."""
     if "traceback in " not in said:
         return ""
     lines = Path(said.rpartition("traceback in ")[2].strip()).read_text().splitlines()

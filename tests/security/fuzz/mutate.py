@@ -1,4 +1,4 @@
-"""Changes to things that are right."""
+"""Mutations of valid input."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NASTY: list[Any] = [
 
 
 def changed_bytes(rng: random.Random, data: bytes) -> bytes:
-    """``data`` with a few bytes flipped, cut, doubled or put in."""
+    """``data`` with a few bytes flipped, cut, duplicated or inserted."""
     piece = bytearray(data)
     for _ in range(rng.choice((1, 1, 1, 2, 4))):
         at = rng.randrange(len(piece) + 1)
@@ -43,7 +43,7 @@ def changed_bytes(rng: random.Random, data: bytes) -> bytes:
 
 
 def changed_value(rng: random.Random, value: Any) -> Any:
-    """A copy of plain data with something in it replaced, left out, doubled or added."""
+    """A copy of plain data with something in it replaced, left out, duplicated or added."""
     value = copy.deepcopy(value)
     for _ in range(rng.choice((1, 1, 1, 2))):
         box, key = rng.choice(list(_places(value)) or [([value], 0)])
@@ -70,14 +70,14 @@ def _places(value: Any) -> Any:
 
 
 def changed_json(rng: random.Random, text: bytes) -> bytes:
-    """The text of a JSON value, changed as a value or as bytes."""
+    """The text of a JSON value, mutated as a value or as bytes."""
     if rng.random() < 0.4:
         return changed_bytes(rng, text)
     return json.dumps(changed_value(rng, json.loads(text))).encode()
 
 
 def changed_lines(rng: random.Random, text: str, separators: str, nasty: Sequence[str]) -> str:
-    """A text of lines with a cell replaced, or a line left out, doubled or moved."""
+    """A text of lines with a cell replaced, or a line left out, duplicated or moved."""
     lines = text.splitlines(keepends=True)
     for _ in range(rng.choice((1, 1, 2, 3))):
         at = rng.randrange(len(lines))

@@ -1,4 +1,6 @@
-"""Tries inputs in a child process: what crashes, hangs or takes too much memory failed, and a new child goes on."""
+"""Tries inputs in a child process: one that crashes it, hangs it or takes too much memory has failed, and a new child
+goes on.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +24,14 @@ FAILED = "FAILED"
 
 @dataclass
 class Result:
-    """How often each outcome came; of each failure its input's number and what happened."""
+    """How often each outcome occurred; for each failure, its input's number and what happened."""
 
     counts: Counter[str] = field(default_factory=Counter)
     failures: list[tuple[int, str]] = field(default_factory=list)
 
 
 def evenly(target: Target, few: int) -> range:
-    """The numbers of ``few`` inputs out of all."""
+    """The numbers of ``few`` inputs, evenly spaced."""
     return range(0, target.inputs, max(1, target.inputs // few))
 
 
@@ -84,7 +86,7 @@ class _Child:
 
 
 def _serve(target: Target, seed: int, pipe: Connection, other: Connection, folder: Path) -> None:
-    other.close()  # else the parent's end would never seem closed
+    other.close()  # otherwise the parent's end would never appear closed
     _be_quiet(folder)
     place = target.prepare(folder)
     _limit(target.memory_bytes)
@@ -106,7 +108,7 @@ def _one(target: Target, place: Any, value: Any) -> tuple[str, str]:
 
 
 def _be_quiet(folder: Path) -> None:
-    """What libraries say goes to a file; the folder is where we are and all that we have."""
+    """Libraries' output goes to a file; the folder is the current directory and all that we have."""
     said = os.open(folder / "said", os.O_WRONLY | os.O_CREAT)
     os.dup2(said, 1)
     os.dup2(said, 2)
@@ -115,7 +117,7 @@ def _be_quiet(folder: Path) -> None:
 
 
 def _limit(memory_bytes: int) -> None:
-    """So much address space beyond what the libraries took already."""
+    """This much address space beyond what the libraries already use."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     most = pages * resource.getpagesize() + memory_bytes
     resource.setrlimit(resource.RLIMIT_AS, (most, most))

@@ -1,4 +1,4 @@
-"""What a target of the fuzzer is, and what counts as a refusal."""
+"""What a fuzzing target is, and what counts as a refusal."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from pilot.core.errors import PilotError
 ACCEPTED = "accepted"
 REFUSED = "refused"
 LONGEST_LINE = 2000
-"""A refusal that is longer than this buries what it says."""
+"""A refusal longer than this buries its message."""
 
 
 class Wrong(AssertionError):
-    """The input was taken or answered as it must not be; the message says how."""
+    """The input was wrongly accepted or answered; the message says how."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +27,8 @@ class Target:
     Parameters
     ----------
     inputs : how many ``make fuzz`` tries; ``few`` of them, evenly spaced, are tried by ``make test``
-    make : one input from a random stream and its number
-    prepare : called once in a child with a folder of its own; what it gives goes to ``attempt``
+    make : generates one input from a random stream and its number
+    prepare : called once per child, with its own folder; its result is passed to ``attempt``
     attempt : tries one input; its outcome in a word, or the :class:`~pilot.core.errors.PilotError` that refused it
     """
 
@@ -42,12 +42,12 @@ class Target:
     memory_bytes: int = 1 << 30
 
     def input(self, seed: int, number: int) -> Any:
-        """Input ``number``: the same whatever is tried beside it."""
+        """Input ``number``: the same whichever others are tried."""
         return self.make(random.Random(f"{self.name}:{seed}:{number}"), number)
 
 
 def outcome(attempt: Callable[[], str]) -> str:
-    """What ``attempt`` came to; :class:`Wrong` if it refused in other than one clear line."""
+    """The outcome of ``attempt``; :class:`Wrong` if it refused with anything but one clear line."""
     try:
         return attempt()
     except PilotError as error:
@@ -56,6 +56,6 @@ def outcome(attempt: Callable[[], str]) -> str:
 
 
 def check_line(text: str) -> None:
-    """One line that can be shown: no line breaks, no control characters, not endless."""
+    """One displayable line: no line breaks, no control characters, of limited length."""
     if not text or len(text) > LONGEST_LINE or not text.isprintable():
         raise Wrong(f"not one line that can be shown: {text[:200]!r} ({len(text)} characters)")

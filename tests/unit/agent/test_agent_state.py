@@ -1,4 +1,4 @@
-"""The agent's state machine: what follows from each order, word and end of a process."""
+"""The agent's state machine: what follows from each order, worker message and end of a process."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ ORDER = wire.StartWorker("t1", "train.py", "", [], "/", "python", {}, "/run/t1",
 
 
 class Machine:
-    """An agent's state with a clock that the test moves. Notes are left out of what it returns."""
+    """An agent's state with a clock set by the test. Notes are removed from its results."""
 
     def __init__(self, state: AgentState | None = None) -> None:
         self.state = state or AgentState()
@@ -253,7 +253,7 @@ LOOK = wire.LookAtGroup("t1", 1, True)
 
 @pytest.fixture
 def looked_at(training: Machine) -> Machine:
-    """t1 is being looked at."""
+    """t1 is being examined."""
     assert training.order(LOOK) == [Tell("t1", LOOK), Watch("t1")]
     return training
 

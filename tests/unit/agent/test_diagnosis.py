@@ -1,4 +1,4 @@
-"""What the end of a process means."""
+"""The meaning of a process's end."""
 
 from __future__ import annotations
 

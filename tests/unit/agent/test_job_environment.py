@@ -1,4 +1,4 @@
-"""What a pilot knows of itself."""
+"""What a pilot knows about itself."""
 
 from __future__ import annotations
 

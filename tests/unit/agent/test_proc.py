@@ -1,4 +1,4 @@
-"""Looks into /proc at real processes."""
+"""Inspecting real processes through /proc."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pilot.io import proc
 
 
 def sleeps(environment: dict[str, str]) -> subprocess.Popen[bytes]:
-    """A process that can be seen in /proc: an exec that has succeeded shows its environment a moment later."""
+    """A process visible in /proc: after a successful exec, its environment appears a moment later."""
     process = subprocess.Popen(["sleep", "600"], env=environment)
     deadline = time.monotonic() + 10.0
     while not Path(f"/proc/{process.pid}/environ").read_bytes():

@@ -1,4 +1,4 @@
-"""What a script prints, where its log cannot be written."""
+"""A script's output when its log cannot be written."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def log_to(descriptor: int, folder: Path) -> Log:
 
 def test_a_disk_that_is_full_or_fails_is_no_reason_to_lose_a_trainer(tmp_path: Path) -> None:
     controller, terminal = os.openpty()
-    os.close(controller)  # whoever writes to the terminal gets EIO now
+    os.close(controller)  # writing to the terminal now gives EIO
     for descriptor in (os.open("/dev/full", os.O_WRONLY), terminal):
         assert log_to(descriptor, tmp_path).write(b"a line\n") == 7
         os.close(descriptor)

@@ -1,4 +1,4 @@
-"""The seed of what a script draws before it makes its session."""
+"""The seed for what a script draws before it creates its session."""
 
 from __future__ import annotations
 

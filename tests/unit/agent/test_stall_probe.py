@@ -1,4 +1,4 @@
-"""A look at a worker tells one that is stuck from one that is slow."""
+"""Examining a worker tells a stuck one from a slow one."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def fall_asleep(process: subprocess.Popen[bytes]) -> None:
 
 
 def watched(process: subprocess.Popen[bytes]) -> Watched:
-    """A whole look at a real process; the waits between glances are for its processor time."""
+    """A full examination of a real process; the waits between samples measure its CPU time."""
     lookout = StallProbe()
     lookout.begin("t")
     for _ in range(GLANCES):

@@ -1,4 +1,4 @@
-"""A script runs as it was submitted, whatever has become of its files since."""
+"""A script runs as it was submitted, even if its files have changed since."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def write(folder: Path, files: dict[str, str]) -> None:
 
 
 def test_only_the_code_is_as_it_was_submitted(tmp_path: Path) -> None:
-    """``__file__``, data and what is new are where they are; an edited, renamed or deleted module does not matter."""
+    """``__file__``, data and new files are where they are; an edited, renamed or deleted module does not matter."""
     write(tmp_path, FILES)
     script, archive = tmp_path / "train.py", tmp_path / "code.zip"
     archive.write_bytes(collect(script, script.read_bytes()).packed())

@@ -1,4 +1,4 @@
-"""An agent that has lost its coordinator follows the connection file of its own pool, and of no other."""
+"""An agent that has lost its coordinator follows its own pool's connection file, and no other."""
 
 from __future__ import annotations
 

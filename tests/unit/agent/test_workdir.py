@@ -1,4 +1,4 @@
-"""An agent's private directory, and what becomes of those whose agents are gone."""
+"""An agent's private directory, and the clean-up of directories whose agents are gone."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def trained(width: int = 8) -> dict[str, Any]:
 
 
 def difference(a: Any, b: Any, path: str = "") -> str | None:
-    """Where two states differ, in type or in any bit; None if they are equal."""
+    """The path at which two states differ, in type or in any bit; None if they are equal."""
     if type(a) is not type(b):
         return f"{path}: {type(a)} and {type(b)}"
     if isinstance(a, dict):
@@ -69,7 +69,7 @@ def _same_leaf(a: Any, b: Any) -> bool:
     if isinstance(a, torch.Tensor):
         same_kind = a.dtype == b.dtype and a.shape == b.shape
         return same_kind and (not a.numel() or torch.equal(_bits(a), _bits(b)))
-    if isinstance(a, str | bytes):  # numpy's, too: as an array an empty one has bytes of its own
+    if isinstance(a, str | bytes):  # numpy's, too: as an array, an empty one has bytes of its own
         return bool(a == b)
     if isinstance(a, np.ndarray | np.generic):
         return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
@@ -85,7 +85,7 @@ def _bits(tensor: torch.Tensor) -> torch.Tensor:
 
 @st.composite
 def tensors(draw: st.DrawFn) -> torch.Tensor:
-    """Any element type; scalars, empty, transposed, sliced and expanded ones."""
+    """Any element type; scalars, and empty, transposed, sliced and expanded tensors."""
     dtype = draw(st.sampled_from(DTYPES))
     shape = draw(st.lists(st.integers(0, 3), max_size=3))
     count = math.prod(shape)
@@ -113,7 +113,7 @@ arrays = st.builds(
     _SHAPES,
     st.booleans(),
 )
-texts = st.text(max_size=5) | st.binary(max_size=5).map(os.fsdecode)  # which makes lone surrogates
+texts = st.text(max_size=5) | st.binary(max_size=5).map(os.fsdecode)  # which creates lone surrogates
 scalars = st.one_of(
     st.none(), st.booleans(), st.integers(), st.integers(2**62, 2**130), st.floats(), texts, st.binary(max_size=20)
 )
@@ -130,7 +130,7 @@ def _turned(array: np.ndarray[Any, Any], turned: bool) -> np.ndarray[Any, Any]:
 
 
 def _is_itself(value: Any) -> bool:
-    return bool(value == value)  # not so NaN: no set with it equals another
+    return bool(value == value)  # but not NaN: no set with it equals another
 
 
 def _containers(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
@@ -151,7 +151,7 @@ states = st.dictionaries(keys, st.recursive(leaves, _containers, max_leaves=12),
 
 
 def again(encoded: tree.Encoded) -> dict[str, Any]:
-    """The state that was taken apart, of the very leaves."""
+    """The decomposed state, rebuilt from the very same leaves."""
     found = {leaf.path: leaf for leaf in encoded.leaves}
     state: dict[str, Any] = tree.decode(
         encoded.tree,

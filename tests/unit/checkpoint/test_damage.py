@@ -1,4 +1,4 @@
-"""A damaged file is found out, whatever byte is wrong: it never becomes a wrong state."""
+"""Damage is detected, whichever byte is wrong: it never becomes a wrong state."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ QUICK = settings(max_examples=150, deadline=None, suppress_health_check=[HealthC
 
 @dataclass(frozen=True)
 class Pair:
-    """An older checkpoint, the newest one in one file or in three, and what both hold."""
+    """An older checkpoint, the newest one in one file or in three, and the contents of both."""
 
     directory: Path
     older: dict[str, Any]
@@ -35,7 +35,7 @@ class Pair:
         return loaded
 
     def check(self) -> bool:
-        """Whether the newest was taken; whichever was taken, it is right and the other's problem is said."""
+        """Whether the newest was used; whichever was, it is correct and the other's problem is reported."""
         loaded = self.load()
         newest_is_whole = loaded.step == 2
         assert difference(self.newest if newest_is_whole else self.older, loaded.state) is None
@@ -86,7 +86,7 @@ def test_a_flipped_byte_is_found_or_harmless(pair: Pair, fraction: float, number
 
 
 def test_every_byte_of_the_head(pair: Pair) -> None:
-    """HDF5's superblock and root group: where a wrong byte could hurt most."""
+    """HDF5's superblock and root group, where a wrong byte could hurt most."""
     for path, whole in zip(pair.files, pair.contents, strict=True):
         for position in range(96):
             with _flipped(path, position, whole[position], 0xFF):
@@ -115,7 +115,7 @@ def test_a_missing_file_is_found_and_said(pair: Pair) -> None:
 
 
 def test_a_hole_in_an_array_is_found(pair: Pair) -> None:
-    """What a crash of the node can leave of a file that was not synced: the right length, and zeros."""
+    """What a node crash can leave of an unsynced file: the right length, and zeros."""
     path, whole = pair.files[-1], pair.contents[-1]
     path.write_bytes(whole[: len(whole) // 2] + bytes(65536) + whole[len(whole) // 2 + 65536 :])
     try:

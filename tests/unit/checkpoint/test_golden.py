@@ -1,4 +1,4 @@
-"""A checkpoint that was written in format 1, with one value of every kind, loads as it was."""
+"""A checkpoint written in format 1, with one value of every kind, loads unchanged."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FILE = Path(__file__).parents[2] / "golden" / "checkpoint-format-1.h5"
 
 
 def state() -> dict[str, Any]:
-    """What the file holds."""
+    """The file's contents."""
     weight = torch.arange(6, dtype=torch.float32).reshape(2, 3)
     return {
         "model": OrderedDict({"embed.weight": weight, "head.weight": weight, "half": weight.bfloat16()}),

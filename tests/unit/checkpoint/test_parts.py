@@ -110,7 +110,7 @@ def test_a_part_is_not_taken_for_a_checkpoint(tmp_path: Path) -> None:
 
 def test_an_older_checkpoint_goes_with_its_parts_and_orphans_go_too(tmp_path: Path) -> None:
     _write(tmp_path, 1, 2, STATE)
-    store.write_part(tmp_path, 1, 2, 1, 2, STATE)  # its leader died before the index
+    store.write_part(tmp_path, 1, 2, 1, 2, STATE)  # its leader died before writing the index
     _write(tmp_path, 3, 3, STATE)
     store.write_part(tmp_path, 1, 5, 0, 2, STATE)  # is being written
     store.write(tmp_path, 1, 4, STATE, kept=2)

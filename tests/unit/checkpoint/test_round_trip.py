@@ -1,4 +1,4 @@
-"""What is written comes back with the same types and the same bits."""
+"""What is written is read back with the same types and the same bits."""
 
 from __future__ import annotations
 

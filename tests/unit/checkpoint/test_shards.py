@@ -1,4 +1,4 @@
-"""What the processes of a node hold in shards is saved as whole tensors, and read as anybody's rows of them."""
+"""What the processes of a node hold in shards is saved as whole tensors, and can be read in any rank's rows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ WHOLE = {
 
 
 def held(rank: int, size: int) -> Encoded:
-    """The state of process ``rank`` of ``size``, as the encoder makes it of DTensors; and a number that all hold."""
+    """The state of process ``rank`` of ``size``, as the encoder produces it from DTensors; and a number that all
+    hold.
+    """
     state = {"model": WHOLE, "optimizer": {"step": torch.tensor(4.0)}}
     encoded = tree.encode(state)
     return Encoded(encoded.tree, [shard(leaf, rank, size) for leaf in encoded.leaves], encoded.aliases)

@@ -1,4 +1,4 @@
-"""Snapshots: a copy that later changes of the state do not reach, in memory that is used again."""
+"""Snapshots: a copy unaffected by later changes of the state, in memory that is reused."""
 
 from __future__ import annotations
 

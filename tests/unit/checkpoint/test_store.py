@@ -1,4 +1,4 @@
-"""Which checkpoint is loaded, which stay, which are removed."""
+"""Which checkpoint is loaded, which are kept, which are removed."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def test_a_checkpoint_of_another_trainer_or_of_none_is_loaded_only_by_its_name(t
         if uid:
             trainer_folder.mark(folder.parent, uid)
         path = store.write(folder, generation, 1, STATE, 1, uid=uid).path
-        shutil.copy(path, tmp_path)  # as a user does who wants a new trainer to go on from it
+        shutil.copy(path, tmp_path)  # as a user does who wants a new trainer to continue from it
         with h5py.File(path) as file:
             assert file.attrs.get("trainer_uid", "") == uid
     skipped: dict[str, str] = {}

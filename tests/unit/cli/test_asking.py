@@ -1,4 +1,4 @@
-"""Which pool a command is about if it is not told."""
+"""Which pool a command uses if none is given."""
 
 from __future__ import annotations
 

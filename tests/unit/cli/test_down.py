@@ -1,4 +1,4 @@
-"""``pilot down`` does not say that nothing is left where something is."""
+"""``pilot down`` does not claim that nothing is left if something is."""
 
 from __future__ import annotations
 

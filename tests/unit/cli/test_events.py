@@ -58,7 +58,7 @@ def test_of_a_pool_that_is_down(writing: Writing, tmp_path: Path, capsys: pytest
 def test_followed_through_the_end_of_a_segment(
     writing: Writing, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each entry once, also those that are written while the coordinator goes down."""
+    """Each entry once, including those written while the coordinator goes down."""
     acts = [
         lambda: writing.put(PoolChanged(joined=(NodeId("n2"),))),
         lambda: (writing.put(PoolChanged(joined=(NodeId("n3"),))), writing.end_segment()),

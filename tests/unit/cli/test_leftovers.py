@@ -1,4 +1,4 @@
-"""What counts as left behind by a pool: what is ours, and not all that lies in the machine's shared memory."""
+"""What counts as left behind by a pool: only what is ours, not everything in the machine's shared memory."""
 
 from __future__ import annotations
 

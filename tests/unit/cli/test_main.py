@@ -59,7 +59,7 @@ def test_errors_are_one_line(
 ) -> None:
     monkeypatch.setattr(cli_main, "cli", raising(error))
     assert cli_main.run([]) == status
-    # click ends the line of the ^C with a line break of its own.
+    # click ends the line of the ^C with its own line break.
     assert capsys.readouterr().err.lstrip() == line
 
 

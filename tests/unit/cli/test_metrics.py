@@ -1,4 +1,4 @@
-"""``pilot metrics``: what a Prometheus server reads, and who may."""
+"""``pilot metrics``: what a Prometheus server reads, and who may read it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TIMEOUT_S = 30.0
 
 
 def samples(text: str) -> dict[tuple[str, tuple[str, ...]], float]:
-    """Value by name and labels, as Prometheus itself reads the text."""
+    """Value by name and labels, parsed by Prometheus's own client."""
     families = text_string_to_metric_families(text)
     return {(s.name, tuple(sorted(s.labels.values()))): s.value for family in families for s in family.samples}
 

@@ -1,4 +1,4 @@
-"""Options have one name and one unit everywhere, and each says what it does."""
+"""Options have one name and one unit everywhere, and each has a description."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DIFFERENT = {
     "--output": "a file, or a directory",
     "--profile": "in submit one of three, in replay several",
 }
-"""Options that take another kind of value in another command."""
+"""Options that take a different kind of value in another command."""
 
 
 def options(command: click.Command, path: str = "pilot") -> Iterator[tuple[str, click.Option, click.Context]]:

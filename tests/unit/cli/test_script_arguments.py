@@ -1,4 +1,4 @@
-"""Options after a script are the script's; whoever meant ours is told."""
+"""Options after a script are the script's; a user who meant ours is told."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ RUNS = msgspec.structs.replace(TRAINER, phase=Phase.RUNNING, reason="", samples_
 
 
 def lines(status: PoolStatus, width: int = 80, *, nodes: bool = False) -> list[str]:
-    """What ``pilot status`` prints at so many columns."""
+    """The output of ``pilot status`` at this many columns."""
     text = io.StringIO()
     show(Console(width=width, file=text), status_lines(status, width, nodes=nodes))
     return [line.rstrip() for line in text.getvalue().splitlines()]

@@ -1,4 +1,4 @@
-"""What ``pilot submit`` records of the script's start."""
+"""What ``pilot submit`` records about how the script is started."""
 
 from __future__ import annotations
 

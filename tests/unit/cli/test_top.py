@@ -79,7 +79,9 @@ def test_a_strip_shows_the_newest_columns() -> None:
 
 
 class Told:
-    """A pool that tells each of ``answers`` in turn, then the last one again; silent once a trainer was cancelled."""
+    """A pool that gives each of ``answers`` in turn, then repeats the last one; silent after a trainer was
+    cancelled.
+    """
 
     def __init__(self, first: PoolStatus, *others: PoolStatus) -> None:
         self._last = first

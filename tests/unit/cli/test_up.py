@@ -1,4 +1,4 @@
-"""What ``pilot up`` hands to the coordinator that it starts."""
+"""What ``pilot up`` passes to the coordinator that it starts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where gradients lie in the arena."""
+"""Where gradients are in the arena."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a rank process's environment says, and what MPICH calls its segment."""
+"""A rank process's environment, and MPICH's names for its segments."""
 
 from __future__ import annotations
 

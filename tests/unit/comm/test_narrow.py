@@ -1,4 +1,4 @@
-"""float32 as 16 bits: torch rounds the same way."""
+"""float32 as 16 bits: the same rounding as torch's."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from pilot.comm.pipeline import IN_FLIGHT, PIECE_BYTES, Pipeline, pieces
 
 
 class Transfer:
-    """Is over when told so."""
+    """Completes when told to."""
 
     def __init__(self) -> None:
         self.over = False
@@ -21,7 +21,7 @@ class Transfer:
 
 
 class Wire:
-    """Remembers what began, in order."""
+    """Records what was started, in order."""
 
     def __init__(self) -> None:
         self.begun: list[str] = []

@@ -20,7 +20,7 @@ DIALOGUE = [
     (b"cmd=put kvsname=space key=-allgather-1-0 value=0200A2817F[2]01[8]\n", b"cmd=put_result rc=0\n"),
     (b"cmd=barrier_in\n", b""),
 ]
-"""What rank 0 of three says in MPI_Init of MPICH 5.0.2."""
+"""What rank 0 of three sends in MPI_Init of MPICH 5.0.2."""
 
 
 def in_barrier() -> PmiServer:

@@ -21,7 +21,7 @@ from tests.unit.comm.twin import TwinFabric, World
 
 
 class Node:
-    """A node's rank processes as threads, and its training processes' ends of the channels."""
+    """A node's rank processes as threads, and the training processes' ends of the channels."""
 
     def __init__(self, rails: Sequence[TwinFabric], count: int) -> None:
         pairs, links = ([Channel.pair() for _ in range(size)] for size in (count, len(rails) - 1))
@@ -81,7 +81,7 @@ class Rank:
 
 @pytest.fixture(params=[(1, 1), (2, 1), (3, 1), (1, 2), (3, 2), (2, 3)], ids="{0[0]} per node, {0[1]} rails".format)
 def ranks(request: pytest.FixtureRequest) -> Iterator[list[Rank]]:
-    """Six ranks, so many per node."""
+    """Six ranks, this many per node."""
     count, rails = request.param
     nodes = zip(*(World(6 // count).ranks() for _ in range(rails)), strict=True)
     made = [rank for node in nodes for rank in Node(node, count).ranks]
@@ -148,7 +148,7 @@ def test_a_block_reaches_only_those_that_lack_it(ranks: list[Rank]) -> None:
     content = np.random.default_rng(0).integers(0, 256, 2 * PIECE_BYTES + 5, np.uint8)
     source = Arena.of_size(len(content))
     np.frombuffer(source.memory, np.uint8, len(content))[:] = content
-    takers = [0, 3]  # on another node, or on that of the root; nobody takes anything on the last one
+    takers = [0, 3]  # on another node, or on the root's; on the last one nobody takes anything
     for number, rank in enumerate(ranks):
         if number != 2:
             rank.channel.send(Spread(2, takers))

@@ -18,14 +18,14 @@ Deposits = dict[int, NDArray[Any]]
 
 @dataclass
 class Meeting:
-    """One collective operation: over when all have brought something."""
+    """One collective operation: complete when all have contributed."""
 
     deposits: Deposits = field(default_factory=dict)
     combined: threading.Event = field(default_factory=threading.Event)
 
 
 class World:
-    """What the ranks of a twin share."""
+    """State shared by the ranks of a twin."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -56,7 +56,7 @@ class _Pending:
 
 
 class TwinFabric:
-    """See :class:`~pilot.comm.fabric.Fabric`. An operation is over when the last rank starts it."""
+    """See :class:`~pilot.comm.fabric.Fabric`. An operation completes when the last rank starts it."""
 
     def __init__(self, world: World, members: tuple[int, ...], rank: int) -> None:
         self._world = world

@@ -1,4 +1,4 @@
-"""A batch of trainers is planned for as one (MalleTrain §3.2): what each plan and each worker costs is counted."""
+"""A batch of trainers is planned for as one (MalleTrain §3.2): this counts the cost of each plan and each worker."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def pool(nodes: int, most: int = 10, arrivals_s: float = ARRIVALS_S) -> World:
 
 
 def submit(world: World, count: int, every_s: float = 0.5) -> None:
-    """``count`` trainers one after the other; all else is answered meanwhile."""
+    """``count`` trainers one after the other; everything else is answered meanwhile."""
     first = len(world.core.trainers)
     for number in range(first, first + count):
         until_s = world.now_s + every_s

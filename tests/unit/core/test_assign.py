@@ -1,4 +1,4 @@
-"""Who is parked keeps the nodes that nobody else needs; who gets and gives nodes that end soon."""
+"""A parked trainer keeps the nodes that nobody else needs; who gets and gives back nodes that leave soon."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SOON, LATER, T_FWD_S = 50.0, 500.0, 120.0
 
 
 def pool_of(ends: dict[str, float]) -> Pool:
-    """A pool of the nodes of ``ends`` at time 0."""
+    """A pool of nodes with these ``ends`` at time 0."""
     pool = Pool()
     for node, at_s in ends.items():
         pool.join(NodeId(node))
@@ -27,7 +27,7 @@ def pool_of(ends: dict[str, float]) -> Pool:
 
 
 def trainer_of(pool: Pool, name: str, *nodes: str) -> Trainer:
-    """A trainer whose target is ``nodes``; no worker has started."""
+    """A trainer whose target is ``nodes``; no worker has started yet."""
     trainer = Trainer(spec := TrainerSpec(TrainerId(name), 1, 4), Measured(spec))
     trainer.target = [NodeId(node) for node in nodes]
     pool.owner |= dict.fromkeys(trainer.target, trainer.id)
@@ -51,7 +51,7 @@ def test_a_choosy_trainer_that_finds_a_free_node_takes_none_of_who_is_parked() -
 
 @pytest.mark.parametrize("soon", ["a", "b", "c"])
 def test_a_node_that_ends_soon_does_not_change_hands_and_goes_first_where_nobody_takes_it(soon: str) -> None:
-    """For a node that leaves within T, whoever gets it would pay a rescale up and one down."""
+    """For a node that leaves within T, any trainer that gets it would pay for one rescale up and one down."""
     ends = {node: SOON if node == soon else LATER for node in "abc"}
     pool = pool_of(ends)
     giver, taker = trainer_of(pool, "giver", *"abc"), trainer_of(pool, "taker")
@@ -68,13 +68,13 @@ def test_a_node_that_ends_soon_does_not_change_hands_and_goes_first_where_nobody
 @pytest.mark.parametrize(
     ("own", "got"),
     [
-        ("", [{"b", "c", "e"}, {"a", "d"}]),  # a group that fits whole, before a part of one and before single nodes
-        ("p", [{"p", "a", "d", "f"}, {"b", "c"}]),  # those that leave with its own, and then a group of one
+        ("", [{"b", "c", "e"}, {"a", "d"}]),  # a group that fits as a whole, before part of one and before single nodes
+        ("p", [{"p", "a", "d", "f"}, {"b", "c"}]),  # those that leave with its own nodes, and then a group of one
         ("q", [{"q", "b", "c", "e"}, {"a", "d"}]),
     ],
 )
 def test_who_grows_gets_nodes_that_leave_together(own: str, got: list[set[str]]) -> None:
-    """A trainer pays for a rescale each time that it loses nodes, however many."""
+    """A trainer pays for a rescale each time it loses nodes, however many."""
     ends = {"a": 600.0, "b": 700.0, "c": 700.0, "d": 600.0, "e": 700.0, "f": 500.0}
     pool = pool_of(ends | {node: at_s for node, at_s in {"p": 600.0, "q": 700.0}.items() if node == own})
     first, second = trainer_of(pool, "first", *own), trainer_of(pool, "second")

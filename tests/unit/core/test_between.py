@@ -1,4 +1,4 @@
-"""Between two decisions of a cadence."""
+"""Between two decisions at a cadence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is used of a budget, when something follows from it, and what."""
+"""How much of a budget is used, and when and how that has consequences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people do with trainers and pools: they hold, release, resume and remove, and a pool comes up again."""
+"""Manual interventions on trainers and pools: hold, release, resume, remove, and reopening a pool."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ A, B = TrainerId("a"), TrainerId("b")
 
 
 def two(config: CoordinatorConfig | None = None) -> World:
-    """Two trainers; the first one, on three nodes, leaves none to the other."""
+    """Two trainers; the first one, on three nodes, leaves none for the other."""
     world = World(config)
     world.join(3)
     for name in (A, B):
@@ -50,7 +50,7 @@ def two(config: CoordinatorConfig | None = None) -> World:
 
 
 def given(world: World, after: int) -> list[Command]:
-    """The commands that were given after so many events."""
+    """The commands given after this many events."""
     return [command for _, _, commands in world.history[after:] for command in commands]
 
 

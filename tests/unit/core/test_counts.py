@@ -1,4 +1,4 @@
-"""Preemptions and losses of a trainer are counted as what they were."""
+"""A trainer's preemptions and losses are counted as such."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an error of ours is to whoever gets it: one line, an exit status, and whether to try again."""
+"""What one of our errors gives its receiver: one line, an exit status, and whether to retry."""
 
 from __future__ import annotations
 

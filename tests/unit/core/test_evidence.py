@@ -1,4 +1,4 @@
-"""What failures and successes of one trainer say of nodes."""
+"""What failures and successes of one trainer say about nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``pilot explain`` says, word for word, in every case that there is."""
+"""The output of ``pilot explain``, word for word, in every case."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def on(nodes: int, worth: int, now: int, rest: str) -> str:
         (
             7,
             (candidate(B, 3, high=3), candidate(C, 2, low=1)),
-            {A: 2, B: 3, C: 2},  # the one that loses least gives it: c has one node less to lose
+            {A: 2, B: 3, C: 2},  # the one that loses least gives it up: c has one node less to lose
             [
                 on(1, 910, 1800, "and a node would be free"),
                 on(3, 2240, 1800, "but no node is free, and c would lose 890 by giving one up"),
@@ -76,7 +76,7 @@ def on(nodes: int, worth: int, now: int, rest: str) -> str:
         (
             6,
             (candidate(B, 2), candidate(C, 2)),
-            {A: 2, B: 2, C: 2},  # of equals the first
+            {A: 2, B: 2, C: 2},  # the first of equals
             [
                 on(1, 910, 1800, "and a node would be free"),
                 on(3, 2240, 1800, "but no node is free, and b would lose 890 by giving one up"),

@@ -1,4 +1,4 @@
-"""How far a trainer has to go: every way in which it is known, and those in which it is not."""
+"""How far a trainer has to go: every way in which it can be known, and those in which it cannot."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def test_what_is_no_length_is_not_known() -> None:
     [
         (Goal(4, None, 100), 1, 9, 150, 250),
         (Goal(4, None, 100), 0, 0, 0, 400),
-        (Goal(4, None, None), 2, 9, 200, 200),  # a stream: an epoch is as long as those before it
+        (Goal(4, None, None), 2, 9, 200, 200),  # a stream: an epoch is as long as the previous ones
         (Goal(4, None, None), 1, 9, 150, 450),
-        (Goal(4, None, 100), 4, 40, 430, 0),  # a rest that fills no step was done again
-        (Goal(4, 50, 100), 1, 10, 150, 600),  # iterations count where both are known
+        (Goal(4, None, 100), 4, 40, 430, 0),  # a remainder that fills no step was repeated
+        (Goal(4, 50, 100), 1, 10, 150, 600),  # iterations count if both are known
         (Goal(None, 50, None), 0, 1, 7, 343),
     ],
 )

@@ -1,4 +1,4 @@
-"""The proof that each sample was used once per epoch, and what it finds."""
+"""The proof that each sample was used once per epoch, and the violations that it finds."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_records_may_come_late_twice_and_growing() -> None:
 
 
 def test_a_past_told_anew_by_who_resumed_from_a_checkpoint_is_no_gap() -> None:
-    """Generation 2 lost all its nodes after step 12; generation 3 went on from the checkpoint at step 6."""
+    """Generation 2 lost all its nodes after step 12; generation 3 continued from the checkpoint at step 6."""
     made = ledger(row(2, 0, 0, 1, 0, 10), row(2, 0, 1, 12, 10, 120), row(2, 0, 0, 6, 0, 60), row(3, 0, 6, 10, 60, 100))
     assert made.lineage() == [row(2, 0, 0, 6, 0, 60), row(3, 0, 6, 10, 60, 100)]
     assert made.voided_steps() == 6
@@ -126,7 +126,7 @@ def test_the_last_step_of_an_epoch_may_be_smaller() -> None:
 
 @dataclass(frozen=True)
 class Run:
-    """What a trainer did: a row per step of each generation, where each began, and what an epoch has."""
+    """A trainer's history: a row per step of each generation, where each began, and the contents of an epoch."""
 
     rows: list[LedgerRange]
     began: dict[int, int]
@@ -138,7 +138,7 @@ class Run:
         return dict.fromkeys(range(self.epochs), self.size)
 
     def counts(self, record: LedgerRange) -> bool:
-        """Whether no later generation did this step again."""
+        """Whether no later generation repeated this step."""
         return all(record.step < step for number, step in self.began.items() if number > record.generation)
 
     def judge(self, reports: Sequence[LedgerRange]) -> Ledger:
@@ -150,7 +150,7 @@ class Run:
 
 @st.composite
 def runs(draw: st.DrawFn) -> Run:
-    """Batches change at every regroup, which goes back by some steps that are done again."""
+    """Batches change at every regroup, which goes back a few steps that are then repeated."""
     size, epochs = draw(st.integers(1, 60)), draw(st.integers(1, 3))
     rows: list[LedgerRange] = []
     state, history = (0, 0, 0), [(0, 0, 0)]
@@ -174,7 +174,7 @@ def runs(draw: st.DrawFn) -> Run:
 
 @st.composite
 def tellings(draw: st.DrawFn, run: Run) -> list[LedgerRange]:
-    """All of a run as it may be reported: in pieces cut anywhere, some told again cut elsewhere, in any order."""
+    """All of a run as it may be reported: in pieces cut anywhere, some repeated with different cuts, in any order."""
     tracks: dict[tuple[int, int], list[LedgerRange]] = {}
     for record in run.rows:
         tracks.setdefault((record.generation, record.epoch), []).append(record)

@@ -1,4 +1,4 @@
-"""The ledger's proof is one against the run's own identity."""
+"""The ledger's proof is checked against the run's own identity."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def ledger_of(rows: Rows, words: dict[str, str], *changes: AcceptedChange) -> Le
         ([(1, 0, 0, 12, 0, 96), (1, 1, 12, 24, 0, 96)], RUN, 2, "contiguous"),
         ([(1, 0, 0, 6, 0, 48), (2, 0, 6, 12, 48, 96)], RUN, 1, "contiguous"),
         (ONE_EPOCH, {}, 1, "!no group has reported what it trains on"),
-        # The ranks believed in a shorter dataset: 22 samples were never used.
+        # The ranks assumed a shorter dataset: 22 samples were never used.
         ([(1, 0, 0, 10, 0, 74)], RUN, 1, "!74 samples, and the script asked for a multiple of 8"),
         ([(1, 0, 0, 24, 0, 96)], RUN, 1, "!steps 0 to 23: 96 samples, and the script asked for a multiple of 8"),
         ([(1, 0, 0, 12, 0, 96)], RUN | {"global_batch_size": "10"}, 1, "!a multiple of 10"),

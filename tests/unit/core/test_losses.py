@@ -1,4 +1,4 @@
-"""How often trainers lose nodes: what a pool has seen of it, and how it fades."""
+"""How often trainers lose nodes: what a pool has seen, and how it fades."""
 
 from __future__ import annotations
 

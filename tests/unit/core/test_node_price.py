@@ -1,4 +1,4 @@
-"""A node costs a trainer what it is worth to the others, in units of its own rate on one node."""
+"""A node's price for a trainer is what it is worth to the others, in units of its own rate on one node."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CURVE = Curve.of([(1, 100.0), (2, 180.0), (4, 300.0), (8, 400.0)])
 
 
 def trainer_on(name: str, nodes: int, factor: float = 1.0) -> Trainer:
-    """A trainer that holds so many nodes and is ``factor`` times as fast as the curve above."""
+    """A trainer that holds this many nodes and is ``factor`` times as fast as the curve above."""
     spec = TrainerSpec(TrainerId(name), 1, 8, CURVE.scaled(factor), fixed_curve=True)
     trainer = Trainer(spec, Measured(spec))
     trainer.target = [NodeId(f"{name}{n}") for n in range(nodes)]

@@ -1,4 +1,4 @@
-"""Objectives: what a user's function may give, and what is said where it gives something else."""
+"""Objectives: what a user's function may return, and the errors if it returns something else."""
 
 from __future__ import annotations
 

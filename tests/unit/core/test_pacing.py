@@ -78,7 +78,7 @@ LEAVES = replace(NO_GRACE, write_s=20.0, end_in_s=100.0)
 
 
 def test_where_all_nodes_leave_at_a_known_time_the_last_checkpoint_is_whole_by_then() -> None:
-    """Its leader writes once so much time has passed since the last one as is left until writing must begin."""
+    """Its leader writes once as much time has passed since the last checkpoint as is left until writing must begin."""
     now_s, written_s = 0.0, -300.0
     while now_s < 100.0:
         due_s = written_s + replace(LEAVES, end_in_s=100.0 - now_s).interval_s
@@ -120,7 +120,7 @@ def test_more_losses_never_make_it_longer(its: Pace, more: int) -> None:
 
 
 def trains_on(*nodes: NodeId) -> Coordinator:
-    """A trainer on ``nodes`` since the time 0, without grace."""
+    """A trainer on ``nodes`` since time 0, without grace."""
     core = Coordinator(CoordinatorConfig(grace_s=0.0))
     events: list[Event] = [PoolChanged(joined=nodes), TrainerSubmitted(TrainerSpec(T, 1, 4))]
     events += [PlanReady(PlanId(2), Plan(PlanStatus.OPTIMAL, ((T, len(nodes)),), 0.0))]

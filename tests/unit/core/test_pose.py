@@ -1,4 +1,4 @@
-"""Who is in a problem, and with how many nodes at most."""
+"""Which trainers are in a problem, and with how many nodes at most."""
 
 from __future__ import annotations
 

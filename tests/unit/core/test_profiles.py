@@ -1,4 +1,4 @@
-"""Trainers without a known curve are profiled: few scale-ups, nobody below its minimum, and nothing hangs."""
+"""Trainers without a known curve are profiled: few scale-ups, none below its minimum, and nothing hangs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def submit(world: World, name: TrainerId, most: int = 16, profile: Profiling = P
 
 
 def train(world: World, seconds: int = 8) -> None:
-    """All groups train so long, and report their true rates every second."""
+    """All groups train this long, and report their true rates every second."""
     for _ in range(seconds):
         for trainer in list(world.core.trainers.values()):
             if trainer.group is not None and trainer.open:
@@ -37,7 +37,7 @@ def train(world: World, seconds: int = 8) -> None:
 
 
 def sizes(world: World, name: TrainerId) -> list[int]:
-    """Of its groups, one after the other."""
+    """The sizes of its groups, in order."""
     groups = [c for _, _, out in world.history for c in out if isinstance(c, FormGroup) and c.trainer == name]
     return [len(group.members) for group in groups]
 

@@ -1,4 +1,4 @@
-"""Who is on the roll, and who is forgotten."""
+"""Which pilots are on the roll, and which are forgotten."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run is in words: which changes of it can be accepted, and what the words tell of its samples."""
+"""A run's identity in words: which changes of it are acceptable, and what the words say about its samples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The node counts that are allowed to a trainer."""
+"""The node counts allowed for a trainer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which reports about steps that are known cannot be true, told after others or before them."""
+"""Which reports about known steps cannot be true, whether they come after others or before them."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def told(*rows: Row) -> StepRanges:
 @pytest.mark.parametrize(
     ("before", "last"),
     [
-        (((0, 4, 0, 35), (0, 3, 0, 30)), (0, 1, 0, 12)),  # its first steps: others go on from them
-        (((0, 1, 0, 10), (1, 2, 10, 20), (2, 3, 20, 30), (3, 4, 30, 40), (1, 4, 10, 40)), (0, 2, 0, 25)),  # told again
+        (((0, 4, 0, 35), (0, 3, 0, 30)), (0, 1, 0, 12)),  # its first steps: others continue from them
+        (((0, 1, 0, 10), (1, 2, 10, 20), (2, 3, 20, 30), (3, 4, 30, 40), (1, 4, 10, 40)), (0, 2, 0, 25)),  # repeated
         (((0, 2, 0, 20), (0, 1, 0, 10)), (0, 1, 0, 12)),  # one step is left
     ],
 )

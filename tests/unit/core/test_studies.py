@@ -1,4 +1,4 @@
-"""Studies in the core: who goes on, what a trial weighs, when a study stops."""
+"""Studies in the core: which trials continue, what a trial weighs, when a study stops."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ S = StudyId("s")
 
 
 def reached(values: list[float], rungs: tuple[int, ...] = (1, 3, 9), total: int = 100) -> Study:
-    """A study whose trials have come to the first rung with ``values``."""
+    """A study whose trials have reached the first rung with ``values``."""
     spec = replace(study(trials=total), rungs=rungs)
     trials = [Trial(n, asked=True, told=True, values=[value], reports=1) for n, value in enumerate(values)]
     return Study(spec, total, trials)

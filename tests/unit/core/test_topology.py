@@ -1,4 +1,4 @@
-"""Which nodes a trainer gets and gives back where it is known which ones are near each other."""
+"""Which nodes a trainer gets and gives back if it is known which ones are close to each other."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def nodes(text: str) -> list[NodeId]:
     [
         ("a01n05", "a01n01 a02n01 a02n02 b01n01", 2, "a01n01 a02n01"),  # its cabinet, then its row
         ("a01n05 b01n05", "a02n01 b01n01 b02n01", 1, "b01n01"),
-        ("b01n01 b02n01 a01n01", "a02n01 b03n01", 1, "b03n01"),  # the row in which it has more
+        ("b01n01 b02n01 a01n01", "a02n01 b03n01", 1, "b03n01"),  # the row in which it has more nodes
         ("", "a01n01 a01n02 a01n03 a02n01 a02n02", 2, "a02n01 a02n02"),  # the other cabinet stays whole
         ("", "a01n01 b01n01 b02n01", 2, "b01n01 b02n01"),  # no cabinet has enough, this row has
         ("", "a01n01 b01n01 b02n01", 3, "b01n01 b02n01 a01n01"),  # no row has enough
         ("", "", 3, ""),
-        ("login", "a01n01 login2 b01n01", 1, "a01n01"),  # a name that tells nothing is near nobody
+        ("login", "a01n01 login2 b01n01", 1, "a01n01"),  # a name without a location is near no other
     ],
 )
 def test_a_trainer_gets_the_nearest_nodes(own: str, free: str, count: int, expected: str) -> None:

@@ -1,4 +1,4 @@
-"""What a trainer says of where it stands."""
+"""A trainer's description of its state."""
 
 from __future__ import annotations
 

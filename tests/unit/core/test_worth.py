@@ -1,4 +1,4 @@
-"""Which counts are worth measuring: those that make the model sure where plans need it, if that pays."""
+"""Which counts are worth measuring: those that make the model certain where plans need it, if that pays."""
 
 from __future__ import annotations
 

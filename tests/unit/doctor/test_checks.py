@@ -1,4 +1,4 @@
-"""``pilot doctor`` says what is wrong, and says nothing is wrong where nothing is."""
+"""``pilot doctor`` reports what is wrong, and only that."""
 
 from __future__ import annotations
 

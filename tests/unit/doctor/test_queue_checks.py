@@ -1,4 +1,6 @@
-"""What ``pilot doctor`` makes of a scheduler's answers about a queue; PBS's are those of the lab of ``tests/pbs``."""
+"""What ``pilot doctor`` concludes from a scheduler's answers about a queue; PBS's are those of the lab of
+``tests/pbs``.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,7 @@ Sched default
 
 
 def seen(site: Site, run: Callable[[Sequence[str], float], str], grade: Grade) -> list[str]:
-    """The findings of a grade; each but the good ones says what to do."""
+    """The findings of a grade; each except the good ones says what to do."""
     found = list(queue_checks.scheduler(site, HERE, run))
     assert all(finding.remedy for finding in found if finding.grade is not Grade.OK)
     return [finding.seen for finding in found if finding.grade is grade]

@@ -1,4 +1,4 @@
-"""The connection file is private, whole, and its errors are one clear line."""
+"""The connection file is private and complete, and errors about it are one clear line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that are whole or not there, on whatever file system."""
+"""Files that are complete or absent, on any file system."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The journal comes back exactly, survives a cut-off last line, and refuses damage elsewhere."""
+"""The journal is read back exactly, survives a truncated last line, and refuses damage elsewhere."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def test_after_any_other_error_every_later_append_fails(tmp_path: Path) -> None:
 def test_what_is_not_synced_is_written_again_where_the_sync_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A network file system takes the bytes and says only then that there is no room: they are gone by then."""
+    """A network file system accepts the bytes and reports only later that there is no space: by then they are lost."""
     path = tmp_path / "journal.jsonl"
     write(path)
     writer = JournalWriter.resume(path, read(path))

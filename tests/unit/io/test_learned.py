@@ -1,4 +1,4 @@
-"""What trainers measured on a site is there for the pools that come later, whole or not at all."""
+"""What trainers measured on a site is there for later pools, complete or not at all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Patterns of hosts: which they name, and what is none."""
+"""Host patterns: which hosts they match, and what is invalid."""
 
 from __future__ import annotations
 

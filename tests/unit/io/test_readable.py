@@ -1,4 +1,4 @@
-"""Which descriptors have something to read, whatever their numbers."""
+"""Which descriptors are readable, whatever their numbers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FIRST_THAT_SELECT_REFUSES = 1024
 
 @pytest.fixture
 def high() -> Iterator[tuple[int, int]]:
-    """A pipe whose reading end has a number that ``select.select`` cannot take."""
+    """A pipe whose read end has a number too high for ``select.select``."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = FIRST_THAT_SELECT_REFUSES + 8
     if hard != resource.RLIM_INFINITY and hard < wanted:

@@ -41,7 +41,7 @@ while True:
     time.sleep(0.05)
     lock.beat()
 """
-"""An owner on another host, where flock holds on one host only."""
+"""An owner on another host, where flock only works within one host."""
 
 
 def test_it_is_private(tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def test_an_owner_whose_run_directory_was_moved_has_lost_it(tmp_path: Path) -> N
     rundir.create()
     lock = Lock(rundir)
     rundir.root.rename(tmp_path / "elsewhere")
-    lock.beat()  # a shared file system may not show it for a moment
+    lock.beat()  # a shared file system may take a moment to show it
     (tmp_path / "elsewhere").rename(rundir.root)
     lock.beat()
     shutil.rmtree(rundir.root)

@@ -12,7 +12,7 @@ from pilot.io.script_code import collect, unpack
 
 
 def project(folder: Path) -> Path:
-    """A script with a module, a package that imports another module, and what is none of its business."""
+    """A script with a module, a package that imports another module, and unrelated files."""
     files = {
         "tools/train.py": "import os, torch, model, pilot.train\nfrom parts import net\nfrom space.deep import thing\n",
         "tools/model.py": "def late():\n    import helper\n",

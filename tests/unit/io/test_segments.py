@@ -1,4 +1,4 @@
-"""A journal in segments: read as one, each checked against the next, and never lost between two."""
+"""A journal in segments: read as one, each checked against the next, and never lost in between."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_a_replay_compares_the_states_too(path: Path) -> None:
 
 @pytest.mark.parametrize("step", ["snapshot", "segment", "journal"])
 def test_a_crash_while_a_segment_ends_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
-    """The disk fails at each file in turn; the next writer goes on as if there had been no end."""
+    """The disk fails at each file in turn; the next writer continues as if the first had never stopped."""
     path = tmp_path / "journal.jsonl"
     writer, core = JournalWriter.create(path, HEADER), Coordinator()
     append(writer, core, EVENTS[:4])
@@ -170,7 +170,7 @@ def test_what_is_added_to_a_segment_is_read_alone(tmp_path: Path) -> None:
     last = read(path).last
     append(writer, core, EVENTS[2:4])
     with path.open("ab") as file:
-        file.write(b'{"seq": 5, "half')  # a line that is being written
+        file.write(b'{"seq": 5, "half')  # a line in the middle of being written
     more = read_more(path, last)
     assert more is not None
     assert [entry.seq for entry in more.entries] == [3, 4]

@@ -1,4 +1,4 @@
-"""A site is validated, and says what is wrong in an admin's words."""
+"""A site is validated, with errors in an admin's terms."""
 
 from __future__ import annotations
 

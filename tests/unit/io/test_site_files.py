@@ -1,4 +1,4 @@
-"""Site files are found by name or path, and a bad one is one clear line with file and line."""
+"""Site files are found by name or path, and a bad one gives one clear line with file and line."""
 
 from __future__ import annotations
 

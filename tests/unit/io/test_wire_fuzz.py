@@ -1,4 +1,4 @@
-"""The decoders take any bytes: they give one of our messages or a ``ProtocolError``."""
+"""The decoders accept any bytes: they return one of our messages or raise a ``ProtocolError``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batch scripts of one's own: what users hand to sbatch, qsub and bsub."""
+"""Users' own batch scripts, for sbatch, qsub and bsub."""
 
 from __future__ import annotations
 

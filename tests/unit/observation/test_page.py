@@ -1,4 +1,4 @@
-"""A pool's life in words and as a page; the page in a real browser."""
+"""A pool's history in words and as a page; the page in a real browser."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_a_long_course_keeps_its_shape_in_few_points() -> None:
 
 
 def test_rescales_say_what_paused_them() -> None:
-    """A planned change pauses for what its ranks measured; the first group paused nothing."""
+    """A planned change pauses for as long as its ranks measured; the first group paused nothing."""
     world, courses = lived_through(), Courses()
     for d in decisions(world):
         courses.note(d.now_s, d.event, d.commands)
@@ -140,7 +140,7 @@ def test_a_plan_is_told_against_what_was_held_when_it_was_asked_for_and_one_that
 
 
 class Balanced(HTMLParser):
-    """Raises where an element is closed that is not open."""
+    """Raises if an element is closed that is not open."""
 
     VOID = frozenset({"meta", "path", "use", "br", "image", "line", "rect"})
 

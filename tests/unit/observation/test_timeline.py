@@ -14,7 +14,7 @@ CNN = TrainerId("cnn")
 
 
 def lived_through() -> World:
-    """Two nodes train; one is given notice and goes, the other one is lost."""
+    """Two nodes train; one gets a notice and leaves, the other one is lost."""
     world = World()
     world.nodes = [NodeId("n1"), NodeId("n2")]
     world.send(PoolChanged(joined=tuple(world.nodes)))

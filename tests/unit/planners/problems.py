@@ -1,4 +1,4 @@
-"""Small problems, and what is true of them by trying out all counts."""
+"""Small problems, and their properties by trying all counts."""
 
 import itertools
 from collections.abc import Iterator, Sequence
@@ -39,7 +39,7 @@ def best_value(given: Problem) -> float:
 
 
 def best_plan(given: Problem) -> tuple[int, ...]:
-    """The optimal counts: ties to the fewest changes, then to the earliest trainers."""
+    """The optimal counts: ties go to the fewest changes, then to the earliest trainers."""
     optimum = best_value(given)
     scale = max(1.0, abs(optimum))
     ties = [counts for counts in every_plan(given) if optimum - value(given, counts) <= 1e-9 * scale]

@@ -1,4 +1,4 @@
-"""FLEET's Algorithm 1 by hand, and what holds of every flotilla."""
+"""FLEET's Algorithm 1 by hand, and the properties of every flotilla."""
 
 from __future__ import annotations
 
@@ -27,11 +27,12 @@ def bent(*per_s: float, low: int = 1) -> Candidate:
     [
         # b sets the pace of 100; a and c reach it on 2 and 4; the last node goes to the first of equals
         (8, [rate(50), rate(100), rate(25)], [3, 1, 4]),
-        # d comes nearest to 100 with 3 (99), then c with 2 (90); a, at 40 a node, is not near with the one that is left
+        # d comes closest to 100 with 3 (99), then c with 2 (90); a, at 40 per node, is far from it with the one that is
+        # left
         (7, [rate(40), rate(100), rate(45), rate(33)], [1, 1, 2, 3]),
-        # nobody but the fastest fits
+        # only the fastest fits
         (1, [rate(1), rate(3), rate(3)], [0, 1, 0]),
-        # all are alike: one node each, then one more for the first
+        # all are equal: one node each, then one more for the first
         (4, [rate(5), rate(5), rate(5)], [2, 1, 1]),
         # 2 nodes or more: it sets the pace of 120 by its smallest size; c gets what is left, and grows to its largest
         (9, [rate(30), bent(70, 120, 150, low=2), bent(60, 80, 90)], [4, 2, 3]),
@@ -69,7 +70,7 @@ def test_what_holds_of_every_flotilla(given_problem: Problem) -> None:
         assert any(counts[c.trainer] for c in able if c.value_at(sizes[c.trainer][0]) == pace)
     for c in able:
         count = counts[c.trainer]
-        assert count or sizes[c.trainer][0] > left  # who fits joins
+        assert count or sizes[c.trainer][0] > left  # those that fit join
         after = next((size for size in sizes[c.trainer] if size > count > 0), None)
         if after is not None and after - count <= left:
             assert c.value_at(after) <= c.value_at(count)  # no node is idle that would make a member faster

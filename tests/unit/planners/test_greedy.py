@@ -1,4 +1,4 @@
-"""Huawei's greedy allocator: Fig 4's two examples, and its four scenarios."""
+"""Huawei's greedy allocator: the two examples of Fig 4, and its four scenarios."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SIZES = (1, 2, 4, 8, 16)
 
 
 def shares(nodes: int, *jobs: tuple[str, int, float]) -> dict[str, int]:
-    """What jobs of (name, nodes now, minutes trained) get, in the order of their submission."""
+    """The allocation for jobs of (name, current nodes, minutes trained), in submission order."""
     curve = Curve.proportional()
     candidates = (
         Candidate(TrainerId(name), now, 1, 16, curve, 0.0, 0.0, SIZES, trained_s=60.0 * minutes)

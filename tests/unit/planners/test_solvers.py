@@ -120,7 +120,7 @@ def test_a_program_that_does_not_end_is_killed(tmp_path: Path, lp: Path, monkeyp
 
 
 def program(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
-    """Put a ``glpsol`` on the path that is this shell script."""
+    """Put this shell script on the path as ``glpsol``."""
     path = folder / "glpsol"
     path.write_text(f"#!/bin/sh\n{script}\n")
     path.chmod(path.stat().st_mode | stat.S_IXUSR)

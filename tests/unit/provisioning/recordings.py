@@ -1,4 +1,6 @@
-"""Recorded answers of schedulers' commands, and a stand-in for running them that answers with these and keeps count."""
+"""Recorded answers of scheduler commands, and a stand-in that replays them instead of running the commands, and
+counts.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ def loaded(name: str) -> Any:
 
 
 class Recorded:
-    """Answers commands by their name; an answer may be a function of the command. ``asked`` are those that ran."""
+    """Answers commands by name; an answer may be a function of the command. ``asked`` lists those that ran."""
 
     def __init__(self, answers: Mapping[str, str | SubmitError | Callable[[Sequence[str]], str]]) -> None:
         self.answers = dict(answers)

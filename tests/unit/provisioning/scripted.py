@@ -1,4 +1,4 @@
-"""A scheduler in the hands of a test."""
+"""A scheduler controlled by a test."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Scripted:
         self.names: list[str] = []
         self.slow_s = 0.0
 
-    def submit(self, command: str, job_name: str, walltime_s: float | None = None) -> str:  # noqa: ARG002  # the signature of what it stands for
+    def submit(self, command: str, job_name: str, walltime_s: float | None = None) -> str:  # noqa: ARG002  # the original's signature
         if self.refuses:
             raise SubmitError("submission failed: sbatch: error: Batch job submission failed: Job violates policy")
         time.sleep(self.slow_s)
@@ -41,7 +41,7 @@ class Scripted:
         for job in [] if self.keeps_jobs else jobs:
             self.phases[job] = JobPhase.OVER
 
-    def poll(self, jobs: Sequence[str], now_s: float) -> Snapshot:  # noqa: ARG002  # the signature of what it stands for
+    def poll(self, jobs: Sequence[str], now_s: float) -> Snapshot:  # noqa: ARG002  # the original's signature
         self.polls += 1
         if self.silent:
             raise SubmitError("squeue did not answer within 10 s", transient=True)

@@ -1,4 +1,4 @@
-"""The keeper's loop: real processes of this machine where it can, scripted answers where a scheduler must fail."""
+"""The keeper's loop: with real local processes where possible, with scripted answers where a scheduler must fail."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LOCAL = Site(name="test", scheduler="local", poll_s=0.1, grace_s=0.5)
 
 
 class Pool:
-    """A keeper of real local processes, and what it reported."""
+    """A keeper of real local processes, and its reports."""
 
     def __init__(self, folder: Path, command: str, site: Site = LOCAL) -> None:
         self.events: list[KeeperEvent] = []
@@ -47,13 +47,13 @@ class Pool:
         return [p for job in self.keeper.book.jobs for p in marked(f"PILOT_JOB={job}")]
 
     def ended(self) -> list[JobEnded]:
-        """Jobs that were reported to be over."""
+        """Jobs reported as ended."""
         return [event for event in self.events if isinstance(event, JobEnded)]
 
 
 @pytest.fixture
 def leftovers(tmp_path: Path) -> Iterator[None]:
-    """Nothing of a pool lives after its test."""
+    """Nothing of a pool survives its test."""
     yield
     prefix = pool_name(tmp_path)
     left = [p for p in psutil.process_iter() if prefix in _job_name(p)]
@@ -77,7 +77,7 @@ async def until(true: Callable[[], object]) -> None:
 
 
 def play(keeper: Keeper, script: Callable[[], Awaitable[None]], down_s: float = LIMIT_S) -> list[str]:
-    """Run the keeper while ``script`` does, then take it down; the jobs that are left."""
+    """Run the keeper while ``script`` runs, then shut it down; returns the jobs that are left."""
 
     async def both() -> list[str]:
         loop = asyncio.create_task(keeper.run())
@@ -141,7 +141,7 @@ def test_a_pilot_with_notice_is_replaced_when_the_other_job_has_its_node(tmp_pat
         keeper.noticed(job, "signal TERM")
         await until(lambda: keeper.status().held_back == "waiting while another job takes nodes")
         assert list(keeper.book.jobs) == [job]
-        # A job runs as soon as its script does; a moment later it has become what carries the job's mark.
+        # A job runs as soon as its script does; a moment later the script has become the process with the job's mark.
         await until(pool.processes)
         assert kill_marked(f"PILOT_JOB={job}") == []
         await until(lambda: keeper.status().running == 1 and job not in keeper.book.jobs)
@@ -158,19 +158,19 @@ def test_pilots_that_fail_at_once_are_not_resubmitted_at_once(tmp_path: Path) ->
     async def script() -> None:
         keeper.want(2)
         await until(lambda: len(pool.ended()) >= 6)
-        # What is submitted after that is cancelled at the end, and may be before it has failed.
+        # Jobs submitted after that are cancelled at the end, possibly before they have failed.
         assert {(end.ending, end.failed, end.detail) for end in pool.ended()} == {(Ending.FAILED, True, "exit 1")}
 
     began_s = time.monotonic()
     assert play(keeper, script) == []
-    # Three rounds of two: pauses of 0.2 and 0.4 s lie between them.
+    # Three rounds of two, with pauses of 0.2 and 0.4 s in between.
     assert time.monotonic() - began_s > 0.6
     assert keeper.status().endings["failed"] >= 6
 
 
 @pytest.mark.usefixtures("leftovers")
 def test_a_restarted_coordinator_takes_over_the_jobs_of_the_earlier_one(tmp_path: Path) -> None:
-    slow = LOCAL.replace(prologue="sleep 1")  # such as a module that is loaded: the agent is not there for a while
+    slow = LOCAL.replace(prologue="sleep 1")  # like a module being loaded: the agent is not there for a while
     pool = Pool(tmp_path, "false", slow)
     job = PilotProvider(SiteFile(slow, Path("test.py"), None), pool.folder).submit("sleep 600", pool_name(tmp_path))
     keeper = pool.keeper
@@ -251,7 +251,7 @@ def test_what_a_scheduler_refuses_to_cancel_is_asked_for_once_a_poll_and_ever_le
     async def script() -> None:
         keeper.want(2)
         await until(lambda: keeper.status().pending == 2)
-        for _ in range(400):  # as events of the pool do, whenever one comes
+        for _ in range(400):  # like events of the pool, which may come at any time
             keeper.want(0)
             await asyncio.sleep(0.002)
         assert 2 <= scheduler.cancels <= 8
@@ -269,7 +269,7 @@ def test_a_submission_under_way_at_the_end_is_cancelled_too() -> None:
 
     async def script() -> None:
         keeper.want(1)
-        await asyncio.sleep(0.1)  # the submission is under way, or not begun: in both cases nothing must be left
+        await asyncio.sleep(0.1)  # the submission is under way or has not begun: in both cases nothing may be left
 
     assert play(keeper, script) == []
     assert set(scheduler.phases.values()) <= {JobPhase.OVER}

@@ -1,4 +1,4 @@
-"""What is known of our jobs: from the scheduler's answers and the agents' words."""
+"""What is known about our jobs, from the scheduler's answers and the agents' messages."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def book_with(*jobs: str) -> PilotJobs:
 
 
 def news(book: PilotJobs, now_s: float, asked_s: float, snapshot: Snapshot) -> list[JobNews]:
-    """What is new apart from known ends."""
+    """What is new, without the known ends."""
     return [item for item in book.take(now_s, asked_s, snapshot) if not isinstance(item, EndKnown)]
 
 
 def ended(book: PilotJobs, *views: JobView, now_s: float = 10) -> list[JobEnded]:
-    """What ends when the scheduler shows ``views``, and agrees to cancel whatever is doubtful."""
+    """What ends when the scheduler shows ``views`` and agrees to cancel every doubtful job."""
     ends = [item for item in book.take(now_s, now_s, shown(*views)) if isinstance(item, JobEnded)]
     return ends + book.cancelled(now_s, book.to_cancel(now_s))
 
@@ -68,8 +68,8 @@ def test_the_deadline_of_a_notice_without_an_end_is_the_sites_grace() -> None:
 
 
 def test_the_end_of_a_job_is_told_again_only_where_it_moves() -> None:
-    """Its agent leaves a grace before the wall time ends. A job of others starts on its node, but not before the time
-    that the site guarantees."""
+    """Its agent leaves one grace period before the wall time ends. Another user's job starts on its node, but not
+    before the time guaranteed by the site."""
     book = PilotJobs(SITE.replace(guaranteed_s=600))
     book.submitted(0, "1", 3600)
 
@@ -100,7 +100,7 @@ def test_the_end_of_a_wall_time_that_is_shorter_than_asked_is_told_in_time() -> 
     assert news(book, told_s - 1, told_s - 1, shown(short, full)) == []
     assert news(book, told_s, told_s, shown(short, full)) == [JobNoticed("1", UNIX_S + 1000, ENDS)]
     assert news(book, told_s + 1, told_s + 1, shown(short, full)) == []
-    assert leaving(book, told_s + 1) == leaving(book, 1200) == [True, False]  # PBS looks at wall times once in a while
+    assert leaving(book, told_s + 1) == leaving(book, 1200) == [True, False]  # PBS checks wall times only occasionally
     book.registered(1, "1", 0)
     (end,) = ended(book, view("1", JobPhase.OVER, Ending.COMPLETED, **granted), now_s=990)
     assert (end.ending, end.failed) == (Ending.WALLTIME, False)
@@ -221,7 +221,7 @@ def test_what_others_take_from_us_counts_until_two_polls_after_it_is_over() -> N
 
 
 def test_one_agents_notice_does_not_hold_up_submission_for_as_long_as_its_job_lives() -> None:
-    """A job of several nodes lives on when one of its agents leaves."""
+    """A job of several nodes survives when one of its agents leaves."""
     book = book_with("1")
     book.registered(1, "1", 0)
     book.noticed(10, "1", "signal TERM")

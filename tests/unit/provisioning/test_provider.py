@@ -1,4 +1,4 @@
-"""What we rely on in Parsl's providers (pinned): the scripts that they write, and what they do on submit."""
+"""What we rely on in Parsl's (pinned) providers: the scripts that they write, and what they do on submit."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def command(folder: Path, name: str, script: str) -> None:
 
 @pytest.fixture
 def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder for stand-ins of the schedulers' commands, first in the PATH."""
+    """A folder for stand-ins of scheduler commands, first in the PATH."""
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")

@@ -1,4 +1,4 @@
-"""Commands that hang or fail are told, and what became of a job is decided from all that is known."""
+"""Commands that hang or fail are reported, and a job's outcome is decided from all that is known."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def over(ending: Ending | None, **known: float) -> JobView:
     [
         (over(Ending.PREEMPTED), "", False, Ending.PREEMPTED),
         (over(Ending.PREEMPTED), "", True, Ending.PREEMPTED),
-        # It left in its grace: the scheduler calls that completed, but had said that it preempts it.
+        # It left within its grace period: the scheduler calls that completed, but had announced the preemption.
         (over(Ending.COMPLETED, preempt_s=100.0), "", False, Ending.PREEMPTED),
         (over(Ending.COMPLETED), "signal USR1", False, Ending.PREEMPTED),
         (over(Ending.FAILED), "signal TERM", False, Ending.PREEMPTED),

@@ -1,4 +1,4 @@
-"""LSF's answers, after its documentation (LSF was not run here)."""
+"""LSF's answers, according to its documentation (LSF itself was not run)."""
 
 from __future__ import annotations
 

@@ -25,14 +25,14 @@ OVER = [ID[name] for name in NAMES[7:]]
 
 
 def answer(job: str) -> str:
-    """The recorded answer, as one about ``job``."""
+    """The recorded answer, as if about ``job``."""
     recorded = ANSWERS[ID["running"]] if job == FOREIGN else ANSWERS[job]
     shown = recorded.replace(recorded.split("|")[0], f"Job Id: {job}", 1)
     return shown.replace(PREFIX, "mine") if job == FOREIGN else shown
 
 
 class Server:
-    """A PBS server that knows the recorded jobs, as 23.06.06 answers ``qstat -f -F dsv id1 id2 …``."""
+    """A PBS server that knows the recorded jobs and answers ``qstat -f -F dsv id1 id2 …`` like 23.06.06."""
 
     def __init__(self, *, history: bool = True) -> None:
         self.history = history

@@ -1,4 +1,4 @@
-"""Whatever a scheduler call ends in, it is trouble with that call: nothing else ends."""
+"""However a scheduler call fails, only that call is in trouble: nothing else ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many pilots are wanted, and what the keeper's news does to the pilots of a job."""
+"""How many pilots are wanted, and how the keeper's news affects the pilots of a job."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ A, B = NodeId("h.a"), NodeId("h.b")
 
 
 class Bench:
-    """An autoscaler on a real core, driver and keeper; who is given notice or lost is kept."""
+    """An autoscaler on a real core, driver and keeper; records which pilots are given notice or lost."""
 
     def __init__(self, folder: Path, pilots: int | None = None) -> None:
         fields = SITE.model_dump(mode="json")

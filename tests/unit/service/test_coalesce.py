@@ -1,4 +1,4 @@
-"""What happens together is one event; a node has one place in it."""
+"""Concurrent changes are one event; a node appears in it only once."""
 
 from __future__ import annotations
 

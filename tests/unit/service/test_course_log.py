@@ -1,4 +1,4 @@
-"""What the coordinator's log tells between a submission and its first step."""
+"""What the coordinator's log says between a submission and its first step."""
 
 from __future__ import annotations
 

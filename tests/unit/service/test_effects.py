@@ -1,4 +1,4 @@
-"""Commands become the messages of the table in docs/processes.md; what waits for too long is completed or ended."""
+"""Commands become the messages of the table in docs/processes.md; what is pending too long is completed or ended."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ LAUNCH = LaunchSpec("/s.py", "ab12", ["--x"], "/work", "/bin/python", {"KEY": "s
 
 
 class Bench:
-    """Effects whose messages and solves are kept."""
+    """Effects whose messages and solves are recorded."""
 
     def __init__(self, folder: Path) -> None:
         rundir = RunDir(folder / "run")

@@ -1,4 +1,4 @@
-"""A pool that has seen thousands of pilots keeps the files of the newest ones, and of those that live."""
+"""A pool that has seen thousands of pilots keeps the files of the newest ones, and of those that are alive."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pilot.service.housekeeping import tidy
 
 
 def job(pilots: Path, number: int, *, over: bool = True) -> str:
-    """The files of the job that came as the ``number``-th, as Parsl and the coordinator leave them; its name."""
+    """The files of the ``number``-th job, as Parsl and the coordinator leave them; returns its name."""
     token = f"token_{number:06d}.connection.json"
     name = f"pilot-0123456789.{1_700_000_000 + number}.25"
     for ending, text in (("sh", f"env PILOT_CONNECTION='{pilots / token}' pilot agent"), ("sh.err", "said")):

@@ -1,4 +1,4 @@
-"""Agents complete what is pending, once; everything late, repeated, foreign or senseless changes nothing."""
+"""Agents complete what is pending, once; anything late, repeated, foreign or nonsensical changes nothing."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ T = TrainerId("t0")
 
 
 class Desk:
-    """A world, what is pending in it, and the translator of what its agents say."""
+    """A world, its pending commands, and the translator of its agents' messages."""
 
     def __init__(self, script: list[tuple[str, int]]) -> None:
         self.world: World = play(script)
@@ -50,7 +50,7 @@ class Desk:
         self._noted = len(self.world.history)
 
     def send(self, events: list[Event]) -> None:
-        """The core is told, as the driver would."""
+        """Passed to the core, as the driver would."""
         for event in events:
             self.world.send(event)
         self.catch_up()
@@ -60,7 +60,7 @@ class Desk:
 
 
 START = [("join", 1), ("submit", 4)]
-"""Two nodes, one trainer for 2 to 2 nodes."""
+"""Two nodes, one trainer for exactly 2 nodes."""
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What a pool still answers about trainers that ended so long ago that it knows nothing but how."""
+"""What a pool still answers about trainers that ended so long ago that it only knows how they ended."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LAUNCH = LaunchSpec("/s.py", "0" * 64, [], "/", "python", {})
 
 @pytest.fixture
 def api(tmp_path: Path) -> Api:
-    """Of a pool without a server, with one open trainer; two have been cancelled, the first of which is past."""
+    """Of a pool without a server, with one open trainer; two were cancelled, the first of which is past."""
     core = Coordinator(CoordinatorConfig(ended_kept=1))
     events: list[Event] = [TrainerSubmitted(TrainerSpec(TrainerId(name))) for name in ("first", "second", "open")]
     for event in [*events, *(TrainerCancelled(TrainerId(name)) for name in ("first", "second"))]:

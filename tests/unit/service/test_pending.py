@@ -1,4 +1,4 @@
-"""What is pending follows from the journal's entries alone, and is what a world of agents would answer."""
+"""What is pending follows from the journal's entries alone, and equals what a world of agents would answer."""
 
 from __future__ import annotations
 

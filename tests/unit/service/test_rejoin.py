@@ -1,4 +1,4 @@
-"""A pilot that comes back: what was missed is told to the core once, and what was answered since is left alone."""
+"""A pilot that comes back: the core is told once what was missed, and what was answered since is left alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ranks of a group that forms find each other, and a pilot speaks for its own rank only."""
+"""The ranks of a forming group find each other, and a pilot speaks only for its own rank."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def roster(*nodes: NodeId) -> Roster:
 
 
 def lost(made: Roster, now_s: float, *together: NodeId) -> list[NodeId]:
-    """Who is lost by then, where ``together`` hold one trainer's state."""
+    """Which nodes are lost by then, if ``together`` hold one trainer's state."""
     return [node for node, _ in made.lost(now_s, lambda node: together if node in together else ())]
 
 

@@ -1,4 +1,4 @@
-"""What ``pilot up`` was told comes back from the journal's header; where to listen comes from the site."""
+"""The options of ``pilot up`` are restored from the journal's header; where to listen comes from the site."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans come from a process that can be killed, and always come."""
+"""Plans come from a killable process, and always come."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def solve(number: int) -> Solve:
 
 
 async def warm(solver: SolverProcess) -> int:
-    """Wait for the child; its process id."""
+    """Wait for the child; returns its process id."""
     async with asyncio.timeout(60):
         while solver.pid is None:
             await asyncio.sleep(0.01)
@@ -45,7 +45,7 @@ async def warm(solver: SolverProcess) -> int:
 def run(
     tmp_path: Path, play: Callable[[SolverProcess, asyncio.Queue[Completion]], Coroutine[Any, Any, None]], **more: Any
 ) -> None:
-    """Play with a solver process; afterwards its child and its files are gone."""
+    """Run a solver process; afterwards its child and its files are gone."""
 
     async def main() -> None:
         posted: asyncio.Queue[Completion] = asyncio.Queue()

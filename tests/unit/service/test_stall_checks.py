@@ -1,4 +1,4 @@
-"""Looks at a group: who may ask for one, who answers it, and what happens where nobody does."""
+"""Examinations of a group: who may request one, who answers it, and what happens if nobody does."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WAITING = wire.RankStalled("t", 1, 12, 30.0, summing=True)
 
 
 class Stage:
-    """The core with what is pending: three nodes train one trainer in generation 1, a fourth is free."""
+    """The core with its pending commands: three nodes train one trainer in generation 1, a fourth is free."""
 
     def __init__(self) -> None:
         self.core, self.pending, self.now_s = Coordinator(), PendingCommands(), 0.0

@@ -1,4 +1,4 @@
-"""What ``pilot status`` says of a trainer that does not come on."""
+"""What ``pilot status`` says about a trainer that makes no progress."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_why_a_trainer_that_has_just_come_has_its_nodes() -> None:
 
 
 def test_work_of_trainers_that_count_otherwise_adds_up_in_units_of_their_rate_on_one_node() -> None:
-    """One counts samples by the hundred; the other is a script for torchrun, of which steps are seen."""
+    """One counts samples by the hundred; the other is a script for torchrun, for which only steps are seen."""
     core, monitor = Coordinator(), Monitor()
     for trainer, rate in (("samples", 4000.0), ("steps", 5.0)):
         spec = TrainerSpec(TrainerId(trainer), curve=Curve.of([(1, rate), (2, 1.5 * rate)]), fixed_curve=True)

@@ -1,4 +1,4 @@
-"""When a coordinator is started again, how often, and when not."""
+"""When and how often a coordinator is restarted, and when not."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def supervised(root: Path, monkeypatch: pytest.MonkeyPatch, run: Callable[[], int | None]) -> list[float]:
-    """The pauses before each start, where the process that is watched has ended."""
+    """The pauses before each start when the watched process has ended."""
     pauses: list[float] = []
     monkeypatch.setattr(time, "sleep", pauses.append)
     monkeypatch.setattr(supervisor, "run", lambda _: run())
@@ -78,7 +78,7 @@ def test_it_waits_for_the_end_of_what_is_no_child_of_its() -> None:
 
 
 def coordinator(run_dir: Path, *options: str) -> int:
-    """The status with which a coordinator ends that cannot start."""
+    """The exit status of a coordinator that cannot start."""
     command = [sys.executable, "-m", "pilot.service.daemon", "--run-dir", str(run_dir), "--site", "local", *options]
     return subprocess.run(command, stderr=subprocess.DEVNULL, timeout=60, check=False).returncode
 

@@ -1,4 +1,4 @@
-"""What a rescale costs, in the paper's accounting and physically."""
+"""The cost of a rescale, in the paper's accounting and physically."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def account(samples: float = 1e6, min_nodes: int = 1) -> Account:
 
 
 def running(nodes: int, accounting: Accounting, **spec: int) -> Account:
-    """An account that trains on ``nodes`` nodes, and whose start is paid."""
+    """An account that trains on ``nodes`` nodes, with its start already paid for."""
     made = account(**spec)
     made.rescale(accounting, 0, nodes)
     made.advance(1000.0)

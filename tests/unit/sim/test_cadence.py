@@ -1,4 +1,4 @@
-"""Huawei's allocators in replays: decisions at a cadence, sizes that are powers of two, a pool that changes."""
+"""Huawei's allocators in replays: decisions at a cadence, sizes that are powers of two, a changing pool."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def simulate(planner: Callable[[Problem], Plan], changes: list[Change], jobs: li
 
 
 def changes(rng: random.Random) -> list[Change]:
-    """Some nodes come and some go, now and then."""
+    """Some nodes join and some leave, now and then."""
     here = [NodeId(f"n{i}") for i in range(9)]
     made, now_s, number = [Change(0.0, joined=tuple(here))], 0.0, 9
     while (now_s := now_s + rng.expovariate(1 / 150)) < END_S:
@@ -77,7 +77,7 @@ def test_through_losses_and_arrivals_every_size_is_a_power_of_two(name: str) -> 
 
 
 def test_who_waits_gets_what_is_idle_at_once_and_who_trains_nothing_until_the_decision() -> None:
-    """As in the paper's Fig 8: what one frees, the next one has without a decision."""
+    """As in the paper's Fig 8: nodes freed by one go to the next without a decision."""
     jobs = [job(1, 0.0, 8 * 0.512 * 129), job(2, 62.0, 9000.0)]
     simulation = simulate(planners.make("greedy"), [Change(0.0, joined=tuple(map(NodeId, "abcdefgh")))], jobs)
     first, second = (simulation.accounts[TrainerId(name)] for name in ("t1", "t2"))

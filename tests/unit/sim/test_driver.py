@@ -27,7 +27,7 @@ A, B, C = (NodeId(name) for name in "abc")
 
 
 def submission(name: str, samples: float, submit_s: float = 0.0, **spec: object) -> WorkloadRow:
-    """A trainer of 1 sample a second and node."""
+    """A trainer of 1 sample per second and node."""
     values = {"max_nodes": 8, "rescale_up_s": 10.0, "rescale_down_s": 5.0, **spec}
     made = TrainerSpec(TrainerId(name), curve=Curve.of([(1, 1), (8, 8)]), fixed_curve=True, **values)
     return WorkloadRow(made, submit_s, samples, 0)
@@ -54,7 +54,7 @@ def test_a_trainer_runs_from_its_first_node_until_its_samples_are_done() -> None
 
 
 def test_problems_say_what_is_left_where_planners_go_by_it() -> None:
-    """In seconds on one node, and how long the trainer has trained."""
+    """The remaining work in seconds on one node, and how long the trainer has trained."""
     seen: list[tuple[float, float | None]] = []
 
     def planner(problem: Problem) -> Plan:

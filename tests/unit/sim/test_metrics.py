@@ -1,4 +1,4 @@
-"""U and its parts."""
+"""U and its components."""
 
 from __future__ import annotations
 

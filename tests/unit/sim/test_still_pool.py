@@ -1,4 +1,4 @@
-"""Jobs on a pool that does not change (Huawei §5): against a loop over seconds, as the paper's simulation is one."""
+"""Jobs on a static pool (Huawei §5): compared with a loop over seconds, like the paper's simulation."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def job(number: int, submit_s: float, samples: float, ending: Ending = Ending.FI
 
 
 def jobs(seed: int) -> list[WorkloadRow]:
-    """At whole seconds; more of them than nodes at times."""
+    """At whole seconds; sometimes more of them than nodes."""
     rng = random.Random(seed)
     endings = [*[Ending.FINISHES] * 20, Ending.CANCELLED, Ending.FAILS, Ending.HANGS]
     submits = sorted(rng.randrange(4000) for _ in endings)
@@ -59,7 +59,7 @@ def simulate(rows: list[WorkloadRow], name: str, until_s: float, delay_s: float 
 
 @dataclass(slots=True)
 class Job:
-    """One of the loop over seconds: on ``nodes`` nodes, of which ``working`` take part until ``since_s + delay``."""
+    """A job in the loop over seconds: on ``nodes`` nodes, of which ``working`` take part until ``since_s + delay``."""
 
     row: WorkloadRow
     done: float = 0.0

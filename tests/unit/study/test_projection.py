@@ -1,4 +1,4 @@
-"""Optuna's file follows pilot's journal: the same again after a kill, whole again after a loss, told once."""
+"""Optuna's file follows pilot's journal: identical after a kill, complete again after a loss, each result told once."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_what_is_asked_again_is_answered_alike_and_no_trial_is_another_one_again
     assert killed.ask(13) == first
     file.unlink()
     rebuilt = Projection(study(sampler), file, known).ask(13)
-    assert sampler is Sampler.CMAES or rebuilt == first  # its distribution is in the file alone
+    assert sampler is Sampler.CMAES or rebuilt == first  # its distribution exists only in the file
 
 
 def test_a_file_that_says_something_else_or_is_cut_short_is_made_anew(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The trace format: what is read is what was written, and what is wrong is named with its line."""
+"""The trace format: it round-trips, and errors name the line."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ class TestSwf:
         log = tmp_path / "log.swf"
         log.write_text(
             "; MaxNodes: 4\n; MaxProcs: 8\n"
-            + swf(1, 0, 0, 1000, 4)  # two processors a node: nodes 1 and 2
+            + swf(1, 0, 0, 1000, 4)  # two processors per node: nodes 1 and 2
             + swf(2, 0, 100, 1900, 2)  # node 3
             + swf(3, 500, 1000, 500, 6)  # nodes 1, 2 and 4
             + swf(4, 600, 0, -1, 8)  # did not run

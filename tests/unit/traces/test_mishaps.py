@@ -1,4 +1,4 @@
-"""What goes wrong with trainers of a replay, drawn by a seed."""
+"""Faults of a replay's trainers, drawn from a seed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recording: two polls in a row make a fragment; a recorded trace goes on where it ended."""
+"""Recording: two consecutive polls make a fragment; a recorded trace continues where it ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Synthetic traces have the distributions of their source."""
+"""Synthetic traces have the same distributions as their source."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""A trainer whose groups break, in one process: each rank is a thread with a real session over a group that fails as
-told.
+"""A trainer whose groups break, in one process: each rank is a thread with a real session over a group that fails on
+cue.
 
-All that ranks do together is an *operation* of their generation (a gather, the sum of a step). A generation ends at one
-of them: some ranks still get its outcome, the others do not, and some may die. The next one begins when all who live
-have noticed.
+Everything that ranks do together is an *operation* of their generation (a gather, the sum of a step). A generation ends
+at one of them: some ranks still get its outcome, the others do not, and some may die. The next one begins when all
+survivors have noticed.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _here = threading.local()
 @dataclass(frozen=True)
 class End:
     """How a generation ends: at its operation ``operation``; ``receive`` and ``die`` say by rank (modulo their length)
-    who still gets the outcome and who is killed; ``come`` new ranks join after it.
+    which ranks still get the outcome and which are killed; ``come`` new ranks join after it.
 
     The oldest rank always gets it and is never killed: what a script does between two steps is lost with the last rank
-    that did it. ``void``: nobody gets it, as where a rank dies before it has brought its own.
+    that did it. ``void``: no rank gets it, as when one dies before contributing.
     """
 
     operation: int
@@ -52,7 +52,7 @@ class Killed(BaseException):
 
 @dataclass
 class Generation:
-    """The ranks of one, and what they brought to each operation."""
+    """The ranks of a generation, and their contributions to each operation."""
 
     number: int
     ranks: list[Rank]
@@ -78,7 +78,7 @@ class World:
 
     Parameters
     ----------
-    ends : of the generations, one after the other; the one after the last goes on to the end
+    ends : of consecutive generations; the one after the last runs to the end
     """
 
     def __init__(self, script: Callable[[], Any], count: int, ends: Sequence[End]) -> None:
@@ -95,7 +95,7 @@ class World:
         self._spawn(count)
 
     def run(self) -> list[Any]:
-        """What the script gave on each rank of the last generation."""
+        """The script's result on each rank of the last generation."""
         for thread in self._threads:
             thread.join(DEADLINE_S)
         if self.errors:
@@ -124,14 +124,14 @@ class World:
                 self.changed.notify_all()
 
     def wait(self, done: Callable[[], bool]) -> None:
-        """With the lock: until ``done``."""
+        """With the lock held: wait until ``done``."""
         if not self.changed.wait_for(lambda: done() or bool(self.errors), DEADLINE_S):
             raise TimeoutError("the ranks wait for each other")
         if self.errors:
             raise Killed
 
     def arrive(self, rank: Rank) -> None:
-        """With the lock: ``rank`` is in no generation; the last one to come starts the next."""
+        """With the lock held: ``rank`` is in no generation; the last one to arrive starts the next."""
         self.waiting.append(rank)
         if len(self.waiting) == self._expected:
             self._start()
@@ -152,7 +152,7 @@ class World:
         self.changed.notify_all()
 
     def ends_at(self, generation: Generation, operation: int) -> bool:
-        """With the lock, when all have brought theirs: end it here if that was told."""
+        """With the lock held, when all have contributed: end the generation here if it is due."""
         end = generation.end
         if end is None or operation < end.operation:
             return False
@@ -204,7 +204,7 @@ class Rank(Alone):
         return self.member
 
     def _together(self, brought: Any, unite: Callable[[list[Any]], None] = lambda _: None) -> list[Any]:
-        """One operation: what all ranks brought. :class:`Gone` if the generation ended before or here."""
+        """One operation: the contributions of all ranks. :class:`Gone` if the generation ended before or here."""
         with self.world.changed:
             generation = self.world.now
             if self.member is None or generation is None or generation.broken:
@@ -269,14 +269,14 @@ class Rank(Alone):
         self._together(("hand over", self), deal)
 
     def finish(self, _metrics: Any) -> None:
-        """Until all ranks have come here."""
+        """Wait until all ranks have arrived here."""
         self.enter()
         while not self._all_finished():
             self.member = None
             self.enter()
 
     def _all_finished(self) -> bool:
-        """False: the generation broke for those who had missed its last operation."""
+        """False: the generation broke for the ranks that missed its last operation."""
         with self.world.changed:
             generation = self.world.now
             assert generation is not None
@@ -289,7 +289,7 @@ class Rank(Alone):
 
 
 def travelled(training: Training) -> dict[str, Any]:
-    """Its state as it comes to another rank."""
+    """Its state as another rank receives it."""
     packed = Packed(training.encoded())
     block = bytearray(packed.size)
     packed.write(block)
@@ -304,7 +304,7 @@ def group_of(
     resized: Callable[[int], None],
     _ties: object,
 ) -> Rank:
-    """Of a session in a rank's thread; see :func:`pilot.train.group.group_of`."""
+    """For a session in a rank's thread; see :func:`pilot.train.group.group_of`."""
     return Rank(_here.world, training, exchanges, resized)
 
 

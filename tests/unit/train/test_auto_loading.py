@@ -1,4 +1,4 @@
-"""``num_workers="auto"``: the same samples in the same order, by real processes, while their number changes."""
+"""``num_workers="auto"``: the same samples in the same order, with real processes, while their number changes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LOAD_S, USED_S = 1.0, 0.3
 
 
 class Clock:
-    """Of the test: loading and training move it on."""
+    """The test's clock: loading and training advance it."""
 
     now_s = 0.0
 
@@ -39,7 +39,7 @@ class Clock:
 
 @dataclass
 class Paced:
-    """``loader`` takes ``LOAD_S`` for a batch in each of its ``processes``, and is ahead as far as these allow."""
+    """``loader`` takes ``LOAD_S`` per batch in each of its ``processes``, and prefetches as far as these allow."""
 
     loader: DataLoader[Any]
     processes: int
@@ -54,7 +54,7 @@ class Paced:
 
 
 class Changing(Walking):
-    """Each 25th step is void, and with the 70th the group has another size."""
+    """Every 25th step is void, and at the 70th the group's size changes."""
 
     steps = 0
 
@@ -77,7 +77,7 @@ class Changing(Walking):
 
 
 def taken(course: Changing, loader: Any, clock: Clock, epochs: int) -> list[tuple[StepShare, int, list[list[float]]]]:
-    """What came, batch by batch."""
+    """The batches received, in order."""
     batches: list[tuple[StepShare, int, list[list[float]]]] = []
     for epoch in range(epochs):
         course.epoch, course.cursor = epoch, 0
@@ -116,7 +116,7 @@ def test_samples_and_their_order_are_those_of_any_fixed_number(
 
 
 class Slow(Dataset[Any]):
-    """Reads slowly; a sample says who read it."""
+    """Reads slowly; each sample says which process read it."""
 
     def __init__(self) -> None:
         self.data = TensorDataset(torch.arange(80.0).reshape(80, 1), torch.ones(80, 1))
@@ -131,7 +131,7 @@ class Slow(Dataset[Any]):
 
 
 class Alone(Slow):
-    """Can be read in the training process only, as one that puts its samples on a GPU, or has processes of its own."""
+    """Readable only in the training process, like one that puts its samples on a GPU, or has its own processes."""
 
     def __init__(self, fails: Callable[[], None]) -> None:
         super().__init__()
@@ -194,7 +194,7 @@ def test_a_dataset_that_fails_in_processes_is_read_without_them(
     (said,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("pilot: ")]  # torch says more
     assert said.startswith(f'pilot: session.loader(num_workers="auto"): 0 loader processes, since 1 failed: {why}')
     with pytest.raises(RuntimeError, match="Cannot re-initialize"):
-        trained("auto", Alone(raises), timeout=60)  # whoever says what processes do wants some
+        trained("auto", Alone(raises), timeout=60)  # options for processes imply that some are wanted
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Batches are those of torch's ``default_collate``, sample by sample."""
+"""Batches equal those of torch's ``default_collate``, sample by sample."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SAMPLES: dict[str, list[Any]] = {
 
 
 def described(batch: Any) -> Any:
-    """Types and values."""
+    """Compares types and values."""
     if isinstance(batch, torch.Tensor):
         return batch.dtype, batch.tolist()
     if isinstance(batch, dict):
@@ -48,7 +48,7 @@ def test_a_batch_is_torch_s(samples: list[Any]) -> None:
 
 @pytest.mark.parametrize("samples", [[(1, 2), (3,)], [(ROW,), (ROW[:2],)], [(object(),)], [(2**63,)], []])
 def test_what_torch_refuses_is_refused(samples: list[Any]) -> None:
-    with pytest.raises(Exception):  # noqa: B017  # torch has an error of its own for each
+    with pytest.raises(Exception):  # noqa: B017  # torch raises a different error for each
         default_collate(samples)
     with pytest.raises(Exception):  # noqa: B017  # as above
         collate(samples)

@@ -45,7 +45,7 @@ def test_a_newcomer_at_the_end_of_an_epoch_reads_what_was_agreed_and_joins_in_th
         twin.training.agreements.add(Agreement(0, 0, EVALUATION, {"ranks": 5.0}))
         meetings = Collectives(twin, twin.training)
         known = []
-        if twin.enter().rank == 0:  # only a newcomer does again what led to the entry
+        if twin.enter().rank == 0:  # only a newcomer repeats what led to the entry
             known = [meetings.hold(EVALUATION, one_each)]
         else:
             meetings._held[EVALUATION] = 1

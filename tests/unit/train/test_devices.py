@@ -1,4 +1,4 @@
-"""Which GPU is whose. What only a GPU shows is marked."""
+"""Which GPU belongs to which process. What only a GPU shows is marked."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def test_each_process_takes_that_of_its_local_rank(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
     monkeypatch.setattr(torch.accelerator, "set_device_index", taken.append)
     devices.take_own(Seat(2, 4), lambda: 4)
-    devices.take_own(Seat(1, 2), lambda: 0)  # a node without
-    devices.take_own(Seat(0, 1), lambda: 4)  # nothing is asked of it
+    devices.take_own(Seat(1, 2), lambda: 0)  # a node without one
+    devices.take_own(Seat(0, 1), lambda: 4)  # it is not queried
     assert taken == [2]
 
 
 class Elsewhere:
-    """A tensor, as far as its device goes."""
+    """A tensor, as far as its device is concerned."""
 
     def __init__(self, name: str) -> None:
         self.device = torch.device(name)
@@ -44,7 +44,7 @@ def test_a_model_on_the_gpu_of_another_process_is_refused() -> None:
 
 
 class Generator:
-    """Stands in for the module of a device, with one generator."""
+    """Stands in for a device's module, with one generator."""
 
     def __init__(self) -> None:
         self.generator = torch.Generator()
@@ -71,7 +71,7 @@ def test_the_generator_of_a_device_is_seeded_and_carried(monkeypatch: pytest.Mon
     rng.restore(state)
     assert torch.equal(torch.rand(3, generator=device.generator), following)
     monkeypatch.setattr(rng, "_device_module", lambda: None)
-    rng.restore(state)  # on a node without
+    rng.restore(state)  # on a node without one
     assert "device" not in rng.capture()
 
 

@@ -1,4 +1,4 @@
-"""What ``pilot doctor --pilots`` sees of a node."""
+"""What ``pilot doctor --pilots`` sees on a node."""
 
 from __future__ import annotations
 

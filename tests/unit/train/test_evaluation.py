@@ -1,4 +1,4 @@
-"""A validation pass: the mean over the whole dataset, however the ranks divide it."""
+"""A validation pass: the mean over the whole dataset, however the ranks split it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def made() -> tuple[nn.Module, pilot.train.Session, TensorDataset]:
 @pytest.mark.parametrize("workers", [0, 1])
 def test_the_model_is_in_evaluation_mode_and_back_in_its_own_afterwards(workers: int) -> None:
     model, session, data = made()
-    model[1].eval()  # a batch norm that its script froze
+    model[1].eval()  # a batch norm frozen by its script
 
     def look(batch: list[torch.Tensor]) -> dict[str, float]:
         assert not torch.is_grad_enabled()

@@ -68,7 +68,7 @@ def test_a_bucket_leaves_with_its_last_gradient_whatever_order_backward_takes() 
 
 
 def test_one_parameter_of_a_bucket_is_looked_at_however_many_there_are() -> None:
-    """Each look goes over the bucket: at every gradient it would cost the square of their number."""
+    """Each look scans the bucket: at every gradient it would cost the square of their number."""
     parameters = [nn.Parameter(torch.ones(1)) for _ in range(50)]
     exchange = Exchange(parameters)
     for order in (parameters, parameters[25:] + parameters[:25], parameters[::-1], parameters):

@@ -68,7 +68,7 @@ def test_it_does_what_a_plain_loop_does_in_the_same_order(micro: int | None) -> 
 
 def test_only_the_wait_for_sums_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     clock_s = itertools.count(step=100.0)
-    monkeypatch.setattr(time, "monotonic", lambda: next(clock_s))  # each look is 100 s later
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock_s))  # each look is 100 s after the previous one
     model, _, data, session = made()
     train(session, session.loader(data, batch_size=4), model, 1)
     assert session.waited_s == 3 * 100

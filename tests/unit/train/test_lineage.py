@@ -24,7 +24,7 @@ def test_a_ledger_goes_on_where_its_rows_end() -> None:
 
 
 def test_ten_thousand_epochs_take_half_a_megabyte() -> None:
-    """It is copied for each checkpoint: as Python's objects they took 2.5 MB, and left holes in the heap."""
+    """It is copied for each checkpoint: as Python objects they took 2.5 MB, and fragmented the heap."""
     tracemalloc.start()
     ledger = Lineage()
     for epoch in range(10_000):

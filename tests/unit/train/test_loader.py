@@ -1,4 +1,4 @@
-"""The training loader: samples do not depend on who loads them; what it takes and what it refuses."""
+"""The training loader: samples do not depend on which process loads them; what it accepts and what it refuses."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Noisy(Dataset[Any]):
 
 
 class NoisyAtOnce(Noisy):
-    """The same, with ``__getitems__`` in place of ``__getitem__``."""
+    """The same, with ``__getitems__`` instead of ``__getitem__``."""
 
     def __getitem__(self, index: int) -> tuple[int, float]:
         raise AssertionError("torch's DataLoader would not call it either")
@@ -56,7 +56,7 @@ class NoisyAtOnce(Noisy):
 
 @dataclass
 class Course:
-    """A session that is wherever the test says; its training loop draws random numbers, too."""
+    """A session positioned wherever the test says; its training loop draws random numbers, too."""
 
     rank: int = 0
     size: int = 1
@@ -155,7 +155,7 @@ def test_samples_are_those_of_their_own_streams_whatever_the_group_the_cut_and_t
     changes: list[tuple[int, bool]],
     seed: int,
 ) -> None:
-    """Also where only some samples draw, so that a loader finds out late that one does."""
+    """Even if only some samples draw, so that a loader finds out late that one does."""
     dataset, script = kind(draws), iter(changes)
     expected = one_by_one(dataset, seed, 0)
     courses = [Course(rank, 4, seed=seed) for rank in range(4)]
@@ -192,7 +192,7 @@ def test_they_are_the_same_from_workers_also_where_the_plan_changes(kind: type[N
 
 
 class Failing(Noisy):
-    """Where the first number that it draws is not its own."""
+    """If the first number that it draws is not its own."""
 
     def __getitem__(self, index: int) -> tuple[int, float]:
         value, begun = random.random(), random.getstate()
@@ -215,7 +215,7 @@ def test_an_error_of_the_dataset_is_raised_as_it_is() -> None:
 
 
 class Whole(Noisy):
-    """Its ``__getitems__`` collates already."""
+    """Its ``__getitems__`` already collates."""
 
     def __getitems__(self, indices: list[int]) -> torch.Tensor:
         return torch.tensor([Noisy.__getitem__(self, index) for index in indices])

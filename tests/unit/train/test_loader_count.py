@@ -1,4 +1,4 @@
-"""How many loader processes are found to be enough, by times that the tests make up."""
+"""How many loader processes are found to be enough, using times made up by the tests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BATCHES = 2000
 
 
 def train(count: LoaderCount, waits: Callable[[int], float], used_s: float, batches: int = BATCHES) -> list[str]:
-    """A training that is busy with a batch for ``used_s`` after it waited for it; what was said."""
+    """A training loop that uses each batch for ``used_s`` after waiting for it; returns the messages."""
     said, before = [], None
     for _ in range(batches):
         if count.now != before:
@@ -25,8 +25,8 @@ def train(count: LoaderCount, waits: Callable[[int], float], used_s: float, batc
 
 
 def loading(load_s: float, used_s: float, scales_to: int = 1000) -> Callable[[int], float]:
-    """How long the training waits where a process loads a batch in ``load_s``, and more than ``scales_to`` are as fast
-    as those.
+    """How long training waits if a process loads a batch in ``load_s``, and more than ``scales_to`` processes are no
+    faster.
     """
     return lambda processes: max(0.0, load_s / min(processes, scales_to) - used_s) if processes else load_s
 
@@ -62,7 +62,7 @@ def test_who_begins_to_wait_later_gets_more_and_who_is_resized_is_measured_anew(
     count = LoaderCount(0, most=16)
     train(count, loading(0.15, 0.1), 0.1)
     assert count.now == 2
-    assert train(count, lambda processes: 0.0 if processes > 2 else 0.009, 0.1) == []  # a little is no reason
+    assert train(count, lambda processes: 0.0 if processes > 2 else 0.009, 0.1) == []  # a small gain is no reason
     (said,) = train(count, lambda processes: 0.0 if processes > 7 else 0.1, 0.1)
     assert said.startswith("8 loader processes")
     lost = LoaderCount(1, most=2)
@@ -76,7 +76,7 @@ def test_who_begins_to_wait_later_gets_more_and_who_is_resized_is_measured_anew(
 
 def test_where_nothing_helps_and_data_gets_slower_or_faster_all_are_measured_again_ever_more_seldom() -> None:
     count = LoaderCount(0, most=2)
-    (said,) = train(count, lambda processes: (0.1, 0.3, 0.9)[processes], 0.1)  # of an epoch that got slower meanwhile
+    (said,) = train(count, lambda processes: (0.1, 0.3, 0.9)[processes], 0.1)  # from an epoch that got slower meanwhile
     assert count.now == 0 and "still waits" in said
     (said,) = train(count, loading(1.0, 0.1), 0.1)
     assert count.now == 2 and "still waits" in said
@@ -104,7 +104,7 @@ def test_processes_that_fail_are_given_up_for_the_most_that_worked() -> None:
 
 def test_the_start_of_processes_does_not_count() -> None:
     count = LoaderCount(1, most=8)
-    for _ in range(100):  # epochs of 6 batches, and processes that start anew in each
+    for _ in range(100):  # epochs of 6 batches, and processes that restart in each
         count.begins()
         for batch in range(6):
             count.took(5.0 if batch == 0 else 0.0, 0.1)

@@ -1,4 +1,4 @@
-"""The learning rate's rules."""
+"""The rules for the learning rate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who writes which point of a run's log."""
+"""Which process writes which point of a run's log."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def test_a_step_that_is_void_is_reported_once_and_what_was_done_elsewhere_is_not
     first, second = MetricLog(tmp_path), MetricLog(tmp_path)
     for step in range(1, 11):
         first.report(step - 1, {"norm": 1.0})
-        first.report(step - 1, {"norm": 2.0})  # the same once more: the step before it was void
+        first.report(step - 1, {"norm": 2.0})  # the same again: the step before it was void
         first.stepped(Membership(1, 0, 2), step, {"loss": float(step)})
-        if step not in (4, 5):  # it lagged, and took over the state of the other
+        if step not in (4, 5):  # it lagged, and took over the other's state
             second.report(step - 1, {"norm": 3.0})
             second.stepped(Membership(1, 1, 2), step, {"loss": float(step)})
     second.stepped(Membership(2, 0, 1), 11, {"loss": 11.0})

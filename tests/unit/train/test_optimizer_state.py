@@ -1,4 +1,4 @@
-"""An optimizer's state, taken over through a block of bytes: its dtypes and strides are those of who gave it."""
+"""An optimizer's state, transferred as a block of bytes: it keeps the dtypes and strides of the giving rank."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def step(model: nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor) ->
 
 
 def newcomer(model: nn.Module, optimizer: torch.optim.Optimizer, other: Any) -> tuple[nn.Module, torch.optim.Optimizer]:
-    """A rank that takes over all from bytes."""
+    """A rank that takes over everything from bytes."""
     theirs = copy.deepcopy(model)
     steps = other(theirs.parameters())
     packed = Packed(Training(model, optimizer, None, None, LearningRate("none")).encoded())
@@ -81,7 +81,7 @@ def test_a_fused_optimizer_s_moments_are_laid_out_as_their_channels_last_paramet
 
 
 class Counts(torch.optim.SGD):
-    """In attributes; some of them are its options, some are no values."""
+    """Keeps state in attributes; some are its options, some are not values."""
 
     def __init__(self, parameters: Any, limit: float) -> None:
         super().__init__(parameters, lr=0.1)

@@ -21,7 +21,7 @@ def test_an_epoch_s_order_depends_on_seed_and_epoch_alone() -> None:
 
 
 def test_every_version_draws_the_same() -> None:
-    """A run that goes on from a checkpoint of an earlier version goes on in the same order."""
+    """A run resumed from a checkpoint of an earlier version continues in the same order."""
     assert (mix(0), mix(1, 2, 3)) == (8147104208329303767, 3851293329796251419)
     assert permutation(7, 2, 12).tolist() == [3, 4, 2, 9, 1, 10, 11, 6, 8, 0, 5, 7]
     assert shuffled(3, WHOLE + 5).indices(2, 10, 14) == [409231, 313615, 241563, 548851]
@@ -69,7 +69,7 @@ def test_an_order_in_blocks_does_not_depend_on_how_it_is_read() -> None:
 
 
 def chi_square(counts: Any, expected: float) -> float:
-    """Standardised: of a good shuffle it is normal with mean 0 and deviation 1."""
+    """Standardised: for a good shuffle it is normal with mean 0 and deviation 1."""
     counts = np.asarray(counts, np.float64)
     degrees = counts.size - 1
     return float((((counts - expected) ** 2 / expected).sum() - degrees) / np.sqrt(2 * degrees))
@@ -77,7 +77,7 @@ def chi_square(counts: Any, expected: float) -> float:
 
 @pytest.mark.parametrize("key", range(4))
 def test_an_order_in_blocks_is_a_good_shuffle(key: int) -> None:
-    """Where samples go, what comes after what, runs, fixed points, and two epochs side by side, as by chance."""
+    """Sample positions, successors, runs, fixed points, and consecutive epochs, all as by chance."""
     length = 1_200_000
     one, other = (
         Bijection(mix(key, epoch), length)(np.arange(length, dtype=np.uint64)).astype(np.int64) for epoch in (0, 1)
@@ -99,7 +99,7 @@ def test_an_order_in_blocks_is_a_good_shuffle(key: int) -> None:
 
 
 def test_over_many_epochs_a_sample_comes_in_each_place_equally_often() -> None:
-    """Where a sample is over many epochs: each place as often as another."""
+    """A sample's positions over many epochs: each equally often."""
     counts = np.zeros((50, 50))
     for epoch in range(5000):
         counts[np.arange(50), Bijection(mix(1, epoch), 50)(np.arange(50, dtype=np.uint64)).astype(np.int64)] += 1

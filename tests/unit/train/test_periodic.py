@@ -1,4 +1,4 @@
-"""The ranks of a group, in one process: their words are summed here, their savers write for real."""
+"""The ranks of a group, in one process: their contributions are summed here, their savers write for real."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Rank:
         self.periodic = Periodic(self.saver, self.training, interval_s)
 
     def buffer(self) -> torch.Tensor:
-        """One that each rank has of its own."""
+        """A buffer that each rank has for itself."""
         found: torch.Tensor = self.training.model.state_dict()["1.running_mean"]
         return found
 
@@ -65,7 +65,7 @@ def step(ranks: list[Rank], generation: int = 1) -> None:
 
 
 def steps_until_told(ranks: list[Rank], by: int = 0, generation: int = 1) -> wire.CheckpointWritten:
-    """Steps until rank ``by`` tells the outcome of a checkpoint."""
+    """Steps until rank ``by`` reports the outcome of a checkpoint."""
     end_s = time.monotonic() + DEADLINE_S
     while time.monotonic() < end_s:
         step(ranks, generation)
@@ -77,7 +77,7 @@ def steps_until_told(ranks: list[Rank], by: int = 0, generation: int = 1) -> wir
 
 
 def settle(ranks: list[Rank]) -> None:
-    """Until nobody writes."""
+    """Wait until no rank is writing."""
     for rank in ranks:
         rank.saver.wait()
 

@@ -78,7 +78,7 @@ def test_the_scaler_s_state_travels() -> None:
     first, second = (Training(*_parts(), "step", LearningRate("none"), scaler()) for _ in range(2))
     assert first.steppers.scalers[""] is not None
     assert second.steppers.scalers[""] is not None
-    first.steppers.scalers[""].scale(torch.ones(()))  # it is made with the first loss
+    first.steppers.scalers[""].scale(torch.ones(()))  # it is created with the first loss
     first.steppers.scalers[""].update(new_scale=64.0)
     second.restore(first.capture())
     assert second.steppers.scalers[""].get_scale() == 64.0
@@ -112,7 +112,7 @@ def test_under_autocast_the_gradients_are_those_of_the_full_parameters(dtype: to
 def test_the_gradients_of_narrow_models_are_summed_in_float32(dtype: torch.dtype) -> None:
     models = [nn.Linear(4, 1, bias=False, dtype=dtype) for _ in range(3)]
     exchanges = [Exchange(list(model.parameters())) for model in models]
-    values = (256.0, 0.75, 0.75)  # added in bf16, the small ones would be lost one by one
+    values = (256.0, 0.75, 0.75)  # if added in bf16, the small ones would be lost one by one
     for model, exchange, value in zip(models, exchanges, values, strict=True):
         exchange.begin(lambda: None)
         exchange.begin_batch(1.0, last=True)

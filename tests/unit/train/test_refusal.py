@@ -1,4 +1,6 @@
-"""How an error ends a script that runs by itself: a refusal in one line, the script's own with its traceback."""
+"""How an error ends a script that runs by itself: a refusal in one line, an error of the script's own with its
+traceback.
+"""
 
 from __future__ import annotations
 

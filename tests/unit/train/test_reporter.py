@@ -1,4 +1,4 @@
-"""What the leader tells of a trial's reports, of which some may be lost on the way."""
+"""What the leader says about a trial's reports, some of which may get lost on the way."""
 
 from __future__ import annotations
 

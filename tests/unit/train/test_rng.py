@@ -34,7 +34,7 @@ USES: list[tuple[rng.Generator, Callable[[], object]]] = [
 def test_a_snapshot_differs_where_the_generator_was_used_and_only_there(
     used: rng.Generator, use: Callable[[], object], normals: int
 ) -> None:
-    """Also where a generator holds back the second of two normal numbers, and after a whole round of 624 words."""
+    """Even if a generator caches the second of two normal numbers, and after a full cycle of 624 words."""
     rng.seed_all(3)
     for _ in range(normals):
         torch.randn(())

@@ -1,4 +1,4 @@
-"""Who takes which samples."""
+"""Which rank takes which samples."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_batch_sizes_that_make_no_sense_are_refused(wrong: dict[str, int]) -> No
 def test_with_accumulation_by_hand_each_batch_is_divided_and_weighs_as_a_mean_of_its_own(
     whole: int, accumulate: int, length: int, size: int
 ) -> None:
-    """And an epoch's rest that fills no step is left out."""
+    """And the rest of an epoch that fills no step is dropped."""
     batching = Batching(whole=whole, drop_last=True, accumulate=accumulate)
     cursor, taken = 0, []
     while not batching.over(cursor, length, size):
@@ -150,12 +150,12 @@ def test_planned_ahead_a_rank_has_the_parts_that_it_has_step_by_step(
 
 
 def test_every_version_divides_an_epoch_alike() -> None:
-    """A group that goes on from a checkpoint of an earlier version goes on as that one would have."""
+    """A group resumed from a checkpoint of an earlier version continues as that version would have."""
     golden.check("shares.digests", golden.digests((f"seed {seed}", divided(random.Random(seed))) for seed in range(60)))
 
 
 def divided(rng: random.Random) -> list[object]:
-    """All that a batching says of an epoch, for one choice of its parameters."""
+    """Everything that a batching says about an epoch, for one choice of its parameters."""
     ranks, accumulate = rng.choice((1, 1, 2, 3)), rng.choice((1, 1, 2, 3))
     per_node = rng.choice((None, rng.randint(1, 9)))
     batching = Batching(

@@ -1,4 +1,6 @@
-"""What of a sharded model is refused, each in one line. (What trains: ``tests/equivalence/test_node_fabrics.py``.)"""
+"""Which sharded models are refused, each in one line. (Those that train:
+``tests/equivalence/test_node_fabrics.py``.)
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ from pilot.train.stepper import Steppers
 
 @pytest.fixture
 def mesh() -> Iterator[Any]:
-    """Of a process that has its node to itself."""
+    """For a process that has its node to itself."""
     yield node_mesh()
     dist.destroy_process_group()
 
@@ -146,7 +148,7 @@ def test_what_is_not_sharded_cannot_be_unfrozen(mesh: Any) -> None:
 
 @pytest.mark.parametrize("buffers", [(1.0, 1.0), (1.0, 2.0)])
 def test_what_is_not_sharded_is_compared_in_the_node(mesh: Any, buffers: tuple[float, float]) -> None:
-    """By processes of a node that have other shards of the same parameter."""
+    """By processes of a node that hold other shards of the same parameter."""
     words: list[int] = []
     ties: Any = SimpleNamespace(say=lambda word: [words.append(word), word][1:])
     alarms = []

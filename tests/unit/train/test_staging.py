@@ -1,4 +1,4 @@
-"""Gradients that are made on a GPU arrive as those made in host memory do."""
+"""Gradients created on a GPU arrive like those created in host memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is n
 
 
 def gradients(device: str, dtype: torch.dtype) -> list[torch.Tensor]:
-    """Of three steps of two micro-batches each, summed with nobody, as the optimizer would get them last."""
+    """For three steps of two micro-batches each, summed with no other rank, as the optimizer would finally get them."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 8)).to(device, dtype)
     unused = nn.Parameter(torch.ones(3, device=device, dtype=dtype))

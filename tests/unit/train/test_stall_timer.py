@@ -1,4 +1,4 @@
-"""How long a rank waits before it says so."""
+"""How long a rank waits before it reports that."""
 
 from __future__ import annotations
 

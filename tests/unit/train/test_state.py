@@ -111,7 +111,7 @@ def test_a_copy_does_not_follow_the_original() -> None:
     assert difference(copy, {"a": [torch.zeros(2)], "b": {"c": {1}}, "d": bytearray(b"x")}) is None
 
 
-# --- what does not fit is refused where it is first seen, also alone --------------------------------------------------
+# --- what does not fit is refused as soon as it is seen, even alone --------------------------------------------------
 
 
 def _made() -> tuple[nn.Module, torch.optim.Optimizer, pilot.train.Session, Any]:

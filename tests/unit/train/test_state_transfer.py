@@ -1,4 +1,4 @@
-"""Who gives whom the state when a generation starts."""
+"""Which rank gives which other one its state when a generation starts."""
 
 from __future__ import annotations
 

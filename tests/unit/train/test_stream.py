@@ -21,7 +21,7 @@ from pilot.train.training_loader import Rest
 
 
 class Numbers(IterableDataset[int]):
-    """0, 1, ... below ``length``; notes what was read."""
+    """0, 1, ... below ``length``; records what was read."""
 
     def __init__(self, length: int) -> None:
         self.length = length
@@ -40,7 +40,7 @@ class Seekable(Numbers):
 
 @dataclass
 class Course:
-    """A session that is wherever the test says."""
+    """A session positioned wherever the test says."""
 
     rank: int
     size: int

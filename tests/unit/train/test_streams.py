@@ -1,4 +1,4 @@
-"""A stream of its own for each sample, however much of it is made."""
+"""A separate stream for each sample, however many words of it are generated."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ USES: dict[str, Callable[[int], Any]] = {
     "python, normal": lambda count: [random.gauss(0, 1) for _ in range(count)],
 }
 COUNTS = [1, 0, 3, 4, 9, 1, 40, 311, 312, 313, 622, 623, 624, 625, 1900, 1]
-"""On both sides of all that is made, and of a whole round of a generator."""
+"""On both sides of the generated part, and of a full cycle of a generator."""
 
 
 @pytest.mark.parametrize("kind", USES)
@@ -68,7 +68,7 @@ def test_words_are_those_of_splitmix64_and_no_two_samples_have_one_in_common() -
 
 
 def test_without_a_look_into_the_generators_memory_the_numbers_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As it would be with a torch or numpy that keeps its state elsewhere."""
+    """As with a torch or numpy that keeps its state elsewhere."""
 
     def drawn() -> list[list[float]]:
         samples = np.arange(20, dtype=np.uint64)

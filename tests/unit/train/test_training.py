@@ -1,4 +1,4 @@
-"""What travels and what steps: optimizers, schedulers, frozen and tied parameters, buffers, compiled modules."""
+"""What is transferred and what steps: optimizers, schedulers, frozen and tied parameters, buffers, compiled modules."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ SCHEDULERS = [
 
 
 class Tied(nn.Module):
-    """A frozen layer, a batch norm, a tied weight, and a layer that is used in some steps only."""
+    """A frozen layer, a batch norm, a tied weight, and a layer used only in some steps."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -55,7 +55,7 @@ def training() -> Training:
 
 
 def together(count: int, script: Callable[[Twin], _Result]) -> list[_Result]:
-    """Run ``script`` on each of ``count`` ranks at once; what they give, by rank."""
+    """Run ``script`` on each of ``count`` ranks at once; returns their results, by rank."""
     ranks: list[Twin] = []
     barrier = threading.Barrier(count, timeout=DEADLINE_S)
     ranks += [Twin(rank, ranks, barrier) for rank in range(count)]

@@ -1,4 +1,4 @@
-"""Checkpoints: whatever the newest file is, the one before is taken, or the newest is what it says it is."""
+"""Checkpoints: whatever the newest file is, either it loads as what it claims to be, or the one before is used."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Datasets = dict[str, list[Any]]
 
 @dataclass(frozen=True)
 class Place:
-    """A directory with an older checkpoint, and what the newest one is made from."""
+    """A directory with an older checkpoint, and the source of the newest one."""
 
     directory: Path
     newest: Path
@@ -36,7 +36,7 @@ class Place:
 
 
 def crafted(whole: bytes, change: Callable[[Any], Any]) -> bytes:
-    """The file with its structure changed, and the checksum of that made right again: what an attacker would do."""
+    """The file with its structure changed and its checksum corrected, as an attacker would do."""
     start = whole.index(b'{"format":')
     text, end = json.JSONDecoder().raw_decode(whole[start : start + 64 * _PAGE].decode("ascii", "replace"))
     room = -(-end // _PAGE) * _PAGE
@@ -51,7 +51,7 @@ def _first(about: Any) -> list[Any]:
 
 
 def _put(keys: str, value: Any) -> Callable[[Any], Any]:
-    """Replace what lies at ``keys`` of the structure."""
+    """Replace the value at ``keys`` of the structure."""
 
     def change(about: Any) -> Any:
         *path, last = [int(k) if k.lstrip("-").isdigit() else k for k in keys.split("/")]
@@ -106,7 +106,7 @@ CRAFTED: list[Callable[[Any], Any]] = [
     *(_put("about/extra", v) for v in (1,)),
     *(_put("about/format", v) for v in (2, "1", None)),
 ]
-"""Structures that an attacker would write, each with a right checksum."""
+"""Structures that an attacker would write, each with a valid checksum."""
 
 
 def _special(path: Path, kind: int) -> None:
@@ -129,7 +129,7 @@ def _special(path: Path, kind: int) -> None:
 
 
 def make(rng: random.Random, number: int) -> tuple[str, Any]:
-    """The crafted ones first; then special files; then changes of all kinds."""
+    """The crafted ones first, then special files, then mutations of all kinds."""
     kinds = len(CRAFTED)
     if number < 2 * kinds:
         return ("single", "index")[number // kinds], CRAFTED[number % kinds]
@@ -141,7 +141,7 @@ def make(rng: random.Random, number: int) -> tuple[str, Any]:
 
 
 def prepare(folder: Path) -> Place:
-    """An older checkpoint, and the files of a newest one in one file and in parts."""
+    """An older checkpoint, and the files of a newest one, both as one file and in parts."""
     directory, other = folder / "checkpoints", folder / "other"
     older = {"model": {"w": torch.rand(7, 5), "b": np.arange(4)}, "step": 1, "tied": [t := torch.ones(3), t]}
     state = {**older, "step": 2, "raw": b"bytes", "large": torch.rand(600, 600), "empty": torch.zeros(0, 2)}
@@ -163,7 +163,7 @@ _EMPTY, _FILLING = np.empty, [0xA5]
 
 
 def _filled(shape: Any, dtype: Any = float, *rest: Any, **more: Any) -> Any:
-    """What ``numpy.empty`` gives, with a pattern where memory would not be initialised."""
+    """Like ``numpy.empty``, with a pattern in place of uninitialised memory."""
     array = _EMPTY(shape, dtype, *rest, **more)
     if array.nbytes and array.nbytes < 1 << 28 and not array.dtype.hasobject:
         array.reshape(-1).view(np.uint8)[:] = _FILLING[0]
@@ -171,7 +171,7 @@ def _filled(shape: Any, dtype: Any = float, *rest: Any, **more: Any) -> Any:
 
 
 def attempt(place: Place, value: tuple[str, Any]) -> str:
-    """Load the newest twice, over different patterns in memory; then look at it in all other ways."""
+    """Load the newest twice, over different memory patterns; then access it in all other ways."""
     _remove(place.newest)
     kind, what = value
     if kind == "special":

@@ -1,4 +1,4 @@
-"""Every option and argument of every command with every nasty value: done, or one line and exit status 2."""
+"""Every option and argument of every command with every nasty value: success, or one line and exit status 2."""
 
 from __future__ import annotations
 
@@ -121,19 +121,19 @@ BASE: dict[str, dict[str, str]] = {
     "trace from-pbs": {"logs": "@pbs", "output": "@out.csv"},
     "trace record": {"--scheduler": "slurm", "output": "@out.csv"},
 }
-"""Each command with what it needs; ``@`` is the folder of the files."""
+"""Each command with its required arguments; ``@`` is the folder of the files."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One command line. ``@`` stands for the folder."""
+    """One command line; ``@`` stands for the folder."""
 
     words: tuple[str, ...]
 
 
 @cache
 def cases() -> list[Case]:
-    """All of them, in an order that does not change."""
+    """All of them, in a fixed order."""
     return list(_cases())
 
 
@@ -165,7 +165,7 @@ def _long(parameter: click.Parameter) -> str:
 
 
 def _line(values: dict[str, str]) -> Iterator[str]:
-    """Options, then arguments; these after ``--``, so that none looks like an option."""
+    """Options first, then arguments behind ``--``, so that none looks like an option."""
     for key, value in values.items():
         if key.startswith("-"):
             yield from (key, value)
@@ -174,13 +174,13 @@ def _line(values: dict[str, str]) -> Iterator[str]:
 
 
 def make(_rng: random.Random, number: int) -> Case:
-    """Case ``number``; the seed changes nothing."""
+    """Case ``number``; the seed has no effect."""
     everything = cases()
-    return everything[number * 7919 % len(everything)]  # a prime: neighbours are of different commands
+    return everything[number * 7919 % len(everything)]  # a prime: neighbouring numbers are different commands
 
 
 def attempt(folder: Path, case: Case) -> str:
-    """Run the command, in an order of things that is the same each time."""
+    """Run the command, with everything in a reproducible order."""
     _tidy(folder)
     words = [str(folder / word[1:]) if word.startswith("@") else word for word in case.words]
     status = said_once(lambda: cli_main.run(words), (0, 1, 2))
@@ -191,12 +191,14 @@ def attempt(folder: Path, case: Case) -> str:
 
 
 def prepare(folder: Path) -> Path:
-    """Files of all kinds, and in place of what starts or asks something else: what says that it would."""
+    """Files of all kinds, and stand-ins for whatever starts a process or asks a coordinator: they report that they
+    would.
+    """
     obey_modes()
     place, inside = folder / "place", folder / "a" / "b" / "c"
     place.mkdir()
     inside.mkdir(parents=True)
-    os.chdir(inside)  # what goes up from here stays in the folder
+    os.chdir(inside)  # relative paths that go up from here stay in the folder
     _files(place)
     _checkpoints(place)
     _run_directories(place)
@@ -252,7 +254,7 @@ def _run_directories(place: Path) -> None:
 
 
 def _tidy(place: Path) -> None:
-    """Back to the files that were made."""
+    """Restore the original files."""
     import shutil
 
     for name in ("new", "out.pt", "out.csv"):
@@ -286,7 +288,7 @@ def _stand_ins() -> None:
 
 
 def _request(file: Path, verb: str, arguments: dict[str, Any], *_: Any) -> Any:
-    """What the CLI would send."""
+    """Records what the CLI would send."""
     from pilot.io import connection, wire
 
     connection.load(file)
@@ -295,7 +297,7 @@ def _request(file: Path, verb: str, arguments: dict[str, Any], *_: Any) -> Any:
 
 
 def _start(_root: Path, arguments: list[str]) -> dict[str, Any]:
-    """A coordinator that ends as soon as it would serve."""
+    """A coordinator that exits as soon as it would serve."""
     module = importlib.import_module(arguments[arguments.index("-m") + 1])
 
     async def serve(*_: Any) -> None:

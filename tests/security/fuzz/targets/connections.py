@@ -1,4 +1,4 @@
-"""Connection files: read, and then used as the CLI does."""
+"""Connection files: read, and then used as by the CLI."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tests.security.fuzz.target import ACCEPTED, Target, check_line
 
 
 def make(rng: random.Random, _number: int) -> random.Random:
-    """What changes the file; its bytes are known in the child only."""
+    """The mutation of the file; its bytes are known only in the child."""
     return rng
 
 
 def prepare(folder: Path) -> tuple[Path, bytes]:
-    """A connection file that is right, of a coordinator that is not there."""
+    """A valid connection file of a coordinator that is not running."""
     path = folder / "connection.json"
     where = connection.Connection("tcp://127.0.0.1:9", "a" * 64, "t" * 43, "e" * 43, "local-1a2b3c", "0.1.0", "17")
     connection.write(path, where)
@@ -26,7 +26,7 @@ def prepare(folder: Path) -> tuple[Path, bytes]:
 
 
 def attempt(place: tuple[Path, bytes], rng: random.Random) -> str:
-    """A file that is taken leads to no answer, said in a line."""
+    """A file that is accepted leads to no answer, reported in one line."""
     path, right = place
     path.write_bytes(changed_json(rng, right))
     connection.load(path)

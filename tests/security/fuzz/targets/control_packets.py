@@ -1,4 +1,4 @@
-"""What a worker sends to its agent: messages, or the worker is broken and ends; the agent goes on."""
+"""What a worker sends to its agent: valid messages, or the worker counts as broken and ends; the agent goes on."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MESSAGES: list[wire.Message] = [
 
 
 def make(rng: random.Random, _number: int) -> bytes:
-    """A few frames with their lengths, one of them not as it should be."""
+    """A few length-prefixed frames, one of them malformed."""
     frames = [wire.encode(rng.choice(MESSAGES)) for _ in range(rng.choice((1, 2, 3)))]
     at = rng.randrange(len(frames))
     length = None
@@ -49,12 +49,14 @@ def make(rng: random.Random, _number: int) -> bytes:
 
 
 def prepare(folder: Path) -> Path:
-    """Nothing is needed."""
+    """No preparation needed."""
     return folder
 
 
 def attempt(_place: Path, data: bytes) -> str:
-    """Each message goes through what makes one voice of a worker's processes; what is none is said in a line."""
+    """Each message goes through the code that merges a worker's processes into one voice; malformed ones are reported
+    in one line.
+    """
     return asyncio.run(_attempt(data))
 
 

@@ -31,7 +31,7 @@ CELLS = [
 
 
 def make(rng: random.Random, number: int) -> bytes | str:
-    """The file, or what special file is to be there."""
+    """The file's content, or the kind of special file."""
     if number < 4:
         return ("fifo", "folder", "loop", "zeros")[number]
     if rng.random() < 0.5:
@@ -40,7 +40,7 @@ def make(rng: random.Random, number: int) -> bytes | str:
 
 
 def prepare(folder: Path) -> Path:
-    """Where the file is."""
+    """The file's path."""
     return folder / "curve"
 
 

@@ -33,7 +33,7 @@ def _list(rng: random.Random) -> str:
 
 
 def prepare(folder: Path) -> Path:
-    """Where the log is."""
+    """The log's path."""
     return folder / "log.txt"
 
 

@@ -1,4 +1,4 @@
-"""Journals: ``pilot replay --journal`` reads one, all its segments, and runs nothing that it names."""
+"""Journals: ``pilot replay --journal`` reads one, with all its segments, and runs nothing that it names."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ EVIL = "evil_module"
 
 @dataclass(frozen=True)
 class Place:
-    """Where the journal lies, the lines of its last segment, and its other files."""
+    """The journal's path, the lines of its last segment, and its other files."""
 
     path: Path
     lines: list[bytes]
@@ -37,7 +37,7 @@ class Place:
 
 
 def make(rng: random.Random, _number: int) -> random.Random:
-    """What changes the journal."""
+    """The mutation of the journal."""
     return rng
 
 
@@ -56,12 +56,12 @@ def header(settings: dict[str, str]) -> Header:
 
 
 def core() -> Coordinator:
-    """As such a pool begins with."""
+    """The initial state of such a pool."""
     return core_of(header(SETTINGS))
 
 
 def lines(objective: str = "throughput") -> list[bytes]:
-    """A journal of a pool that got nodes and trainers."""
+    """The journal of a pool with nodes and trainers."""
     made, written = core(), [header_line(header({"planner": "dp", "objective": objective}))]
     for seq, event in enumerate(EVENTS, 1):
         written.append(Decision(seq, float(seq), event, tuple(made.handle(float(seq), event))).line())
@@ -69,7 +69,7 @@ def lines(objective: str = "throughput") -> list[bytes]:
 
 
 def write(path: Path) -> bytes:
-    """The same in three segments, as a coordinator writes it; the core's state at its end."""
+    """The same in three segments, as a coordinator writes it; and the core's state at its end."""
     writer, made, books = JournalWriter.create(path, header(SETTINGS)), core(), Books()
     for seq, event in enumerate(EVENTS, 1):
         commands = made.handle(float(seq), event)
@@ -82,7 +82,7 @@ def write(path: Path) -> bytes:
 
 
 def prepare(folder: Path) -> Place:
-    """The journal, and a module that says so if it is imported."""
+    """The journal, and a module that reports when it is imported."""
     (folder / f"{EVIL}.py").write_text("def f(*_):\n    return 1.0\n")
     path = folder / "journal.jsonl"
     write(path)
@@ -91,7 +91,7 @@ def prepare(folder: Path) -> Place:
 
 
 def attempt(place: Place, rng: random.Random) -> str:
-    """Exit status 0: the same commands, 1: others, 2: refused; with one line each."""
+    """Exit status 0: the same commands, 1: different ones, 2: refused; one line each."""
     changed = list(place.lines)
     at = rng.randrange(len(changed))
     closed = dict(place.others)

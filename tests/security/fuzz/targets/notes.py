@@ -1,4 +1,4 @@
-"""Notes to the loop of a rank process: each is carried out, or ends the loop as a ``ProtocolError``."""
+"""Notes to the loop of a rank process: each is carried out, or ends the loop with a ``ProtocolError``."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ Packet = tuple[bytes, str]
 
 
 def make(rng: random.Random, _number: int) -> list[Packet]:
-    """A few packets, each with what comes along as a descriptor."""
+    """A few packets, each with the descriptor that is passed along."""
     return [_packet(rng) for _ in range(rng.choice((1, 1, 2, 3, 5)))]
 
 
@@ -115,7 +115,7 @@ def _descriptors(folder: Path, kind: str) -> list[int]:
 
 
 def attempt(folder: Path, packets: list[Packet]) -> str:
-    """A worker says all that and hangs up."""
+    """A worker sends all of it and hangs up."""
     theirs, ours = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     for packet, kind in packets:
         fds = _descriptors(folder, kind)

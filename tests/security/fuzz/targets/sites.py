@@ -1,4 +1,4 @@
-"""Site files: loaded, and their batch scripts made; all of what is said is one line."""
+"""Site files: loaded, and their batch scripts rendered; all output is one line."""
 
 from __future__ import annotations
 
@@ -123,12 +123,12 @@ def make(rng: random.Random, _number: int) -> bytes:
 
 
 def prepare(folder: Path) -> Path:
-    """Where the file is."""
+    """The file's path."""
     return folder / "mine.py"
 
 
 def attempt(path: Path, content: bytes) -> str:
-    """Load it as all commands do, and look for its mistakes as ``pilot sites check`` does."""
+    """Load it as all commands do, and check it as ``pilot sites check`` does."""
     path.write_bytes(content)
     before = os.fstat(2).st_size
     with suppress(KeyboardInterrupt):
@@ -138,7 +138,7 @@ def attempt(path: Path, content: bytes) -> str:
         raise Wrong("something was printed")
     try:
         loaded = load_site_file(str(path))
-    except KeyboardInterrupt:  # the command ends as by Ctrl-C
+    except KeyboardInterrupt:  # the command ends as with Ctrl-C
         return "interrupted"
     batch_script(loaded.site, "/run/connection.json", python="python")
     for remark in _remarks(loaded.site):

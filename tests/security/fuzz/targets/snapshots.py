@@ -1,5 +1,5 @@
-"""Snapshots and segments, as a coordinator that starts again reads them: what is damaged is no use, or refused, and
-never believed."""
+"""Snapshots and segments, as a restarting coordinator reads them: damage makes them useless or refused, but is never
+believed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.security.fuzz.targets import journals
 
 @dataclass(frozen=True)
 class Place:
-    """A journal in segments, its files as they were written, and the state that it leads to."""
+    """A journal in segments, its files as they were written, and the resulting state."""
 
     path: Path
     files: dict[Path, bytes]
@@ -28,7 +28,7 @@ class Place:
 
 
 def make(rng: random.Random, _number: int) -> random.Random:
-    """What changes the files."""
+    """The mutation of the files."""
     return rng
 
 
@@ -41,7 +41,7 @@ def prepare(folder: Path) -> Place:
 
 
 def attempt(place: Place, rng: random.Random) -> str:
-    """Restored as it was, with a remark; or refused in one line, where a segment is damaged that is needed then."""
+    """The original state is restored, with a remark; or it is refused in one line if a damaged segment is needed."""
     for file, data in place.files.items():
         file.write_bytes(data)
     (snapshot,) = segments.folder(place.path).glob("*.snapshot")
@@ -67,7 +67,9 @@ def attempt(place: Place, rng: random.Random) -> str:
 
 
 def _signed_anew(place: Place, snapshot: Path, rng: random.Random) -> None:
-    """Something else in the snapshot, and its digest in the journal's header: the core's state has its own digest."""
+    """Different content in the snapshot, and its digest in the journal's header: the core's state has its own
+    digest.
+    """
     plain = changed_value(rng, msgspec.msgpack.decode(place.files[snapshot], strict=False))
     try:
         data = msgspec.msgpack.encode(plain)

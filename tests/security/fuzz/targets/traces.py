@@ -1,4 +1,4 @@
-"""Traces and what they are made from, plain and compressed."""
+"""Traces and their sources, plain and compressed."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ KINDS: list[tuple[str, Read]] = [
 
 
 def make(rng: random.Random, number: int) -> tuple[Read, bytes | str]:
-    """A file, or what special file is to be there."""
+    """The file's content, or the kind of special file."""
     text, read = KINDS[number % len(KINDS)]
     if rng.random() < 0.04:
         return read, rng.choice(("fifo", "folder", "loop", "zeros"))
@@ -148,7 +148,7 @@ def _bomb(head: bytes, piece: bytes, count: int) -> bytes:
 
 
 def prepare(folder: Path) -> Path:
-    """Where the file is."""
+    """The file's path."""
     return folder / "trace"
 
 

@@ -1,4 +1,4 @@
-"""Packets on a worker's socket: of strangers, who are shown the door, and of its rank process, which is gone then."""
+"""Packets on a worker's socket: strangers are rejected, and a rank process that sends malformed ones counts as gone."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def prepare(folder: Path) -> Place:
 
 
 def attempt(place: Place, value: tuple[bool, list[Packet]]) -> str:
-    """Whatever comes, the link goes on: with a rank process that says something, or that is gone."""
+    """Whatever comes, the link survives, and reports that its rank process came, said something, or is gone."""
     introduced, packets = value
     place.generation += 1
     peer = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -72,7 +72,7 @@ def _send(folder: Path, peer: socket.socket, packet: bytes, kind: str) -> None:
     try:
         socket.send_fds(peer, [packet], fds[:1])
     except OSError:
-        return  # it was shown the door already
+        return  # it was rejected already
     finally:
         for fd in fds:
             socket.close(fd)
