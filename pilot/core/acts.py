@@ -1,4 +1,4 @@
-"""What can be done about one trainer: each act gives commands and keeps its books as if they were carried out."""
+"""The acts on one trainer: each returns commands and updates the trainer's records as if they were carried out."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Act = Callable[[Standing], list[Command]]
 
 
 def wait(_: Standing) -> list[Command]:
-    """Do nothing: an event that is certain to come decides."""
+    """Do nothing: an event that is certain to come will decide."""
     return []
 
 
@@ -31,7 +31,7 @@ def close(standing: Standing) -> list[Command]:
     """Stop every worker, and close the trainer once none is left."""
     trainer, outcome = standing.trainer, standing.trainer.closing
     assert outcome is not None
-    # A finished group is not dissolved: its ranks end with their workers, in good order.
+    # A finished group is not dissolved: its ranks exit cleanly with their workers.
     finished = outcome is Outcome.FINISHED
     out = [] if finished else dissolve(trainer, trainer.reason)
     leaders = trainer.group.members[:1] if trainer.group is not None else tuple(trainer.workers)
@@ -83,7 +83,7 @@ def save_parked(standing: Standing) -> list[Command]:
 
 
 def save_going(standing: Standing) -> list[Command]:
-    """Save a state that is only on nodes that do not stay."""
+    """Save a state that is held only on nodes that the trainer gives up."""
     return _save(standing.trainer, standing.trainer.holders(), "its nodes are given back")
 
 

@@ -36,12 +36,13 @@ def assign(
     A trainer that shrinks keeps a subset of its nodes, one that grows keeps them all, so nothing migrates (eq. 6).
     Nodes that change hands go in the pool's node order. A parked trainer that gets nothing keeps the nodes that nobody
     else wants: with one more of them it can go on from the state that it holds in memory. A node that was set aside for
-    a trainer is not handed out to it: who is choosy chooses first, and may fall short of its count. Only where it
-    could not run at all for that does something migrate: another trainer takes the node and gives one that it can use.
-    Where the pool's unit is a GPU, ``gpus`` says in which order they are handed out. Of the ``ending`` nodes a
-    trainer gets as many as ``late`` says; others get one only where nothing else is left. A trainer that shrinks so
-    that another can grow keeps its nodes that end soon: nobody pays a rescale for them. Where nobody grows it keeps
-    those that stay.
+    a trainer is not handed out to it: trainers with the most such nodes choose first, and may fall short of their
+    count. Only if one could not run at all does anything migrate: another trainer takes the node and gives up one that
+    it can use.
+    If the pool's unit is a GPU, ``gpus`` says in which order they are handed out. A trainer gets as many of the
+    ``ending`` nodes as ``late`` says; others get one only if nothing else is left. A trainer that shrinks so that
+    another can grow keeps its nodes that end soon, so that nobody pays for a rescale onto them. If nobody grows, it
+    keeps those that stay.
     """
     counts = {t.id: counts.get(t.id, 0) for t in trainers}
     owner, targets = dict(pool.owner), {t.id: list(t.target) for t in trainers}
@@ -102,8 +103,8 @@ def give_back(pool: Pool, trainer: Trainer, count: int, ending: Ending = NONE_EN
 
 
 def start_on(pool: Pool, trainer: Trainer, count: int, ending: Ending = NONE_END) -> None:
-    """Give ``trainer``, which has no nodes, ``count`` free ones, or as many of them as it can run on; ``ending`` ones
-    only where nothing else is left.
+    """Give ``trainer``, which has no nodes, ``count`` free ones, or as many as it can run on; ``ending`` ones only if
+    nothing else is left.
     """
     free = pool.available()
     most = len(_can_take(pool, trainer, free, count))
@@ -111,8 +112,8 @@ def start_on(pool: Pool, trainer: Trainer, count: int, ending: Ending = NONE_END
 
 
 def _give(pool: Pool, trainer: Trainer, free: list[NodeId], count: int, ending: Ending, late: int) -> list[NodeId]:
-    """Give ``trainer`` ``count`` of the ``free`` nodes, ``late`` of them ending ones, as far as there are enough of
-    both; returns the remaining free nodes.
+    """Give ``trainer`` ``count`` of the ``free`` nodes, ``late`` of them ending ones, if there are enough of both;
+    returns the remaining free nodes.
     """
     soon = [node for node in ending.nodes if node in free]
     stay, most = [node for node in free if node not in soon], len(trainer.target) + count

@@ -1,22 +1,22 @@
 """Whose fault a failure is: the node's or the script's.
 
 One failure says little: a script may be wrong, and a node may be sick. What fails on one node and works on others is
-the node's, what fails everywhere is the script's, and until that is known the trainer tries other nodes:
+the node's fault, what fails everywhere is the script's; until that is known, the trainer tries other nodes:
 
 =========================================================  ==========================================================
 what is known                                              what follows
 =========================================================  ==========================================================
-a worker raised in starting, or was not warm in time;      the node is *set aside* for this trainer: it gets other
-three deaths in starting; three groups that the node kept  nodes, and this one is in *doubt*
+a worker raised while starting, or was not warm in time;   the node is *set aside* for this trainer: it gets other
+three deaths while starting; three groups that it kept     nodes, and this one is in *doubt*
 from forming; three deaths in groups, on at most two
 nodes, while others hold the state
-a worker of it gets warm elsewhere (for a failure in       the doubt is settled: the trainer blames the node
+its worker gets warm elsewhere (for a failure while        the doubt is settled: the trainer blames the node
 starting), its group makes a new step (for one in a group)
-a second trainer blames the node, or the same one again    the node is set aside for all; who works on it stays
-three nodes in doubt, or all that there are, or the same   the script's fault: the trainer fails; where it lives on
-one once more; and nothing of the trainer runs             others, it only stops to grow for a time
+a second trainer blames the node, or the same one again    the node is set aside for all; work on it goes on
+three nodes in doubt, or all that there are, or the same   the script's fault: the trainer fails; if it runs on
+one once more; and nothing of the trainer runs             others, it only stops growing for a time
 time passed (``NodeRetried``)                              it is tried again; each time takes twice as long
-a person clears it (``NodeCleared``)                       nothing is known of it
+a person clears it (``NodeCleared``)                       nothing is known about it any more
 =========================================================  ==========================================================
 """
 
@@ -40,12 +40,12 @@ AGAIN_S = 1800.0
 
 LONGEST_S = 86400.0
 BLAMES = 2
-"""So many, of different trainers or of one, and a node is set aside for all."""
+"""After this many, by one trainer or several, a node is set aside for all."""
 
 
 @dataclass(slots=True)
 class Judgement:
-    """``commands``: what reports it; ``failure``: why it is the script's fault; ``question``: why another plan is
+    """``commands`` that report it; ``failure``: why it is the script's fault; ``question``: why another plan is
     needed.
     """
 

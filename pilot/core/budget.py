@@ -1,7 +1,7 @@
 """How many node-hours a pool or a trainer has used, and what follows when its budget runs out.
 
 A budget is in node-hours as the site charges them: the time of each node, times the site's charge factor. At 80% a
-warning goes out. At its end the pool drains, and a trainer stops: what trains writes its checkpoints first.
+warning goes out. At its end the pool drains, and a trainer stops: a trainer that is training writes a checkpoint first.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ HOUR_S = 3600.0
 WARNED_AT = 0.8
 
 SLACK_S = 1e-6
-"""Seconds that arithmetic may lose of a moment that was worked out."""
+"""Allowance for rounding errors in a computed time, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Verdict:
 class Usage:
     """Seconds on nodes, summed over the nodes: ``used_s`` until ``since_s``, on ``nodes`` nodes since then.
 
-    ``budget_s`` is what may be used, None: no limit is set. ``warned``: most of it is used, and that was said.
+    ``budget_s`` is what may be used (None: no limit). ``warned``: the warning was given.
     """
 
     budget_s: float | None = None

@@ -1,6 +1,6 @@
 """Commands: requests that leave the core, in the imperative. Each carries its reason.
 
-Every asynchronous command has exactly one completion event, named in its docstring; the driver guarantees it, also
+Every asynchronous command has exactly one completion event, named in its docstring; the driver guarantees it, even
 after a timeout. The others are complete when they are issued.
 """
 
@@ -50,7 +50,7 @@ class FormGroup:
     """Form ``generation`` over ``members``, rank i on the i-th; the first leads.
 
     ``previous`` is the generation that trains on until the switch (its ranks agree on the step); None: none trains.
-    Ranks of ``previous`` that are not members stop at the switch and hold their state until they are told.
+    Ranks of ``previous`` that are not members stop at the switch and hold their state until told otherwise.
     Completes with ``GroupFormed`` or ``GroupBroken``, unless dissolved before.
     """
 
@@ -159,7 +159,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CloseTrainer:
-    """The trainer has ended: nothing of it is running, and nothing will be started."""
+    """The trainer has ended: none of its processes is running, and none will be started."""
 
     trainer: TrainerId
     outcome: Outcome
@@ -170,7 +170,7 @@ class CloseTrainer:
 class AskTrial:
     """Have the sampler of ``study`` give the parameters of trial ``number``, which will be the trainer ``spec``.
 
-    Those of one study are answered in the order of their numbers. Completes with ``TrialAsked`` or ``TrialNotAsked``.
+    Requests of a study are answered in the order of their numbers. Completes with ``TrialAsked`` or ``TrialNotAsked``.
     """
 
     study: StudyId

@@ -24,13 +24,13 @@ class CoordinatorConfig:
     max_parallel_trainers : Pj_max, how many trainers share the pool at once, first come first served
     objective : what plans maximise
     node_order : order in which nodes are handed out and taken back
-    topology : which nodes are near each other; each trainer gets neighbours of its own first, and else in the order;
-        None: in the order alone
+    topology : which nodes are near each other; each trainer gets neighbours of its own nodes first, then by
+        ``node_order``; None: by ``node_order`` alone
     grace_s, checkpoint_interval_s : the site's (see :mod:`pilot.core.pacing`)
     budget_node_hours : charged node-hours that the pool may use from when it comes up; None: no limit
     charge_factor : the site's
     arrivals_s : trainers submitted within this time of one another are planned for together; 0: each at once
-    ended_kept : number of ended trainers that are kept in full; of earlier ones only the outcome is
+    ended_kept : number of ended trainers that are kept in full; of earlier ones only the outcome is kept
     decide_every_s : plans are made at multiples of this (Huawei's f); 0: at every event that changes the problem
     gpus : on which node each GPU is, if the pool's unit is a GPU; None: a unit is a node
     priors : how trainers are expected to scale until those of the pool have been measured

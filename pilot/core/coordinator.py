@@ -15,7 +15,7 @@ is posed again with at most what that trainer can have. With periodic plans the 
 and until then events only consult :mod:`pilot.core.between`; while a decision is ``awaited``, events pose it again.
 
 *The trainers.* :mod:`pilot.core.transitions` records what happens to one. Then :mod:`pilot.core.reconcile`, a table of
-rules, leads it from where it is to its target. Losses do not wait for a plan: survivors regroup at once.
+rules, brings it from where it is to its target. Losses do not wait for a plan: survivors regroup at once.
 
 :mod:`pilot.core.lifecycle` has tables of what each event does.
 
@@ -89,8 +89,8 @@ from pilot.core.transitions import Noted, TrainerEvent, note
 class Coordinator:
     """The pure state machine that both the live driver and the simulator run.
 
-    ``trainers`` (by id, in submission order), ``past`` (those that ended so long ago that nothing else is known of
-    them), ``pool``, ``problem`` and ``plan`` (the last ones), ``now_s`` (when the last event happened) may be read by
+    ``trainers`` (by id, in submission order), ``past`` (those that ended so long ago that only their outcome is
+    kept), ``pool``, ``problem`` and ``plan`` (the last ones), ``now_s`` (when the last event happened) may be read by
     anyone. ``later`` are the configurations that take over, one each time that the pool is ``reopened``.
     """
 
@@ -219,7 +219,7 @@ class Coordinator:
         return commands
 
     def _release_vacant(self) -> list[Command]:
-        """Nodes that this event made leave, or whose worker it ended: each is looked at once without a worker on it."""
+        """Release leaving nodes on which nothing runs any more; only nodes that this event affected are checked."""
         vacant = [n for n in self._vacant if n in self.pool.leaving and n not in self.pool.occupant]
         return [ReleaseNode(node, "it was asked to leave and nothing runs on it") for node in vacant]
 
@@ -243,7 +243,7 @@ class Coordinator:
     # --- trainers come and end --------------------------------------------------------------------------------------
 
     def _rolled(self, event: RollEvent) -> list[Command]:
-        """Who came and could be given nodes is planned for with who comes soon; who only queues makes no plan."""
+        """A trainer that arrives and could have nodes is planned for with its batch; one that only queues is not."""
         came = self._roll.note(event, self.config.charge_factor)
         if came is None or came not in self.admitted() or self.pool.usable < came.spec.min_nodes:
             return []
@@ -254,15 +254,15 @@ class Coordinator:
         return []
 
     def _start_small(self, trainer: Trainer) -> None:
-        """Give ``trainer`` its minimum of the free nodes until its batch is planned for. A plan that is being made
-        counts on these nodes itself, and a cadence has its own rule for what is free."""
+        """Give ``trainer`` its minimum of the free nodes until its batch is planned for. Not while a plan is being
+        made, which counts on these nodes itself, nor with a cadence, which has its own rule for free nodes."""
         if not (self.planning or self.config.decide_every_s):
             soon = self._ending(self.now_s)
             for started in assign(self.pool, [trainer], {trainer.id: trainer.spec.min_nodes}, ending=soon).changed:
                 self._touch(started.id)
 
     def _take_back(self, trainer: Trainer) -> None:
-        """Empty its target."""
+        """Take back all nodes of its target."""
         for node in trainer.target:
             del self.pool.owner[node]
         trainer.target.clear()
@@ -312,7 +312,7 @@ class Coordinator:
         return out + self._reconcile_touched()
 
     def reports_of(self, trainer: TrainerId) -> int:
-        """How many reports of its study's metric are known of a trial; 0 if it is none."""
+        """How many reports of its study's metric a trial has made; 0 for other trainers."""
         return self._studies.reports(trainer)
 
     # --- time -------------------------------------------------------------------------------------------------------
@@ -357,7 +357,7 @@ class Coordinator:
         return self._roll.admitted(self.config.max_parallel_trainers)
 
     def _offers(self, most: int) -> list[Trainer]:
-        """Trials that studies may ask for, within Pj_max: ``most`` at most."""
+        """Up to ``most`` trials that studies may ask for, within Pj_max."""
         asking = sum(len(study.reserved) for study in self.studies.values())
         room = max(0, self.config.max_parallel_trainers - len(self.admitted()) - asking)
         return self._studies.offers(min(room, most))
@@ -394,7 +394,7 @@ class Coordinator:
             problem = question(problem)
         if self.settled and problem == self.problem:
             self.awaited = False
-            return []  # the answer is known: all stays as it is
+            return []  # the answer is known: everything stays as it is
         self.plan_id = PlanId(self.plan_id + 1)
         self.planning = problem is not None
         if problem is None:
@@ -422,7 +422,7 @@ class Coordinator:
             raise InvariantError(f"plan {event.plan_id} is not feasible: {counts}, ending: {late}")
         soon = self._ending(self.asked_s)
         assigned = assign(self.pool, self.admitted(), counts, self.config.gpus, soon, late)
-        if assigned.short:  # too many nodes are set aside for them: what nobody else can use is no node for them
+        if assigned.short:  # too many nodes are set aside for them; pose it again with at most what they can use
             self._reach = {c.trainer: c.max_nodes for c in self.problem.candidates} | assigned.short
             return self._ask_if(f"{', '.join(assigned.short)} cannot use the nodes that the plan gave")
         self.plan, self.settled, self.awaited = event.plan, counts == self.problem.kept(), False
@@ -457,7 +457,7 @@ class Coordinator:
             return Judgement()
         if noted.works is not None:
             return self.blame.worked(self.now_s, trainer, *noted.works)
-        if trainer.stops:  # nothing of it is started again, there or elsewhere
+        if trainer.stops:  # no worker of it is started again, here or elsewhere
             return Judgement()
         return self.blame.accused(self.now_s, trainer, noted.accusations)
 
@@ -513,7 +513,7 @@ class Coordinator:
         out: list[Command] = []
         if trainer.forming is not None and any(n in self.pool.leaving for n in trainer.forming.members):
             out += dissolve(trainer, "a member of the forming group got notice")
-        # What a loss, a notice or a node set aside leaves of a target is no size yet.
+        # What remains of a target after a loss, a notice or a node set aside may not be an allowed size.
         give_back(self.pool, trainer, trainer.spec.fitting(len(trainer.target)))
         out += reconcile(trainer, self.pool)
         if self._roll.stopped(trainer):

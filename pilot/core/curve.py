@@ -11,7 +11,7 @@ from typing import TypeGuard
 from pilot.core.errors import UserError
 
 RATES = (1e-9, 1e15)
-"""What a rate may be, per second: one in 30 years, and more than any machine does. Within it nothing overflows."""
+"""The range of a rate, per second: from one in 30 years to more than any machine does. Nothing overflows within it."""
 
 
 def is_rate(per_s: float | None) -> TypeGuard[float]:

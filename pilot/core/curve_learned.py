@@ -1,9 +1,9 @@
 """The scaling curve to plan with: measured where it was measured, estimated between and beyond.
 
-What is estimated has a shape and goes through what is measured. The shape is that of the user's curve where there is
-one, else that of :mod:`pilot.core.curve_model`. By how much the measured rates are off the shape is carried over to the
-counts between them (linear in log n) and beyond. Between two measured counts the model stays between their rates: a
-trainer that is as fast on 16 nodes as on one is taken to be so on 8.
+Estimates pass through the measured rates. Their shape is that of the user's curve if there is one, else that of
+:mod:`pilot.core.curve_model`. The ratio of the measured rates to the shape is interpolated between them (linear in
+log n) and kept beyond. Between two measured counts the model stays between their rates: a trainer that is as fast on 16
+nodes as on one is assumed to be so on 8.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pilot.core.curve import RATES, Curve
 from pilot.core.curve_model import Point, Priors, fit
 
 GIVEN_ERROR = 0.1
-"""A user's curve is taken to be right within this, relative."""
+"""The relative error that is assumed of a user's curve."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Estimate:
     ----------
     nodes : how many nodes
     per_s : samples per second
-    error : one standard deviation of it, relative; 0: it is taken as given
+    error : its relative standard deviation; 0: it is taken as given
     measured : whether it was measured on this many nodes
     """
 
@@ -41,9 +41,9 @@ class Estimate:
 
 @lru_cache(maxsize=128)
 def estimates(points: tuple[Point, ...], given: Curve | None, priors: Priors, most: int) -> tuple[Estimate, ...]:
-    """What is known of 1, 2, 4, … and ``most`` nodes, at the ``points`` (with rising counts) and the ``given`` counts.
+    """What is known about 1, 2, 4, … and ``most`` nodes, and the counts of ``points`` (which rise) and of ``given``.
 
-    Without any point or curve the rates are in units of what one node does.
+    Without any point or curve the rates are in units of one node's rate.
     """
     shape, error = _given(given) if given is not None else _model(points, priors)
     ratios = [(p.nodes, math.log(p.per_s / at)) for p in points if (at := shape(p.nodes)) > 0]

@@ -4,10 +4,10 @@ The time per sample and node grows with the first step off a node and with each 
 
     n / r(n) = t1 · (1 + a · [n > 1] + b · log2 n)
 
-with ``r(n)`` samples per second on n nodes. ln a and ln b have normal priors and t1 none, and what is measured is taken
-on the logarithm, so the unit of a sample does not matter. The fit is the posterior's peak that Levenberg-Marquardt
-finds from the priors' means in a bounded number of steps; its error is Laplace's approximation. Many trainers' fits
-give priors for the next one: :func:`priors_of`.
+with ``r(n)`` samples per second on n nodes. ln a and ln b have normal priors, t1 has none, and the logarithms of the
+measured rates are fitted, so the unit of a sample does not matter. The fit is the posterior mode that
+Levenberg-Marquardt finds from the priors' means in a bounded number of steps; its error is the Laplace approximation.
+The fits of many trainers give priors for the next one: :func:`priors_of`.
 
 The rate per node never rises with n. The rate is concave for a and b as the priors expect them; a large a bends it the
 other way at two nodes. Planners take either.
@@ -21,12 +21,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 SIGMA = 0.04
-"""Of the logarithm: how far a real trainer is from the model, at any count."""
+"""The standard deviation of a real trainer's log rate from the model, at any count."""
 
 MISFIT = 0.5
-"""Of what a step takes longer by the model than on the nearest measured count: trainers of another form (Amdahl's law,
-a ring, Pollux's) are off by about so much of it. With it, SIGMA and the priors the errors told are those that are made:
-``python -m benchmarks.curve_errors``."""
+"""The model's error, as a fraction of the growth in step time that it predicts from the nearest measured count:
+trainers of another form (Amdahl's law, a ring, Pollux's) are off by about this much. With it, SIGMA and the priors the
+stated errors match the actual ones: ``python -m benchmarks.curve_errors``."""
 
 _STEPS = 20
 _SMALLEST_GAIN = 1e-9
@@ -54,10 +54,10 @@ class Priors:
 
 
 ON_SUMMIT = Priors()
-"""What is expected until trainers of the pool tell more."""
+"""What is expected until trainers of the pool have been measured."""
 
 WIDE = Priors(Normal(-6.0, 2.5), Normal(-3.5, 1.4))
-"""For trainers and networks of which nothing is known."""
+"""For trainers and networks about which nothing is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """A fitted model. Without any point, ``per_s`` is in units of what one node does.
+    """A fitted model. Without any point, ``per_s`` is in units of one node's rate.
 
     ``nodes`` are the counts of the points. ``mean_slopes`` and ``variance`` (of t1 at the points' centre) and
     ``covariance`` (of ln a and ln b: aa, ab, bb) say how sure it is.
@@ -138,8 +138,8 @@ def priors_of(
 ) -> Priors:
     """Priors for the next trainer, from the points of others: empirical Bayes, by expectation maximisation.
 
-    ``around`` counts as ``worth`` trainers, so that a few alike do not make it too sure. The search begins at ``start``
-    (``around``) and takes ``rounds`` rounds.
+    ``around`` counts as ``worth`` trainers, so that a few similar ones do not make the result too certain. The search
+    begins at ``start`` (None: ``around``) and takes ``rounds`` rounds.
     """
     priors = start or around
     for _ in range(rounds):
@@ -167,7 +167,7 @@ def speedup(nodes: float, ln_a: float, ln_b: float) -> float:
 
 
 def _growth(nodes: float, ln_a: float, ln_b: float) -> tuple[float, float, float]:
-    """ln(1 + a · [n > 1] + b · log2 n), and its slopes by ln a and ln b."""
+    """ln(1 + a · [n > 1] + b · log2 n), and its derivatives by ln a and ln b."""
     if nodes <= 1:
         return 0.0, 0.0, 0.0
     by_a, by_b = math.exp(ln_a), math.exp(ln_b) * math.log2(nodes)
@@ -185,7 +185,7 @@ class _Row(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """A point of the search: its cost, which is minimised, and the cost's slopes."""
+    """A point of the search: its cost, which is minimised, and the cost's derivatives."""
 
     cost: float
     ln_t1: float

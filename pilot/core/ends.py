@@ -1,12 +1,12 @@
 """Free nodes whose end is known: their job's wall time ends, or the scheduler has planned another job on them.
 
-A free node that surely leaves within the forward-looking time is *ending*: it counts only for the time it has left, and
-the trainer that gets it also pays for a rescale down when it leaves. So a rescale onto it must pay back before that.
+A free node that is sure to leave within the forward-looking time is *ending*: it counts only for the time it has left,
+and the trainer that gets it also pays for a rescale down when it leaves. So a rescale onto it must pay off before then.
 All ending nodes of a problem count with their mean remaining time. Nodes that trainers hold are not classified: the
 rescale onto them has been paid for, and they are worth keeping to their end. Nodes that leave together go to one
 trainer as far as possible: a trainer that loses some of them pays for one rescale, however many it loses.
 
-One class of a few nodes keeps planners exact: ``dp`` has another dimension of its size, ``milp`` another constraint.
+A single class of a few nodes keeps planners exact: ``dp`` gets a dimension of its size, ``milp`` a constraint.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pilot.core.ids import NodeId
 from pilot.core.pool import Pool
 
 MOST = 8
-"""Most ending nodes in a problem, the first to leave: the time of exact methods grows with the square."""
+"""Most ending nodes in a problem (the first to leave): the time of exact methods grows with its square."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +54,9 @@ def in_company(pool: Pool, own: Sequence[NodeId], free: Sequence[NodeId], count:
 
     The fewer times it loses nodes, the fewer rescales it pays for.
 
-    First those that leave when some of its own do, then those that leave together, the largest groups first that it can
-    take whole, and of these those that stay longest. Unless the ends of all are known, their order stays: it says more
-    of who leaves together than a few ends do. What leaves before ``until_s`` comes last in any case.
+    First come those that leave when some of its own do, then those that leave together: the largest groups that it can
+    take whole first, and of these those that stay longest. Unless all ends are known, the order is kept: it says more
+    about which nodes leave together than a few ends do. What leaves before ``until_s`` comes last in any case.
     """
     if not all(node in pool.ends for node in free):
         return sorted(free, key=lambda node: pool.ends_before(node, until_s))

@@ -1,4 +1,4 @@
-"""The tree of errors. Each says whose fault it is and whether to retry.
+"""The error hierarchy. Each error says whose fault it is and whether to retry.
 
 Expected situations (a preemption, a timeout) are events or statuses, never errors.
 """

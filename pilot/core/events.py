@@ -26,7 +26,7 @@ class PoolChanged:
 
     ``joined`` nodes are new and free. ``leaving`` nodes got a notice: they live until ``deadline_s`` at the latest and
     get no new work. ``lost`` nodes are gone, announced or not. ``ends``: when nodes, new or not, will surely have left
-    (None: that is not known any more); nothing happens to them before.
+    (None: no longer known); nothing happens to them before.
     """
 
     joined: tuple[NodeId, ...] = ()
@@ -208,7 +208,7 @@ class Seen(StrEnum):
     """What an examination of one member's worker found."""
 
     WAITS = "waits"
-    """It has itself been waiting long for the sums of a step."""
+    """It, too, has been waiting for the sums of a step for long."""
     HERE = "here"
     """It answers: it has arrived meanwhile, or waits for something else."""
     SLOW = "slow"
@@ -269,7 +269,7 @@ class Progress:
     ``samples`` counts those behind the current parameters; ``samples_per_s`` is the median rate of the last 20 steps in
     this generation (None before enough are known). ``total_samples``: total samples of the loop, if known. ``metrics``
     are what the script reports (loss, accuracy). ``reports``, of a trial, are (number, value) of its newest reports of
-    its study's metric, counted from 1; some of them may have been told before.
+    its study's metric, numbered from 1; some of them may have been sent before.
     """
 
     trainer: TrainerId
@@ -298,7 +298,7 @@ class TrainerFinished:
 
 @dataclass(frozen=True, slots=True)
 class NodeRetried:
-    """The time is over for which ``node`` was set aside for ``trainer`` (None: for all)."""
+    """The time for which ``node`` was set aside for ``trainer`` (None: for all) is over."""
 
     node: NodeId
     trainer: TrainerId | None = None
@@ -313,7 +313,7 @@ class NodeCleared:
 
 @dataclass(frozen=True, slots=True)
 class DecisionDue:
-    """Time has come to a multiple of ``decide_every_s``."""
+    """A multiple of ``decide_every_s`` is reached."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,7 +330,7 @@ class ArrivalsDue:
 
 @dataclass(frozen=True, slots=True)
 class ProfileDue:
-    """The time is over for the node count on which ``trainer`` is measured."""
+    """The time for measuring ``trainer`` on its current node count is over."""
 
     trainer: TrainerId
 

@@ -1,4 +1,4 @@
-"""What one trainer's failures say of nodes: strikes, doubts, and the nodes that it does without for a time."""
+"""What one trainer's failures say about nodes: strikes, doubts, and the nodes that it avoids for a time."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ class Evidence:
     """What one trainer knows about nodes; nodes that have left are forgotten.
 
     ``strikes`` : failures on a node since it last worked there; ``doubts`` : the nodes that it failed on without having
-    worked on another one since, and how far it had come; ``aside`` : the nodes that it does without; ``times`` : how
-    often it has done so.
+    worked on another one since, and how far it had got; ``aside`` : the nodes that it avoids; ``times`` : how often it
+    has set each aside.
     """
 
     strikes: dict[NodeId, int] = field(default_factory=dict)
@@ -68,8 +68,8 @@ class Evidence:
         return [node for node, at in self.doubts.items() if at is stage]
 
     def worked(self, on: tuple[NodeId, ...], stage: Stage) -> list[NodeId]:
-        """Record that it works ``on`` these nodes, up to ``stage``; returns the nodes whose failures that explains:
-        they were at fault.
+        """Record that it works ``on`` these nodes, up to ``stage``; returns the nodes that this shows to have been
+        at fault in earlier failures.
         """
         for node in on if stage is Stage.RUN else ():
             self.strikes.pop(node, None)

@@ -1,4 +1,4 @@
-"""Why a trainer holds the nodes that it holds: the objective's terms one node fewer and one node more."""
+"""Why a trainer holds the nodes that it holds: the objective's terms with one node fewer and one more."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Explanation:
     had_nodes : how many it held when the plan was asked for
     nodes : how many the plan gave it
     t_fwd_s : the forward-looking time
-    terms : eq. 16 for one node fewer, as planned, and one more; the next sizes where only some are allowed
+    terms : eq. 16 for one node fewer, as planned, and one more; the next sizes if only some are allowed
     free_nodes : nodes that the plan left over
     donor : the trainer that would lose least by giving up a node; null: none could
     donor_loss : how much it would lose, in objective units

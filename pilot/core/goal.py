@@ -10,17 +10,17 @@ EPOCHS = "epochs"
 ITERATIONS = "iterations"
 
 BY_SESSION = frozenset({EPOCH_SAMPLES, EPOCHS, ITERATIONS})
-"""Names that come with a trainer's metrics and are none: the samples of an epoch, and the length of its loop."""
+"""Names that come with a trainer's metrics but are not metrics: the samples of an epoch, the length of its loop."""
 
 
 def has_session(metrics: Mapping[str, float]) -> bool:
-    """Whether a session reported ``metrics``: of a script for torchrun only steps are known, and those count as its
-    samples, one for each process."""
+    """Whether a session reported ``metrics``. Of a torchrun script only steps are known; each counts as one sample per
+    process."""
     return not BY_SESSION.isdisjoint(metrics)
 
 
 MOST = 2.0**53
-"""Larger ones are no counts: a float is not whole any more."""
+"""Larger values are not counts: floats are no longer exact there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Goal:
     def left_s(self, epoch: int, step: int, samples: int, samples_per_s: float | None) -> float | None:
         """Seconds to the end at this rate, from where the trainer is; None if unknown.
 
-        The first epoch of a stream has no known length, nor has a loop of which no step is done.
+        The first epoch of a stream has no known length, nor has a loop before its first step.
         """
         total = self.total_samples(epoch, step, samples)
         return None if total is None or not samples_per_s else max(0.0, total - samples) / samples_per_s

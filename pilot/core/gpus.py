@@ -37,7 +37,7 @@ class GpuNodes:
         return len(set(map(self.host, gpus))) - -(-len(gpus) // self.per_node)
 
     def whole_first(self, free: Sequence[NodeId]) -> list[NodeId]:
-        """``free`` in its order, but GPUs of nodes of which more are free come first."""
+        """``free`` in its order, but GPUs of nodes with more free ones come first."""
         free_on = Counter(map(self.host, free))
         return sorted(free, key=lambda gpu: (-free_on[self.host(gpu)], self.host(gpu)))
 
@@ -67,7 +67,7 @@ def _taken(order: Sequence[int], wants: Sequence[int], free: Sequence[NodeId]) -
 
 
 def _whole_nodes(wants: Sequence[int], per_node: int) -> tuple[list[int], list[int]]:
-    """The trainers that fill whole nodes, alone or in pairs, in the order for that, and the other trainers."""
+    """The trainers that fill whole nodes, alone or in pairs, in the order in which they do, and the other trainers."""
     alone = [i for i, count in enumerate(wants) if count % per_node == 0]
     waiting: dict[int, list[int]] = {}
     pairs: list[int] = []

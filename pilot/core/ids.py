@@ -12,18 +12,18 @@ TrainerId = NewType("TrainerId", str)
 """One elastic training task, as the user named it or as the coordinator numbered it."""
 
 TrainerUid = NewType("TrainerUid", str)
-"""Tells a trainer from all others, also from those of the same name in other pools: 128 random bits, drawn when it is
+"""Tells a trainer from all others, even those of the same name in other pools: 128 random bits, drawn when it is
 submitted, as 32 hexadecimal digits."""
 
 NO_UID = TrainerUid("")
-"""Of a trainer that was submitted to a version that drew none."""
+"""For a trainer that was submitted to a version that drew none."""
 
 StudyId = NewType("StudyId", str)
 """One study, as the user named it; its trials are the trainers ``<study>-<number>``."""
 
 Generation = NewType("Generation", int)
-"""A trainer's monotonic fence: every regroup increments it. The first group of a trainer has generation 1, or the one
-after that of the checkpoint from which it was submitted to start."""
+"""A trainer's monotonic fence: every regroup increments it. The first group of a trainer has generation 1, or one
+more than the checkpoint that it was submitted to start from."""
 
 NO_GENERATION = Generation(0)
 """Before a trainer's first group."""
@@ -41,4 +41,4 @@ def natural_key(node: str) -> tuple[tuple[int, int, str], ...]:
 
 
 def _is_number(part: str) -> bool:
-    return len(part) < 1000 and part.isdecimal() and part.isascii()  # Python reads no number of many more digits
+    return len(part) < 1000 and part.isdecimal() and part.isascii()  # Python parses no number of many more digits

@@ -6,8 +6,8 @@ redone. What is left is the *lineage*. Records may arrive late, twice, split dif
 disjoint and merged when they are recorded (:mod:`pilot.core.step_ranges`), so a trainer's ledger grows with its
 generations and epochs and not with its steps.
 
-Within one generation all steps of an epoch use the same number of samples, except the epoch's last one. So if a record
-is voided from its middle on, the cursor of the cut follows from that rule, and it is checked.
+Within one generation all steps of an epoch use the same number of samples, except the epoch's last one. So where a
+record is voided in part, the cursor at the cut follows from that rule, and it is checked.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class Ledger:
     """The records of one trainer."""
 
     identity: Mapping[str, str] = field(default_factory=dict)
-    """What the run trains on, in words by name, as a leader told it last."""
+    """What the run trains on, in words by name, as a leader last reported it."""
     accepted: tuple[AcceptedChange, ...] = ()
-    """What of it was changed at resumes, in their order."""
+    """What was changed of it at resumes, in order."""
     _epochs: dict[Generation, dict[int, StepRanges]] = field(default_factory=dict)
     _began: dict[Generation, int] = field(default_factory=dict)
 
@@ -100,7 +100,7 @@ class Ledger:
         return ""
 
     def exactly_once(self, sizes: Mapping[int, int]) -> Verdict:
-        """Check that the lineage covers epochs 0, 1, … of ``sizes`` samples each, gap-free and once."""
+        """Check that the lineage covers epochs 0, 1, … of ``sizes`` samples each, without gaps and once."""
         lineage = self.lineage()
         if problem := self._disputed() or _first_gap(lineage, sizes):
             return Verdict(False, problem)

@@ -36,7 +36,7 @@ def proof(ledger: Ledger, epochs: int) -> Verdict:
 
 
 def _inside(lineage: Sequence[LedgerRange], step: int) -> int | None:
-    """The epoch in the middle of which ``step`` comes next."""
+    """The epoch that is under way when ``step`` comes next; None: it begins an epoch, or is not in the lineage."""
     return next(
         (record.epoch for record in lineage if record.step <= step < record.step_end and _cuts(record, step)), None
     )

@@ -1,7 +1,7 @@
-"""What each event does, and which phase of a trainer follows which: two tables about all of the core.
+"""What each event does, and which phase of a trainer follows which: two tables that cover the whole core.
 
 Nothing is decided here: :mod:`pilot.core.coordinator` and :mod:`pilot.core.transitions` note events, and a trainer's
-phase follows from its facts. The tests hold both tables against everything that they play, in both directions, and
+phase follows from its facts. The tests check both tables, in both directions, against everything that they play;
 ARCHITECTURE.md shows them.
 """
 
@@ -56,7 +56,7 @@ from pilot.core.trainer import Phase, PhaseChange
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """What is ``noted`` of an event, and when it makes a new problem (``asks``; "": never)."""
+    """What is ``noted`` for an event, and when it makes a new problem (``asks``; "": never)."""
 
     event: type[Event]
     noted: str

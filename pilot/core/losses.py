@@ -1,6 +1,6 @@
 """How often trainers lose nodes, as far as the pool has seen it, for planners that count preemptions.
 
-Nodes that nobody has do not count when they go: surplus pilots are cancelled.
+Free nodes that leave do not count: surplus pilots are cancelled.
 
 Neighbours often leave together, so a trainer is hit less often than its nodes would be one by one. Two rates are kept:
 of nodes, per node and second, and of events that take any nodes, per second. A trainer on n nodes is hit n times the
@@ -13,12 +13,12 @@ import math
 from dataclasses import dataclass
 
 MEMORY_S = 3600.0
-"""What happened so long ago counts 1/e."""
+"""What happened this long ago counts 1/e."""
 
 
 @dataclass(frozen=True, slots=True)
 class LossRate:
-    """``nodes_per_node_s``: nodes lost per node and second; ``events_per_s``: how many times per second some are.
+    """``nodes_per_node_s``: nodes lost per node and second; ``events_per_s``: how often any are lost, per second.
 
     0 if nothing has been lost yet.
     """
@@ -38,8 +38,8 @@ NO_LOSS = LossRate()
 class Losses:
     """Losses, and the time in which they happened, until ``since_s``; ``nodes`` nodes are held since then.
 
-    ``node_s`` and ``pool_s`` are seconds on nodes, and seconds with any; ``lost`` and ``events`` are the nodes
-    that trainers lost, and how many times they did. All four fade alike (:data:`MEMORY_S`).
+    ``node_s`` and ``pool_s`` are node-seconds, and seconds with any node; ``lost`` and ``events`` are the nodes that
+    trainers lost, and how many times they did. All four decay alike (:data:`MEMORY_S`).
     """
 
     nodes: int = 0

@@ -1,5 +1,5 @@
-"""What is measured of a trainer: its scaling curve, its rescale costs (MalleTrain's Job Monitor), its checkpoints, and
-how often it loses all of its nodes."""
+"""What is measured about a trainer: its scaling curve, its rescale costs (MalleTrain's Job Monitor), its checkpoints,
+and how often it loses all of its nodes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KEPT_OF_POOL = 20
 """The cost of a rescale in a pool is the median of this many, of all its trainers."""
 
 NOISE = 0.1
-"""How far a rate of one second may be off (one deviation, relative); that of t seconds is off by this over sqrt(t)."""
+"""Relative standard deviation of a rate measured over one second; over t seconds it is this over sqrt(t)."""
 
 MEMORY_S = 300.0
 """A rate is the mean over this time, so that it follows a script whose speed changes."""
@@ -29,10 +29,10 @@ LONGEST_S = 30.0
 """Longer times between two reports count only as this much, because the trainer may have stood still."""
 
 FIRST_S = 1.0
-"""The time for which the first report of a rate counts."""
+"""The time that the first report of a rate counts for."""
 
 LEAST_MOVE = 0.05
-"""A curve that has moved by less than this, relative, is taken to stand."""
+"""A curve that has moved by less than this, relative, counts as unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class Measured:
     """What is known about a trainer: what was given, and (unless ``fixed_curve``) what has been measured since.
 
     Plans go by the curve as it was when the last one was asked for, ``planned``, until what is measured differs from it
-    by more than its error (``moved``): noise asks for no plan, and makes no problem a new one.
+    by more than its error (``moved``): noise causes no plan, and no problem differs because of it.
     """
 
     _spec: TrainerSpec
@@ -143,8 +143,8 @@ class Measured:
         return planned <= 0 or abs(math.log(rate.per_s / planned)) > max(LEAST_MOVE, 2 * rate.error)
 
     def learn(self, usual_per_s: float = 1.0, priors: Priors = ON_SUMMIT) -> None:
-        """A plan is asked for: have it go by what is known now, if that is something else. One node is taken to do
-        ``usual_per_s`` where nothing is known; ``priors`` are what the pool has learned."""
+        """Update the curve to plan with, before a plan is asked for, if what is known now differs from it. If nothing
+        is known, one node is assumed to do ``usual_per_s``; ``priors`` are what the pool has learned."""
         self._priors = priors
         if self.guessed:
             self._planned, self._guessed = self.curve.scaled(usual_per_s), True
@@ -156,7 +156,7 @@ class Measured:
         return curve_of(estimates(self.points, self._spec.curve, self._priors, most))
 
     def rescale_s(self, pool: RescaleCosts, *, up: bool) -> float:
-        """R_j^up, or R_j^dw (FreeTrain eq. 13): its own, else what others in its ``pool`` measured, where nobody has
+        """R_j^up, or R_j^dw (FreeTrain eq. 13): its own, else what others in its ``pool`` measured, unless the user
         said what it costs, else what was said or is assumed."""
         spec = self._spec
         if (own_s := self._costs.median_s(up=up)) is not None:
@@ -216,8 +216,8 @@ def experience(trainers: Sequence[Measured], at_first: Priors, before: Priors) -
 def learn(trainers: Sequence[Measured], priors: Priors) -> None:
     """Update what is known about ``trainers`` before a plan; ``priors`` are the pool's.
 
-    Who is not known yet is taken to be as fast on one node as the others are on the geometric mean: else it would never
-    be tried where the objective is throughput.
+    One that is not known yet is assumed to be as fast on one node as the geometric mean of the others: otherwise it
+    would never be tried if the objective is throughput.
     """
     known = [trainer for trainer in trainers if not trainer.guessed]
     for trainer in known:

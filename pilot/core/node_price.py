@@ -1,8 +1,8 @@
 """What nodes are worth to the other trainers, by the objective, in units of one trainer's rate on one node.
 
 The price is the one at which all trainers together want as many nodes as there are. It is at least what the trainer
-that can best do without a node would lose with it: plans leave nodes where they are if a rescale does not pay back.
-Where others are much faster and the objective counts samples, a node is worth much more to them than to this one.
+that can best spare a node would lose with it: plans leave nodes where they are if a rescale does not pay off.
+If others are much faster and the objective counts samples, a node is worth much more to them than to this one.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from pilot.core.objective import Objective
 from pilot.core.trainer import Trainer
 
 ROUNDS = 20
-"""The price is halved in on so often."""
+"""Bisection steps in the search for the price."""
 
 Offer = list[tuple[int, float]]
-"""Counts of a trainer that can be best at some price, rising, and its value per second on each."""
+"""A trainer's node counts that may be best at some price, rising, and its value per second on each."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodePrice:
-    """``per_node``: what is paid for one; ``rate``: what another trainer does with those that it has at that price."""
+    """``per_node``: the price of one; ``rate``: what another trainer does, on average, with those that it buys."""
 
     per_node: float
     rate: float

@@ -37,9 +37,9 @@ OBJECTIVES: dict[str, Objective] = {
 
 
 def per_node_value(value: Callable[[TrainerSpec, int], float], name: str = "of the user") -> Objective:
-    """An objective from a user's function of (trainer, nodes) → value per second, taken at every node count.
+    """An objective from a user's function of (trainer, nodes) → value per second, evaluated at every node count.
 
-    It raises :class:`UserError` with ``name`` where the function fails or gives what is no value.
+    It raises :class:`UserError` with ``name`` if the function fails or returns an invalid value.
     """
 
     def objective(spec: TrainerSpec, _curve: Curve) -> Curve:

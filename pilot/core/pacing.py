@@ -21,13 +21,13 @@ from pilot.core.config import CoordinatorConfig
 from pilot.core.trainer import Trainer
 
 MARGIN_S = 2.0
-"""Of the grace, this long passes before the write begins: the notice travels, the ranks agree on a step."""
+"""How much of the grace passes before the write begins: the notice travels, the ranks agree on a step."""
 
 LEAST_S = 5.0
 """The shortest interval."""
 
 MOST_WRITING = 0.1
-"""A trainer writes for no more than this part of the time."""
+"""A trainer writes for at most this fraction of the time."""
 
 TELL_RATIO = 1.25
 """A worker gets a new interval only if it differs from the current one by more than this factor."""
@@ -42,8 +42,8 @@ class Pace:
     site_interval_s, grace_s : of the site
     write_s : what one rank needs to write the whole state, as measured; None: not known yet
     trained_s : how long the trainer has trained
-    wipeouts : how often all of its nodes went at once meanwhile
-    end_in_s : when the last of its nodes leaves; infinite if that is not known of all
+    wipeouts : how often it lost all of its nodes at once in that time
+    end_in_s : when the last of its nodes leaves; infinite unless the ends of all are known
     """
 
     site_interval_s: float
@@ -55,12 +55,12 @@ class Pace:
 
     @property
     def fits(self) -> bool:
-        """Whether the state can be written after a notice. Assumed as long as nothing is known."""
+        """Whether the state can be written after a notice. Assumed until measured."""
         return self.write_s is None or self.write_s + MARGIN_S <= self.grace_s
 
     @property
     def mean_time_between_s(self) -> float:
-        """Mean time between losses of all nodes. One more is counted than was seen: the next may be imminent."""
+        """Mean time between losses of all nodes. Counts one more than was seen: the next may be imminent."""
         return self.trained_s / (self.wipeouts + 1)
 
     @property
@@ -108,7 +108,7 @@ def pace_of(config: CoordinatorConfig, trainer: Trainer, now_s: float, end_s: fl
 
 
 def _seconds(seconds: float, digits: int) -> str:
-    """To so many digits, but without an exponent."""
+    """Rounded to ``digits`` significant digits, but without an exponent."""
     return f"{seconds:.{digits}g} s" if seconds < 99 else f"{seconds:.0f} s"
 
 

@@ -35,8 +35,8 @@ NODE_ORDER_NAMES = (*NODE_ORDERS, TOPOLOGY)
 
 @dataclass(eq=False)
 class PoolState:
-    """What a pool knows, plain: ``numbers`` are the nodes, with their number in the order of joining; ``ends``, when
-    nodes will surely have left, as far as that is known."""
+    """The plain data of a pool: ``numbers`` are the nodes, with their number in the order of joining; ``ends``, when
+    nodes will surely have left, if known."""
 
     numbers: dict[NodeId, int] = field(default_factory=dict)
     joined: int = 0
@@ -50,7 +50,7 @@ class PoolState:
 class Pool(PoolState):
     """Nodes, their *owner* (whom the last plan gave them to) and their *occupant* (the trainer whose worker is there).
 
-    The two differ while a node changes hands: it has a new owner at once, and an old occupant until that one's worker
+    The two differ while a node changes hands: it has a new owner at once, and its old occupant until that one's worker
     has ended. A node is *available* to a plan when it has no owner, is not leaving and not set ``aside``.
     """
 

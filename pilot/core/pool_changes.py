@@ -1,4 +1,4 @@
-"""Notes that nodes came, were given notice, or went: in the pool, and with the trainers that were on them."""
+"""Records that nodes joined, got a notice or were lost: in the pool, and for the trainers that were on them."""
 
 from __future__ import annotations
 

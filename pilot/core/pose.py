@@ -16,7 +16,7 @@ from pilot.core.problem import UNSAID_STEP_S, Candidate, Problem
 from pilot.core.trainer import Trainer
 
 CURVE_PLANS = 2
-"""Curves that move ask for so many plans in the forward-looking time, at most."""
+"""At most this many plans per forward-looking time are asked for because curves moved."""
 
 
 def pose(
@@ -36,8 +36,8 @@ def pose(
     """The problem of dividing ``pool`` among ``trainers``; None if none of them could run.
 
     ``costs``: what rescales cost in the pool. ``reach``: the most nodes that each can have (without an entry: none),
-    where a plan gave more than that. ``pins``: counts that are fixed; one that does not fit is dropped. ``weights``: of
-    trials (:mod:`pilot.core.trial_weight`). ``reserved``: nodes that are kept for trials that are no trainers yet.
+    after a plan gave more than that. ``pins``: counts that are fixed; one that does not fit is dropped. ``weights``: of
+    trials (:mod:`pilot.core.trial_weight`). ``reserved``: nodes that are kept for trials that are not trainers yet.
     ``ending``: free nodes that will not be here for long. ``losses``: how often nodes of the pool are lost.
     """
     growing = [t for t in trainers if not t.refuses_to_grow]
@@ -80,8 +80,8 @@ def _timed(trainer: Trainer, candidate: Candidate, config: CoordinatorConfig, no
 
 
 def wanted(trainers: Sequence[Trainer], config: CoordinatorConfig, costs: RescaleCosts) -> int:
-    """How many nodes a plan would use if all of ``trainers`` could have what they want of it: its terms (eq. 16) then
-    depend on one trainer each."""
+    """How many nodes a plan would use if each of ``trainers`` could have as many as it wants: each of its terms
+    (eq. 16) then depends on one trainer only."""
     return sum(_candidate(t, t.spec.max_nodes, config, costs).wants(config.t_fwd_s) for t in trainers)
 
 
@@ -90,8 +90,8 @@ def _candidate(trainer: Trainer, room: int, config: CoordinatorConfig, costs: Re
 
 
 def outdated(trainer: Trainer, age_s: float, config: CoordinatorConfig) -> str:
-    """Why ``trainer``'s progress makes the last problem, posed ``age_s`` ago, a wrong one; "": it does not, or that is
-    too young for another one."""
+    """Why ``trainer``'s progress outdates the last problem, posed ``age_s`` ago; "": it does not, or it is too early
+    for another one."""
     due = age_s >= config.t_fwd_s / CURVE_PLANS
     if not (due and trainer.open and not (trainer.held or trainer.shelved) and trainer.measured.moved):
         return ""

@@ -16,7 +16,7 @@ from pilot.core.sizes import largest_fitting
 NOBODY: Mapping[TrainerId, int] = MappingProxyType({})
 
 UNSAID_STEP_S = 300.0
-"""How long a plan is taken to hold where every event makes a new one: Huawei's five minutes."""
+"""How long a plan is assumed to hold if every event causes a new one: Huawei's five minutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Candidate:
     left_s : what is left of it, in seconds on one node (Huawei's ETA); None: not known, or the problem is not timed
     value : O_j, objective value per second as a function of nodes (eq. 12)
     rescale_up_s, rescale_down_s : R_j^up, R_j^dw (eq. 13)
-    pin : the plan gives it just so many nodes, whatever that gains; None: it is free. Pins fit, each and together
+    pin : the plan gives it exactly this many nodes, whatever that gains; None: it is free. All pins fit together
     """
 
     trainer: TrainerId
@@ -94,11 +94,11 @@ class Problem:
     """How to divide ``nodes`` interchangeable nodes among ``candidates`` for the next ``t_fwd_s`` seconds.
 
     ``candidates`` are in submission order, which breaks ties. ``nodes`` counts all nodes of the pool that a plan may
-    use: those held by the candidates and the free ones. ``step_s``: after so long the next plan is made, for planners
+    use: those held by the candidates and the free ones. ``step_s``: time until the next plan is made, for planners
     that look ahead. ``between``: no decision is due, and only those that wait may get nodes, of those that are idle
     (:mod:`pilot.core.between`). ``ending``: how many more nodes are free that leave within ``t_fwd_s``; they count for
     ``ends_in_s`` (:mod:`pilot.core.ends`). Planners that look no further leave them alone. ``losses``: how often nodes
-    are lost, as far as the pool has seen it; none unless the problem is timed.
+    are lost, as the pool has seen it so far; none unless the problem is timed.
     """
 
     nodes: int
@@ -152,11 +152,11 @@ class PlanStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Trainer → node count, and what is known of its quality.
+    """Trainer → node count, and what is known about its quality.
 
     ``counts`` has one entry per candidate, in the problem's order. ``objective`` is eq. 16's value for the counts.
-    ``gap`` is (bound - objective) / max(1, \\|objective\\|): 0 where proved optimal, None if no bound is known.
-    ``ending``: how many of them are ending nodes, of trainers that get such.
+    ``gap`` is (bound - objective) / max(1, \\|objective\\|): 0 if proved optimal, None if no bound is known.
+    ``ending``: how many of them are ending nodes, for trainers that get any.
     ``build_s`` is the time for building (and writing) the model, ``solve_s`` the solver's; they decide nothing.
     """
 

@@ -1,9 +1,9 @@
 """The profile of one trainer: on which node counts its rate is measured, one after the other, while it trains.
 
-MalleTrain's Job Profiling Advisor (§3.3): it grows once, to the largest of the counts, and goes down from there, as to
-shrink costs less than to grow. A count's rate is known when the mean of its last reports, :data:`REPORTS` or more, has
-a standard error of :data:`KNOWN` or less. No count is waited for longer than :data:`REACH_S` (until the trainer trains
-on it) and :data:`MEASURE_S` (from then on); what was measured by then counts.
+MalleTrain's Job Profiling Advisor (§3.3): it grows once, to the largest of the counts, and goes down from there,
+because shrinking costs less than growing. A count's rate is known when the mean of its last reports, :data:`REPORTS` or
+more, has a standard error of :data:`KNOWN` or less. No count is waited for longer than :data:`REACH_S` (until the
+trainer trains on it) and :data:`MEASURE_S` (from then on); what was measured by then counts.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ REPORTS = 5
 """The leader reports once a second, each time the median rate of its last 20 steps."""
 
 KNOWN = 0.02
-"""Relative. More exact than that the rate of a running trainer is not from one minute to the next."""
+"""Relative. The rate of a running trainer varies by this much from one minute to the next."""
 
 MEASURE_S = 120.0
 REACH_S = 300.0
@@ -31,7 +31,7 @@ APART = 4
 
 @dataclass(slots=True)
 class Profile:
-    """How far it is. ``wanted``: it is to be made, and has not begun or is under way.
+    """The state of a profile. ``wanted``: it is to be made, and has not begun or is under way.
 
     ``left`` : the counts that are still to be measured, the largest first; the first one is where it is now
     ``known`` : the counts whose rate is known
@@ -105,8 +105,8 @@ class Profile:
         self._turn(now_s)
 
     def shrink(self, now_s: float, most: int, least: float) -> None:
-        """There are no more than ``most`` nodes for it: that is measured instead of what is more, if it is ``least`` or
-        more. Where nothing is left, it waits for its turn again, unless something was measured."""
+        """At most ``most`` nodes are left for it: that count replaces all larger ones, if it is at least ``least``. If
+        no count is left, it waits for its turn again, unless something was measured."""
         fits = [count for count in self.left if count <= most]
         if fits == self.left:
             return

@@ -31,7 +31,7 @@ NEWS_CHANGES = 5
 """After this many changes of the pool, plans have reached other counts of a trainer by themselves."""
 
 NEWS_MOST_S = 3600.0
-"""For no longer than that a profile counts, however calm the pool is: trainers end."""
+"""A profile counts for no longer than this, however calm the pool is: trainers end."""
 
 
 @dataclass(slots=True)
@@ -47,7 +47,7 @@ class Changes:
         self.last_s = now_s
 
     def news_s(self, now_s: float) -> float:
-        """For how many seconds a profile tells what plans would not have found out by themselves."""
+        """For how many seconds a profile tells more than plans would have found out by themselves."""
         return min(NEWS_CHANGES * max(self.mean_s, now_s - self.last_s), NEWS_MOST_S)
 
 
@@ -154,8 +154,8 @@ def _begin(
 def _counts(
     usable: int, trainer: Trainer, trainers: Sequence[Trainer], most: int, spared: int, around: Around
 ) -> tuple[int, ...]:
-    """On which counts it is measured, the largest first: every one, or those that are worth most; it may have ``most``
-    nodes without a lender, who has ``spared`` more."""
+    """The counts to measure it on, the largest first: every one, or those that are worth most; it may have ``most``
+    nodes without a lender, and ``spared`` more from one."""
     spec, measured = trainer.spec, trainer.measured
     can = allowed(spec, most + spared)
     if spec.profile is Profiling.INVERSE:

@@ -1,4 +1,4 @@
-"""What one trainer needs next: from where it stands to where the plan wants it.
+"""What one trainer needs next, to get from where it stands to where the plan wants it.
 
 Theory of operation
 -------------------
@@ -7,15 +7,15 @@ Level-triggered: nothing here remembers how a state came about. After every even
 Calling it once more changes nothing until another event comes.
 
 Four questions are asked, one after the other: does the trainer end, does it lack workers, what becomes of its group,
-and has it workers that nobody needs. :data:`QUESTIONS` is the table of answers, and what happens is what it says: the
-first :class:`Rule` of a question that applies acts, and where that rule is *final* the later questions are not asked.
-ARCHITECTURE.md shows the table as it is here.
+and does it have workers that nobody needs. :data:`QUESTIONS` is the table of answers, and it alone decides: the first
+:class:`Rule` of a question that applies acts, and if that rule is *final*, the later questions are not asked.
+ARCHITECTURE.md shows this table.
 
 - Workers are started first, whatever the group does: newcomers import and warm up while the others train.
 - While a group pauses or forms, its completion is awaited and nothing else is decided. The coordinator dissolves a
   group that forms when one of its members is lost or gets a notice.
-- A group trains on until the next one takes over, so that a change costs the switch alone. Only what cannot train on
-  pauses.
+- A group trains on until the next one takes over, so that a change costs only the switch. It pauses only if it cannot
+  train on.
 - The state of workers that have to go is saved before they are stopped, if no other worker can keep it.
 
 A leaving node without workers is released by the coordinator, because it concerns no single trainer.
@@ -46,7 +46,7 @@ from pilot.core.trainer import Trainer
 class Rule:
     """If ``applies``, ``act`` gives the commands; ``gives`` lists their kinds.
 
-    ``facts`` says to people what ``applies`` asks, once the rules above it do not apply. ``final``: nothing more is
+    ``facts`` says in words what ``applies`` asks, given that the rules above do not apply. ``final``: nothing more is
     asked after this rule.
     """
 
@@ -216,4 +216,4 @@ SURPLUS = Question(
 )
 
 QUESTIONS = (ENDS, LACKS, GROUP, SURPLUS)
-"""Every rule there is, in the order in which they are tried."""
+"""All rules, in the order in which they are tried."""

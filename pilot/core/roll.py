@@ -19,8 +19,8 @@ RollEvent = TrainerSubmitted | TrainerResumed | TrainerReleased | TrainerRemoved
 
 
 class Roll:
-    """``trainers`` is every trainer by its id, ``open`` those of them that have not ended and do not end, ``past`` how
-    those ended that are not kept any more."""
+    """``trainers`` is every trainer by its id, ``open`` those that have not ended and are not ending, ``past`` how
+    those that are no longer kept ended."""
 
     def __init__(self, trainers: dict[TrainerId, Trainer], past: dict[TrainerId, Outcome]) -> None:
         self.trainers, self.past = trainers, past

@@ -1,6 +1,6 @@
 """What a trainer's leader reports about what it trains on, as words by name, and what changed at a resume.
 
-All of it is the training process's (:mod:`pilot.train.identity`); here is what the ledger's proof must know of it.
+The training process decides all of it (:mod:`pilot.train.identity`); here is what the ledger's proof needs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ RULES = "the rules"
 OPTIONS = "the options of the optimizer"
 
 ORDERED_BY = (SEED, LENGTH, ORDER)
-"""What decides which sample stands where in an epoch."""
+"""What determines the order of the samples in an epoch."""
 
 ACCEPTABLE = {
     "seed": (SEED,),
@@ -58,12 +58,12 @@ class AcceptedChange:
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """How a run goes through its samples, as far as its identity tells.
+    """How a run goes through its samples, according to its identity.
 
     Parameters
     ----------
     length : samples in an epoch; None: a stream
-    multiple : of which each full step's samples are a multiple
+    multiple : divides the number of samples of each full step
     drop_last : whether an epoch's last step is dropped if it is not full
     """
 

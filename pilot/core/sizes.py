@@ -11,7 +11,7 @@ from itertools import pairwise
 from pilot.core.errors import UserError
 
 SIZES_MAX = 1000
-"""A list with more sizes is a mistake."""
+"""The longest list; a longer one is a mistake."""
 
 
 def check_sizes(sizes: tuple[int, ...], least: int, most: int) -> None:

@@ -7,14 +7,14 @@ from pilot.core.pool import Pool
 from pilot.core.trainer import Trainer
 
 WRITES_TRIED = 3
-"""A trainer that goes to 0 nodes tries so often to save its state before its nodes are released without."""
+"""How often a trainer that goes to 0 nodes tries to save its state before its nodes are released unsaved."""
 
 
 class Standing:
     """Where ``trainer`` stands.
 
-    *Staying* nodes and *newcomers* make the next group. They are worked out once, when a rule first asks, and hold
-    until a command is given that changes a worker which is ready.
+    *Staying* nodes and *newcomers* make the next group. They are computed once, when a rule first asks, and hold
+    until a command changes a worker that is ready.
     """
 
     __slots__ = ("_worked_out", "pool", "trainer", "trains")

@@ -42,7 +42,7 @@ class StudySpec:
     maximise : whether larger is better
     rungs : numbers of reports after which trials are compared; increasing. A trial that reaches the last is complete
     trials : how many there are in all
-    template : of every trial's trainer, but for its name and uid; its own uid is the study's
+    template : the spec of every trial's trainer except its name and uid; the template's uid is the study's
     deadline_s : the study stops then, in seconds since the pool began; None: it has no deadline
     """
 
@@ -77,8 +77,8 @@ class Trial:
     """One trial.
 
     ``rung`` is the index of the rung to which it trains, ``values`` what it reported at each rung that it reached.
-    ``asked``: its parameters are known, and it is a trainer. ``told``: its end or its first rung is on the way to the
-    sampler, or there. ``ended``: why its trainer is no more; "": it trains or is shelved. ``failed``: it ended so that
+    ``asked``: its parameters are known, and it is a trainer. ``told``: its end or its first rung has been sent to the
+    sampler. ``ended``: why its trainer has ended; "": it trains or is shelved. ``failed``: it ended so that
     the sampler should know. ``reports`` is how many were heard of, the last one at ``reported_s`` (None: not yet since
     its group formed).
     """

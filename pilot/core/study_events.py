@@ -51,7 +51,7 @@ class TrialAsked:
 
 @dataclass(frozen=True, slots=True)
 class TrialNotAsked:
-    """Completes ``AskTrial`` where there are no parameters. ``again``: it may be tried again. ``exhausted``: every
+    """Completes ``AskTrial`` if there are no parameters. ``again``: it may be tried again. ``exhausted``: every
     point of the space was tried."""
 
     study: StudyId

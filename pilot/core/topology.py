@@ -1,6 +1,6 @@
 """Which nodes are near each other, by their names: a trainer gets the nodes nearest to those that it has.
 
-A pattern says which parts of a host's name are its units, from the largest to the smallest: of Summit's ``g13n14``,
+A pattern says which parts of a host's name are its units, from the largest to the smallest: from Summit's ``g13n14``,
 ``([a-h])([0-9]+)n`` reads the row ``g`` and in it the cabinet ``13``. What neighbours are worth is another matter:
 on a dragonfly or fat tree MalleTrain §4.3 finds no difference in training speed. But neighbours also come and go
 together, so the fewer trainers have nodes in a unit, the fewer have to rescale when its nodes go.
@@ -66,7 +66,7 @@ class Topology:
         return sorted(own, key=lambda node: self._nearness(node, near), reverse=True)
 
     def _home(self, free: Sequence[NodeId], count: int) -> list[NodeId]:
-        """The free nodes of the unit in which a trainer without nodes starts; where none has enough, of the largest."""
+        """The free nodes of the unit in which a trainer without nodes starts; if none has enough, of the largest."""
         members = self._members(free)
         smallest_first = sorted(members, key=len, reverse=True)
         enough = [unit for unit in smallest_first if members[unit] >= count]

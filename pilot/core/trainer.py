@@ -50,7 +50,7 @@ WORKER_CHANGES = (
     PhaseChange(WorkerPhase.READY, None, (WorkerExited, PoolChanged)),
     PhaseChange(WorkerPhase.STOPPING, None, (WorkerExited, PoolChanged)),
 )
-"""All that a worker's phase ever does. A worker goes with its process, or with its node."""
+"""All changes of a worker's phase. A worker goes with its process, or with its node."""
 
 _WORKER_STEPS = {(change.before, change.after) for change in WORKER_CHANGES}
 

@@ -1,6 +1,6 @@
 """Records what happened to one trainer: its workers, its groups, its progress.
 
-Whatever is stale (of a generation or a worker that is no more) gives None and changes nothing.
+Anything stale (about a generation or a worker that no longer exists) gives None and changes nothing.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ TrainerEvent = (
 class Noted:
     """``commands`` that follow at once; ``failure`` says why the trainer has failed, if it has.
 
-    ``accusations`` : what failed on nodes; ``works`` : where it works, and how far it came there.
+    ``accusations`` : what failed on nodes; ``works`` : where it works, and how far it got there.
     """
 
     commands: list[Command] = field(default_factory=list)

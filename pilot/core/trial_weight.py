@@ -11,7 +11,7 @@ Gittins' index). A trial that trains to rung k, has made c reports, and of which
 
 where J is the last rung, or with a deadline the highest that any of the study's trials can still reach in time. A trial
 that cannot reach it before the deadline has :data:`LEAST`. The weight is P / E relative to that of a new trial, whose
-weight is 1: so a study's first trials compete with other trainers as any trainer does.
+weight is 1, so a study's first trials compete with other trainers as any trainer does.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pilot.core.promotion import places, ranked
 from pilot.core.study import Study, Trial
 
 LEAST = 0.01
-"""Of a trial that comes too late for the deadline: it is not worth a node that another trainer can use."""
+"""The weight of a trial that is too late for the deadline: not worth a node that another trainer can use."""
 
 NEW = Trial(-1)
 """One that has not been asked for."""

@@ -22,10 +22,10 @@ from pilot.core.curve_model import Fit, Point, Priors, fit, speedup
 from pilot.core.node_price import NodePrice
 
 MEASURED_ERROR = 0.02
-"""How well a profile measures."""
+"""The relative error of a rate that a profile measures."""
 
 MEASURING_S = 20.0
-"""What it takes on one count: some reports, after the steps of the new group have become regular."""
+"""The time one count takes: some reports, after the steps of the new group have become regular."""
 
 COUNTS_MOST = 2
 """A third count hardly pays: the model has three parameters, and is sure of one."""
@@ -44,11 +44,11 @@ class Outlook:
     points, priors : what is known of its curve
     allowed : the counts that it can be measured on, rising
     share : its part of the nodes, if all trainers are alike
-    held, idle : how many it has, how many nobody has
+    held, idle : how many nodes it has, how many are free
     alone : whether nobody else could use its nodes
     rescale_up_s, rescale_down_s : what a rescale costs
     lasts_s : how long plans would not have measured it by themselves
-    price : what nodes are worth to others; None: not known, they are taken to be like it
+    price : what nodes are worth to others; None: not known, the others are assumed to be like it
     """
 
     points: tuple[Point, ...]
@@ -68,7 +68,7 @@ def best_counts(outlook: Outlook) -> tuple[int, ...]:
     """The counts that are worth most, the largest first; none if none are worth their cost."""
     known = fit(outlook.points, outlook.priors)
     market = _Market.of(known, outlook)
-    anyway = (market.planned,) if outlook.points else ()  # the first rate alone says nothing of how it scales
+    anyway = (market.planned,) if outlook.points else ()  # the first rate alone says nothing about how it scales
     now = market.regret(_after(known, anyway, outlook))
     best: tuple[int, ...] = ()
     gain = 0.0
@@ -81,7 +81,7 @@ def best_counts(outlook: Outlook) -> tuple[int, ...]:
 
 
 def _after(known: Fit, counts: Sequence[int], outlook: Outlook) -> Fit:
-    """What is known of the curve when it was measured on ``counts``, too."""
+    """What would be known about the curve if it were measured on ``counts``, too."""
     points = {p.nodes: p for p in outlook.points}
     points |= {n: Point(n, known.per_s(n), MEASURED_ERROR) for n in counts}
     return fit(sorted(points.values(), key=lambda p: p.nodes), outlook.priors)
@@ -118,7 +118,7 @@ class _Market:
         return speedup(nodes, *curve) - self.price.per_node * nodes
 
     def regret(self, known: Fit) -> float:
-        """What a plan is expected to lose per second because the curve is only ``known`` so well."""
+        """What a plan is expected to lose per second because the curve is known only this well."""
         curves = list(_possible(known, self.curve))
         best = sum(max(self.surplus(n, curve) for n in self.allowed) for curve in curves)
         return (best - sum(self.surplus(self.planned, curve) for curve in curves)) / len(curves)

@@ -23,22 +23,22 @@ SOLVERS = ("cbc", "glpk", "highs")
 """The solvers of ``milp``, ``milp-nodes`` and ``rolling-horizon``; the first one is the default."""
 
 TIMED = frozenset({"rolling-horizon", "rolling-horizon-costs", "greedy"})
-"""The planners that need to know how long trainers have trained, and what is left of them."""
+"""The planners that need to know how long trainers have trained, and how much work they have left."""
 
 
 def usual_objective(name: str) -> str:
-    """What the planner ``name`` maximises where nothing is asked for. A flotilla's pace is in samples a second."""
+    """What the planner ``name`` maximises by default. A flotilla's pace is in samples per second."""
     return "throughput" if name == "flotilla" else "scaling-efficiency"
 
 
 def make(name: str = NAMES[0], solver: str = SOLVERS[0], limit_s: float = 10.0) -> Callable[[Problem], Plan]:
-    """The planner called ``name``, picklable, with at most ``limit_s`` for each plan. In between two decisions of a
+    """The planner called ``name``, picklable, with at most ``limit_s`` for each plan. Between two decisions of a
     cadence all planners answer the same. It honours pins.
 
     Raises
     ------
     UserError
-        Where there is no such planner or solver, or the solver is not installed.
+        If there is no such planner or solver, or the solver is not installed.
     """
     return partial(pins.plan, planner=partial(_answer, _free(name, solver, limit_s)))
 
@@ -48,7 +48,7 @@ def _answer(planner: Callable[[Problem], Plan], problem: Problem) -> Plan:
 
 
 def _free(name: str, solver: str, limit_s: float) -> Callable[[Problem], Plan]:
-    """The planner for problems without pins, where a decision is due."""
+    """The planner for problems without pins when a decision is due."""
     match name:
         case "milp" | "milp-nodes":
             import_module("pilot.planners.solvers").find(solver)

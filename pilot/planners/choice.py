@@ -1,4 +1,4 @@
-"""From counts to a :class:`Plan`, and what holds when nothing was proved before the time was up."""
+"""From counts to a :class:`Plan`, and the fallback if nothing was proved in time."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def can_stay(problem: Problem) -> bool:
 
 
 def best_known(problem: Problem, incumbents: Sequence[Plan], bound: float | None, planner: str) -> Plan:
-    """The best incumbent if better than now, else as now (FreeTrain §3.6).
+    """The best incumbent if it is better than the current allocation, else that one (FreeTrain §3.6).
 
-    Now is impossible where the pool has fewer nodes than are held: then the equal share is an incumbent too.
+    Staying is impossible if the pool has fewer nodes than are held: then the equal share is an incumbent, too.
 
     Parameters
     ----------
     incumbents : the first of equals wins
-    bound : what no plan's objective exceeds; None where unknown
+    bound : what no plan's objective exceeds; None if unknown
     """
     plans = [replace(plan, status=PlanStatus.INCUMBENT) for plan in incumbents]
     if can_stay(problem):

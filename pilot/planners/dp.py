@@ -5,17 +5,17 @@ FreeTrain's objective (eq. 16) depends only on how many nodes each trainer gets,
 
     best[j][k] = max over n of  key_j(n) + best[j + 1][k - n],      n in {0} ∪ [min, max], n <= k
 
-Where nodes are about to leave (:mod:`pilot.core.ends`), ``best`` has another dimension, how many of those are left, and
+If nodes are about to leave (:mod:`pilot.core.ends`), ``best`` has another dimension, how many of those are left, and
 a candidate's gains are a row for each number of them that it takes.
 
-The candidates are taken from the last to the first, so that the way back, from the first, can settle ties in submission
+The candidates are taken from the last to the first, so that backtracking, from the first, can break ties in submission
 order. Floating-point sums of equal value differ in their last bits; therefore gains are turned into integers first:
 
 - the unit is a decimal one, 10^-12 of the largest gain's power of ten; what differs by less is a tie. Numbers that
   people write are exact in it. Of a curve the *differences* between neighbouring counts are rounded and summed up, so
   that equal slopes stay exactly equal whatever they are;
 - a key is ``units * (candidates + 1) - (1 if the count changes)``: more value first, fewer changes second. Among
-  equal keys the way back takes the most nodes for the earlier candidate.
+  equal keys, backtracking takes the most nodes for the earlier candidate.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ Gain = tuple[Curve, int, int, int, float, float, float, tuple[int, ...]]
 
 
 def plan(problem: Problem, limit_s: float = math.inf) -> Plan:
-    """The optimal plan; the allocation as it is where ``limit_s`` does not suffice."""
+    """The optimal plan; the current allocation if ``limit_s`` does not suffice."""
     started_s = time.monotonic()
     made = optimum(problem, started_s + limit_s) or best_known(problem, [], None, "dp")
     return replace(made, solve_s=time.monotonic() - started_s)
 
 
 def optimum(problem: Problem, deadline_s: float = math.inf) -> Plan | None:
-    """The optimal plan, ties settled; None if the monotonic clock passes ``deadline_s``."""
+    """The optimal plan, ties broken; None if the monotonic clock passes ``deadline_s``."""
     keys = _keys(problem)
     best = [[np.zeros(1, dtype=np.int64)] * (problem.ending + 1)]
     for rows, smallest in reversed(keys):
@@ -85,8 +85,8 @@ def _keys(problem: Problem) -> list[Keys]:
 
 
 def _rows(c: Candidate, problem: Problem, gain: Gain, unit: float, factor: int) -> list[NDArray[np.int64]]:
-    """Keys by the count of nodes that stay, where it takes none of the ending nodes, one of them, …, as far as they
-    gain something."""
+    """Keys by the count of nodes that stay, if it takes none of the ending nodes, one of them, …, as long as they gain
+    something."""
     rows = [_key(gain, unit, factor)]
     for late in range(1, problem.ending + 1):
         row = np.full(len(rows[0]), _NOT_ALLOWED)
@@ -123,7 +123,7 @@ def _costs(gain: Gain) -> tuple[float, float]:
 
 @lru_cache(maxsize=128)
 def _peak(gain: Gain) -> float:
-    """The largest magnitude of what adds up to a gain."""
+    """The largest magnitude of the terms of a gain."""
     curve, largest, t_fwd_s = gain[0], gain[3], gain[6]
     return max(t_fwd_s * float(_values(curve, largest).max()), *_costs(gain))
 

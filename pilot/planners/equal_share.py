@@ -1,7 +1,7 @@
 """Planner ``equal-share``: the baseline of FreeTrain §5.1, which "distributes nodes equally to Trainers".
 
-The paper says no more than that it meets the constraints of the MILP; the rest is as its authors' replay code has it,
-so that its numbers can be compared with theirs. Each trainer gets the same whole part, at most its ``max_nodes``, but
+The paper says only that it meets the constraints of the MILP; the rest follows its authors' replay code, so that the
+numbers can be compared with theirs. Each trainer gets the same whole part, at most its ``max_nodes``, but
 only where that is more than its ``min_nodes``. What is left goes to the trainers in submission order, to each as much
 as it can take; so with fewer than two nodes per trainer the first ones get all.
 """
@@ -14,7 +14,7 @@ from pilot.core.problem import Plan, PlanStatus, Problem
 
 
 def plan(problem: Problem, limit_s: float = math.inf) -> Plan:  # noqa: ARG001  # the planners' signature
-    """The equal shares, whether or not they are better than now; nothing is known of how far from the optimum."""
+    """The equal shares, whether or not they are better than now; their distance from the optimum is not known."""
     named = {c.trainer: n for c, n in zip(problem.candidates, shares(problem), strict=True)}
     return Plan(PlanStatus.INCUMBENT, tuple(named.items()), problem.objective(named), None, "equal-share")
 

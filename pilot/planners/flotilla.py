@@ -10,9 +10,9 @@ The paper's appendix does not specify ``findNext``, and has no sizes. Ours:
 - Next is the trainer and count whose rate differs least from the pace; of equals the one with fewer nodes, then the
   one submitted first.
 - A trainer keeps to its sizes. The slowest grows to its next size. Where that is not free, or would not make it
-  faster, the next slowest does, and where nobody can, nodes stay idle.
+  faster, the next slowest does; if none can, nodes stay idle.
 
-As in the paper, what a rescale costs plays no part.
+As in the paper, the cost of rescales plays no part.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ class _Trainer:
 
 
 def plan(problem: Problem, limit_s: float = math.inf) -> Plan:  # noqa: ARG001  # the planners' signature
-    """The flotilla; nothing is known of how far from the optimum of eq. 16 it is."""
+    """The flotilla; its distance from the optimum of eq. 16 is not known."""
     return plan_of(problem, flotilla(problem), PlanStatus.INCUMBENT, None, "flotilla")
 
 
 def flotilla(problem: Problem) -> list[int]:
-    """Node counts in the candidates' order, 0 for who does not join. They respect all sizes and the capacity."""
+    """Node counts in the candidates' order, 0 for those that do not join. They respect all sizes and the capacity."""
     trainers = [_trainer(place, c, problem.nodes) for place, c in enumerate(problem.candidates)]
     counts = [0] * len(trainers)
     left = _join([t for t in trainers if t.counts], counts, problem.nodes)

@@ -1,14 +1,14 @@
 """Planner ``greedy``: Huawei's rule-based allocator (§3), the benchmark of their optimal one.
 
-Its four scenarios are one after the other what holds while nodes idle or trainers wait:
+Its four scenarios, by whether nodes idle and trainers wait:
 
 1. nodes idle and trainers wait: the first one gets as many as it can use, then the next;
 2. nodes idle and no trainer waits: the one that has trained the shortest time grows as far as it can, then the next;
-3. none idles and trainers wait: the trainer that has trained longest gives half of its nodes, and the first one that
-   waits gets them; this is done once for each that waits, while somebody has something to give;
+3. no node idles and trainers wait: the trainer that has trained longest gives half of its nodes, and the first one that
+   waits gets them; this is done once for each that waits, as long as some trainer can give;
 4. no node idle and no trainer waits: nothing changes.
 
-The paper leaves open what ties are (the earlier submitted first, here), what half of one's nodes is where sizes are
+The paper leaves open how ties are broken (here: the earlier submitted first), what half of the nodes is if sizes are
 given (the largest size within it), and how often scenario 3 happens in one decision (here: for each that waits).
 """
 
@@ -22,7 +22,7 @@ from pilot.core.problem import Candidate, Plan, PlanStatus, Problem
 
 
 def plan(problem: Problem, limit_s: float = math.inf) -> Plan:  # noqa: ARG001  # the planners' signature
-    """What the rules give; nothing is known of how far from any optimum."""
+    """What the rules give; the distance from any optimum is not known."""
     counts = filled(problem, staying(problem))
     if all(counts[c.trainer] for c in problem.candidates):
         counts = _grown(problem, counts)

@@ -1,8 +1,8 @@
-"""What Huawei's rolling horizon looks at: each trainer's sizes, its speed on them and what is left of it (§4).
+"""What Huawei's rolling horizon looks at: each trainer's sizes, its speed on them and the work it has left (§4).
 
-A trainer's *progress* after a step is the share of what is left of it now that is done by then, at most 1. What is
-maximised is its sum over trainers and steps (eq. 1): s of eqs 2-4 is cumulative, so what is done early counts again at
-each later step.
+A trainer's *progress* after a step is the share of its remaining work that is done by then, at most 1. The objective
+is its sum over trainers and steps (eq. 1): s of eqs 2-4 is cumulative, so what is done early counts again at each later
+step.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pilot.core.losses import NO_LOSS, LossRate
 from pilot.core.problem import Candidate, Problem
 
 STEPS = 5
-"""T: how many steps are looked ahead (§5.1)."""
+"""T: how many steps to look ahead (§5.1)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Job:
     index : of its candidate
     sizes : K, the counts that it may have
     speeds : how many times as fast as on one node it is with each
-    demand_s : d, what is left of it in seconds on one node
+    demand_s : d, its remaining work in seconds on one node
     shares : of ``demand_s``, what a step is expected to do with each size; 1 if that is all
     held : the nodes that it has now
     held_speed : how many times as fast as on one node it is with them
@@ -48,7 +48,7 @@ class Job:
 def jobs_of(problem: Problem, steps: int = STEPS, losses: LossRate = NO_LOSS) -> list[Job]:
     """The candidates that can have nodes, first come, first served: as many as fit with their smallest sizes.
 
-    In the paper every job has at least n_min nodes in every step (eq. 15), so that with more jobs than fit there is no
+    In the paper every job has at least n_min nodes in every step (eq. 15), so with more jobs than fit there is no
     solution at all: here the remaining ones wait. ``losses``: what preemptions are expected; none in the paper.
     """
     jobs, left = [], problem.nodes
@@ -61,7 +61,7 @@ def jobs_of(problem: Problem, steps: int = STEPS, losses: LossRate = NO_LOSS) ->
 
 
 def sizes_of(candidate: Candidate, nodes: int) -> tuple[int, ...]:
-    """The sizes that are allowed; powers of two (the paper's K) where all are, or else the smallest."""
+    """The sizes that are allowed; powers of two (the paper's K) if all are, or else the smallest."""
     low, high = candidate.min_nodes, min(candidate.max_nodes, nodes)
     if candidate.sizes:
         return tuple(n for n in candidate.sizes if n <= high)
@@ -78,8 +78,8 @@ def counts_of(problem: Problem, jobs: Sequence[Job], sizes: Sequence[int]) -> li
 
 
 def _job(index: int, candidate: Candidate, sizes: tuple[int, ...], step_s: float, steps: int, losses: LossRate) -> Job:
-    """Where it is not known what is left, it is what the largest size does in all steps. A loss of nodes costs a
-    rescale down, and one up when they are replaced: the course counts on having its size again.
+    """If the remaining work is not known, it is what the largest size does in all steps. A loss of nodes costs a
+    rescale down, and one up when they are replaced: the course assumes that it regains its size.
     """
     single = candidate.value.single_node_rate()
     speeds = tuple(candidate.value.at(n) / single if single > 0 else 0.0 for n in sizes)

@@ -32,10 +32,10 @@ TOLERANCE = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Formulation:
-    """A model in Pyomo. It has ``scale`` and ``constant``: eq. 16's value is the objective / scale + constant.
+    """A model in Pyomo. It has ``scale`` and ``constant``: the value of eq. 16 is the objective / scale + constant.
 
-    ``build`` makes it, ``counts`` reads it, ``start`` (where there is one) sets its variables to a plan that is known.
-    ``ending`` reads how many of the counts are ending nodes, where the model has such.
+    ``build`` makes it, ``counts`` reads it, ``start`` (if there is one) sets its variables to a known plan.
+    ``ending`` reads how many of the counts are ending nodes, if the model has any.
     """
 
     planner: str
@@ -63,9 +63,9 @@ class SolveOutcome:
 
 
 def plan(problem: Problem, limit_s: float, solver: str = "cbc", formulation: Formulation = PIECES) -> Plan:
-    """The optimal plan; the best one known where ``limit_s`` does not suffice.
+    """The optimal plan; the best one known if ``limit_s`` does not suffice.
 
-    A solver that fails is logged, and does without: its absence is :func:`pilot.planners.make`'s to find out.
+    If the solver fails, that is logged and it is done without; :func:`pilot.planners.make` checks that it is installed.
     """
     deadline_s = time.monotonic() + limit_s
     incumbent = dp.optimum(problem, deadline_s)
@@ -88,12 +88,12 @@ def solve(
 ) -> SolveOutcome:
     """What ``solver`` makes of the formulation, from ``start`` on, until the monotonic clock shows ``deadline_s``.
 
-    *Proved* it is to within ``gap``, a share of the objective.
+    It is *proved* to within ``gap``, a share of the objective.
 
     Raises
     ------
     SolverError
-        Where the solver cannot be run, or gives no readable answer.
+        If the solver cannot be run, or gives no readable answer.
     """
     started_s = time.monotonic()
     m = formulation.build(problem)
@@ -126,9 +126,9 @@ def _try(
 
 
 def _choose(problem: Problem, outcome: SolveOutcome, incumbent: Plan | None, planner: str) -> Plan:
-    """The optimum that the solver proved, else the best that is known if better than now, else as now.
+    """The optimum that the solver proved, else the best known plan if it beats the current allocation, else that one.
 
-    Of plans that are worth the same, the incumbent is taken: its ties are settled.
+    Among plans that are worth the same, the incumbent is taken: its ties are broken.
     """
     known = [replace(incumbent, planner=planner)] if incumbent is not None else []
     if outcome.counts is not None:
@@ -143,7 +143,7 @@ def _choose(problem: Problem, outcome: SolveOutcome, incumbent: Plan | None, pla
 
 
 def _write(m: ConcreteModel, lp: Path) -> dict[str, Any]:
-    """Write the model; its columns by the names that they have in the file."""
+    """Write the model; returns its columns by their names in the file."""
     with lp.open("w") as file:
         names = LPWriter().write(m, file).symbol_map.bySymbol
     return {name: component for name, component in names.items() if component.ctype is Var}

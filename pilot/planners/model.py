@@ -4,8 +4,8 @@ Nodes are interchangeable and any counts that fit the pool can be reached withou
 grows keeps its nodes, one that shrinks gives some back), so the model has counts instead of nodes.
 
 The gain of a trainer consists of linear pieces (:mod:`pilot.planners.pieces`); a trainer without a piece has no nodes.
-One binary per trainer and piece would do, but trainers that differ in nothing can be exchanged, and a solver would
-visit each exchange (hyper-parameter trials: minutes instead of a tenth of a second). So trainers of one kind share
+One binary per trainer and piece would do, but identical trainers can be exchanged, and a solver would visit each
+exchange (hyper-parameter trials: minutes instead of a tenth of a second). So trainers of one kind share
 their pieces: ``use[p]`` is how many of them lie in piece p, a binary where the kind has one trainer, and ``more[p]``
 how many nodes these have together beyond the piece's first count. As a piece is linear, it does not matter who has
 them::
@@ -15,8 +15,8 @@ them::
                 sum over a kind's pieces of use[p] <= trainers of that kind                   (3, 12)
                 sum over p of  first_p * use[p] + more[p] <= |N|                              (5)
 
-Gains are counted from what is gained without nodes. Where some nodes are about to leave (:mod:`pilot.core.ends`), there
-are pieces with each number of them beside those without, and one more capacity.
+Gains are relative to the gain without nodes. If some nodes are about to leave (:mod:`pilot.core.ends`), there are
+pieces with each number of them beside those without, and one more capacity.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def counts(m: ConcreteModel) -> list[int]:
     Raises
     ------
     SolverError
-        Where the values are no solution of the model.
+        If the values do not solve the model.
     """
     return [stays + late for stays, late in _shares(m)]
 
@@ -146,7 +146,7 @@ def _shares(m: ConcreteModel) -> list[tuple[int, int]]:
 
 
 def _kinds(candidates: Sequence[Candidate]) -> list[list[int]]:
-    """The candidates' indices, those together that differ in nothing but whose they are."""
+    """The candidates' indices, grouped so that those of a group differ only in whose they are."""
     kinds: dict[tuple[object, ...], list[int]] = {}
     for j, c in enumerate(candidates):
         alike = (c.current_nodes, c.min_nodes, c.max_nodes, c.value, c.rescale_up_s, c.rescale_down_s, c.sizes)

@@ -4,11 +4,11 @@ One binary per trainer and node. The candidates hold the first nodes, in their o
 printed equations hold with these corrections:
 
 - eq. 4 prints ``M(i - y)`` for ``M(1 - y)``. Its ``y^u`` is redundant: ``N_j <= N_j^max`` also allows 0;
-- M "greater than ``|N|``" does not do: both sides of eq. 10 differ by up to ``2 |N|``, so that less forbids changes by
-  more than about half the pool; and in eq. 4 M must not be less than any ``N_j^min``;
+- M "greater than ``|N|``" is not enough: both sides of eq. 10 differ by up to ``2 |N|``, so that less forbids changes
+  by more than about half the pool; and in eq. 4 M must not be less than any ``N_j^min``;
 - eq. 11 needs a point (0, 0), else ``N_j = 0`` has no weights, and writes ``n_x`` for ``N_j``. Its special ordered set
   of type 2 is written with one binary per section, because neither GLPK nor HiGHS knows such sets;
-- eq. 14 sums over j, but defines ``R_j`` of one j;
+- eq. 14 sums over j, but defines ``R_j`` for one j;
 - eq. 16 charges the value at C_j, so a start from 0 nodes is free. Fewer than ``N_j^min`` (parked) nodes have no value.
 """
 

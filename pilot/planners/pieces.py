@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from pilot.core.problem import Candidate, Problem
 
 NO_GAIN = 1e-200
-"""Where no gain is larger, none counts: so scales stay finite."""
+"""Gains below this do not count, so that scales stay finite."""
 
 
 @dataclass(frozen=True, slots=True)
 class LinearPiece:
     """Counts ``first`` to ``last``, on which eq. 16's term is ``gain + slope * (n - first)``, exact at each count.
 
-    ``late``: so many ending nodes come on top of each.
+    ``late``: this many ending nodes come on top of each.
     """
 
     first: int

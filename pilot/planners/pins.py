@@ -1,5 +1,5 @@
-"""Pins: a candidate that has one gets just that many nodes. What is pinned is a constant of eq. 16, so it is taken out
-of the problem before any planner sees it, and put into the plan afterwards."""
+"""Pins: a candidate that has one gets exactly that many nodes. What is pinned is a constant of eq. 16, so it is taken
+out of the problem before any planner sees it, and put into the plan afterwards."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def plan(problem: Problem, planner: Callable[[Problem], Plan]) -> Plan:
 
 
 def _joined(problem: Problem, pinned: dict[TrainerId, int], made: Plan) -> Plan:
-    """``made`` with the pins. Where they change a count, what else is kept is part of a plan: parked nodes are none."""
+    """``made`` with the pins. If they change a count, the result is a plan of its own, so parked nodes become 0."""
     counts = {**made.as_dict(), **pinned}
     status = made.status
     if status is PlanStatus.KEPT and counts != problem.kept():

@@ -1,9 +1,9 @@
 """A good plan for the rolling horizon and a bound on every plan, in milliseconds: a price per node and step.
 
-With prices, each trainer chooses its sizes for all steps by itself (a *course*), and what all of them then have, prices
-paid, plus what the pool's nodes would bring is a bound on every plan (Lagrangian relaxation of eq. 6). The prices are
-improved by subgradient steps. A plan follows from them: from its smallest sizes on, whichever trainer gains most for
-what it pays changes to a better course that fits, until none is.
+With prices, each trainer chooses its sizes for all steps by itself (a *course*), and their total worth, less the prices
+paid, plus the price of all of the pool's nodes is a bound on every plan (Lagrangian relaxation of eq. 6). The prices
+are improved by subgradient steps. A plan follows from them: from its smallest sizes on, whichever trainer gains most
+for what it pays changes to a better course that fits, until none is.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ ROUNDS = 80
 COURSES_MAX = 40_000
 """A trainer with more courses has only those of a few of its sizes here, and then there is no bound."""
 CLOSE = 1e-9
-"""A plan that is within so small a share of the bound is optimal; a gain that is less is none."""
+"""A plan within this share of the bound is optimal; a smaller gain counts as none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Priced:
     """``courses[i][t]``: which of its sizes the i-th job has in step t; their ``value``, and the ``bound``.
 
-    ``hopeless()``: (i, t, k) that no plan has which is better: without them the job's part of the bound is too small.
+    ``hopeless()``: (i, t, k) that no better plan has: with them the job's part of the bound is too small.
     """
 
     courses: list[tuple[int, ...]]
@@ -142,7 +142,7 @@ def _filled(places: Sequence[tuple[_Menu, int]], nodes: int, prices: Floats) -> 
     costs = {id(menu): (prices + CLOSE) @ menu.nodes for menu, _ in places}
 
     def better(i: int) -> tuple[float, int]:
-        """What is gained most per price, less: a heap has the least first."""
+        """The largest gain per price, negated because a heap has the smallest first, and its course."""
         (menu, row), now = places[i], chosen[i]
         gain = menu.worth[row] - menu.worth[row, now]
         paid = np.maximum(costs[id(menu)] - costs[id(menu)][now], CLOSE)

@@ -2,8 +2,8 @@
 
 It looks five steps ahead, and only the first step is put in force. Prices per node and step (:mod:`.prices`) give a
 plan first, in milliseconds. It is the incumbent, so running out of time, or a solver that fails, never leaves a trainer
-without nodes. Where it is not within :data:`GAP` of the bound, a solver improves it; the bound says which choices it
-need not look at, a fifth to four fifths of the binaries.
+without nodes. If it is not within :data:`GAP` of the bound, a solver improves it; the bound says which choices it can
+skip: a fifth to four fifths of the binaries.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ log = logging.getLogger(__name__)
 
 NAME, COSTS = "rolling-horizon", "rolling-horizon-costs"
 GAP = 5e-3
-"""A share of the objective: better is not looked for, since in five minutes the question is another one."""
+"""A share of the objective. Nothing better is searched for, since the problem is another one in five minutes."""
 
 COMPACT = milp.Formulation(NAME, model_horizon.build, model_horizon.counts, model_horizon.start)
 
 
 def plan(problem: Problem, limit_s: float, solver: str = "cbc", gap: float = GAP, costs: bool = False) -> Plan:
-    """The first step of the best five, to within a ``gap``; the best incumbent where ``limit_s`` does not suffice.
+    """The first step of the best five, to within a ``gap``; the best incumbent if ``limit_s`` does not suffice.
 
     ``costs``: rescales cost what they do, and so do the preemptions that are to be expected (planner
     ``rolling-horizon-costs``), and the prices' plan is taken as it is; in the paper they are free.

@@ -1,7 +1,7 @@
-"""Solvers: an LP file in, an :class:`SolverAnswer` out. Each is found where its package put it, never by luck.
+"""Solvers: an LP file in, a :class:`SolverAnswer` out. Each is found where its package put it, never by luck.
 
 CBC and GLPK run as programs on the files of a directory that the caller removes, and are killed when their time is up.
-HiGHS runs in this process and minds its time limit itself. What a solver left behind is read only if its status says
+HiGHS runs in this process and keeps its time limit itself. What a solver left behind is read only if its status says
 that there is something to read: CBC, stopped before it had a solution, writes the relaxation's values to the same file,
 under a status line that says so.
 """

@@ -34,9 +34,9 @@ FREE = Cost()
 class Account:
     """One trainer's progress: ``done`` samples at ``since_s``, then ``rate`` a second after ``paused_until_s``.
 
-    ``later``: from when on another rate holds, where more nodes take effect with a delay. ``changes``: when it had how
-    many nodes from then on. ``interruptions``: how often it was stopped while it trained. ``ended_s``: when it met its
-    end, whatever that was.
+    ``later``: when another rate takes over, if more nodes take effect with a delay. ``changes``: its node counts, each
+    with the time from which it holds. ``interruptions``: how often it was stopped while it trained. ``ended_s``: when
+    it met its end, whatever that was.
     """
 
     submission: WorkloadRow
@@ -78,7 +78,7 @@ class Account:
         return gained
 
     def ends_s(self) -> float:
-        """When it meets its end if nothing changes; infinite without nodes, and where it hangs."""
+        """When it meets its end if nothing changes; infinite without nodes, and if it hangs."""
         if self.submission.ending is Ending.HANGS:
             return math.inf
         left, from_s = self.submission.samples - self.done, max(self.since_s, self.paused_until_s)

@@ -1,4 +1,4 @@
-"""The simulator's driver: the very core that runs live, on a virtual clock.
+"""The simulator's driver: the same core that runs live, on a virtual clock.
 
 A trace and submissions make events; what the core asks for is done at once, except that a plan may take
 ``solver_latency_s``. All of one virtual time is settled before progress is accounted: what matters is the net change of
@@ -81,11 +81,11 @@ class SimConfig:
     completions: Completions = Completions.AT_ONCE
     solver_latency_s: float = 0.0
     scale_up_delay_s: float = 0.0
-    """More nodes take effect so much later (Huawei §5.5)."""
+    """More nodes take effect this much later (Huawei §5.5)."""
     knowledge: Knowledge = TRUE_CURVES
-    """What the core knows of scaling curves."""
+    """What the core knows about scaling curves."""
     measure_noise: float = 0.0
-    """How far a measured rate is off (one standard deviation, relative)."""
+    """The relative standard deviation of a measured rate."""
 
 
 class Simulation:
@@ -163,7 +163,7 @@ class Simulation:
         weight = self.records.weight
         gained = sum(account.advance(now_s) * weight(account.submission) for account in self._running.values())
         for account in due:
-            # Whatever rounding says: this is the time at which it was to be done.
+            # Despite rounding errors: this is the time at which it is done.
             account.done = account.submission.samples
         self.now_s = now_s
         return gained
@@ -194,7 +194,7 @@ class Simulation:
         return TrainerFinished(name, trainer.generation, 0, int(row.samples))
 
     def _progress(self) -> list[Event]:
-        """How far trainers are, where problems say it: those of in between do not."""
+        """How far trainers have got, if problems include it; those between decisions do not."""
         core = self.core
         decides = not core.config.decide_every_s or core.awaited or core.timers.decision_s <= self.now_s
         if not (core.config.timed and decides):

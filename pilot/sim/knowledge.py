@@ -1,8 +1,8 @@
-"""What the core knows of scaling curves in a replay, whose truth is the curves file.
+"""What the core knows about scaling curves in a replay; the true ones are in the curves file.
 
 ``truth``: that. ``measured``: what trainers report, with noise (:mod:`pilot.sim.reports`). ``guess:...``: what a user
-might have said before the first run, which the core then keeps; FreeTrain plans by such a curve where nobody has
-measured one (MalleTrain §5).
+might have said before the first run, which the core then keeps; FreeTrain plans by such a curve if none was
+measured (MalleTrain §5).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ WORDS = (
 )
 
 FACTOR_SD = 0.3
-"""The spread of the logarithm where ``guess:factor`` says none."""
+"""The default spread of the logarithm for ``guess:factor``."""
 
 ReadCurves = Sequence[tuple[Curve, Curve | None]]
 """As :func:`pilot.traces.workload.read_curves` gives them."""
@@ -55,15 +55,15 @@ def check(know: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Knowledge:
-    """What the core knows of each trainer.
+    """What the core knows about each trainer.
 
     Parameters
     ----------
     know : a word of the vocabulary
     curves : of the curves file
-    profile : how trainers are profiled where nothing is known but what is measured
-    seed : of what is random in a guess
-    share : trainers on one curve are taken to be of one script, and share what is measured
+    profile : how trainers are profiled if only what is measured is known
+    seed : of the random part of a guess
+    share : trainers on one curve are assumed to run one script, and share what is measured
     """
 
     know: str = TRUTH
@@ -73,7 +73,7 @@ class Knowledge:
     share: bool = False
 
     def spec(self, row: WorkloadRow) -> TrainerSpec:
-        """What the core knows of ``row``."""
+        """What the core knows about ``row``."""
         if self.know == TRUTH:
             return row.spec
         if self.know == MEASURED:

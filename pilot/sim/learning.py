@@ -27,8 +27,8 @@ def interruptions(accounts: Mapping[TrainerId, Account]) -> float:
 def to_oracle_s(
     columns: Mapping[str, Floats], admitted: Sequence[Admitted], accounts: Iterable[Account], best: BestRate
 ) -> float | None:
-    """From a trainer's admission until the total rate is :data:`GOOD` of what an oracle would have of the nodes that
-    are there: the best division, at once and for nothing. The mean of all trainers; None: there is none.
+    """Seconds from a trainer's admission until the total rate is :data:`GOOD` of what an oracle would get from the
+    available nodes: the best division, at once and at no cost. The mean of all trainers; None: there is none.
 
     A trainer after which that rate is not reached counts until the end.
     """

@@ -33,8 +33,8 @@ class Moment:
 
     ``gained`` is the work done since the moment before; ``preemption`` and ``rescale`` are what changes at this moment
     cost, all three in node-seconds at the speed of one node. ``used`` nodes train, of ``pool``; ``profiled`` of them
-    under profiles. ``profiling`` is what of ``rescale`` was paid as a profile began, went on or ended. ``spread``:
-    where a unit of the pool is a GPU, the nodes that trainers span beyond the least.
+    under profiles. ``profiling`` is the part of ``rescale`` that was paid as a profile began, went on or ended.
+    ``spread``: if a unit of the pool is a GPU, the nodes that trainers span beyond the minimum.
     """
 
     time_s: float

@@ -1,4 +1,4 @@
-"""A replay's report: one HTML page that needs nothing beside it."""
+"""A replay's report: one self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ svg {{ max-width: 100%; height: auto }}
 
 
 def make_directory(directory: Path) -> None:
-    """Make the report's directory where it is missing: before a replay of hours, not after it."""
+    """Make the report's directory if it is missing: before a replay that takes hours, not after it."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What trainers whose curves the core does not know report of themselves in a replay."""
+"""What trainers whose curves the core does not know report about themselves in a replay."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ from pilot.traces.mishaps import Mishaps, befallen
 from pilot.traces.workload import WorkloadRow, read_curves, read_workload
 
 GIVEN = "given"
-"""The objective of the curves file (``objective_per_s``), else that which is usual for the planner."""
+"""The objective of the curves file (``objective_per_s``), else the planner's default."""
 COURSES_MAX = 40
 """The courses of at most this many trainers are kept: a figure shows no more."""
 
@@ -332,7 +332,7 @@ def run_sweep(
 
 @contextmanager
 def _deaf_to_ctrl_c() -> Iterator[None]:
-    """Ctrl-C reaches the whole process group; processes begun in this block inherit that they ignore it from birth."""
+    """Ctrl-C reaches the whole process group; processes started in this block inherit that it is ignored."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         yield

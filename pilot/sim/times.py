@@ -40,7 +40,7 @@ class TrainerTimes:
 
 
 def times_of(accounts: Mapping[TrainerId, Account]) -> list[TrainerTimes]:
-    """Those of all trainers that have ended, in the order in which they got their turn."""
+    """The times of all trainers that have ended, in the order in which they were admitted."""
     return [_times(name, account, account.ended_s) for name, account in accounts.items() if account.ended_s is not None]
 
 

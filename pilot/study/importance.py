@@ -9,11 +9,11 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
 FEWEST = 4
-"""From fewer trials nothing can be said."""
+"""Fewer trials are not enough."""
 
 
 def importance(file: Path, study: str) -> dict[str, float]:
-    """By parameter, from Optuna's journal ``file`` of ``study``; {} where too little is known."""
+    """By parameter, from Optuna's journal ``file`` of ``study``; {} if too little is known."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     try:
         loaded = optuna.load_study(study_name=study, storage=JournalStorage(JournalFileBackend(str(file))))

@@ -36,7 +36,7 @@ class _NoLock:
 
 
 class Projection:
-    """Optuna's study in ``file``, brought to what ``known`` says."""
+    """Optuna's study in ``file``, brought in line with what is ``known``."""
 
     def __init__(self, definition: StudyDefinition, file: Path, known: Sequence[KnownTrial]) -> None:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -51,7 +51,7 @@ class Projection:
             self._agree(known)
 
     def ask(self, number: int) -> Asked:
-        """The parameters of trial ``number``; the same again where they were asked for before. ValueError where
+        """The parameters of trial ``number``; the same again if they were asked for before. ValueError if
         somebody else wrote to the file."""
         self._study.sampler = make_sampler(self._definition, number)
         trials = self._trials(number + 1)
@@ -68,7 +68,7 @@ class Projection:
         return Asked(parameters)
 
     def tell(self, number: int, value: float | None) -> None:
-        """What trial ``number`` came to; once more changes nothing."""
+        """Record the result of trial ``number``; idempotent."""
         trials = self._study.get_trials(deepcopy=False)
         if number >= len(trials) or trials[number].state.is_finished():
             return
@@ -130,7 +130,7 @@ def _check(found: FrozenTrial, known: KnownTrial) -> None:
 
 
 def _cut_off(file: Path) -> None:
-    """Take away a last line that was cut short by a kill."""
+    """Remove a last line that was cut short by a kill."""
     if file.exists():
         data = file.read_bytes()
         if data and not data.endswith(b"\n"):

@@ -58,13 +58,13 @@ def read_changes(path: Path) -> list[Change]:
 
 
 def still_pool(nodes: int) -> Change:
-    """A pool that does not change: so many nodes from time 0 on, named in the order of their numbers."""
+    """A pool that does not change: this many nodes from time 0 on, named in the order of their numbers."""
     digits = len(str(nodes - 1))
     return Change(0.0, joined=tuple(NodeId(f"n{i:0{digits}}") for i in range(nodes)))
 
 
 def write_changes(path: Path, changes: Iterable[Change]) -> None:
-    """Write a trace, gzip where the name ends in ``.gz``; the same changes give the same bytes."""
+    """Write a trace, gzipped if the name ends in ``.gz``; the same changes give the same bytes."""
     write_text(path, ",".join(HEADER) + "\n" + "".join(format_change(change) for change in changes))
 
 
@@ -76,7 +76,7 @@ def format_change(change: Change) -> str:
 
 
 def seconds_text(seconds: float) -> str:
-    """Seconds to the millisecond, without what says nothing: ``12`` and ``0.25``."""
+    """Seconds to the millisecond, without trailing zeros: ``12`` and ``0.25``."""
     return f"{seconds:.3f}".rstrip("0").rstrip(".")
 
 

@@ -1,4 +1,4 @@
-"""Which nodes a live scheduler has idle now: Slurm's and PBS's own JSON, read by pure functions."""
+"""Which nodes of a live scheduler are idle now: Slurm's and PBS's own JSON, read by pure functions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ QUERY_LIMIT_S = 60.0
 IDLE_STATES = {"IDLE", "PLANNED"}
 """Slurm's states of a node that a job could use at once; PLANNED is reserved for a job that cannot start yet."""
 PBS_USABLE = {"free", "job-busy", "job-exclusive"}
-"""PBS's states of a node that is up; the latter two: its jobs leave nothing of it to others."""
+"""PBS's states of a node that is up; the latter two: its jobs leave nothing of it free."""
 HOLDING_STATES = {"RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", "STOPPED"}
 
 

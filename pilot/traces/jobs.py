@@ -26,7 +26,7 @@ class TraceJob:
 
 @dataclass(frozen=True, slots=True)
 class ImportedTrace:
-    """A trace made from a log, with what the user must know of it.
+    """A trace made from a log, with what the user must know about it.
 
     ``origin_s`` is the log's time of the trace's second 0; ``notes`` are sentences.
     """

@@ -48,7 +48,7 @@ class Mishaps:
 
 
 def befallen(rows: Sequence[WorkloadRow], mishaps: Mishaps) -> list[WorkloadRow]:
-    """``rows`` with what is drawn for each. A trainer that is spared with one share is spared with a smaller one."""
+    """``rows`` with what is drawn for each. A trainer spared at one share is also spared at any smaller one."""
     if mishaps == Mishaps(seed=mishaps.seed):
         return list(rows)
     rng = random.Random(mishaps.seed)

@@ -21,7 +21,7 @@ def import_pbs(
     preemptable: Collection[str] = (),
     handover_s: float = HANDOVER_S,
 ) -> ImportedTrace:
-    """The idle nodes of accounting logs, given in the order of their days.
+    """The idle nodes of accounting logs, given in order of days.
 
     A job that has started and has no end ran until the log ended. Those of ``preemptable`` queues (pilots are among
     them) hold no node, but tell that there is one.

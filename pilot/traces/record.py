@@ -52,7 +52,7 @@ def record(
     warn: Callable[[str], None],
     clock: Callable[[], float] = time.time,
 ) -> int:
-    """Poll until ``stop`` is set, appending to the trace at ``path`` (made where there is none). Returns the changes.
+    """Poll until ``stop`` is set, appending to the trace at ``path`` (created if missing). Returns the changes.
 
     A poll that fails is skipped and told to ``warn``; a failure that will not pass (no such command) is raised.
     """

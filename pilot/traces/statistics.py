@@ -76,7 +76,7 @@ def describe(changes: Sequence[Change], machine_nodes: int | None = None) -> Tra
 
 
 def fragment_lengths(changes: Sequence[Change]) -> Floats:
-    """Lengths of all fragments in seconds, ascending; those that the trace's end cuts count as far as seen."""
+    """Lengths of all fragments in seconds, ascending; those cut off by the end of the trace count up to there."""
     return np.sort(np.array([fragment.length_s for fragment in fragments_of(changes)]))
 
 

@@ -1,4 +1,4 @@
-"""Text files, gzip or not, read line by line; what is wrong with one is said with its name and line."""
+"""Text files, gzip or not, read line by line; errors name the file and the line."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SHORTEST_LINE = 16
 an empty line counts as 16 characters. """
 
 MOST_NUMBER = 1e15
-"""Samples, or seconds: with more of them the arithmetic ends."""
+"""Most samples or seconds: beyond this, arithmetic is no longer reliable."""
 
 
 def bad_input(path: Path, line: int, message: str) -> UserError:
@@ -91,7 +91,7 @@ def _text(file: BinaryIO) -> IO[str]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a whole file, compressed where its name ends in ``.gz`` (no time stamp in it: same text, same bytes)."""
+    """Write a whole file, compressed if its name ends in ``.gz`` (no time stamp in it: same text, same bytes)."""
     data = text.encode()
     write_output(path, gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
 

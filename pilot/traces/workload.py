@@ -107,7 +107,7 @@ def read_workload(trainers: Path, curves: Path) -> list[WorkloadRow]:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """One line of a file of trainers; what is wrong with it is said with its name and line."""
+    """One line of a file of trainers; errors name the file and the line."""
 
     path: Path
     line: int
@@ -151,7 +151,7 @@ def _rows(path: Path) -> Iterator[_Row]:
 
 
 def read_curves(path: Path) -> list[tuple[Curve, Curve | None]]:
-    """Read the curves file: per curve samples per second and, where given, the value per second to maximise."""
+    """Read the curves file: per curve samples per second and, if given, the value per second to maximise."""
     text = "".join(read_lines(path))
     try:
         entries = json.loads(text)
