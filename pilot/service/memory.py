@@ -24,8 +24,12 @@ def return_large_blocks() -> None:
 
 
 def freeze_what_is_loaded() -> None:
-    """Modules are no garbage: Python postpones a full collection until new objects are a quarter of all that it looks
-    through, and 100,000 objects of modules would let that much garbage in cycles pile up.
+    """Modules are no garbage, so full collections need not look through them.
+
+    Python postpones a full collection until there are a quarter as many new objects as the last one has looked through.
+    With the 100,000 objects of modules that is 25,000, and that much garbage in cycles could
+    pile up. The second collection makes Python forget the modules in this count, too.
     """
     gc.collect()
     gc.freeze()
+    gc.collect()
