@@ -161,7 +161,7 @@ def _default_folders() -> list[Path]:
 
 
 def _wait_for_restart(run_dir: Path, timeout_s: float) -> None:
-    """Wait for a crashed coordinator's restart; :class:`PilotError` if there is none, or it has no supervisor."""
+    """Wait for a crashed coordinator to be restarted; :class:`PilotError` if it is not, or has no supervisor."""
     rundir = RunDir(run_dir)
     if not is_abandoned(rundir):
         return

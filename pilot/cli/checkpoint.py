@@ -168,7 +168,7 @@ def export(path: Path, output: Path, only: str) -> None:
 
 @contextmanager
 def _refused() -> Iterator[None]:
-    """Report a checkpoint of the user's that does not verify as bad input."""
+    """Treat a given checkpoint that does not verify as bad input."""
     try:
         yield
     except CheckpointError as error:

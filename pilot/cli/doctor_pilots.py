@@ -29,7 +29,7 @@ DRAIN_LIMIT_S = 300.0
 
 
 def try_pilots(site: str, pilots: int, limit_s: float) -> Iterator[Finding]:
-    """Submit ``pilots`` pilots, train across them twice, drain; yields what worked, or did not within ``limit_s``."""
+    """Submit ``pilots`` pilots, train across them twice, drain; yields what worked, or did not in ``limit_s``."""
     with _folder() as root:
         try:
             start(root, coordinator_command(root, site, {"pilots": pilots}))

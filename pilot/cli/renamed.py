@@ -13,7 +13,7 @@ RENAMED = {
     "--plot": "--output",
 }
 """Old name → new name, for ``pilot replay``, ``trace record``, ``trace stats`` and ``demo``. Renamed in 0.1.0; the old
-names go in 0.2.0."""
+names are removed in 0.2.0."""
 
 
 class RenamedOptions(click.Command):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pilot.sim.sweep import Case
 
 MOST_NUMBER = 1e9
-"""The largest number of seconds, or factor; anything beyond overflows in arithmetic."""
+"""The largest number of seconds, or factor; beyond it, arithmetic overflows."""
 
 MEASURE_NOISE = 0.03
 

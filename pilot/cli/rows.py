@@ -22,7 +22,7 @@ PHASE_STYLE = {
 
 COLUMNS = ("trainer", "state", "nodes", "epoch", "step", "samples/s", "elapsed", "left")
 LEFT_ALIGNED = 2
-"""So many columns, the first ones, hold words and are left-aligned; the others hold numbers."""
+"""This many columns, from the left, hold words and are left-aligned; the others hold numbers."""
 
 NAME_WIDTH = 16
 """A longer name gets its own line."""

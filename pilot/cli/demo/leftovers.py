@@ -19,8 +19,8 @@ SETTLE_S = 10.0
 
 
 def unowned() -> set[str]:
-    """Whatever belongs to no living process of this user: segments named as MPICH names those of our ranks, and agents'
-    directories. (What other libraries keep in shared memory is up to them.)
+    """Whatever belongs to none of this user's living processes: segments named as MPICH names those of our ranks, and
+    directories of agents. (What other libraries keep in shared memory is up to them.)
     """
     mapped = {path for process in psutil.process_iter() for path in _mapped(process)}
     segments = (str(p) for p in SHARED_MEMORY.iterdir() if is_segment(p.name) and _mine(p))

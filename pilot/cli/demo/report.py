@@ -31,7 +31,7 @@ class DemoTold(Told, frozen=True):
     Parameters
     ----------
     passed : whether the demo kept all its promises
-    faults : the promises that it did not keep
+    faults : what went wrong, one line each
     took_s : how long the demo took
     happened : what happened to the pool, each line with the seconds since the demo began
     ledger : by trainer, whether every sample was used exactly once per epoch

@@ -68,7 +68,7 @@ class Page(ModalScreen[None]):
         page.focus()
 
     def action_close(self) -> None:
-        """Back to the pool."""
+        """Return to the pool."""
         self.dismiss()
 
 
@@ -87,7 +87,7 @@ class Question(ModalScreen[bool]):
         yield Footer()
 
     def action_answer(self, yes: bool) -> None:
-        """Back to the pool with the answer."""
+        """Return to the pool with the answer."""
         self.dismiss(yes)
 
 
@@ -107,11 +107,11 @@ class Entry(ModalScreen[str | None]):
         yield Footer()
 
     def on_input_submitted(self, entered: Input.Submitted) -> None:
-        """Back to the pool with what was typed."""
+        """Return to the pool with what was typed."""
         self.dismiss(entered.value.strip())
 
     def action_leave(self) -> None:
-        """Back to the pool with nothing."""
+        """Return to the pool without an answer."""
         self.dismiss(None)
 
 
