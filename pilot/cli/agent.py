@@ -77,13 +77,13 @@ def command(
     if it was refused or the input is wrong.
     """
     if signal.getsignal(signal.SIGTERM) is signal.SIG_IGN:
-        # The parent shell ignores SIGTERM (launchers.steps.PBS_SHELL); until we handle it ourselves it should end us.
+        # The parent shell ignores SIGTERM (launchers.steps.PBS_SHELL); until we handle it ourselves, it should end us.
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if shutil.which(python) is None:
         raise UserError(f"--python: no interpreter {python} on this node")
     from pilot.agent.runner import Options, run
 
-    os.umask(0o077)  # for our own files; a script gets its user's umask
+    os.umask(0o077)  # for our own files; scripts get the user's umask
     handler = logging.StreamHandler()
     handler.setFormatter(PrintableFormatter("%(asctime)s %(message)s", "%H:%M:%S"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])

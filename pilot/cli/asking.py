@@ -1,4 +1,4 @@
-"""Find the pool that a command is about, and talk to its coordinator."""
+"""Find the pool that a command refers to, and talk to its coordinator."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ENDED = frozenset(Phase(outcome) for outcome in Outcome)
 """The phases of a trainer that has ended."""
 
 AT_REST = ENDED | {Phase.SHELVED}
-"""The phases of a trainer that will not change by itself; a shelved trial depends on its study."""
+"""The phases that a trainer does not leave by itself; a shelved trial depends on its study."""
 
 JSON_FORMAT = 1
 """Incremented when a field that docs/json.md describes is renamed, removed, or changes its type, unit or meaning."""
@@ -42,7 +42,7 @@ REPLY_TIMEOUT_S = 30.0
 
 
 class _Folder(click.Path):
-    """A folder. ``~`` is expanded even if no shell did it (because it was quoted, or comes from a file of variables);
+    """A folder. ``~`` is expanded even if the shell did not (because it was quoted, or came from a file of variables);
     an empty variable does not mean the current folder."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
@@ -64,7 +64,7 @@ run_dir_option = _run_dir_option("that of the one pool that is up")
 """``--run-dir``: where the coordinator of the pool in question keeps its files."""
 
 site_run_dir_option = _run_dir_option("one per site, in ~/.local/state/pilot")
-"""``--run-dir`` where the pool need not be up: see :func:`pilot.io.rundir.default_path`."""
+"""``--run-dir`` for commands that do not need a running pool: see :func:`pilot.io.rundir.default_path`."""
 
 
 def site_option(function: Function) -> Function:
@@ -86,10 +86,10 @@ def json_option(function: Function) -> Function:
 
 
 def to_json(value: Any) -> str:
-    """What ``--json`` prints. NaN and infinity (the loss of a training that diverged) become ``null``.
+    """What ``--json`` prints. NaN and infinity (the loss of a diverged training) become ``null``.
 
-    Everything that docs/json.md describes, and nothing else, is a :class:`msgspec.Struct`; it starts with the format's
-    number.
+    The values that docs/json.md describes, and no others, are :class:`msgspec.Struct`; their output starts with the
+    format's number.
     """
     import msgspec
 
@@ -99,8 +99,8 @@ def to_json(value: Any) -> str:
 
 
 def find_run_dir(given: Path | None, *, past: bool = False) -> Path:
-    """``given``, or the run directory of this user's one pool that is up: of those in their sites' own run directories,
-    or, if none of these is up, of those elsewhere. If none is up and ``past`` is set: that of the one pool that was."""
+    """``given``, or the run directory of this user's only running pool. Pools in their sites' own run directories come
+    first; those elsewhere count only if none of these is up. With ``past``, if no pool is up: the only past pool."""
     if given is not None:
         root = given.absolute()
         check_readable(root)
@@ -143,14 +143,14 @@ def what_happened(rundir: RunDir) -> Contents:
 
 
 def running_pools() -> list[Path]:
-    """The default run directories whose coordinator is alive; if there is none, those elsewhere."""
+    """The default run directories whose coordinator is alive; if there are none, those elsewhere."""
     return [one for one in _default_folders() if _has_owner(one)] or [one for one in known_pools() if _has_owner(one)]
 
 
 def _has_owner(folder: Path) -> bool:
     try:
         return owner(RunDir(folder)) is not None
-    except UserError:  # another user's, which we may not read
+    except UserError:  # another user's folder, which we may not read
         return False
 
 
@@ -161,7 +161,7 @@ def _default_folders() -> list[Path]:
 
 
 def _wait_for_restart(run_dir: Path, timeout_s: float) -> None:
-    """Wait while a coordinator that crashed is restarted; :class:`PilotError` if it is not, or has no supervisor."""
+    """Wait for a crashed coordinator to be restarted; :class:`PilotError` if it is not, or has no supervisor."""
     rundir = RunDir(run_dir)
     if not is_abandoned(rundir):
         return
@@ -178,7 +178,7 @@ def _wait_for_restart(run_dir: Path, timeout_s: float) -> None:
 
 
 def _is_supervised(rundir: RunDir) -> bool:
-    """Whether a process of this host restarts the coordinator of ``rundir`` when it crashes."""
+    """Whether a process on this host restarts the coordinator of ``rundir`` when it crashes."""
     import psutil
 
     def restarts(command: list[str]) -> bool:
@@ -189,7 +189,7 @@ def _is_supervised(rundir: RunDir) -> bool:
 
 
 def patiently(ask: Callable[[], Answer]) -> Answer:
-    """The answer of a pool that answered before; a coordinator that crashed is waited for."""
+    """Ask a pool that has answered before; if its coordinator has crashed, wait for the restart."""
     deadline = time.monotonic() + BACK_S
     while True:
         try:
@@ -203,13 +203,13 @@ def patiently(ask: Callable[[], Answer]) -> Answer:
 
 
 def is_past(run_dir: Path) -> bool:
-    """Whether a pool was here and was shut down."""
+    """Whether a pool ran here and was shut down."""
     rundir = RunDir(run_dir)
     return rundir.journal.exists() and not rundir.connection.exists()
 
 
 def told_by(run_dir: Path) -> PoolClient | PastPool:
-    """A source of information about the pool of ``run_dir``: its coordinator, or its journal if it is down."""
+    """A source of information about the pool in ``run_dir``: its coordinator, or its journal if it is down."""
     if not is_past(run_dir):
         return pool_at(run_dir)
     from pilot.service.past import PastPool
@@ -218,7 +218,7 @@ def told_by(run_dir: Path) -> PoolClient | PastPool:
 
 
 def pool_at(run_dir: Path, timeout_s: float = REPLY_TIMEOUT_S) -> PoolClient:
-    """A client of the coordinator of ``run_dir``; :class:`PilotError` if that one is known to be dead, and has not been
+    """A client of the coordinator of ``run_dir``; :class:`PilotError` if the coordinator is known to be dead and is not
     restarted within ``timeout_s``.
     """
     from pilot.io.pool_client import PoolClient

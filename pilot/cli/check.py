@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """``script_class`` is `equal`, `different by design`, `differs`, `refused`, or `failed` by itself."""
+    """``script_class`` is `equal`, `different by design`, `differs`, `refused`, or `failed` on its own."""
 
     script_class: str
     text: str

@@ -18,10 +18,10 @@ from pilot.core.evidence import headline
 from pilot.io import proc
 
 ROUNDING = 4096.0
-"""Tolerance in rounding errors of the data type: equal gradients may be summed in a different order."""
+"""Tolerance, in rounding errors of the data type: equal gradients may be summed in a different order."""
 
 SMALL = 1e-4
-"""A gradient whose norm is below this fraction of the largest is compared against that: it may be mere rounding."""
+"""Gradients below this fraction of the largest norm are compared relative to it: they may be mere rounding."""
 
 _POLL_S = 0.05
 
@@ -82,7 +82,7 @@ class Runs:
         self._limit_s = limit_s
 
     def play(self, size: int) -> list[Seen]:
-        """What each of ``size`` ranks reports; :class:`Failed` with the last output of the first that fails."""
+        """The reports of ``size`` ranks; :class:`Failed` with the last output of the first one to fail."""
         with ExitStack() as stack:
             ends = [stack.enter_context(end) for end in socket.socketpair()] if size == 2 else []
             logs = [stack.enter_context((self._folder / f"log-{rank}").open("wb+")) for rank in range(size)]
@@ -104,7 +104,7 @@ class Runs:
             "PILOT_CHECK": msgspec.json.encode(seat).decode(),
             "PILOT_LOCAL_SIZE": str(
                 size
-            ),  # both on one node, so that batch_size= gives both together what it gives one
+            ),  # both on one node, so that they share the batch_size= that one alone would get
             "TMPDIR": str(self._folder),
             "PYTHONDONTWRITEBYTECODE": "1",
         }

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 RUN_DIR_META = f"{__name__}.run_dir"
 
 
-class Place(click.ParamType):  # type: ignore[type-arg]  # generic to the checker only
+class Place(click.ParamType):  # type: ignore[type-arg]  # generic only for the type checker
     """A checkpoint, a directory of checkpoints, or a trainer of the user's pool by name."""
 
     name = "trainer or path"
@@ -168,7 +168,7 @@ def export(path: Path, output: Path, only: str) -> None:
 
 @contextmanager
 def _refused() -> Iterator[None]:
-    """A checkpoint given by the user that does not verify is bad input."""
+    """Treat a given checkpoint that does not verify as bad input."""
     try:
         yield
     except CheckpointError as error:
@@ -228,7 +228,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)  # JSON has no notation for it
     if isinstance(value, int) and abs(value) >= 2**64:
-        return hex(value)  # nor does Python print the digits of the largest
+        return hex(value)  # Python refuses to print the digits of the largest
     if isinstance(value, list | tuple | set | frozenset):
         return [_plain(item) for item in value]
     return value

@@ -6,7 +6,7 @@ import click
 from click.shell_completion import get_completion_class
 
 VARIABLE = "_PILOT_COMPLETE"
-"""The variable by which the shell asks for completions: click's convention."""
+"""The variable through which the shell requests completions, by click's convention."""
 
 SHELLS = ("bash", "zsh", "fish")
 

@@ -1,4 +1,4 @@
-"""``pilot doctor --pilots N``: a real pool on the site, until it is seen whether its pilots can work together."""
+"""``pilot doctor --pilots N``: run a real pool on the site to see whether its pilots can work together."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ DRAIN_LIMIT_S = 300.0
 
 
 def try_pilots(site: str, pilots: int, limit_s: float) -> Iterator[Finding]:
-    """Submit ``pilots`` pilots, train across them twice, drain; what was seen, or what did not come in ``limit_s``."""
+    """Submit ``pilots`` pilots, train across them twice, drain; yields what worked, or did not in ``limit_s``."""
     with _folder() as root:
         try:
             start(root, coordinator_command(root, site, {"pilots": pilots}))
@@ -55,7 +55,7 @@ def try_kill_delay(site_file: SiteFile, limit_s: float) -> Iterator[Finding]:
 
 @contextmanager
 def _folder() -> Iterator[Path]:
-    """A folder beside the user's run directories, so that nodes see it exactly as a real one."""
+    """A folder beside the user's run directories, so that nodes see it exactly as they see a real one."""
     from pilot.io.rundir import default_path
 
     parent = default_path("doctor").parent
@@ -99,7 +99,7 @@ def _train(root: Path, name: str, what: str, pilots: int, deadline_s: float) -> 
 
 
 def _nodes(root: Path, trainer: str) -> Iterator[Finding]:
-    """What the test trainer has seen of each of its nodes: GPUs, and how fast bytes move inside."""
+    """What the test trainer found on each of its nodes: GPUs, and how fast data moves within the node."""
     for file in sorted(RunDir(root).trainer(TrainerId(trainer)).glob("node-*.json")):
         host, *lines = json.loads(file.read_bytes())
         for line in lines:
@@ -107,7 +107,7 @@ def _nodes(root: Path, trainer: str) -> Iterator[Finding]:
 
 
 def _until(root: Path, deadline_s: float, reached: Callable[[PoolStatus], bool]) -> PoolStatus | None:
-    """The first status for which ``reached`` holds; None if none did before the deadline."""
+    """The first status for which ``reached`` holds; None if the deadline passes first."""
     while time.monotonic() < deadline_s:
         status = pool_at(root).status()
         if reached(status):

@@ -58,7 +58,7 @@ def wait_until_gone(root: Path, limit_s: float) -> None:
 
 
 def refuse_disorder(root: Path) -> None:
-    """:class:`PilotError` if the ended coordinator reports that something is left or lost, or left no report."""
+    """:class:`PilotError` if the ended coordinator's report is missing, or says that anything is left or lost."""
     from pilot.io import ended
     from pilot.io.rundir import RunDir
 

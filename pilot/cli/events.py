@@ -52,13 +52,13 @@ def command(follow: bool, tail: int | None, trainer: str | None, run_dir: Path |
         for happening in deque((h for h in told if trainer in (None, h.trainer)), tail):
             found = True
             click.echo(json.encode(happening).decode() if as_json else _line(happening))
-        tail = None  # later events are all printed
+        tail = None  # print all later events
     if trainer is not None and not found:
         raise UserError(f"no events of a trainer named {trainer!r}; pilot ls --all lists the trainers")
 
 
 def _batches(rundir: RunDir, follow: bool) -> Iterator[Iterable[Entry]]:
-    """The journal's entries, each once and in order: those so far, then new ones until the pool is down."""
+    """The journal's entries, each once and in order: existing ones, then new ones until the pool is down."""
     from pilot.io.journal import read_more
     from pilot.io.rundir import owner
 
@@ -69,7 +69,7 @@ def _batches(rundir: RunDir, follow: bool) -> Iterator[Iterable[Entry]]:
         time.sleep(POLL_S)
         if owner(rundir) is not None:
             seen_s = time.monotonic()
-        else:  # a coordinator that crashed comes back
+        else:  # a crashed coordinator comes back
             is_up = not is_past(rundir.root) and time.monotonic() - seen_s < BACK_S
         if (more := read_more(rundir.journal, last)) is not None:
             last = more

@@ -1,4 +1,4 @@
-"""``pilot explain``: why a trainer has the nodes that it has."""
+"""``pilot explain``: why a trainer has the nodes it has."""
 
 from __future__ import annotations
 

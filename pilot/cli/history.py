@@ -20,7 +20,7 @@ SPAN_COLUMNS = ("node", "job", "from", "until", "for")
 
 
 def history_lines(status: PoolStatus, width: int) -> list[Text]:
-    """A row per trainer with its times and usage, and below it why it ended."""
+    """A row per trainer with its times and usage, and below it the reason why it ended."""
     rows = [_row(t, status.began_unix_s, status.now_s) for t in status.trainers]
     first, *lines = _table([COLUMNS, *rows], LEFT_ALIGNED)
     first.stylize("bold")
@@ -51,7 +51,7 @@ def _row(t: TrainerStatus, began_s: float, now_s: float) -> tuple[str, ...]:
 
 
 def history_view(told: TrainerHistory, width: int) -> list[Text]:
-    """All of ``pilot status NAME``."""
+    """The whole output of ``pilot status NAME``."""
     lines = [Text(line) for text in _sentences(told, told.trainer) for line in folded(text, width)]
     if told.held_nodes:
         first, *spans = _table([SPAN_COLUMNS, *_spans(told)], range(4))
@@ -105,7 +105,7 @@ def _lost(t: TrainerStatus) -> str:
 
 
 def _table(rows: Sequence[Sequence[str]], left: Sequence[int]) -> list[Text]:
-    """``rows`` as lines; the columns ``left`` are left-aligned, the others right-aligned."""
+    """``rows`` as lines; the columns in ``left`` are left-aligned, the others right-aligned."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         Text(
@@ -119,10 +119,10 @@ def _table(rows: Sequence[Sequence[str]], left: Sequence[int]) -> list[Text]:
 
 
 def moment(unix_s: float) -> str:
-    """The day and the time of day here, for a table."""
+    """The local day and time, for a table."""
     return time.strftime("%b %d %H:%M:%S", time.localtime(unix_s))
 
 
 def date(unix_s: float) -> str:
-    """The same with the year."""
+    """The local date, with the year, and time."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(unix_s))

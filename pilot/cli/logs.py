@@ -63,7 +63,7 @@ def _trains(root: Path, trainer: str) -> bool:
 
 
 def log_folder(root: Path, trainer: str) -> Path:
-    """The folder of the trainer's logs; for a pool that is down, that in the run directory."""
+    """The folder of the trainer's logs; if the pool is down, the one in the run directory."""
     from pilot.io.rundir import RunDir, is_abandoned
 
     if Path(trainer).name != trainer:
@@ -78,7 +78,7 @@ def log_folder(root: Path, trainer: str) -> Path:
 
 
 def _row(root: Path, trainer: str) -> TrainerStatus | None:
-    """None if the pool does not list it: it ended long ago, or never existed."""
+    """The trainer's row; None if the pool does not list it, as it ended long ago or never existed."""
     return next((row for row in told_by(root).trainers().trainers if row.trainer == trainer), None)
 
 
@@ -90,7 +90,7 @@ def newest_lines(root: Path, trainer: str, count: int) -> list[str]:
 
 
 def _print(pieces: Iterable[tuple[Piece, bytes]]) -> bool:
-    """Print them; returns whether there was anything to print."""
+    """Print ``pieces``; returns whether there was anything to print."""
     out, for_screen = sys.stdout.buffer, sys.stdout.isatty()
     written = sum(out.write(_prefixed(piece, text, for_screen=for_screen)) for piece, text in pieces)
     out.flush()
@@ -98,7 +98,7 @@ def _print(pieces: Iterable[tuple[Piece, bytes]]) -> bool:
 
 
 def _prefixed(piece: Piece, text: bytes, *, for_screen: bool) -> bytes:
-    """``text`` with its process before each line; ``for_screen``: control characters are escaped."""
+    """``text`` with its process's name before each line; ``for_screen`` escapes control characters."""
     if not text:
         return b""
     if for_screen:

@@ -112,8 +112,8 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _interrupt_once(number: int, frame: FrameType | None) -> None:
-    """Like Ctrl-C, so that commands clean up. A second signal does not interrupt that: timeout(1) signals the process,
-    then its whole group.
+    """Like Ctrl-C, so that commands clean up. A second signal does not interrupt the cleanup: timeout(1) signals the
+    process, then its whole group.
     """
     signal.signal(number, signal.SIG_IGN)
     signal.default_int_handler(number, frame)
@@ -147,7 +147,7 @@ def _sick(error: OSError) -> int:
     """Say that a file, or standard output, cannot be read or written."""
     where = f"cannot use {error.filename}" if error.filename else "cannot write the output, or a file"
     click.echo(f"pilot: {one_line(f'{where}: {error.strerror}')}", err=True)
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is still to be printed would fail again, with a traceback
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # any further output would fail again, with a traceback
     return 1
 
 

@@ -1,4 +1,4 @@
-"""The logs of a trainer's processes as one, in the order of time: in pieces, so that its size does not matter."""
+"""The logs of a trainer's processes merged in chronological order, in pieces, so that their size does not matter."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ BLOCK_BYTES = 1 << 16
 
 @dataclass(slots=True)
 class LineStarts:
-    """Finds where lines begin in a log, and remembers the line that it saw last: one to which a progress bar adds for
-    hours is cut into thousands of pieces, and is not to be searched to its end for each of them.
+    """Finds where lines begin in a log, and remembers the last line it saw: a line that a progress bar extends for
+    hours is cut into thousands of pieces, and must not be searched to its end for each of them.
     """
 
     _begin: int = 0
     _end: int = 0
-    """No line ends from ``_begin`` on and before ``_end``."""
+    """No line ends at or after ``_begin`` and before ``_end``."""
     _ended: bool = False
-    """Whether one ends there."""
+    """Whether a line ends at ``_end``."""
 
     def first_from(self, file: BinaryIO, offset: int) -> int:
         """Where the first line at or after ``offset`` begins; the file's end if there is none."""
@@ -45,7 +45,7 @@ class LineStarts:
 
 
 def _line_end(file: BinaryIO, begin: int, end: int | None = None) -> tuple[int, bool]:
-    """Where the next line after ``begin`` ends, and True; if there is none, the end of what was searched, and False."""
+    """The next line end from ``begin`` on, and True; if there is none, where the search ended, and False."""
     file.seek(begin)
     while block := file.read(BLOCK_BYTES if end is None else min(BLOCK_BYTES, end - begin)):
         if (at := block.find(b"\n")) >= 0:
@@ -58,7 +58,7 @@ def _line_end(file: BinaryIO, begin: int, end: int | None = None) -> tuple[int, 
 class Piece:
     """Bytes ``begin`` to ``end`` of a log, written at ``unix_s`` or soon after by ``rank``; ``name`` is the process's.
 
-    ``rank`` is :data:`~pilot.io.log_marks.NO_RANK` of a process that was in no group.
+    ``rank`` is :data:`~pilot.io.log_marks.NO_RANK` for a process that was in no group.
     """
 
     unix_s: float
@@ -72,9 +72,9 @@ class Piece:
 
 @dataclass(slots=True)
 class ProcessLog:
-    """What one process wrote, and how much of it has been seen.
+    """The output of one process, and how much of it has been seen.
 
-    ``whole_lines``: a line is new when it has been ended.
+    ``whole_lines``: a line counts as new once it has ended.
     """
 
     path: Path
@@ -84,7 +84,7 @@ class ProcessLog:
     _last: Mark = field(default=Mark(0.0, 0, NO_RANK))
 
     def grown(self) -> list[Piece]:
-        """What is new, whole lines or not; at first all, with what was rotated out of it."""
+        """The new output, whole lines or not; on the first call all of it, including what was rotated out."""
         size = self._length()
         pieces: list[Piece] = []
         if size < self._size or self._size < 0:
@@ -115,7 +115,7 @@ class ProcessLog:
         return self._pieces(old, new, min(max(0, self._size), size), size)
 
     def _pieces(self, path: Path, new: Sequence[Mark], begin: int, end: int) -> list[Piece]:
-        """[begin, end) cut at the marks. What comes before the first one continues from the last one before it."""
+        """[begin, end) cut at the marks. Bytes before the first new mark belong to the last one seen."""
         first = self._last if self._last.unix_s else Mark(new[0].unix_s if new else path.stat().st_mtime, 0, NO_RANK)
         known = [first, *_with_ranks(new)]
         pieces, lines = [], LineStarts()
@@ -129,13 +129,13 @@ class ProcessLog:
 
 
 def _with_ranks(found: Sequence[Mark]) -> list[Mark]:
-    """What a process writes before its first group counts as written by the rank that it gets there."""
+    """Attribute what a process writes before it joins its first group to the rank that it gets there."""
     ranked: list[Mark] = []
     coming = NO_RANK
     for mark in reversed(found):
         coming = mark.rank if mark.rank >= 0 else coming
         ranked.append(mark._replace(rank=coming))
-        coming = NO_RANK if mark.rank == BEGINS else coming  # before this one another process wrote
+        coming = NO_RANK if mark.rank == BEGINS else coming  # anything earlier was written by another process
     return ranked[::-1]
 
 
@@ -144,8 +144,8 @@ class MergedLogs:
 
     Parameters
     ----------
-    every_rank : else only what rank 0 wrote, and processes that were in no group
-    since_s : only what was written from then on (Unix time)
+    every_rank : all output; otherwise only that from rank 0 and from processes that were in no group
+    since_s : only output written since then (Unix time)
     whole_lines : see :class:`ProcessLog`
     """
 
@@ -158,7 +158,7 @@ class MergedLogs:
         self._whole_lines = whole_lines
         self._logs: dict[Path, ProcessLog] = {}
         self.left_out: set[str] = set()
-        """Of these processes something was not shown because of its rank."""
+        """Processes with output that was not shown because of its rank."""
 
     @property
     def names(self) -> list[str]:
@@ -166,7 +166,7 @@ class MergedLogs:
         return [path.stem for path in self._logs]
 
     def grown(self) -> list[Piece]:
-        """What is new and is to be shown, in the order of time."""
+        """The new output to show, in chronological order."""
         for path in sorted(self._folder.glob("*.log")):
             self._logs.setdefault(path, ProcessLog(path, self._whole_lines))
         pieces = [piece for log in self._logs.values() for piece in _rising(log.grown())]
@@ -179,7 +179,7 @@ class MergedLogs:
 
 
 def _rising(pieces: list[Piece]) -> Iterator[Piece]:
-    """A log's order stays, whatever the clock did."""
+    """Keep a log's own order, even if the clock was set back."""
     latest_s = 0.0
     for piece in pieces:
         latest_s = max(latest_s, piece.unix_s)
@@ -199,7 +199,7 @@ def text_of(piece: Piece) -> bytes:
 
 
 def newest(pieces: Sequence[Piece], count: int) -> list[tuple[Piece, bytes]]:
-    """The last ``count`` lines, without reading more than is needed for them."""
+    """The last ``count`` lines, without reading more than necessary."""
     found: list[tuple[Piece, bytes]] = []
     for piece in reversed(pieces):
         if count <= 0:

@@ -1,4 +1,4 @@
-"""``pilot nodes``: the pool's nodes, and which are set aside and why; ``--clear`` puts one back to work."""
+"""``pilot nodes``: the pool's nodes, which ones are set aside, and why; ``--clear`` puts one back to work."""
 
 from __future__ import annotations
 
@@ -47,6 +47,6 @@ def command(cleared: tuple[str, ...], run_dir: Path | None, as_json: bool) -> No
 
 
 def set_aside_line(aside: SetAsideStatus) -> str:
-    """A node that gets no work for a while, in words."""
+    """Describe a node that gets no work for a while."""
     whose = aside.trainer or "all trainers"
     return f"{aside.node} is set aside for {whose}, {aside.left_s / 60:.0f} min left: {aside.reason}"

@@ -13,7 +13,7 @@ from pilot.core.errors import UserError
 from pilot.core.sizes import check_sizes
 
 MOST = 1_000_000
-"""A larger number of nodes, trainers or epochs is a typing mistake."""
+"""A larger number of nodes, trainers or epochs is a typo."""
 
 _UNITS = {"_s": "SECONDS", "hours": "HOURS"}
 _UNIT_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -52,8 +52,8 @@ class Sizes(click.ParamType[tuple[int, ...]]):
 
 
 class FiniteRange(click.FloatRange):
-    """A number within a range. Rejects infinity and NaN, which click accepts. The help shows its unit, which ends the
-    option's name."""
+    """A number within a range. Rejects infinity and NaN, which click accepts. The help shows its unit, taken from
+    the end of the option's name."""
 
     name = "number"
 
@@ -68,7 +68,7 @@ class FiniteRange(click.FloatRange):
 
 
 def moment(text: str) -> float:
-    """A time in the past, as Unix time: relative (``90s``, ``10m``, ``2h``, ``1d`` ago), a time of today, or a date."""
+    """A past time as Unix time, from a duration (``90s``, ``10m``, ``2h``, ``1d`` ago), a time today, or a date."""
     if ago := re.fullmatch(r"(\d{1,6}(?:\.\d{1,3})?)([smhd])", text):
         return time.time() - float(ago[1]) * _UNIT_S[ago[2]]
     today = time.strftime("%Y-%m-%d")

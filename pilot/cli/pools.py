@@ -22,14 +22,14 @@ class PoolRow(Told, frozen=True):
     Parameters
     ----------
     run_dir : its run directory
-    state : up, draining, down, crashed (pilot up continues it), or no answer
-    coordinator : its name; like all below only known of one that is up
+    state : `up`, `draining`, `down`, `crashed` (pilot up continues it), or `no answer`
+    coordinator : its name; known, like everything below, only while the pool is up
     site : the site's name
     only_nodes : the nodes that it may use; empty: any
-    planner : of its last plan; null: none yet
+    planner : the planner of its last plan; null: no plan yet
     objective : what its plans maximise
-    nodes : how many it has now
-    trainers : how many have not ended
+    nodes : how many nodes it has now
+    trainers : how many trainers have not ended
     """
 
     run_dir: str
@@ -48,7 +48,7 @@ class PoolList(Told, frozen=True):
 
     Parameters
     ----------
-    pools : by run directory
+    pools : in the order of their run directories
     """
 
     pools: list[PoolRow]

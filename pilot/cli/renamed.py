@@ -12,12 +12,12 @@ RENAMED = {
     "--out": "--output",
     "--plot": "--output",
 }
-"""Old name → new name: of ``pilot replay``, ``trace record``, ``trace stats`` and ``demo``. Renamed in 0.1.0,
-removed in 0.2.0."""
+"""Old name → new name, for ``pilot replay``, ``trace record``, ``trace stats`` and ``demo``. Renamed in 0.1.0; the old
+names are removed in 0.2.0."""
 
 
 class RenamedOptions(click.Command):
-    """A command that also takes the old names of its options."""
+    """A command that also accepts the old names of its options."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Replace old names, then parse as usual."""

@@ -122,7 +122,7 @@ def command(
     if report is not None:
         make_directory(report)
     if times is not None:
-        write_times(times, [], names)  # what cannot be written is to be said before a replay of hours
+        write_times(times, [], names)  # report an unwritable file before hours of replaying
     replays = _run(inputs, cases, solve_limit_s, processes)
     if as_json:
         from pilot.cli.told_of_traces import ReplayList
@@ -141,12 +141,12 @@ def command(
 
 
 def _of_traces(only_nodes: str | None, known_ends: Sequence[float]) -> str:
-    """The option that was given and says something about a trace; "" if none was."""
+    """The given option that makes sense only for a trace; "" if there is none."""
     return "--known-ends" if any(known_ends) else "--only-nodes" if only_nodes is not None else ""
 
 
 def _run(inputs: Inputs, cases: Sequence[Case], solve_limit_s: float, processes: int | None) -> list[Replay]:
-    """Replay all cases in parallel; after Ctrl-C only those that were started come back."""
+    """Replay all cases in parallel; after Ctrl-C, return only those that were started."""
     from pilot.io.objectives import load_objective
     from pilot.sim.sweep import run_sweep
 
@@ -157,7 +157,7 @@ def _run(inputs: Inputs, cases: Sequence[Case], solve_limit_s: float, processes:
 
 @contextmanager
 def _progress(cases: int) -> Iterator[Callable[[float], None]]:
-    """A progress bar on stderr, if that is a terminal."""
+    """A progress bar on stderr, if it is a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
@@ -196,9 +196,9 @@ def _report_interruption(replays: Sequence[Replay], cases: int) -> int:
 
 def _replay_journal(path: Path, named: Sequence[str], report: Path | None, budgets: Sequence[float]) -> int:
     """Feed a live run's events to a fresh core and compare its commands with the recorded ones. ``report`` is the page
-    that ``pilot report`` writes; for each of ``budgets``, print what it would have done.
+    that ``pilot report`` writes; for each of ``budgets``, print what that budget would have done.
 
-    An objective function named in the journal is somebody's code: it runs only if the user ``named`` it too.
+    An objective function named in the journal is someone's code: it runs only if the user also ``named`` it.
     """
     from pilot.core.errors import JournalError, UserError, one_line
     from pilot.io.journal import read, replay

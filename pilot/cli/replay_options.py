@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from pilot.sim.sweep import Case
 
 MOST_NUMBER = 1e9
-"""The largest number of seconds, or factor; beyond it arithmetic overflows."""
+"""The largest number of seconds, or factor; beyond it, arithmetic overflows."""
 
 MEASURE_NOISE = 0.03
 
 MEASURING = {"profile": "--profile", "measure_noise": "--measure-noise"}
-"""Options of replays in which trainers are measured."""
+"""Options that matter only in replays that measure trainers."""
 
 Values = tuple[Any, ...]
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -37,7 +37,7 @@ def sweep_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def all_cases(swept: Mapping[str, Values | None], *, share_curves: bool = False) -> list[Case]:
-    """All combinations of the swept values, each once; options about measuring matter only if trainers are measured."""
+    """All combinations of the swept values, each once; measuring options matter only if trainers are measured."""
     from pilot.sim.knowledge import MEASURED, TRUTH
     from pilot.sim.sweep import Case
 
@@ -62,7 +62,7 @@ def _unmeasured(case: Case) -> Case:
 
 
 def swept_names(swept: Mapping[str, Values | None]) -> list[str]:
-    """The options in which the cases differ."""
+    """The options whose values differ between the cases."""
     return [name for name, values in swept.items() if values is not None and len(values) > 1] or ["planner"]
 
 

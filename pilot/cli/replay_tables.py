@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 MOST_COMPARED = 4
-"""Of more replays, a table of each against each is hard to read."""
+"""With more replays, a table comparing each with each is hard to read."""
 
 
 def label(replay: Replay, names: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""What ``pilot replay`` says of time: how long trainers waited and trained, and how long decisions took."""
+"""What ``pilot replay`` says about time: how long trainers waited and trained, and how long decisions took."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def time_row(replay: Replay) -> dict[str, str]:
 
 
 def done_row(replay: Replay, replays: Sequence[Replay], heads: Sequence[str]) -> dict[str, str]:
-    """How many trainers it had completed when each of ``replays`` had completed :data:`DONE`."""
+    """How many trainers ``replay`` had completed when each of ``replays`` had completed :data:`DONE`."""
     from pilot.sim.times import done_when
 
     counts = [done_when(other.times, DONE, replay.times) for other in replays]
@@ -36,7 +36,7 @@ def done_row(replay: Replay, replays: Sequence[Replay], heads: Sequence[str]) ->
 def warn_of_short_time(replays: Sequence[Replay], names: Sequence[str], limit_s: float) -> None:
     """Say how many plans ``limit_s`` may have cut short: the same command may then print other results.
 
-    ``rolling-horizon`` gives its prices half of the time, and a solver the rest.
+    ``rolling-horizon`` spends half of the time on its prices, and the rest on a solver.
     """
     for replay in replays:
         slow = sum(solve.build_s + solve.solve_s > limit_s / 2 for solve in replay.solves)
@@ -47,7 +47,7 @@ def warn_of_short_time(replays: Sequence[Replay], names: Sequence[str], limit_s:
 
 
 def print_solve_times(replays: Sequence[Replay], names: Sequence[str]) -> None:
-    """On the error stream: they differ from run to run."""
+    """Print them on stderr, because they differ from run to run."""
     for replay in replays:
         took = sorted(solve.build_s + solve.solve_s for solve in replay.solves)
         if len(took) > 1:
@@ -57,7 +57,7 @@ def print_solve_times(replays: Sequence[Replay], names: Sequence[str]) -> None:
 
 
 def write_times(path: Path, replays: Sequence[Replay], names: Sequence[str]) -> None:
-    """One line per replay and trainer that has ended; ``names`` are the options that tell the replays apart."""
+    """Write one line per replay and ended trainer; ``names`` are the options that tell the replays apart."""
     from pilot.traces.text_files import write_text
 
     out = io.StringIO()
@@ -72,5 +72,5 @@ def write_times(path: Path, replays: Sequence[Replay], names: Sequence[str]) -> 
 
 
 def _named(replay: Replay, names: Sequence[str]) -> str:
-    """What tells it from the other replays."""
+    """What distinguishes it from the other replays."""
     return ", ".join(f"{getattr(replay.case, name)}" for name in names) + ": "

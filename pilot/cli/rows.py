@@ -22,7 +22,7 @@ PHASE_STYLE = {
 
 COLUMNS = ("trainer", "state", "nodes", "epoch", "step", "samples/s", "elapsed", "left")
 LEFT_ALIGNED = 2
-"""The first columns hold words and are left-aligned, the others numbers."""
+"""This many columns, from the left, hold words and are left-aligned; the others hold numbers."""
 
 NAME_WIDTH = 16
 """A longer name gets its own line."""
@@ -31,7 +31,7 @@ INDENT = "    "
 FIRST_METRICS = ("loss", "learning_rate")
 
 MOST_WITH_NOTES = 50
-"""In a longer table a trainer is one line."""
+"""In a longer table, each trainer gets one line, without notes."""
 
 
 def trainer_rows(trainers: Sequence[TrainerStatus], width: int) -> list[Text]:
@@ -91,12 +91,12 @@ def row_cells(trainer: TrainerStatus) -> tuple[str, ...]:
 
 
 def counts_epochs(trainer: TrainerStatus) -> bool:
-    """Whether it seems to have a session; for a torchrun script (``--ddp``) only the steps are known."""
+    """Whether it seems to have a session; for a torchrun script (``--ddp``), only the steps are known."""
     return bool(trainer.epochs or trainer.steps or trainer.epoch)
 
 
 def _rate(trainer: TrainerStatus) -> str:
-    """Samples per second; of a script for torchrun steps, which each of its processes makes."""
+    """Samples per second; for a torchrun script, steps per second (each of its processes counts every step)."""
     if counts_epochs(trainer) or trainer.samples_per_s is None:
         return number(trainer.samples_per_s, ",.0f")
     return f"{trainer.samples_per_s / max(1, len(trainer.nodes)):,.3g} steps"
@@ -107,7 +107,7 @@ def _of(done: int, all_of_it: int | None) -> str:
 
 
 def notes(trainer: TrainerStatus) -> Iterator[tuple[str, str]]:
-    """The notes below its row, with their styles."""
+    """The notes below the trainer's row, with their styles."""
     if trainer.waits:
         yield trainer.waits, "yellow"
     if trainer.metrics:

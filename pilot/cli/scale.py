@@ -1,4 +1,4 @@
-"""``pilot scale``: keep another number of pilots in a pool that is up."""
+"""``pilot scale``: change how many pilots a running pool keeps."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def command(pilots: str, run_dir: Path | None, as_json: bool) -> None:
 
 
 def kept(told: Scaled) -> str:
-    """What the pool now does, in words."""
+    """Say in words what the pool now does."""
     if told.pilots is None:
         pilots = "as many pilots as the trainers can use"
     else:

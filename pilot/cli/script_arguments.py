@@ -1,5 +1,5 @@
-"""The arguments that follow a script on the command line. They are the script's, even if an option of ours has the same
-name."""
+"""The arguments that follow a script on the command line. They belong to the script, even if one of our options has the
+same name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ END_OF_OPTIONS = "--"
 
 
 class TakesScript(click.Command):
-    """A command whose own options may also follow the script, so that the script's own must follow ``--``."""
+    """A command whose own options may also follow the script, so the script's own must follow ``--``."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse as usual; an unknown option may be the script's, so the error says where to put it."""

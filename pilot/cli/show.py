@@ -17,16 +17,16 @@ from pilot.io.printable import printable
 from pilot.observation.words import amount, expected_start, node_count
 
 ENDED_SHOWN = 10
-"""How many ended trainers ``pilot status`` shows, the last ones."""
+"""How many ended trainers ``pilot status`` shows: the most recent ones."""
 
 DECISIONS_SHOWN = 3
 
 PIPED_WIDTH = 160
-"""Output to a file or a pipe is not wrapped at 80 columns."""
+"""Output to a file or pipe is not wrapped at 80 columns."""
 
 
 def console() -> Console:
-    """Where tables are printed."""
+    """The console that tables are printed on."""
     return Console(highlight=False, width=None if sys.stdout.isatty() else PIPED_WIDTH)
 
 
@@ -37,7 +37,7 @@ def show(screen: Console, lines: list[Text]) -> None:
 
 
 def status_lines(status: PoolStatus, width: int, *, nodes: bool = False) -> list[Text]:
-    """All of ``pilot status``; ``nodes``: also list the pool's nodes."""
+    """The whole output of ``pilot status``; ``nodes``: also list the pool's nodes."""
     trainers = of_interest(status.trainers)
     lines = [Text(line, style) for text, style in _pool(status) for line in folded(text, width, "")]
     lines += [Text(), *(trainer_rows(trainers, width) if trainers else [Text("nothing has been submitted yet", "dim")])]
@@ -51,7 +51,7 @@ def status_lines(status: PoolStatus, width: int, *, nodes: bool = False) -> list
 
 
 def of_interest(trainers: list[TrainerStatus]) -> list[TrainerStatus]:
-    """Trainers that have neither ended nor are shelved, and the last few that have or are."""
+    """Trainers that are neither ended nor shelved, and the last few that are."""
     ended = sorted((t for t in trainers if t.phase in AT_REST), key=lambda t: t.ended_s or 0.0)
     old = {t.trainer for t in ended[:-ENDED_SHOWN]}
     return [t for t in trainers if t.trainer not in old]
@@ -78,7 +78,7 @@ def _pool(status: PoolStatus) -> Iterator[tuple[str, str]]:
 
 
 def nodes_words(status: PoolStatus) -> str:
-    """How many nodes there are, and what they do."""
+    """How many nodes there are, and what they are doing."""
     counts = {
         "training": sum(len(t.nodes) for t in status.trainers),
         "starting": sum(len(t.warming) for t in status.trainers),

@@ -55,7 +55,7 @@ def show(site: str, own_script: bool, as_json: bool) -> None:
     if own_script:
         script = batch_script(loaded.site, str(rundir.connection), python=sys.executable)
     else:
-        from pilot.provisioning.provider import PilotProvider  # Parsl: half a second, only where it is needed
+        from pilot.provisioning.provider import PilotProvider  # imports Parsl: half a second, only when needed
 
         agent = agent_command(loaded.site, str(rundir.connection))
         script = PilotProvider(loaded, rundir.pilots).script(agent, "pilot")

@@ -52,12 +52,12 @@ def _end(*_: Any) -> None:
 
 
 def open_standard_streams() -> None:
-    """Open standard streams that are closed (``>&-``, some batch systems): otherwise a file or socket of ours would get
-    the number, and output would go there."""
+    """Open standard streams that are closed (``>&-``, some batch systems): otherwise one of our files or sockets would
+    get the number, and receive the output."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(number)
         except OSError:
             nowhere = os.open(os.devnull, os.O_RDWR)  # it gets the lowest free number, which is this one
             os.set_inheritable(nowhere, True)
-            setattr(sys, name, open(nowhere, "w" if number else "r"))  # noqa: PTH123, SIM115  # a descriptor that stays
+            setattr(sys, name, open(nowhere, "w" if number else "r"))  # noqa: PTH123, SIM115  # stays open

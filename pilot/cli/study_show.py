@@ -31,7 +31,7 @@ def show_study(study: StudyStatus) -> None:
 
 
 def show_trials(told: TrialList) -> None:
-    """All of one study."""
+    """All trials of one study."""
     columns = ["trial", "state", "nodes", "reports", *(f"rung {n}" for n in told.study.rungs), "parameters", "reason"]
     table = Table(*columns, box=None, pad_edge=False, header_style="bold")
     for trial in told.trials:

@@ -31,7 +31,7 @@ MOST_SCRIPT_BYTES = 16 * 1024 * 1024
 """A larger file is not a script."""
 
 READ_AT_START = ("LD_", "PYTHON")
-"""Variables with these prefixes have no effect on a process that is already running."""
+"""Variables with these prefixes have no effect once a process is running."""
 
 
 @click.command("submit", context_settings={"allow_interspersed_args": False})
@@ -180,10 +180,10 @@ def with_code(launched: LaunchSpec) -> tuple[LaunchSpec, Code]:
 
 
 def _start(root: Path, given: str) -> Start:
-    """The newest intact checkpoint of the trainer of this name (also from an earlier pool in ``root``), or the one at
+    """The newest intact checkpoint of the trainer with this name (also from an earlier pool in ``root``), or the one at
     this path.
 
-    Any trainer's will do, because the user named it; but it must verify.
+    Any trainer's checkpoint will do, because the user named it, but it must verify.
     """
     from pilot.checkpoint import store
     from pilot.checkpoint.describe import describe
@@ -252,7 +252,7 @@ def launch(
     *,
     ddp: bool = False,
 ) -> LaunchSpec:
-    """How the script is started: all that a node needs to start exactly the same."""
+    """How the script is started: everything that a node needs to start it in exactly the same way."""
     digest, cwd = _digest(script, python), _here()
     if shutil.which(python) is None:
         raise UserError(f"--python: no interpreter {python} on this host")
@@ -298,7 +298,7 @@ def _variable(named: str) -> tuple[str, str]:
 
 
 def _within_bounds(planning: dict[str, Any]) -> dict[str, Any]:
-    """Checked before anything is sent, as the coordinator will check again. Sizes imply the bounds."""
+    """Check before anything is sent; the coordinator will check again. Sizes imply the bounds."""
     sizes = planning.get("sizes")
     if sizes:
         planning = {"min_nodes": sizes[0], "max_nodes": sizes[-1]} | planning

@@ -12,14 +12,14 @@ class SiteRow(Told, frozen=True):
 
     Parameters
     ----------
-    name : of the site
-    path : of its file
-    error : what is wrong with the file, in one line; empty: it loads, and only then are the fields below set
+    name : the site's name
+    path : the path of its file
+    error : what is wrong with the file, in one line; empty: it loads (only then are the fields below set)
     scheduler : such as `slurm`
     queue : its partition or queue, and its QOS
-    walltime : of a pilot's job
+    walltime : the walltime of a pilot's job
     max_jobs : how many jobs may be queued or running at once, and per what
-    description : in a few words
+    description : the machine in a few words
     retired : when the machine was shut down; empty: it is in use
     """
 
@@ -50,7 +50,7 @@ class SiteShown(Told, frozen=True):
 
     Parameters
     ----------
-    path : of the site's file
+    path : the path of the site's file
     site : its fields, as docs/sites.md describes them
     script : the batch script that would be submitted
     """
@@ -65,7 +65,7 @@ class SiteChecked(Told, frozen=True):
 
     Parameters
     ----------
-    file : as given on the command line
+    file : the file as given on the command line
     mistakes : one line each; empty: the file is valid
     """
 
@@ -78,13 +78,13 @@ class CheckpointRow(Told, frozen=True):
 
     Parameters
     ----------
-    path : of the file; of a checkpoint in parts, that of its index
-    problem : why it cannot be read; empty: it can, and only then are the fields below set
-    generation : of the group that wrote it
+    path : the path of the file; for a checkpoint in parts, of its index
+    problem : why it cannot be read; empty: it can (only then are the fields below set)
+    generation : the generation of the group that wrote it
     step : steps done
-    bytes : of all its files
-    files : their names
-    written_s : when, in seconds since 1970; null: it cannot be read
+    bytes : the total size of its files
+    files : the names of its files
+    written_s : when it was written, in seconds since 1970; null: it cannot be read
     """
 
     path: str
@@ -101,19 +101,19 @@ class CheckpointList(Told, frozen=True):
 
     Parameters
     ----------
-    checkpoints : newest first within each folder
+    checkpoints : the checkpoints, newest first within each folder
     """
 
     checkpoints: list[CheckpointRow]
 
 
 class Verified(Told, frozen=True):
-    """One checkpoint that was verified.
+    """One verified checkpoint.
 
     Parameters
     ----------
-    path : of the file
-    problems : what is wrong with it; empty: nothing
+    path : the path of the file
+    problems : what is wrong with it; empty: nothing is
     """
 
     path: str
@@ -125,7 +125,7 @@ class VerifiedList(Told, frozen=True):
 
     Parameters
     ----------
-    checkpoints : in the order in which they were read
+    checkpoints : the checkpoints in the order in which they were read
     """
 
     checkpoints: list[Verified]
@@ -137,9 +137,9 @@ class Dataset(Told, frozen=True):
     Parameters
     ----------
     name : its path in the state, such as `model/0.weight`
-    dtype : torch's or numpy's
+    dtype : its torch or numpy data type
     shape : its sizes
-    bytes : that it takes
+    bytes : how many bytes it takes
     """
 
     name: str
@@ -153,14 +153,14 @@ class CheckpointShown(Told, frozen=True):
 
     Parameters
     ----------
-    path : of the file
-    generation : of the group that wrote it
+    path : the path of the file
+    generation : the generation of the group that wrote it
     step : steps done
     files : the names of its parts
-    bytes : of all its files
-    written_s : when, in seconds since 1970
+    bytes : the total size of its files
+    written_s : when it was written, in seconds since 1970
     datasets : its arrays
-    aliases : further names of an array → its first name
+    aliases : additional name of an array → its first name
     values : its numbers, strings and short lists by path; a value that JSON cannot represent is a string
     """
 

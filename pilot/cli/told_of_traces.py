@@ -28,19 +28,19 @@ class ReplayList(Told, frozen=True):
 
     Parameters
     ----------
-    replays : in the order of the option values
+    replays : the replays in the order of the option values
     """
 
     replays: list[ReplayTold]
 
 
 class TracesTold(Told, frozen=True):
-    """What `pilot trace stats --json` prints, and `pilot trace synth --json`.
+    """What `pilot trace stats --json` and `pilot trace synth --json` print.
 
     Parameters
     ----------
     traces : by file name; `source` is the trace that a synthetic one imitates
-    fragment_distance : Kolmogorov-Smirnov distance between the fragment lengths of a synthetic trace and of its source;
+    fragment_distance : Kolmogorov-Smirnov distance between the fragment lengths of a synthetic trace and its source;
         null: no synthetic trace
     """
 

@@ -141,7 +141,7 @@ def start(root: Path, arguments: list[str]) -> PoolStatus:
     Raises
     ------
     UserError, PilotError
-        It exited instead; its one-line message says why.
+        The coordinator exited; its one-line message says why.
     """
     process = subprocess.Popen(
         arguments,
@@ -154,7 +154,7 @@ def start(root: Path, arguments: list[str]) -> PoolStatus:
     try:
         return _await(process, root)
     except KeyboardInterrupt:
-        process.terminate()  # it drains what it has started
+        process.terminate()  # it drains what it started
         raise
 
 

@@ -47,7 +47,7 @@ def command(trainers: tuple[str, ...], limit_s: float | None, run_dir: Path | No
         left_s = deadline - time.monotonic()
         if left_s <= 0:
             raise PilotError(f"timed out after {limit_s:g} s: {_line(told)}", transient=True)
-        told = patiently(lambda: _wait(root, trainers, min(left_s, LONGEST_WAIT_S)))  # noqa: B023  # it is called here
+        told = patiently(lambda: _wait(root, trainers, min(left_s, LONGEST_WAIT_S)))  # noqa: B023  # called right here
     click.echo(to_json(told) if as_json else _line(told))
     return 0 if all(phase in (Phase.FINISHED, Phase.SHELVED) for phase in told.trainers.values()) else 1
 

@@ -1,4 +1,4 @@
-"""What a pool has left on this host: processes, shared-memory segments, directories of agents that are gone."""
+"""What a pool left behind on this host: processes, shared-memory segments, directories of agents that are gone."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from pilot.comm.mpich import is_segment
 from pilot.io.proc import SHARED_MEMORY
 
 SETTLE_S = 10.0
-"""The last guardian ends some moments after its agent; what is still there after this stays."""
+"""The last guardian ends shortly after its agent; anything still there after this time is a leftover."""
 
 
 def unowned() -> set[str]:
-    """What belongs to no living process of this user: segments named as MPICH names those of our ranks, and directories
-    of agents. (What other libraries keep in shared memory is theirs.)
+    """Whatever belongs to none of this user's living processes: segments named as MPICH names those of our ranks, and
+    directories of agents. (What other libraries keep in shared memory is up to them.)
     """
     mapped = {path for process in psutil.process_iter() for path in _mapped(process)}
     segments = (str(p) for p in SHARED_MEMORY.iterdir() if is_segment(p.name) and _mine(p))
@@ -28,9 +28,9 @@ def unowned() -> set[str]:
 
 
 def left_behind(root: Path, before: set[str]) -> list[str]:
-    """What the pool in ``root`` has left, after a while for the last processes to go; empty where all is well.
+    """What the pool in ``root`` left behind, after giving its last processes time to end; empty if all is well.
 
-    ``before`` is what was :func:`unowned` when it began.
+    ``before`` is what :func:`unowned` returned before the pool started.
     """
     deadline = time.monotonic() + SETTLE_S
     while True:
@@ -41,7 +41,7 @@ def left_behind(root: Path, before: set[str]) -> list[str]:
 
 
 def _processes(root: Path) -> Iterator[str]:
-    """Processes of this user that know the pool's run directory, from their command line or environment."""
+    """This user's processes whose command line or environment names the pool's run directory."""
     for process in psutil.process_iter():
         with suppress(psutil.Error):
             if process.pid == os.getpid() or process.uids().real != os.getuid():

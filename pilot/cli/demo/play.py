@@ -37,7 +37,7 @@ LIMIT_S = 240.0
 """Time limit; the demo takes about a minute on two cores."""
 
 EPOCHS = {"cnn": 110, "mlp": 160}
-"""Enough, on two cores, for everything to happen before they finish."""
+"""Enough, on two cores, for everything to happen before the trainers finish."""
 
 ON_FASTER_MACHINES = (1, 5, 25)
 """If the trainers finish too early, the demo is repeated with this many times the epochs."""
@@ -53,7 +53,7 @@ SETTINGS = {"pilots": PILOTS, "t_fwd_s": 60.0}
 
 @dataclass(slots=True)
 class Run:
-    """What the demo leaves for its report: ``happened`` says what happened when, ``status`` the last status."""
+    """What the demo's report is made from: ``happened`` says what happened when; ``status`` is the last status."""
 
     folder: Path
     root: Path
@@ -107,7 +107,7 @@ def _play(console: Console, folder: Path, site: str, examples: Path, epochs: dic
 
 
 def find_examples() -> Path:
-    """The folder with the example scripts: that of the checkout, or the one that the wheel installs."""
+    """The folder with the example scripts, from the checkout or as installed by the wheel."""
     folders = Path(__file__).parents[3] / "examples", Path(sysconfig.get_path("data"), "share", "pilot", "examples")
     for folder in folders:
         if (folder / "digits_cnn.py").exists():
@@ -130,7 +130,7 @@ def _submit(run: Run, examples: Path) -> None:
 
 
 def _course(run: Run, look: Callable[[], PoolStatus]) -> None:
-    """What happens to the pool. Each step waits for the previous one, with the demo's limit as deadline."""
+    """Put the pool through its events. Each step waits for the previous one, at most until the demo's time limit."""
     _until(run, look, "two trainers on two nodes each", lambda s: _sizes(s) == [2, 2] and _moved(s, 20))
     victim = _victim(run, look())
     _say(run, f"preempting {victim.node} of {victim.trainer}: SIGTERM, then SIGKILL after the site's grace period")
@@ -174,7 +174,7 @@ def _has(status: PoolStatus, victim: Victim) -> bool:
 
 
 def _survived(status: PoolStatus) -> bool:
-    """Whether every trainer trains, and one of them can lose another node without losing its state."""
+    """Whether every trainer is training, and one of them can lose another node without losing its state."""
     return all(size >= 1 for size in _sizes(status)) and max(_sizes(status)) >= 2
 
 
@@ -183,7 +183,7 @@ def _victim(run: Run, status: PoolStatus) -> Victim:
     trainer = max(status.trainers, key=lambda t: len(t.nodes))
     node = trainer.nodes[-1]
     pid = next(p.pid for p in pool_at(run.root).pilots().pilots if p.node == node)
-    assert pid is not None  # it trains, so it has identified itself
+    assert pid is not None  # it is training, so it has identified itself
     return Victim(trainer.trainer, node, pid, run.grace_s)
 
 

@@ -1,4 +1,4 @@
-"""What the demo checks and prints at its end."""
+"""What the demo checks and prints at the end."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class DemoTold(Told, frozen=True):
 
     Parameters
     ----------
-    passed : whether everything that the demo promises holds
-    faults : what does not hold
-    took_s : how long it took
+    passed : whether the demo kept all its promises
+    faults : what went wrong, one line each
+    took_s : how long the demo took
     happened : what happened to the pool, each line with the seconds since the demo began
     ledger : by trainer, whether every sample was used exactly once per epoch
-    replay : `identical`, or the first difference where the journal is replayed
+    replay : `identical`, or the first difference found when the journal was replayed
     left_behind : leftover processes, shared-memory segments and directories
-    solves : the solve times of every plan
+    solves : the solve times of all plans
     status : the pool's last status
     """
 
@@ -54,7 +54,7 @@ class DemoTold(Told, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class DemoReport:
-    """``faults`` is empty if everything that the demo promises holds."""
+    """``faults`` is empty if the demo kept all its promises."""
 
     run: Run
     proofs: dict[str, Verdict]
@@ -69,7 +69,7 @@ class DemoReport:
         return not self.faults
 
     def told(self) -> DemoTold:
-        """For scripts."""
+        """The same for scripts."""
         return DemoTold(
             passed=self.passed,
             faults=self.faults,
@@ -106,7 +106,7 @@ def write(report: DemoReport) -> Path:
 
 
 def show(console: Console, report: DemoReport, picture: Path) -> None:
-    """The tables at the end."""
+    """Print the final tables."""
     status = report.run.status
     for line in report.run.happened:
         console.print(line)

@@ -1,4 +1,4 @@
-"""Preempting and killing pilots, as a batch system or a failing node would."""
+"""Preempt and kill pilots, as a batch system or a failing node would."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Victim:
 
 
 def preempt(victim: Victim) -> threading.Thread:
-    """SIGTERM to every process of the pilot, and SIGKILL to the rest after the grace, as a batch system does."""
+    """Send the pilot's processes SIGTERM, and the survivors SIGKILL after the grace period, as a batch system does."""
     tree = proc.tree(victim.pid)
     for process in tree:
         with suppress(psutil.NoSuchProcess):
@@ -33,7 +33,7 @@ def preempt(victim: Victim) -> threading.Thread:
 
 
 def kill_without_notice(victim: Victim) -> None:
-    """SIGKILL to the pilot's whole process tree: a node that fails."""
+    """Send SIGKILL to the pilot's whole process tree, as if its node had failed."""
     proc.kill(proc.tree(victim.pid))
 
 

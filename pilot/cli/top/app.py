@@ -28,13 +28,13 @@ LOG_LINES = 200
 
 
 class Pool(Protocol):
-    """What the screen needs of :class:`pilot.io.pool_client.PoolClient`."""
+    """What the screen needs from :class:`pilot.io.pool_client.PoolClient`."""
 
     def status(self) -> PoolStatus:
         """The pool, the trainers, the decisions."""
 
     def explain(self, trainer: str) -> Explained:
-        """Why a trainer has the nodes that it has."""
+        """Why a trainer has the nodes it has."""
 
     def cancel(self, trainer: str) -> Cancelled:
         """End a trainer now."""
@@ -68,7 +68,7 @@ class Page(ModalScreen[None]):
         page.focus()
 
     def action_close(self) -> None:
-        """Back to the pool."""
+        """Return to the pool."""
         self.dismiss()
 
 
@@ -87,12 +87,12 @@ class Question(ModalScreen[bool]):
         yield Footer()
 
     def action_answer(self, yes: bool) -> None:
-        """Back to the pool with the answer."""
+        """Return to the pool with the answer."""
         self.dismiss(yes)
 
 
 class Entry(ModalScreen[str | None]):
-    """A line of input; None if the user escapes."""
+    """A line of input; None if the user presses Escape."""
 
     BINDINGS: ClassVar[list[BindingType]] = [("escape", "leave", "Cancel")]
 
@@ -107,16 +107,16 @@ class Entry(ModalScreen[str | None]):
         yield Footer()
 
     def on_input_submitted(self, entered: Input.Submitted) -> None:
-        """Back to the pool with what was typed."""
+        """Return to the pool with what was typed."""
         self.dismiss(entered.value.strip())
 
     def action_leave(self) -> None:
-        """Back to the pool with nothing."""
+        """Return to the pool without an answer."""
         self.dismiss(None)
 
 
 class Top(App[None]):
-    """See the module.
+    """The application; see the module.
 
     Parameters
     ----------
@@ -223,7 +223,7 @@ class Top(App[None]):
             feed.write(event_line(happening))
 
     def _show_trainers(self, trainers: list[TrainerStatus]) -> None:
-        """Who has not ended comes first; the cursor stays with its trainer."""
+        """Trainers that have not ended come first; the cursor stays on its trainer."""
         table, names = self._table, [trainer.trainer for trainer in trainers]
         chosen = self.selected.trainer if self.selected is not None else None
         for gone in [key.value for key in table.rows if key.value not in names]:

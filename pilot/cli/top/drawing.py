@@ -26,7 +26,7 @@ def sparkline(values: Iterable[float], width: int) -> str:
 
 
 def colour(trainer: str, trainers: Sequence[str]) -> str:
-    """Each trainer's own, by its place in the order of submission; they repeat after the last."""
+    """The trainer's colour, by its position in the order of submission; colours repeat after the last."""
     return COLOURS[trainers.index(trainer) % len(COLOURS)] if trainer in trainers else "white"
 
 

@@ -1,4 +1,4 @@
-"""What ``pilot top`` remembers of the answers it got: curves of each trainer, who had each node when, what happened."""
+"""What ``pilot top`` remembers from its answers: each trainer's curves, who had each node when, what happened."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ POINTS_KEPT = 240
 EVENTS_KEPT = 500
 
 AWAY = ""
-"""In a node's row: it was not in the pool."""
+"""In a node's row: the node was not in the pool."""
 
 Cell = str | None
-"""In a node's row: the trainer that had it, None if nobody had, or :data:`AWAY`."""
+"""In a node's row: the trainer that had the node, None if no trainer did, or :data:`AWAY`."""
 
 
 @dataclass(slots=True)
 class Curves:
-    """A trainer's values over time, oldest first; as many as are kept."""
+    """A trainer's values over time, oldest first; at most :data:`POINTS_KEPT`."""
 
     rate: deque[float] = field(default_factory=lambda: deque(maxlen=POINTS_KEPT))
     loss: deque[float] = field(default_factory=lambda: deque(maxlen=POINTS_KEPT))
@@ -51,7 +51,7 @@ class History:
         self._column = -1
 
     def note(self, status: PoolStatus) -> list[Happening]:
-        """The next answer; what is new in it."""
+        """Take the next answer; returns what is new in it."""
         new = changes(self._last, status)
         self.happened += new
         self._note_curves(status.trainers)
@@ -69,7 +69,7 @@ class History:
                 curves.loss.append(loss)
 
     def _note_nodes(self, status: PoolStatus) -> None:
-        """One cell for each column of time that has begun; who has the node now is in the newest one."""
+        """Add one cell for each column of time that has begun; the newest cell shows who has the node now."""
         column = int(status.now_s / self.column_s)
         new = 1 if self._column < 0 else min(max(0, column - self._column), POINTS_KEPT)
         self._column = column
@@ -85,7 +85,7 @@ class History:
 
 
 def changes(before: PoolStatus | None, after: PoolStatus) -> list[Happening]:
-    """What a person would want to know of the difference; of a first answer the last decisions."""
+    """What a person would want to know about the difference; for a first answer, the last decisions."""
     if before is None:
         return [Happening(decision.at_s, decision.text) for decision in after.decisions]
     texts = [*_nodes(before, after)]

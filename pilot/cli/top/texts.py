@@ -12,7 +12,7 @@ from pilot.io.pool_status import PoolStatus, TrainerStatus
 
 CURVE_WIDTH = 6
 NAME_WIDTH = 16
-"""A longer name is cut in the table; the line below the table has it in full."""
+"""A longer name is cut in the table; the line below the table shows it in full."""
 
 
 def headline(status: PoolStatus) -> Text:
