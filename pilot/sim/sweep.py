@@ -300,7 +300,7 @@ def run_sweep(
     processes: int,
     progress: Callable[[float], None],
 ) -> list[Replay]:
-    """Replay ``cases`` in parallel; ``progress`` is told the share done of all of them.
+    """Replay ``cases`` in parallel; ``progress`` is told the overall share done so far.
 
     Ctrl-C stops cases that are running and skips those that have not started; each summary says how far its case got.
 

@@ -28,7 +28,7 @@ class TraceStatistics:
     events_per_h, joins_per_h, leaves_per_h : changes of the pool; INC/h and DEC/h of Table 1
     node_hours : of idle nodes
     eq_nodes : FreeTrain eq. 18
-    idle_ratio : ``eq_nodes`` as a share of the machine
+    idle_ratio : `eq_nodes` as a share of the machine
     fragments : how many there are
     short_fragments : share of fragments below 10 minutes
     short_node_time : share of node-time in fragments below 10 minutes
