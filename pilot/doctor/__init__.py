@@ -1,1 +1,1 @@
-"""``pilot doctor``: checks of a host and a site. Each check really does what a pool will do later."""
+"""``pilot doctor``: checks of a host and a site. Each check actually does what a pool will do later."""

@@ -1,4 +1,4 @@
-"""``pilot doctor``: check this host for what goes wrong. Each check really does what a pool will do later."""
+"""``pilot doctor``: check this host for problems. Each check actually does what a pool will do later."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pilot.doctor.finding import Finding, fail
 from pilot.io.site import Site
 
 Check = Callable[[Site, Path], Iterable[Finding]]
-"""A check: from a site and the run directory of its pool, which need not exist, to findings."""
+"""A check takes a site and its pool's run directory, which need not exist, and returns findings."""
 
 CHECKS: dict[str, Check] = {
     "MPI": host_checks.mpi,

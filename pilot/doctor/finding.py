@@ -13,7 +13,7 @@ class Grade(StrEnum):
 
     OK = "ok"
     WARN = "warn"
-    """It works now, but will cause trouble some day or in some use."""
+    """It works now, but will cause trouble some day or in some uses."""
     FAIL = "fail"
     """Pilots, training or recovery will not work."""
 
@@ -53,10 +53,10 @@ def ok(check: str, seen: str) -> Finding:
 
 
 def warn(check: str, seen: str, remedy: str) -> Finding:
-    """To be fixed some day."""
+    """Should be fixed some day."""
     return Finding(check, Grade.WARN, seen, remedy)
 
 
 def fail(check: str, seen: str, remedy: str) -> Finding:
-    """To be fixed now."""
+    """Must be fixed now."""
     return Finding(check, Grade.FAIL, seen, remedy)

@@ -27,7 +27,7 @@ def tried(site_file: SiteFile, folder: Path, limit_s: float) -> Iterator[Finding
     """Submit a job that ignores TERM, delete it, and see when it is killed. Its output goes to ``folder``, which the
     nodes must see; it may take ``limit_s`` to start. Everything is removed afterwards.
 
-    Does not work as root: MoM does not count root's processes, so to it the job has none when TERM is sent.
+    Does not work as root: MoM does not count root's processes, so it thinks the job has none when TERM is sent.
     """
     site, notes = site_file.site, folder / "stay"
     provider = PilotProvider(site_file, folder)

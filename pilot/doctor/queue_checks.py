@@ -1,5 +1,5 @@
-"""The site file's scheduler and queue, compared with what they answer: would pilots run there, how long, and would they
-be preemptable?
+"""The site file's scheduler and queue, checked against the scheduler's answers: would pilots run there, for how long,
+and would they be preemptable?
 """
 
 from __future__ import annotations

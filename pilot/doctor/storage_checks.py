@@ -52,7 +52,7 @@ def existing(path: Path) -> Path:
 def _is_directory(path: Path) -> bool:
     try:
         return path.is_dir()
-    except OSError:  # a parent is not readable to us
+    except OSError:  # we may not read a parent
         return False
 
 

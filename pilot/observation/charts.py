@@ -32,7 +32,7 @@ def curves_of(course: Course, now_s: float) -> list[tuple[str, str]]:
 
 
 def svg(draw: Callable[[Axes], None], height: float = 2.6) -> str:
-    """What ``draw`` puts on the axes, as the text of an ``<svg>`` element; the same input gives the same text."""
+    """What ``draw`` plots, as the text of an ``<svg>`` element; the same input gives the same text."""
     with rc_context({"svg.hashsalt": "pilot", "svg.fonttype": "none", "font.size": 9}):
         figure = Figure(figsize=(5.4, height), layout="constrained")
         draw(figure.subplots())

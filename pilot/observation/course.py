@@ -1,4 +1,4 @@
-"""What became of each trainer over time: its points of progress and the changes of its nodes. From a journal."""
+"""The course of each trainer over time, from a journal: its progress and its node changes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pilot.core.study_events import (
 )
 
 POINTS_MAX = 2000
-"""Of more, every second one is dropped: a curve of a week needs no more."""
+"""Beyond this, every second point is dropped: even a week's curve needs no more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +38,8 @@ class Point:
 class Rescale:
     """At ``at_s`` a trainer went from ``before`` to ``after`` nodes.
 
-    ``paused_s`` is for how long nothing of it trained: measured by its ranks where the change was planned, else from
-    the end of the earlier group on. None: not known, or its first group.
+    ``paused_s`` is how long it did not train: measured by its ranks if the change was planned, else since the end of
+    the earlier group. None if unknown, and for its first group.
     """
 
     at_s: float
@@ -51,7 +51,7 @@ class Rescale:
 
 @dataclass(slots=True)
 class Course:
-    """One trainer's points and rescales, in the order of time."""
+    """One trainer's points and rescales, in time order."""
 
     points: list[Point] = field(default_factory=list)
     rescales: list[Rescale] = field(default_factory=list)
@@ -61,7 +61,7 @@ class Course:
     ended_s: float | None = None
 
     def add(self, point: Point) -> None:
-        """A report; most of them where there are few, else a share of them."""
+        """Add a report: every one at first, and fewer of them once there are many."""
         self.reports += 1
         if self.reports % self.every:
             return
@@ -72,7 +72,7 @@ class Course:
 
 
 class Courses:
-    """Fed with :meth:`note` in the order of the journal."""
+    """Call :meth:`note` for each decision, in the order of the journal."""
 
     def __init__(self) -> None:
         self.of: dict[TrainerId, Course] = {}
@@ -82,7 +82,7 @@ class Courses:
         self._planned: dict[tuple[TrainerId, Generation], int] = {}
 
     def note(self, now_s: float, event: Event, commands: Sequence[Command]) -> None:
-        """``event`` happened at ``now_s`` and the core answered ``commands``."""
+        """``event`` happened at ``now_s`` and the core answered with ``commands``."""
         match event:
             case TrainerSubmitted() | TrialAsked():
                 self.of[event.spec.trainer] = Course()

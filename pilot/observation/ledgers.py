@@ -1,5 +1,5 @@
-"""The trainers' ledgers, from a journal. The coordinator keeps none: they grow with every generation, the journal has
-all of it, and nothing is decided by them."""
+"""The trainers' ledgers, from a journal. The coordinator keeps none: they grow with every generation, the journal
+contains all of them, and no decision depends on them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pilot.io.journal import Decision
 
 
 def ledgers(decisions: Iterable[Decision]) -> dict[TrainerId, Ledger]:
-    """Of every trainer of a journal, in the order of submission, whatever became of it."""
+    """The ledger of every trainer in a journal, in submission order, however the trainer ended."""
     found: dict[TrainerId, Ledger] = {}
     for decision in decisions:
         match decision.event:

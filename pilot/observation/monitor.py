@@ -1,9 +1,10 @@
-"""What the pool and its trainers did: kept from the same (event, commands) as the journal, so also from a journal
-alone.
+"""What the pool and its trainers did, built from the same (event, commands) as the journal, so a journal alone is
+enough.
 
-The core counts what it decides by (rescales, losses); here is what people ask for beyond that: rates, stalls, metrics,
-solve times, node-seconds and U. Pure; decides nothing. All of it is plain data, which a snapshot holds, and none of it
-grows with time alone. Times are added up when what they count changes, so an event costs what it touches.
+The core counts what its decisions depend on (rescales, losses); this module keeps what else people ask for: rates,
+stalls, metrics, solve times, node-seconds and U. Pure; decides nothing. All of it is plain data, part of a snapshot,
+and none of it grows with time alone. Times are added up when what they count changes, so an event costs only what it
+touches.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ from pilot.observation.records import OpenFor, SolveTimes, TrainerRecord
 from pilot.observation.words import plan_change
 
 SETS_KEPT = 100
-"""At most this many different sets of open trainers are distinguished. With more there is no U, and only the time with
-trainers is known."""
+"""At most this many different sets of open trainers are distinguished. Beyond that there is no U, and only the total
+time with trainers is known."""
 
 REMARKS_KEPT = 20
 WARM_UPS_KEPT = 20
@@ -62,27 +63,27 @@ DECISIONS_KEPT = 20
 
 @dataclass(slots=True)
 class Monitor:
-    """Fed with :meth:`note` in the order of the journal.
+    """Call :meth:`note` for each decision, in the order of the journal.
 
     Parameters
     ----------
-    now_s : until when it knows
-    trainers, open : every trainer; those that are not at their end, in the order of submission
-    joined_s : when each node of the pool came
-    jobs : the scheduler's job of each of these nodes, where it has one
-    occupant : whose worker is on a node
-    solves, solved, failed_solves : the times of the last plans; how many there were; how many came to nothing
-    decisions : when the last plans changed what a trainer gets, and how
-    warm_ups_s : what the last workers needed to start
-    last : the last problem that was solved, and its plan
+    now_s : the latest time it has heard of
+    trainers, open : every trainer; those that have not ended, in submission order
+    joined_s : when each node of the pool joined
+    jobs : the scheduler's job of each of these nodes, if it has one
+    occupant : the trainer whose worker is on each node
+    solves, solved, failed_solves : the times of the last plans; how many there were; how many failed
+    decisions : when the last plans changed a trainer's nodes, and how
+    warm_ups_s : how long the last workers took to start
+    last : the last problem solved, and its plan
     node_seconds : of the pool
-    open_for_s : how long which trainers were open; how long any were, as those of the set (), where there were too many
-    settled_s : until when those two count
-    starting_s : when workers that are not known to be warm were started
-    groups : of each trainer, the group that trains and those that form
-    asked : the problems that are being solved, and since when
-    pool_remarks : what people should see and is about no trainer
-    ended_kept : how many ended trainers are kept in ``trainers``
+    open_for_s : how long each set of trainers was open; with too many sets, only how long any was, under ()
+    settled_s : the time up to which those two are counted
+    starting_s : when workers not yet known to be warm were started
+    groups : for each trainer, the group that is training and those that are forming
+    asked : the problems being solved, and since when
+    pool_remarks : remarks for people that are not about a trainer
+    ended_kept : how many ended trainers ``trainers`` keeps
     """
 
     now_s: float = 0.0
@@ -108,21 +109,21 @@ class Monitor:
 
     @classmethod
     def of(cls, decisions: Iterable[Decision]) -> Monitor:
-        """What a journal's ``decisions`` tell."""
+        """The monitor after all ``decisions`` of a journal."""
         monitor = cls()
         for decision in decisions:
             monitor.note(decision.now_s, decision.event, decision.commands)
         return monitor
 
     def note(self, now_s: float, event: Event, commands: Sequence[Command]) -> None:
-        """``event`` happened at ``now_s`` and the core answered ``commands``."""
+        """``event`` happened at ``now_s`` and the core answered with ``commands``."""
         self.now_s = max(now_s, self.now_s)
         self._happened(event)
         for command in commands:
             self._commanded(command)
 
     def remark(self, now_s: float, note: Mapping[str, str | float | None]) -> None:
-        """A note for people; ``trainer`` says whose it is. Or that ``node`` is of the scheduler's ``job``."""
+        """Take a note for people, about ``trainer`` if given; or a note that ``node`` belongs to scheduler ``job``."""
         self.now_s = max(now_s, self.now_s)
         if "job" in note:
             self.jobs[NodeId(str(note.get("node", "")))] = str(note["job"])
@@ -142,7 +143,7 @@ class Monitor:
             self.trainers[trainer].settle(self.now_s)
 
     def _settle(self) -> None:
-        """Account for the time in which the pool and the open trainers were as they are."""
+        """Account for the time since the last call, in which the pool and the open trainers did not change."""
         passed_s, self.settled_s = self.now_s - self.settled_s, self.now_s
         self.node_seconds += passed_s * len(self.joined_s)
         if self.open:
@@ -234,11 +235,11 @@ class Monitor:
         if record is not None and record.ended_s is not None:
             self._settle()
             self.open[trainer] = None
-            self.trainers[trainer] = self.trainers.pop(trainer)  # as the core has it: the last one
+            self.trainers[trainer] = self.trainers.pop(trainer)  # moved to the end, as in the core
             record.ended_s, record.settled_s = None, self.now_s
 
     def _removed(self, trainer: TrainerId) -> None:
-        """One that has ended is forgotten; U is that of the others, over the time in which these were there."""
+        """Forget a trainer that has ended; U then covers the others, over the time in which they were open."""
         record = self.trainers.get(trainer)
         if record is None or record.ended_s is None:
             return
@@ -250,7 +251,7 @@ class Monitor:
                 self.open_for_s[others] = self.open_for_s.get(others, OpenFor()) + open_for
 
     def _reopened(self) -> None:
-        """While the pool was down nothing was held and nobody waited."""
+        """While the pool was down, it held no nodes and no trainer waited."""
         self.settled_s = self.now_s
         for trainer in self.open:
             self.trainers[trainer].settled_s = self.now_s
@@ -325,7 +326,7 @@ class Monitor:
             self._rescaled(record, event)
 
     def _rescaled(self, record: TrainerRecord, event: Progress) -> None:
-        """A planned switch paused the group while it counted as training."""
+        """Subtract the pause of a planned switch, which was counted as training."""
         assert event.rescale_s is not None
         group = self.groups.get(event.trainer, {}).get(event.generation)
         if group is not None and group.previous is not None:

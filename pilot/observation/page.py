@@ -1,4 +1,4 @@
-"""A pool's life as one HTML page that needs nothing beside it."""
+"""A pool's life as one self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pilot.observation.summary import Summary, sentences
 from pilot.observation.timeline import Fate, Timeline, Use
 
 CHARTS_MAX = 40
-"""How many trainers get curves, those with the most samples; all are in the table."""
+"""How many trainers get curves: those with the most samples. The table lists all of them."""
 
 EVENTS_MAX = 2000
 """How many of the newest events are listed."""
@@ -29,15 +29,15 @@ MARKS = {Fate.NOTICE: "#d4a000", Fate.GONE: "#d4a000", Fate.LOST: "#c0202a"}
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """What is shown.
+    """What the page shows.
 
     Parameters
     ----------
     name, site : of the pool
-    summary : in numbers
-    timeline : who was on which node when
+    summary : the pool's life in numbers
+    timeline : which trainer was on which node when
     trainers, courses : by name
-    happened : in the order of time
+    happened : in time order
     """
 
     name: str
@@ -55,7 +55,7 @@ REMOVED = "#9a9a9a"
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A rectangle of the strip: row and times in the SVG's units."""
+    """A rectangle in the strip, with row and times in the SVG's units."""
 
     row: int
     start_s: float
@@ -66,7 +66,7 @@ class Bar:
 
 
 def render(life: Life) -> str:
-    """The page's text."""
+    """The page's HTML."""
     template = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(
         files(__package__).joinpath("page.html.j2").read_text()
     )

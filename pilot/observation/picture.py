@@ -16,7 +16,7 @@ IDLE = "#e6e6e6"
 
 
 def draw(timeline: Timeline, path: Path) -> None:
-    """Write the picture to ``path`` (the suffix says the format)."""
+    """Write the picture to ``path``, in the format of its suffix."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -1,4 +1,4 @@
-"""What is kept of one trainer, of one plan, of a set of trainers: plain data of the monitor."""
+"""The monitor's plain data about one trainer, one plan, or a set of trainers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SPANS_KEPT = 200
 
 @dataclass(frozen=True, slots=True)
 class NodeSpan:
-    """A trainer had a worker on ``node``, which is the scheduler's ``job`` ("": of none), over [start_s, end_s)."""
+    """A trainer had a worker on ``node``, part of the scheduler's ``job`` ("" if none), over [start_s, end_s)."""
 
     node: NodeId
     job: str
@@ -21,12 +21,12 @@ class NodeSpan:
 
 @dataclass(slots=True)
 class TrainerRecord:
-    """One trainer. ``seconds_on`` is for how long it trained on so many nodes, its measured pauses taken off, until
-    ``settled_s``.
+    """One trainer. ``seconds_on`` is how long it trained on each number of nodes until ``settled_s``, less its measured
+    pauses.
 
-    ``nodes`` is the size of the group that trains, 0 if none does; ``known_step`` the highest step ever heard of.
-    ``held_since_s`` are the nodes on which it has a worker, ``spans`` the last :data:`SPANS_KEPT` that it had before,
-    ``node_seconds`` the sum of all of these.
+    ``nodes`` is the size of the group that is training, 0 if none is; ``known_step`` is the highest step reported.
+    ``held_since_s`` has the nodes on which it has a worker, ``spans`` the last :data:`SPANS_KEPT` that have ended, and
+    ``node_seconds`` the sum of all that have ended.
     """
 
     submitted_s: float
@@ -56,7 +56,7 @@ class TrainerRecord:
             del self.spans[:-SPANS_KEPT]
 
     def held_node_seconds(self, now_s: float) -> float:
-        """Seconds that it had workers on nodes until now, summed over the nodes."""
+        """How long it has had workers on nodes until now, summed over the nodes."""
         return self.node_seconds + sum(now_s - since_s for since_s in self.held_since_s.values())
 
     def settle(self, now_s: float) -> None:
@@ -68,7 +68,7 @@ class TrainerRecord:
 
 @dataclass(frozen=True, slots=True)
 class OpenFor:
-    """How long some trainers were open together, and the seconds that nodes were in the pool meanwhile."""
+    """How long some trainers were open together, and the pool's node-seconds during that time."""
 
     seconds: float = 0.0
     node_seconds: float = 0.0

@@ -1,4 +1,4 @@
-"""What happened, in sentences, from the entries of a journal: for ``pilot events``, the log and the report."""
+"""What happened, in sentences made from a journal's entries: for ``pilot events``, the log and the report."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Happening(Told, frozen=True):
     kind : what it is about
     trainer : the trainer concerned; null: none, or several
     nodes : the nodes concerned; may be empty
-    text : the same in words; they may change in every version
+    text : the same in words, which may change with any version
     """
 
     unix_s: float
@@ -89,11 +89,11 @@ class Happening(Told, frozen=True):
 
 
 class Story:
-    """Tells what each entry of a journal means; fed in their order with :meth:`tell`.
+    """Tells what each entry of a journal means; pass them to :meth:`tell` in order.
 
     Parameters
     ----------
-    began_s : the time of day at 0 on the pool's clock, in seconds since 1970
+    began_s : when the pool's clock was at 0, in seconds since 1970
     """
 
     def __init__(self, began_s: float) -> None:
@@ -105,7 +105,7 @@ class Story:
         self._draining = False
 
     def tell(self, entry: Entry) -> list[Happening]:
-        """What ``entry`` tells a person; empty if it is of no interest."""
+        """What ``entry`` means to a person; empty if it is of no interest."""
         if not isinstance(entry, Decision):
             trainer, text = str(entry.note.get("trainer", "")), str(entry.note.get("text", ""))
             kind = Kind.TRAINER if trainer else Kind.POOL
@@ -210,7 +210,7 @@ class Story:
             yield self._told(now_s, Kind.NODE, f"{node_names(lost)} lost without notice{cause}", None, lost)
 
     def _plan(self, now_s: float, event: PlanReady) -> Iterator[Happening]:
-        """Only what changes: many plans keep everything, and one that comes too late changes nothing."""
+        """Only what changes: many plans keep everything as it is, and a plan that arrives too late has no effect."""
         asked, held = self._asked or (None, {})
         if event.plan_id == asked:
             for trainer, count in event.plan.counts:

@@ -26,7 +26,7 @@ td, th {{ border-bottom: 1px solid #ddd; padding: .2rem .6rem; text-align: left;
 
 
 def page(told: TrialList, histories: Sequence[TrainerHistory], importance: Mapping[str, float]) -> str:
-    """The page of a study whose trials have these ``histories``; ``importance`` of its parameters, by name."""
+    """The page of a study, with the ``histories`` of its trials and the ``importance`` of its parameters by name."""
     study = told.study
     parts = [_summary(study)]
     reached = [trial for trial in told.trials if trial.values]

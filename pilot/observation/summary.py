@@ -20,16 +20,16 @@ class Summary:
 
     Parameters
     ----------
-    lasted_s : from the pool's beginning to its journal's end
-    most_nodes : held at once
-    node_hours : by use, uncharged; nodes that left are counted while they were there
+    lasted_s : from the pool's start to the end of its journal
+    most_nodes : the most held at once
+    node_hours : by use, before the charge factor; nodes that left count for as long as they were there
     charge_factor : what the site charges for a node-hour
-    samples : that trainers with a session processed and kept
-    steps : of processes, by scripts for torchrun
-    phases : how many trainers stand where
-    fates : how many nodes went in which way
-    lost_steps : done steps that had to be done again
-    u : see :class:`~pilot.observation.utilisation.Utilisation`; None: not known
+    samples : processed and kept by trainers with a session
+    steps : done by processes of torchrun scripts
+    phases : how many trainers are in each phase
+    fates : how often each thing happened to a node
+    lost_steps : completed steps that had to be repeated
+    u : see :class:`~pilot.observation.utilisation.Utilisation`; None if unknown
     """
 
     lasted_s: float
@@ -45,7 +45,7 @@ class Summary:
 
     @property
     def all_node_hours(self) -> float:
-        """Over all uses."""
+        """Summed over all uses."""
         return sum(self.node_hours.values())
 
 
@@ -56,8 +56,8 @@ def summarise(
     charge_factor: float,
     sessions: Container[TrainerId],
 ) -> Summary:
-    """Of a pool whose nodes did what ``timeline`` shows, and whose trainers stand as they do at its end; ``sessions``
-    are those that have one.
+    """The summary of a pool from its ``timeline`` and the state of its ``trainers`` at the end; ``sessions`` are the
+    trainers that have one.
     """
     node_hours = dict.fromkeys(Use, 0.0)
     for span in timeline.spans:
@@ -77,7 +77,7 @@ def summarise(
 
 
 def sentences(name: str, site: str, summary: Summary) -> list[str]:
-    """In plain words, for readers who know neither the papers nor our terms."""
+    """The summary in plain words, for readers who know neither the papers nor our terms."""
     used = summary.all_node_hours
     charged = f"{amount(used * summary.charge_factor)} {unit(summary.charge_factor)}"
     told = [
@@ -121,7 +121,7 @@ def _losses(summary: Summary) -> str:
 
 
 def _most(timeline: Timeline) -> int:
-    """How many nodes were there at once, at the most."""
+    """The most nodes that were there at once."""
     changes: Counter[float] = Counter()
     for span in timeline.spans:
         changes[span.start_s] += 1

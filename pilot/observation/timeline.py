@@ -1,4 +1,4 @@
-"""Who was on which node when: made from a journal by running its events through a fresh core."""
+"""Which trainer was on which node when, found by running a journal's events through a fresh core."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Fate(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """``node`` was used for ``trainer`` (None: for nobody) over [start_s, end_s)."""
+    """``node`` was used for ``trainer`` (None: it was idle) over [start_s, end_s)."""
 
     node: NodeId
     start_s: float
@@ -52,7 +52,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """``nodes`` in the order of joining; ``spans`` without gaps; ``marks`` in time order."""
+    """``nodes`` in the order in which they joined; ``spans`` without gaps; ``marks`` in time order."""
 
     nodes: tuple[NodeId, ...]
     spans: tuple[Span, ...]
@@ -61,7 +61,7 @@ class Timeline:
 
 
 class TimelineMaker:
-    """Runs a journal's decisions through ``core`` (fresh, with the journal's configuration) and notes who is where."""
+    """Runs a journal's decisions through a fresh ``core`` with the journal's configuration, noting each node's use."""
 
     def __init__(self, core: Coordinator) -> None:
         self._core = core
@@ -73,7 +73,7 @@ class TimelineMaker:
         self._now_s = 0.0
 
     def note(self, decision: Decision) -> None:
-        """The next one, in the order of the journal."""
+        """Take the next decision, in the order of the journal."""
         self._now_s = now_s = decision.now_s
         if isinstance(decision.event, PoolChanged):
             self._noticed.update(decision.event.leaving)
@@ -84,7 +84,7 @@ class TimelineMaker:
         self._spans += _close(self._open, current, now_s)
 
     def made(self) -> Timeline:
-        """Up to the last decision."""
+        """The timeline up to the last decision."""
         spans = [*self._spans, *_close(dict(self._open), {}, self._now_s)]
         return Timeline(tuple(self._nodes), tuple(spans), tuple(self._marks), self._now_s)
 
@@ -111,7 +111,7 @@ def _close(
     current: dict[NodeId, tuple[Use, TrainerId | None]],
     now_s: float,
 ) -> list[Span]:
-    """End the spans of nodes whose use is another one now, and begin theirs."""
+    """End the spans of nodes whose use has changed, and start new ones."""
     ended: list[Span] = []
     for node, (start_s, use, trainer) in list(open_spans.items()):
         if current.get(node) != (use, trainer):

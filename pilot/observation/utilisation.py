@@ -17,11 +17,11 @@ Best = Callable[[Problem], Plan]
 
 @dataclass(frozen=True, slots=True)
 class WorkAccount:
-    """What happened, as far as U needs it. All but ``specs`` as in :class:`pilot.observation.monitor.Monitor`.
+    """What U is computed from. Fields not explained here are as in :class:`pilot.observation.monitor.Monitor`.
 
-    ``specs`` are in the order of submission; ``curves`` are those that are fixed, else what was measured, each in units
-    of its rate on one node: samples of different scripts, and the steps of those for torchrun, do not add up.
-    ``max_parallel`` trainers share the pool at once.
+    ``specs`` are in submission order; ``curves`` are the fixed ones, else the measured ones, each in units of its rate
+    on one node: samples of different scripts, and steps of torchrun scripts, cannot be added up. ``max_parallel``
+    trainers share the pool at once.
     """
 
     specs: tuple[TrainerSpec, ...]
@@ -36,10 +36,9 @@ class WorkAccount:
 class Utilisation:
     """Eqs 17-18 over the time in which there were trainers.
 
-    ``work`` is what the trainers did, by their curves and the time that they trained on so many nodes, in node-seconds
-    at the speed of one node. ``static_work``
-    is what the same trainers, as long as each was there, would have done on ``eq_nodes`` dedicated nodes that are
-    divided in the best way; None: not reckoned.
+    ``work`` is what the trainers did, in node-seconds at the speed of one node: from their curves and how long they
+    trained on each number of nodes. ``static_work`` is what the same trainers, each for as long as it was open, would
+    have done on ``eq_nodes`` dedicated nodes divided optimally; None if not computed.
     """
 
     eq_nodes: float
@@ -53,7 +52,7 @@ class Utilisation:
 
 
 def utilisation(account: WorkAccount, best: Best | None) -> Utilisation:
-    """U of what happened. ``best`` divides static nodes, twice for each set of trainers that was there."""
+    """Compute U. ``best`` divides the static nodes, twice for each set of trainers that was open."""
     duration_s = sum(account.open_for_s.values())
     eq_nodes = account.open_node_seconds / duration_s if duration_s > 0 else 0.0
     work = sum(
@@ -69,14 +68,14 @@ def utilisation(account: WorkAccount, best: Best | None) -> Utilisation:
 
 
 def _best_rate(account: WorkAccount, there: tuple[TrainerId, ...], nodes: float, best: Best) -> float:
-    """The best total rate of the trainers ``there`` on ``nodes`` static nodes; linear between whole numbers."""
+    """The best total rate of the trainers ``there`` on ``nodes`` static nodes, interpolated between whole numbers."""
     low = math.floor(nodes)
     rates = [best(_problem(account, there, n)).objective for n in (low, low + 1)]
     return rates[0] + (rates[1] - rates[0]) * (nodes - low)
 
 
 def _problem(account: WorkAccount, there: tuple[TrainerId, ...], nodes: int) -> Problem:
-    """Who holds nothing pays no rescale, so with ``t_fwd_s`` 1 the objective is the total rate."""
+    """A trainer without nodes pays for no rescale, so with ``t_fwd_s`` 1 the objective is the total rate."""
     specs = {spec.trainer: spec for spec in account.specs}
     candidates = tuple(
         Candidate(t, 0, specs[t].min_nodes, specs[t].max_nodes, account.curves[t], 0.0, 0.0, specs[t].sizes)

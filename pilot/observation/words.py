@@ -1,4 +1,4 @@
-"""Numbers and changes as people read them."""
+"""Numbers and changes in readable form."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def node_count(nodes: int) -> str:
 
 
 def node_names(nodes: Sequence[NodeId]) -> str:
-    """Some by name, the others by their number."""
+    """The first few by name, then how many more there are."""
     if len(nodes) <= NAMED:
         return ", ".join(nodes)
     return f"{', '.join(nodes[:NAMED])} and {len(nodes) - NAMED} more"
@@ -31,14 +31,14 @@ def plan_change(count: int, before: int) -> str:
 
 
 def amount(value: float) -> str:
-    """A number that is not negative, to three digits, never with an exponent: ``0.25``, ``3.14``, ``1,240``."""
+    """A non-negative number to three digits, never with an exponent: ``0.25``, ``3.14``, ``1,240``."""
     if 0 < value < 0.01:
         return "less than 0.01"
     return f"{value:.3g}" if value < 999.5 else f"{value:,.0f}"
 
 
 def duration(seconds: float) -> str:
-    """In the two largest units."""
+    """A duration in its two largest units."""
     whole = round(seconds)
     days, hours, minutes = whole // 86400, whole // 3600 % 24, whole // 60 % 60
     if days:
@@ -54,6 +54,6 @@ def expected_start(scheduler: str, unix_s: float | None) -> str:
 
 
 def _moment(unix_s: float) -> str:
-    """The time of day, with the date where it is not today."""
+    """The time of day, with the date unless it is today."""
     then, now = time.localtime(unix_s), time.localtime()
     return time.strftime("%H:%M" if then[:3] == now[:3] else "%b %d, %H:%M", then)

@@ -50,10 +50,10 @@ POLL_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """The files of a replay; ``events`` None: of a pool that does not change. ``until_s`` None: to the trace's last
-    event (FreeTrain eq. 17), or until all trainers have ended. ``sizes``: the node counts that are allowed to all
-    trainers, within their bounds; empty: those of the file. ``only_nodes``: of the trace only nodes of this pattern,
-    empty: all. ``topology``: a site's, for the node order of that name.
+    """The files of a replay. ``events`` None: the pool does not change. ``until_s`` None: to the trace's last event
+    (FreeTrain eq. 17), or until all trainers have ended. ``sizes``: the node counts allowed for all trainers, within
+    their bounds; empty: those in the file. ``only_nodes``: use only the trace's nodes that match this pattern; empty:
+    all. ``topology``: a site's topology, for the node order of that name.
     """
 
     events: Path | None
@@ -71,29 +71,29 @@ class Case:
 
     Parameters
     ----------
-    planner, solver : which
-    objective : its name; `given`: that of the curves file
+    planner : its name
+    solver : its name
+    objective : its name; `given`: the one in the curves file
     t_fwd_s : forward-looking time
     max_parallel : trainers that share the pool at a time
     rescale_scale : factor of all rescale costs
-    solver_latency_s : what a plan takes
+    solver_latency_s : how long a plan takes
     node_order : the order in which nodes are handed out and taken back
     accounting : how a rescale is paid for
     completions : when the core learns of completions and arrivals
-    on_curve : the number of the scaling curve that all trainers have; null: each its own
+    on_curve : the number of the scaling curve that all trainers get; null: each keeps its own
     budget : node-hours after which the pool drains; null: no limit
-    decide_every_s : plans are made at multiples of it; null: at every event
-    nodes : size of a fixed pool; null: the pool is that of the trace
-    gpus_per_node : the nodes are GPUs, this many to a real node, in the order of names; null: they are nodes
+    decide_every_s : plans are made at multiples of this; null: at every event
+    nodes : size of a fixed pool; null: the pool is the trace's
+    gpus_per_node : the nodes are GPUs, this many to a real node, in name order; null: they are real nodes
     eta_noise, hang_share, fail_share, cancel_share : mishaps of trainers, see :mod:`pilot.traces.mishaps`
     scale_up_delay_s : delay of starts and of added nodes
     know : what the core knows of the curves: `truth`, a guess (`guess:linear` and others), or what is `measured`
     profile : `auto`, `inverse` or `never`; null: nothing is measured
-    measure_noise : how far a report of a rate is off the truth, one standard deviation, relative; null: nothing is
-        measured
+    measure_noise : relative standard deviation of reported rates from the true ones; null: nothing is measured
     seed : seed of everything random: guesses, noise, mishaps
     share_curves : trainers on one curve share what is measured
-    known_ends : of this share of the nodes that leave it is known from their coming on when that will be
+    known_ends : share of the leaving nodes whose time of leaving is known from when they join
     """
 
     planner: str = "milp"
@@ -126,7 +126,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """What became of one case; all but the summary is for plots, and ``solves`` have wall-clock times."""
+    """The result of one case; all but the summary is for plots, and ``solves`` contain wall-clock times."""
 
     case: Case
     summary: Summary
@@ -138,7 +138,7 @@ class Replay:
 
 
 ObjectiveOf = Callable[[str], Objective]
-"""From an objective's name to itself."""
+"""Maps an objective's name to the objective."""
 
 
 def run_case(
@@ -149,11 +149,11 @@ def run_case(
     stop: Callable[[], bool],
     tick: Callable[[float], None],
 ) -> Replay:
-    """Replay ``case``; ``tick`` is told the share that is done, ``stop`` may end it early.
+    """Replay ``case``; ``tick`` is told the share done so far, and ``stop`` can end it early.
 
     Raises
     ------
-    UserError : what is wrong with a file or an option
+    UserError : something is wrong with a file or an option
     """
     curves = read_curves(inputs.curves)
     submissions = _workload(inputs, case, curves)
@@ -184,7 +184,7 @@ def run_case(
 
 
 def _pool(inputs: Inputs, case: Case, submissions: Sequence[WorkloadRow]) -> tuple[list[Change], float]:
-    """What happens to the pool, and until when that is replayed."""
+    """The changes of the pool, and the time up to which they are replayed."""
     if inputs.events is not None:
         changes = read_changes(inputs.events)
         until_s = changes[-1].time_s if inputs.until_s is None else inputs.until_s
@@ -203,7 +203,7 @@ def _pool(inputs: Inputs, case: Case, submissions: Sequence[WorkloadRow]) -> tup
 
 
 def _only(changes: Sequence[Change], inputs: Inputs) -> list[Change]:
-    """What happens to the nodes of ``inputs.only_nodes``."""
+    """The changes of the nodes that match ``inputs.only_nodes``."""
     pattern = NodePattern.read(inputs.only_nodes)
     parts = [
         Change(
@@ -237,13 +237,13 @@ def _topology(inputs: Inputs, case: Case) -> Topology | None:
 
 
 def _share_done(simulation: Simulation, now_s: float) -> float:
-    """Of the time, or of the trainers where the time is open."""
+    """The share of the time, or of the trainers if the time is open-ended."""
     until_s = simulation.config.until_s
     return now_s / until_s if math.isfinite(until_s) else simulation.ended / simulation.submitted
 
 
 def _courses(accounts: Mapping[TrainerId, Account], end_s: float) -> tuple[TrainerCourse, ...]:
-    """Of the trainers that did most, in the order in which they got their turn."""
+    """The courses of the trainers that did the most, in the order in which they were admitted."""
     most = sorted(accounts.values(), key=lambda account: -account.done)[:COURSES_MAX]
     return tuple(
         TrainerCourse(trainer, account.submission.spec.max_nodes, tuple(account.changes), account.ended_s or end_s)
@@ -266,7 +266,7 @@ def _core_config(case: Case, objective_of: ObjectiveOf, curves: ReadCurves) -> C
 
 
 def _objective(case: Case, curves: ReadCurves) -> str:
-    """Its name, for trainers that come without values of their own: all whose curves the core does not know do."""
+    """The objective's name, for trainers without values of their own: all those whose curves the core does not know."""
     if case.objective != GIVEN:
         return case.objective
     return (objective_name(curves) if case.know != TRUTH else None) or usual_objective(case.planner)
@@ -300,13 +300,13 @@ def run_sweep(
     processes: int,
     progress: Callable[[float], None],
 ) -> list[Replay]:
-    """Replay ``cases`` in parallel; ``progress`` is told the share of all that is done.
+    """Replay ``cases`` in parallel; ``progress`` is told the overall share done so far.
 
-    Ctrl-C ends those that run and leaves out those that have not begun; each summary says how far it came.
+    Ctrl-C stops cases that are running and skips those that have not started; each summary says how far its case got.
 
     Raises
     ------
-    UserError : what is wrong with a file or an option
+    UserError : something is wrong with a file or an option
     PilotError : a process was killed
     """
     context = multiprocessing.get_context("spawn")
@@ -332,7 +332,7 @@ def run_sweep(
 
 @contextmanager
 def _deaf_to_ctrl_c() -> Iterator[None]:
-    """Ctrl-C reaches the whole process group; processes started in this block inherit that it is ignored."""
+    """Ctrl-C reaches the whole process group; processes started in this block inherit this setting to ignore it."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         yield
@@ -341,7 +341,7 @@ def _deaf_to_ctrl_c() -> Iterator[None]:
 
 
 def _until_done(futures: Sequence[Future[Replay]]) -> Iterator[None]:
-    """Turns of waiting, until all are done; the first error is raised at once."""
+    """Yield after each wait until all are done; the first error is raised at once."""
     waiting = set(futures)
     while waiting:
         done, waiting = wait(waiting, timeout=POLL_S)
@@ -351,12 +351,12 @@ def _until_done(futures: Sequence[Future[Replay]]) -> Iterator[None]:
 
 
 _process: list[tuple[Callable[[], bool], Callable[[int, float], None]]] = []
-"""What this process was begun with: whether to stop, and how to tell its progress."""
+"""What this process was started with: whether to stop, and how to report its progress."""
 
 
 def _begin_process(stop: multiprocessing.synchronize.Event, shares: list[float], parent: int) -> None:
     die_with_parent(parent)
-    for number in (signal.SIGTERM, signal.SIGHUP):  # sent to the whole process group, they are the parent's affair, too
+    for number in (signal.SIGTERM, signal.SIGHUP):  # the whole process group gets them; the parent handles them
         signal.signal(number, lambda *_: None)
     _process.append((stop.is_set, shares.__setitem__))
 

@@ -21,7 +21,7 @@ class TrainerTimes:
     ----------
     trainer : its id
     submit_s, ended_s : on the trace's clock
-    waiting_s : without nodes, or with fewer than its least
+    waiting_s : without nodes, or with fewer than its minimum
     training_s : the rest
     ending : how it ended
     """

@@ -1,1 +1,1 @@
-"""Samplers of studies: the parameters of trials, by Optuna, in a process that can be killed"""
+"""Samplers of studies: Optuna chooses the parameters of trials, in a process that can be killed."""

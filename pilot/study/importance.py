@@ -1,4 +1,4 @@
-"""Which parameters of a study matter: functional ANOVA over what its trials reported at the first rung (Optuna's)."""
+"""Which parameters of a study matter: Optuna's functional ANOVA of what its trials reported at the first rung."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
 FEWEST = 4
-"""Fewer trials are not enough."""
+"""Fewer trials than this are not enough."""
 
 
 def importance(file: Path, study: str) -> dict[str, float]:
-    """By parameter, from Optuna's journal ``file`` of ``study``; {} if too little is known."""
+    """The importance of each parameter, from Optuna's journal ``file`` of ``study``; {} if too little is known."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     try:
         loaded = optuna.load_study(study_name=study, storage=JournalStorage(JournalFileBackend(str(file))))

@@ -8,7 +8,7 @@ from pilot.core.study import Parameters
 
 
 class KnownTrial(msgspec.Struct, frozen=True):
-    """``told``: it is no longer open; then ``value`` is what it reported at the first rung, None if it failed."""
+    """``told``: the trial is over; then ``value`` is what it reported at the first rung, None if it failed."""
 
     number: int
     parameters: Parameters

@@ -1,8 +1,8 @@
 """A study as Optuna knows it: Optuna's own file, which optuna-dashboard can open, derived from pilot's journal.
 
-The file is written by one process only, and can be recreated at any time from what the coordinator knows. Optuna learns
-of a trial once, with its value at the first rung, which every trial reaches: so all values that Optuna compares took
-equally long to train, and no trial stays open for long. Values at higher rungs are attributes. A trial that failed is
+Only one process writes the file, which can be recreated at any time from what the coordinator knows. Optuna is told of
+a trial once, with its value at the first rung, which every trial reaches: so all values that Optuna compares come from
+equally long training, and no trial stays open for long. Values at higher rungs are attributes. A failed trial is
 reported as failed.
 """
 
@@ -28,11 +28,11 @@ class _NoLock:
     """There is one writer: the coordinator owns the run directory."""
 
     def acquire(self) -> bool:
-        """At once."""
+        """Succeed at once."""
         return True
 
     def release(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 class Projection:
@@ -45,7 +45,7 @@ class Projection:
         try:
             self._study = self._open(file)
             self._agree(known)
-        except Exception:  # whatever is wrong with the file, it is created again
+        except Exception:  # whatever is wrong with the file, it is recreated
             file.unlink(missing_ok=True)
             self._study = self._open(file)
             self._agree(known)
@@ -79,11 +79,11 @@ class Projection:
                     self._study.tell(number, state=TrialState.FAIL)
                 else:
                     self._study.tell(number, value)
-            except RuntimeError:  # grid and brute force stop a study outside optimize(); the trial is told by then
+            except RuntimeError:  # grid and brute force stop a study, an error outside optimize(); Optuna has the value
                 pass
 
     def _trials(self, count: int) -> list[FrozenTrial]:
-        """``count`` trials or more; one without parameters is open, so that the others keep their numbers."""
+        """At least ``count`` trials. Missing ones are added, open and without parameters, to keep the numbers right."""
         while len(trials := self._study.get_trials(deepcopy=False)) < count:
             self._study.ask()
         return trials
@@ -112,7 +112,7 @@ class Projection:
                 self.tell(trial.number, trial.value)
 
     def _add(self, known: KnownTrial) -> None:
-        """A trial that the file does not have: with the parameters that it was given."""
+        """Add a trial that is missing from the file, with the parameters it was given."""
         self._study.sampler = optuna.samplers.RandomSampler(seed=0)
         self._trials(known.number)
         self._study.enqueue_trial(dict(known.parameters))

@@ -1,4 +1,4 @@
-"""Optuna's samplers by name, one for each question: seeded with (seed, number), so none repeats its draws."""
+"""Optuna's samplers by name. Each trial gets a new one, seeded with (seed, number), so that no draws are repeated."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from pilot.core.study import TRIALS_MAX
 from pilot.io.study_definition import Sampler, StudyDefinition
 
 NEEDS = {Sampler.GP: ("torch", "scipy"), Sampler.CMAES: ("cmaes",), Sampler.QMC: ("scipy",)}
-"""What a sampler needs beside Optuna."""
+"""What a sampler needs besides Optuna."""
 
 COUNTED = (Sampler.GRID, Sampler.BRUTE)
-"""They try each point of the space once."""
+"""Samplers that try each point of the space once."""
 
 
 class _Qmc(optuna.samplers.QMCSampler):
-    """Takes the point of the sequence that the trial's number says, so it needs no memory of its own."""
+    """Takes the point of the sequence at the trial's number, so it needs no state of its own."""
 
     number = 0
 
@@ -31,7 +31,7 @@ class _Qmc(optuna.samplers.QMCSampler):
 
 
 def make_sampler(definition: StudyDefinition, number: int) -> BaseSampler:
-    """What chooses the parameters of trial ``number``."""
+    """The sampler that chooses the parameters of trial ``number``."""
     sampler, seed = definition.sampler, (definition.seed * 1_000_003 + number) % 2**32
     missing = [name for name in NEEDS.get(sampler, ()) if importlib.util.find_spec(name) is None]
     if missing:
@@ -67,7 +67,7 @@ def _grid(definition: StudyDefinition) -> dict[str, tuple[Any, ...]]:
 
 
 def _countable(definition: StudyDefinition) -> dict[str, tuple[Any, ...]]:
-    """The values of each parameter; Optuna lists them all."""
+    """The values of each parameter, which Optuna will all list."""
     values = {name: range_.values() for name, range_ in definition.parameters.items()}
     for name, found in values.items():
         if not found:

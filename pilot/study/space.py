@@ -1,4 +1,4 @@
-"""The space of a study: what one trial's parameters are, suggested by an Optuna trial."""
+"""The search space of a study: one trial's parameters, suggested by an Optuna trial."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pilot.io.study_definition import Range, StudyDefinition, check_choices, che
 Space = Callable[[optuna.Trial], object]
 
 DRAWS = 50
-"""A search space is tried so often before it is submitted: with conditions, it may fail in some branches only."""
+"""How often a search space is tried before it is submitted: with conditions, it may fail in only some branches."""
 
 DRAWS_S = 2.0
 """No more draws after this time."""
@@ -33,15 +33,15 @@ class _Once(optuna.Trial):
         self.names: dict[str, None] = {}
 
     def suggest_float(self, name: str, *args: Any, **kwargs: Any) -> float:
-        """Of Optuna."""
+        """See Optuna."""
         return super().suggest_float(self._new(name), *args, **kwargs)
 
     def suggest_int(self, name: str, *args: Any, **kwargs: Any) -> int:
-        """Of Optuna."""
+        """See Optuna."""
         return super().suggest_int(self._new(name), *args, **kwargs)
 
     def suggest_categorical(self, name: str, choices: Any) -> Any:
-        """Of Optuna; NumPy's scalars become Python's."""
+        """See Optuna; NumPy scalars become Python's."""
         plain = [choice.item() if hasattr(choice, "item") else choice for choice in choices]
         _check_values(self._new(name), plain)
         return super().suggest_categorical(name, plain)
@@ -58,7 +58,7 @@ def space_of(definition: StudyDefinition) -> Space:
     if not definition.space:
         return lambda trial: [_suggest(trial, name, range_) for name, range_ in definition.parameters.items()]
     module = ModuleType("space")
-    sys.modules["space"] = module  # dataclasses and enumerations look up the module that they are in
+    sys.modules["space"] = module  # dataclasses and enumerations look up their module
     try:
         exec(compile(definition.space, "space.py", "exec"), vars(module))  # the user's own file, as documented
     except (Exception, SystemExit) as error:  # whatever a user's file raises
@@ -71,7 +71,7 @@ def space_of(definition: StudyDefinition) -> Space:
 
 
 def suggest(study: optuna.Study, trial_id: int, space: Space) -> Parameters:
-    """The parameters of one trial; those that it has already are kept. :class:`UserError` if the space is invalid."""
+    """The parameters of one trial; those it already has are kept. :class:`UserError` if the space is invalid."""
     trial = _Once(study, trial_id)
     try:
         space(trial)
@@ -99,14 +99,14 @@ def _check_values(name: str, values: Sequence[Any]) -> None:
 
 
 def check(definition: StudyDefinition) -> None:
-    """Try the search space, on :data:`DRAWS` trials, and the sampler; :class:`UserError` says what is wrong."""
+    """Try the search space on :data:`DRAWS` trials, and the sampler; :class:`UserError` says what is wrong."""
     from pilot.study.samplers import COUNTED, make_sampler
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     sampler, by_s = make_sampler(definition, 0), time.monotonic() + DRAWS_S
     counted = definition.sampler in COUNTED  # these refuse ranges that cannot be counted
     study = optuna.create_study(sampler=sampler if counted else optuna.samplers.RandomSampler(seed=definition.seed))
-    with contextlib.redirect_stdout(io.StringIO()):  # what the space prints is no part of our output
+    with contextlib.redirect_stdout(io.StringIO()):  # what the space prints is not part of our output
         space = space_of(definition)
         for _ in range(1 if counted else DRAWS):
             suggest(study, study.ask()._trial_id, space)

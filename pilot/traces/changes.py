@@ -16,9 +16,9 @@ HEADER = ("time_s", "node", "event")
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Nodes that joined and left the pool at the same time: one event (FreeTrain §2.1). In the file's order.
+    """Nodes that joined and left the pool at the same time, in the file's order: one event (FreeTrain §2.1).
 
-    ``ends``: of nodes that joined, when they will leave, where that is known (:mod:`pilot.traces.known_ends`).
+    ``ends``: when nodes that joined will leave, for those where this is known (:mod:`pilot.traces.known_ends`).
     """
 
     time_s: float
@@ -36,12 +36,12 @@ class _Row:
 
 
 def stream_changes(path: Path) -> Iterator[Change]:
-    """Read a trace, one change at a time, checking it on the way.
+    """Read and check a trace, one change at a time.
 
     Raises
     ------
-    UserError : with file and line, where the header is another, a row is malformed, times go back, a node joins that is
-        there or leaves that is not, or a node comes and goes at the same time; and where there is no row at all
+    UserError : with file and line, if the header is wrong, a row is malformed, times go back, a node joins that is in
+        the pool or leaves that is not, or a node joins and leaves at the same time; also if there are no rows
     """
     pool: set[NodeId] = set()
     empty = True
@@ -58,7 +58,7 @@ def read_changes(path: Path) -> list[Change]:
 
 
 def still_pool(nodes: int) -> Change:
-    """A pool that does not change: this many nodes from time 0 on, named in the order of their numbers."""
+    """A pool that does not change: this many nodes from time 0 on, with numbered names that sort in order."""
     digits = len(str(nodes - 1))
     return Change(0.0, joined=tuple(NodeId(f"n{i:0{digits}}") for i in range(nodes)))
 
@@ -99,7 +99,7 @@ def _rows(path: Path) -> Iterator[_Row]:
 
 
 def _with_blank_comments(path: Path) -> Iterator[str]:
-    """Lines that start with ``#`` become empty, so that line numbers stay true."""
+    """Lines that start with ``#`` become empty, so that line numbers stay correct."""
     for line in read_lines(path):
         yield "\n" if line.startswith("#") else line
 

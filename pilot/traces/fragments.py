@@ -29,7 +29,7 @@ class Fragment:
 
 
 def fragments_of(changes: Iterable[Change], end_s: float | None = None) -> list[Fragment]:
-    """The fragments of a trace as they end; those still open end at ``end_s`` (default: the last event)."""
+    """The fragments of a trace in the order they end; those still open end at ``end_s`` (default: the last event)."""
     started: dict[NodeId, float] = {}
     ended: list[Fragment] = []
     time_s = 0.0
@@ -42,9 +42,9 @@ def fragments_of(changes: Iterable[Change], end_s: float | None = None) -> list[
 
 
 def changes_of(fragments: Iterable[Fragment]) -> list[Change]:
-    """The trace of ``fragments``: what comes or goes together is one change; nodes in natural order within it.
+    """The trace of ``fragments``: nodes that join or leave at the same time are one change, in natural order.
 
-    A fragment that starts when another one of its node ends continues it.
+    A fragment that starts when another one on the same node ends continues it.
     """
     moves: dict[float, dict[NodeId, int]] = {}
     for fragment in fragments:
@@ -63,7 +63,7 @@ def _change(time_s: float, moves: dict[NodeId, int]) -> Change:
 
 @dataclass(frozen=True, slots=True)
 class PoolSize:
-    """``size[k]`` nodes over [time_s[k], time_s[k + 1]); ``size`` has one entry less than ``time_s``."""
+    """``size[k]`` nodes over [time_s[k], time_s[k + 1]); ``size`` has one entry fewer than ``time_s``."""
 
     time_s: Floats
     size: Floats

@@ -17,9 +17,9 @@ _RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
 
 
 def expand(nodes: str) -> list[NodeId]:
-    """The nodes that a list names, in its order, brackets anywhere and more than once.
+    """The nodes that a list names, in its order; a name may have several brackets, anywhere in it.
 
-    ``ValueError`` if malformed, and where they are more than ``MOST_NODES``: that is known before the first is made.
+    ``ValueError`` if it is malformed or names more than ``MOST_NODES`` nodes, which is found before any is created.
     """
     parts = [part for part in _SEPARATOR.split(nodes) if part]
     if sum(map(_count, parts)) > MOST_NODES:
@@ -49,7 +49,7 @@ def _indices(ranges: str) -> Iterator[str]:
 
 
 def _ranges(ranges: str) -> Iterator[tuple[range, int]]:
-    """What stands between brackets, each with the digits of its numbers."""
+    """The ranges between brackets, each with the number of digits."""
     for item in ranges.split(","):
         match = _RANGE.fullmatch(item)
         if match is None:

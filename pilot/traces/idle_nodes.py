@@ -15,7 +15,7 @@ QUERY_LIMIT_S = 60.0
 IDLE_STATES = {"IDLE", "PLANNED"}
 """Slurm's states of a node that a job could use at once; PLANNED is reserved for a job that cannot start yet."""
 PBS_USABLE = {"free", "job-busy", "job-exclusive"}
-"""PBS's states of a node that is up; the latter two: its jobs leave nothing of it free."""
+"""PBS's states of a node that is up; in the last two, its jobs leave nothing on it free."""
 HOLDING_STATES = {"RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", "STOPPED"}
 
 
@@ -45,7 +45,7 @@ def _slurm_nodes(sinfo: Any) -> Iterator[tuple[NodeId, set[str]]]:
 
 
 def slurm_preemptable(squeue: Any, partitions: Collection[str]) -> set[NodeId]:
-    """Nodes that jobs of ``partitions`` hold and no other job does, from ``squeue --json``."""
+    """Nodes held by jobs of ``partitions`` and by no other job, from ``squeue --json``."""
     ours: set[NodeId] = set()
     others: set[NodeId] = set()
     for job in squeue["jobs"]:
@@ -55,7 +55,7 @@ def slurm_preemptable(squeue: Any, partitions: Collection[str]) -> set[NodeId]:
 
 
 def pbs_idle(pbsnodes: Any, preemptable: Collection[str] = ()) -> set[NodeId]:
-    """Idle nodes in the output of ``pbsnodes -a -F json``: in use by nobody but the jobs ``preemptable`` (ids).
+    """Idle nodes in the output of ``pbsnodes -a -F json``: used by no jobs, or only by those in ``preemptable`` (ids).
 
     A node lists a job once for each of its chunks there, as ``ID/CHUNK``.
     """
@@ -68,7 +68,7 @@ def pbs_idle(pbsnodes: Any, preemptable: Collection[str] = ()) -> set[NodeId]:
 
 
 def _states(states: Any) -> set[str]:
-    """One state or a list of them, as versions differ."""
+    """One state or a list of them: versions differ."""
     return {states.upper()} if isinstance(states, str) else {state.upper() for state in states}
 
 

@@ -1,4 +1,4 @@
-"""From the jobs of a scheduler log to a trace of idle nodes: what no job holds is idle."""
+"""Turns the jobs in a scheduler log into a trace of idle nodes: a node that no job holds is idle."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pilot.traces.fragments import Fragment, changes_of
 from pilot.traces.hostlist import MOST_NODES
 
 HANDOVER_S = 60.0
-"""Idle for less than this is the time between one job's end and the next one's start (FreeTrain §2.1)."""
+"""An idle time below this is only the gap between one job's end and the next one's start (FreeTrain §2.1)."""
 
 
 @dataclass(frozen=True, slots=True)
 class TraceJob:
-    """A job that held ``nodes`` over [start_s, end_s); ``end_s`` None: it still ran when the log ended."""
+    """A job that held ``nodes`` over [start_s, end_s); ``end_s`` None: it was still running when the log ended."""
 
     start_s: float
     end_s: float | None
@@ -28,7 +28,7 @@ class TraceJob:
 class ImportedTrace:
     """A trace made from a log, with what the user must know about it.
 
-    ``origin_s`` is the log's time of the trace's second 0; ``notes`` are sentences.
+    ``origin_s`` is the log's time at the trace's second 0; ``notes`` are sentences.
     """
 
     changes: list[Change]
@@ -37,7 +37,7 @@ class ImportedTrace:
 
 
 MOST_HELD = 50_000_000
-"""Node names in all jobs of a log: ten years of the busiest machines. More would only fill our memory."""
+"""Most node names in all jobs of a log, ten years of the busiest machines; more would only fill our memory."""
 
 
 def gathered(jobs: Iterable[TraceJob], log: str) -> list[TraceJob]:
@@ -45,7 +45,7 @@ def gathered(jobs: Iterable[TraceJob], log: str) -> list[TraceJob]:
 
     Raises
     ------
-    UserError : they name more nodes than a machine has, or hold more than we have room for
+    UserError : the jobs name more nodes than any machine has, or hold more than we have room for
     """
     names: dict[NodeId, NodeId] = {}
     found: list[TraceJob] = []
@@ -68,10 +68,10 @@ def idle_trace(
     notes: Sequence[str] = (),
     log: str = "the log",
 ) -> ImportedTrace:
-    """The trace of what ``jobs`` leave idle, from the first start to the last end.
+    """The trace of the nodes that ``jobs`` leave idle, from the first start to the last end.
 
-    ``nodes`` are the machine's (default: those that a job held). A gap shorter than ``handover_s`` is no fragment.
-    ``log`` names where the jobs are from, for errors.
+    ``nodes`` are the machine's (default: those that a job held). A gap shorter than ``handover_s`` is not a fragment.
+    ``log`` names the source of the jobs in error messages.
     """
     if not jobs:
         raise UserError(f"{log}: no job ran on a node, so there is no trace")

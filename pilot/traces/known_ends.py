@@ -1,4 +1,4 @@
-"""A trace in which the ends of some nodes are known, as a scheduler's plans would tell them."""
+"""A trace that says in advance when some nodes will leave, as a scheduler's plans would."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pilot.traces.changes import Change
 
 
 def with_ends(changes: Sequence[Change], share: float, seed: int) -> list[Change]:
-    """``changes`` in which nodes that join say when they leave: a ``share`` of all that leave, drawn with ``seed``."""
+    """``changes`` in which a ``share`` of the nodes that leave say so when they join, drawn with ``seed``."""
     draw, leaves = Random(seed), dict[NodeId, float]()
     told: list[Change] = []
     for change in reversed(changes):

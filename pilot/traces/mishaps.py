@@ -1,5 +1,5 @@
 """What may go wrong with the trainers of a replay (Huawei §5.4): estimates that are off, scripts with bugs, users who
-change their minds. All of it is drawn once per trainer, so that it is the same whatever a planner does."""
+change their minds. Everything is drawn once per trainer, so it is the same whatever a planner does."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from pilot.core.errors import UserError
 from pilot.traces.workload import Ending, WorkloadRow
 
 BUG_WITHIN_S = 300.0
-"""A bug strikes within this time on one node; on more nodes sooner."""
+"""A bug strikes within this time on one node, and sooner on more nodes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mishaps:
-    """Which share of the trainers meets which end, and how far estimates are off.
+    """What share of the trainers meets each end, and how far off estimates are.
 
     Parameters
     ----------
     eta_noise : planners see the true work times a factor between ``1 - eta_noise`` and ``1 + eta_noise``
-    hang_share : these make no more progress within five minutes of training, and never end
-    fail_share : these end in an error within five minutes of training
-    cancel_share : their users end these at a random share of their work
-    seed : of all that is drawn
+    hang_share : trainers that stop making progress within five minutes of training, and never end
+    fail_share : trainers that end in an error within five minutes of training
+    cancel_share : trainers that their users cancel after a random share of their work
+    seed : of everything that is drawn
 
     Raises
     ------
-    UserError : shares that are not between 0 and 1, or more than 1 together
+    UserError : shares that are not between 0 and 1, or add up to more than 1
     """
 
     eta_noise: float = 0.0
@@ -48,7 +48,7 @@ class Mishaps:
 
 
 def befallen(rows: Sequence[WorkloadRow], mishaps: Mishaps) -> list[WorkloadRow]:
-    """``rows`` with what is drawn for each. A trainer spared at one share is also spared at any smaller one."""
+    """``rows`` with the mishaps drawn for each. A trainer spared at one share is also spared at any smaller one."""
     if mishaps == Mishaps(seed=mishaps.seed):
         return list(rows)
     rng = random.Random(mishaps.seed)

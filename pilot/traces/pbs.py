@@ -21,14 +21,14 @@ def import_pbs(
     preemptable: Collection[str] = (),
     handover_s: float = HANDOVER_S,
 ) -> ImportedTrace:
-    """The idle nodes of accounting logs, given in order of days.
+    """The idle nodes of accounting logs, given in date order.
 
-    A job that has started and has no end ran until the log ended. Those of ``preemptable`` queues (pilots are among
-    them) hold no node, but tell that there is one.
+    A job with a start but no end ran until the log ended. Jobs of ``preemptable`` queues (including pilots) hold no
+    node, but show that their nodes exist.
 
     Raises
     ------
-    UserError : with file and line, where a record is malformed
+    UserError : with file and line, if a record is malformed
     """
     running: dict[str, TraceJob] = {}
     jobs: list[TraceJob] = []

@@ -22,8 +22,8 @@ _ORIGIN = re.compile(r"# time_s 0 is (\S+)")
 class Recorder:
     """Turns polls into changes, one poll late.
 
-    A node counts as idle only when two polls in a row saw it: what is seen once is between one job's end and the next
-    one's start.
+    A node counts as idle only if two polls in a row saw it idle: one seen only once is between one job's end and the
+    next one's start.
     """
 
     def __init__(self, pool: Collection[NodeId] = ()) -> None:
@@ -31,7 +31,7 @@ class Recorder:
         self._last: tuple[float, frozenset[NodeId]] | None = None
 
     def poll(self, time_s: float, idle: Collection[NodeId]) -> Change | None:
-        """Take in what is idle at ``time_s``; give the change at the poll before, if there was one."""
+        """Take the nodes that are idle at ``time_s``; return the change at the previous poll, if there was one."""
         previous, self._last = self._last, (time_s, frozenset(idle))
         if previous is None:
             return None
@@ -52,9 +52,9 @@ def record(
     warn: Callable[[str], None],
     clock: Callable[[], float] = time.time,
 ) -> int:
-    """Poll until ``stop`` is set, appending to the trace at ``path`` (created if missing). Returns the changes.
+    """Poll until ``stop`` is set, appending to the trace at ``path`` (created if missing). Returns how many changes.
 
-    A poll that fails is skipped and told to ``warn``; a failure that will not pass (no such command) is raised.
+    A poll that fails is skipped and reported to ``warn``; a permanent failure (no such command) is raised.
     """
     query()
     origin_s, last_s, pool = resume(path) if path.exists() else (_begin(path, clock()), -1.0, set())

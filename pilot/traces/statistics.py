@@ -1,4 +1,4 @@
-"""What a trace of idle nodes is like (FreeTrain §2.1, Table 1, Figs 1 and 7a)."""
+"""Statistics of a trace of idle nodes (FreeTrain §2.1, Table 1, Figs 1 and 7a)."""
 
 from __future__ import annotations
 
@@ -24,13 +24,18 @@ class TraceStatistics:
     Parameters
     ----------
     duration_s : from time 0 to the last event
-    machine_nodes : nodes of the machine: as told, else those that the trace names
+    machine_nodes : nodes of the machine: as given, else those that the trace names
     events_per_h, joins_per_h, leaves_per_h : changes of the pool; INC/h and DEC/h of Table 1
     node_hours : of idle nodes
-    eq_nodes, idle_ratio : FreeTrain eq. 18, and its share of the machine
-    fragments, short_fragments, short_node_time : how many; the share below 10 minutes, and of node-time in them
-    fragment_s, pool_nodes : (quantile, value), the pool's over time
-    preempted_within, changed_within : (t in seconds, share of events that a leave, any event follows within t)
+    eq_nodes : FreeTrain eq. 18
+    idle_ratio : `eq_nodes` as a share of the machine
+    fragments : how many there are
+    short_fragments : share of fragments below 10 minutes
+    short_node_time : share of node-time in fragments below 10 minutes
+    fragment_s : (quantile, length)
+    pool_nodes : (quantile over time, nodes)
+    preempted_within : (t in seconds, share of events that are followed by a leave within t)
+    changed_within : (t in seconds, share of events that are followed by any event within t)
     """
 
     duration_s: float
@@ -86,10 +91,10 @@ def preemption_chance(changes: Sequence[Change], within_s: float) -> float:
 
 
 def change_chance(changes: Sequence[Change], within_s: float) -> float:
-    """Share of events after which the pool changes again within ``within_s``, a join or a leave.
+    """Share of events after which the pool changes again within ``within_s``, by a join or a leave.
 
-    On the published week this, not :func:`preemption_chance`, is 90% at 170 s, which FreeTrain Fig 7a gives for the
-    chance of a preemption.
+    On the published week this, not :func:`preemption_chance`, is 90% at 170 s, the value that FreeTrain Fig 7a gives
+    for the chance of a preemption.
     """
     return _followed(changes, changes, within_s)
 
@@ -101,7 +106,7 @@ def _followed(changes: Sequence[Change], by: Sequence[Change], within_s: float) 
 
 
 def distance(a: Floats, b: Floats) -> float:
-    """Largest difference of two empirical distributions (Kolmogorov-Smirnov), 0 to 1; both ascending, not empty."""
+    """Largest difference between two empirical distributions (Kolmogorov-Smirnov), 0 to 1; both sorted, not empty."""
     values = np.concatenate([a, b])
     below_a = np.searchsorted(a, values, side="right") / len(a)
     below_b = np.searchsorted(b, values, side="right") / len(b)

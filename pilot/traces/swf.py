@@ -36,7 +36,7 @@ def import_swf(path: Path, *, handover_s: float = HANDOVER_S) -> ImportedTrace:
 
     Raises
     ------
-    UserError : with file and line, where MaxNodes is missing or a line is malformed
+    UserError : with file and line, if MaxNodes is missing or a line is malformed
     """
     header: dict[str, int] = {}
     runs = list(_runs(path, header))
@@ -82,7 +82,7 @@ def _run(path: Path, line: int, fields: list[str]) -> _Run:
 
 
 class _Placement:
-    """First fit by node number: a heap of the free nodes, a heap of what ends when."""
+    """First fit by node number: a heap of the free nodes, and a heap of the jobs' nodes by end time."""
 
     def __init__(self, machine: int) -> None:
         width = len(str(machine))

@@ -1,6 +1,6 @@
 """Synthetic traces: resampled from a given one, or drawn from published statistics.
 
-Both are for experiments on a real machine or in tests, where a site's own trace may not be used or is too long
+Both are for experiments on a real machine or in tests, when a site's own trace may not be used or is too long
 (MalleTrain §4.1). The result is checked by comparing its distributions (:func:`pilot.traces.statistics.distance`).
 """
 
@@ -24,11 +24,11 @@ HOUR_S = 3600.0
 def resample(
     changes: Sequence[Change], duration_s: float, seed: int, *, nodes: int | None = None, block_s: float = 12 * HOUR_S
 ) -> list[Change]:
-    """A trace identically distributed with a given one: a circular block bootstrap (Politis & Romano 1992).
+    """A trace with the same distribution as a given one: a circular block bootstrap (Politis & Romano 1992).
 
-    Blocks of ``block_s``, each from an independent and uniform place of the source, follow one another; what comes and
-    goes together within a block stays together. Fragments that span two blocks are cut there. With ``nodes``, a run of
-    that many neighbours (in hostname order) is drawn and the rest is dropped.
+    Blocks of ``block_s``, each from an independent, uniformly random place in the source, follow one another; nodes
+    that join or leave together within a block still do. Fragments that span two blocks are cut there. With ``nodes``,
+    a run of that many neighbours (in hostname order) is drawn and the rest is dropped.
     """
     source_s = changes[-1].time_s
     if source_s <= 0:
@@ -67,7 +67,7 @@ def _block(
 
 
 def _open_at_end(fragments: Sequence[Fragment], end_s: float) -> Iterator[Fragment]:
-    """A node that is idle when the trace ends does not leave then."""
+    """A node that is idle when the trace ends does not leave at that time."""
     return (replace(f, censored=True) if f.end_s >= end_s else f for f in fragments)
 
 
@@ -76,7 +76,7 @@ class Published:
     """What is published about a machine's idle nodes (FreeTrain Table 1, Fig 1).
 
     ``short_fragments`` and ``short_node_time``: the share of fragments below 10 minutes, and of node-time in them
-    (published for Summit only, and taken for the others).
+    (published only for Summit, and assumed for the others).
     """
 
     machine_nodes: int
@@ -91,7 +91,7 @@ class Published:
         return replace(self, machine_nodes=nodes, eq_nodes=self.eq_nodes * nodes / self.machine_nodes)
 
     def length_law(self) -> tuple[float, float]:
-        """μ and σ of the lognormal law of fragment lengths with both shares.
+        """μ and σ of the lognormal law of fragment lengths that gives both shares.
 
         With z = (ln 600 - μ) / σ: P(L < 600 s) = Φ(z), and the share of node-time in them is Φ(z - σ).
         """
@@ -106,7 +106,7 @@ PUBLISHED = {
     "mira": Published(49152, 2.8, 2.4, 5071.0),
 }
 POLL_S = 10.0
-"""Nothing shorter was seen: the published figures come from polls every 10 s (FreeTrain §2.1)."""
+"""The shortest fragment: the published figures come from polls every 10 s (FreeTrain §2.1)."""
 WARM_UP_S = 48 * HOUR_S
 """Simulated before time 0, so that the pool starts in its steady state."""
 
@@ -115,7 +115,7 @@ def draw(published: Published, duration_s: float, seed: int) -> list[Change]:
     """A trace with published statistics.
 
     Bursts of neighbouring nodes join as a Poisson process and leave together after a lognormal time; leaves of
-    different bursts that are close together are made one, so that both rates are as published.
+    different bursts that are close in time are merged, so that both rates are as published.
     """
     rng = np.random.default_rng(seed)
     bursts = _merge_leaves(list(_bursts(published, duration_s, rng)), published)
@@ -143,7 +143,7 @@ def _bursts(published: Published, duration_s: float, rng: np.random.Generator) -
 
 
 def _merge_leaves(bursts: list[_Burst], published: Published) -> list[_Burst]:
-    """Ends that follow the one before within g become it: of a Poisson process of rate r, exp(-r g) remain."""
+    """Merge an end into the one before if they are within g: of a Poisson process of rate r, exp(-r g) remain."""
     within_s = HOUR_S / published.joins_per_h * math.log(max(1.0, published.joins_per_h / published.leaves_per_h))
     merged, last_s, as_s = [], -math.inf, -math.inf
     for burst in sorted(bursts, key=lambda b: b.end_s):
@@ -155,7 +155,7 @@ def _merge_leaves(bursts: list[_Burst], published: Published) -> list[_Burst]:
 
 
 def _place(burst: _Burst, free_from: np.ndarray, duration_s: float, rng: np.random.Generator) -> Iterator[Fragment]:
-    """Put the burst on free nodes, the next ones from a random place on; what finds no node is dropped."""
+    """Put the burst on the next free nodes from a random place on; what does not fit is dropped."""
     machine = len(free_from)
     order = (np.arange(machine) + int(rng.integers(machine))) % machine
     chosen = order[free_from[order] < burst.start_s][: burst.nodes]

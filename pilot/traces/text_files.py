@@ -18,17 +18,17 @@ from pilot.io.files import open_regular, write_output
 
 GZIP_MAGIC = b"\x1f\x8b"
 TEXT = "utf-8-sig"
-"""UTF-8; a byte order mark, as spreadsheets write one, is no part of the text."""
+"""UTF-8; a byte order mark, as written by spreadsheets, is not part of the text."""
 
 LONGEST_LINE = 16 * 1024 * 1024
 MOST_RATIO = 100
 SMALL_BYTES = 16 * 1024 * 1024
 SHORTEST_LINE = 16
-"""A gzip file that expands beyond both limits is not a trace (traces compress to about a tenth) but an attack. In this,
-an empty line counts as 16 characters. """
+"""A gzip file that expands beyond both limits is not a trace (traces compress to about a tenth) but an attack. Here,
+every line counts as at least 16 characters."""
 
 MOST_NUMBER = 1e15
-"""Most samples or seconds: beyond this, arithmetic is no longer reliable."""
+"""Most samples or seconds; beyond this, arithmetic is no longer reliable."""
 
 
 def bad_input(path: Path, line: int, message: str) -> UserError:
@@ -37,11 +37,11 @@ def bad_input(path: Path, line: int, message: str) -> UserError:
 
 
 def read_lines(path: Path) -> Iterator[str]:
-    """Yield the lines of a text file, gzip or not (told by its first bytes), without holding it in memory.
+    """Yield the lines of a text file, gzip or not (recognised by its first bytes), without holding it in memory.
 
     Raises
     ------
-    UserError : no such file, a truncated or damaged gzip, or bytes that are not text
+    UserError : no such file, a truncated or damaged gzip file, or bytes that are not text
     """
     line = 0
     try:
@@ -66,11 +66,11 @@ def read_lines(path: Path) -> Iterator[str]:
 
 
 def read_records(path: Path, lines: Iterator[str]) -> Iterator[tuple[int, list[str]]]:
-    """Yield line number and fields of each record in the ``lines`` of a CSV file; an empty line has no fields.
+    """Yield the line number and fields of each record in the ``lines`` of a CSV file; an empty line has no fields.
 
     Raises
     ------
-    UserError : quotes that do not match within their line; all up to the next one would be taken into a field
+    UserError : quotes that do not match within a line: everything up to the next quote would become one field
     """
     reader, line = csv.reader(lines, strict=True), 0
     unmatched = 'the quotes (") in this line do not match; drop them'

@@ -18,7 +18,7 @@ WITHIN_S = (10, 20, 30, 45, 60, 90, 120, 170, 240, 300, 450, 600, 900, 1200)
 
 
 def plot_trace(path: Path, changes: Sequence[Change]) -> None:
-    """Write fragment lengths (FreeTrain Fig 1), pool size over time and chance of a preemption (Fig 7a) as an image."""
+    """Plot fragment lengths (FreeTrain Fig 1), pool size over time and the chance of a preemption (Fig 7a)."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(12, 3.6), layout="constrained")

@@ -17,10 +17,10 @@ from pilot.core.spec import TrainerSpec
 from pilot.traces.text_files import bad_input, number, read_lines, read_records
 
 PRIORITY = "priority"
-"""An optional column: the factor of the objective ``priority``; default 1."""
+"""An optional column: the factor for the objective ``priority``; default 1."""
 
 SIZES = "sizes"
-"""An optional column: the allowed node counts, increasing, separated by blanks; default: all."""
+"""An optional column: the allowed node counts, ascending, separated by spaces; default: all."""
 
 BUDGET = "budget"
 """An optional column: the node-hours after which the trainer stops; default: no limit."""
@@ -29,7 +29,7 @@ COLUMNS = ("trainer", "submit_s", "min_nodes", "max_nodes", "rescale_up_s", "res
 
 
 class Ending(StrEnum):
-    """What becomes of a trainer of a replay once it has processed its samples."""
+    """What happens to a trainer in a replay once it has processed its samples."""
 
     FINISHES = "finishes"
     CANCELLED = "cancelled"
@@ -37,19 +37,19 @@ class Ending(StrEnum):
     FAILS = "fails"
     """Its script raises an error."""
     HANGS = "hangs"
-    """It makes no more progress, never ends and keeps its nodes."""
+    """It stops making progress, never ends and keeps its nodes."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkloadRow:
-    """One trainer of a replay.
+    """One trainer in a replay.
 
     Parameters
     ----------
     spec : as it is submitted; its curve is fixed
     submit_s : when, on the trace's clock
     samples : how many it processes until its ``ending``; ``spec.samples`` is the whole work as planners see it
-    curve : index of its scaling curve in the curves file; trainers that share it are of one kind
+    curve : index of its scaling curve in the curves file; trainers that share one are of the same kind
     ending : what happens then
     """
 
@@ -69,7 +69,7 @@ class WorkloadRow:
 
         Raises
         ------
-        UserError : none does
+        UserError : no size does
         """
         spec = self.spec
         fit = tuple(n for n in sizes if spec.min_nodes <= n <= spec.max_nodes)
@@ -89,7 +89,7 @@ def read_workload(trainers: Path, curves: Path) -> list[WorkloadRow]:
 
     Raises
     ------
-    UserError : with file and line, where a column is missing, a value is not one, a trainer's id is used twice, or a
+    UserError : with file and line, if a column is missing, a value is invalid, a trainer's id is used twice, or a
         curve's index is unknown
     """
     known = read_curves(curves)
@@ -107,7 +107,7 @@ def read_workload(trainers: Path, curves: Path) -> list[WorkloadRow]:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """One line of a file of trainers; errors name the file and the line."""
+    """One line of the trainers file; errors name the file and the line."""
 
     path: Path
     line: int
@@ -151,7 +151,7 @@ def _rows(path: Path) -> Iterator[_Row]:
 
 
 def read_curves(path: Path) -> list[tuple[Curve, Curve | None]]:
-    """Read the curves file: per curve samples per second and, if given, the value per second to maximise."""
+    """Read the curves file: for each curve, samples per second and, if given, the value per second to maximise."""
     text = "".join(read_lines(path))
     try:
         entries = json.loads(text)
@@ -209,5 +209,5 @@ def _spec(row: _Row, rate: Curve, objective: Curve | None) -> TrainerSpec:
             budget_node_hours=budget,
             samples=row.number("samples"),
         )
-    except UserError as error:  # its numbers do not fit together
+    except UserError as error:  # its numbers contradict each other
         raise row.bad(str(error)) from None
