@@ -27,8 +27,8 @@ def freeze_what_is_loaded() -> None:
     """Modules are no garbage, so full collections need not look through them.
 
     Python postpones a full collection until there are a quarter as many new objects as the last one has looked through.
-    With the 100,000 objects of modules that is 25,000, and that much garbage in cycles could
-    pile up. The second collection makes Python forget the modules in this count, too.
+    With the 100,000 objects of modules that is 25,000, and that much garbage in cycles could pile up. The second
+    collection makes Python forget the modules in this count, too.
     """
     gc.collect()
     gc.freeze()
