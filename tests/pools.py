@@ -50,7 +50,9 @@ class Pool:
     def run_dir(self) -> Path:
         return self.folder / "run"
 
-    def pilot(self, *arguments: str | Path, check: bool = True) -> subprocess.CompletedProcess[str]:
+    def pilot(
+        self, *arguments: str | Path, check: bool = True, limit_s: float = LIMIT_S
+    ) -> subprocess.CompletedProcess[str]:
         """``pilot ARGUMENTS``; the exit status is checked unless ``check`` is off."""
         done = subprocess.run(
             self.command(*map(str, arguments)),
@@ -59,7 +61,7 @@ class Pool:
             cwd=self.folder,
             env=self.environment(),
             check=False,
-            timeout=LIMIT_S,
+            timeout=limit_s,
         )
         assert not check or done.returncode == 0, f"pilot {arguments}: {done.stderr}"
         return done

@@ -89,8 +89,8 @@ def open_pool(
     NoRestartError
         There is none to continue, and ``anew`` is off.
     """
-    if fresh and anew:
-        log.info("started a new pool; the previous one is in %s", rundir.set_aside())
+    if fresh and anew and (aside := rundir.set_aside()):
+        log.info("started a new pool; the previous one is in %s", aside)
     now = configured(site, settings)
     if rundir.journal.exists():
         try:

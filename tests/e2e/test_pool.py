@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import msgspec
@@ -14,9 +16,11 @@ from pilot.doctor.finding import Findings
 from pilot.io.journal import read, replay
 from pilot.observation.ledgers import ledgers
 from pilot.service.settings import fresh_core
-from tests.pools import TRAIN, Pool
+from tests.pools import LIMIT_S, TRAIN, Pool
 
 EPOCH_SAMPLES = 1797
+DEMO_LIMIT_S = 3 * LIMIT_S
+"""A demo whose trainers were too fast, as beside other work they may be, repeats itself."""
 
 
 def proved(pool: Pool, trainer: str, epochs: int) -> None:
@@ -185,6 +189,26 @@ def test_the_doctor_tries_real_pilots(pool: Pool) -> None:
 
 @pytest.mark.slow
 def test_the_demo_passes(pool: Pool) -> None:
-    done = pool.pilot("demo", "--json", "--output", pool.folder / "demo", check=False)
+    done = pool.pilot("demo", "--json", "--output", pool.folder / "demo", check=False, limit_s=DEMO_LIMIT_S)
     assert done.returncode == 0, done.stdout + done.stderr
     assert (pool.folder / "demo" / "nodes.png").read_bytes().startswith(b"\x89PNG")
+
+
+OUTPACED = """
+from pilot.cli.demo import play
+from pilot.cli.main import main
+
+play.EPOCHS, play.ON_FASTER_MACHINES = {"cnn": 1, "mlp": 1}, (1, 1)
+main(["demo", "--output", "demo"])
+"""
+
+
+@pytest.mark.slow
+def test_a_demo_whose_trainers_were_too_fast_is_repeated(pool: Pool) -> None:
+    command, environment = [sys.executable, "-c", OUTPACED], pool.environment()
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=pool.folder, env=environment, check=False, timeout=DEMO_LIMIT_S
+    )
+    assert "trying again with more epochs" in done.stdout, done.stdout + done.stderr
+    assert done.returncode == 1
+    assert "finished before this happened" in done.stderr

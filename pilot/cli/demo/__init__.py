@@ -17,7 +17,7 @@ from pilot.cli.renamed import RenamedOptions
 @click.option(
     "--output", type=click.Path(file_okay=False, path_type=Path), help="Directory for results (default: out/demo-…)."
 )
-@click.option("--epochs", type=Count(), help="Epochs of each trainer (default: enough for about a minute).")
+@click.option("--epochs", type=Count(), help="Epochs of each trainer (default: enough for a minute and a half).")
 @json_option
 def command(site: str, output: Path | None, epochs: int | None, as_json: bool) -> int:
     """Show the whole system at work: four pilots, two trainers on real data, a preemption with notice, a kill without,
