@@ -105,10 +105,8 @@ def find_run_dir(given: Path | None, *, past: bool = False) -> Path:
         root = given.absolute()
         check_readable(root)
         return root
-    up = running_pools()
+    up = running_pools() or [folder for folder in _default_folders() if is_abandoned(RunDir(folder))]
     if not up:
-        if crashed := [folder for folder in _default_folders() if is_abandoned(RunDir(folder))]:
-            return crashed[0]
         were = [folder for folder in _default_folders() if is_past(folder)] if past else []
         if len(were) == 1:
             return were[0]
@@ -181,9 +179,11 @@ def _is_supervised(rundir: RunDir) -> bool:
     """Whether a process on this host restarts the coordinator of ``rundir`` when it crashes."""
     import psutil
 
+    from pilot.service import supervisor
+
     def restarts(command: list[str]) -> bool:
-        of = command[command.index("--run-dir") + 1] if "pilot.service.supervisor" in command else ""
-        return Path(of).resolve() == rundir.root.resolve()
+        of = supervisor.run_dir_of(command) if supervisor.MODULE in command else None
+        return of is not None and of.resolve() == rundir.root.resolve()
 
     return any(restarts(process.info["cmdline"] or []) for process in psutil.process_iter(["cmdline"]))
 

@@ -161,11 +161,12 @@ def start(root: Path, arguments: list[str]) -> PoolStatus:
 def supervise(root: Path, arguments: list[str]) -> None:
     """Start a supervisor for the coordinator that owns ``root``: it restarts the coordinator after a crash."""
     from pilot.io.rundir import RunDir, owner
+    from pilot.service import supervisor
 
     pid = owner(RunDir(root))
     if pid is None:
         return
-    command = [sys.executable, "-P", "-m", "pilot.service.supervisor", str(pid), *arguments, "--go-on"]
+    command = [sys.executable, "-P", "-m", supervisor.MODULE, str(pid), *arguments, "--go-on"]
     nowhere = subprocess.DEVNULL
     try:
         subprocess.Popen(command, stdin=nowhere, stdout=nowhere, stderr=nowhere, start_new_session=True)

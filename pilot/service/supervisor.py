@@ -9,6 +9,7 @@ processes.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -19,6 +20,7 @@ from pathlib import Path
 
 from pilot.io.readable import readable
 
+MODULE = "pilot.service.supervisor"
 TIMES = 10
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 300.0
 STEADY_S = 60.0
@@ -30,7 +32,8 @@ REFUSED = 2
 
 def main(pid: int, command: list[str]) -> None:
     """Run until the coordinator ends cleanly, or cannot be kept running."""
-    root = Path(command[command.index("--run-dir") + 1])
+    root = run_dir_of(command)
+    assert root is not None  # pilot up always names it
     status = watch(pid)
     times, pause_s = 0, FIRST_PAUSE_S
     while status != REFUSED and crashed(root):
@@ -44,6 +47,12 @@ def main(pid: int, command: list[str]) -> None:
         status = run(command)
         if time.monotonic() - began_s > STEADY_S:
             times, pause_s = 0, FIRST_PAUSE_S
+
+
+def run_dir_of(command: list[str]) -> Path | None:
+    """The run directory that a command line names; None if it names none."""
+    value = dict(itertools.pairwise(command)).get("--run-dir")
+    return Path(value) if value is not None else None
 
 
 def watch(pid: int) -> int | None:

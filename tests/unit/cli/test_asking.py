@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from pilot.cli.asking import find_run_dir
-from pilot.core.errors import UserError
+from pilot.cli.asking import find_run_dir, pool_at
+from pilot.core.errors import PilotError, UserError
 from pilot.io.known_pools import remember
 from pilot.io.rundir import Lock, RunDir
+from pilot.service.supervisor import MODULE
 
 
 def _up(stack: ExitStack, root: Path) -> Path:
@@ -35,3 +38,37 @@ def test_the_one_pool_that_is_up_is_found_wherever_it_is(tmp_path: Path, monkeyp
             find_run_dir(None)
         usual = _up(stack, tmp_path / "state" / "pilot" / "local")
         assert find_run_dir(None) == usual
+
+
+def _crashed(root: Path) -> Path:
+    """The run directory of a coordinator that was killed."""
+    with ExitStack() as stack:
+        _up(stack, root)
+    (root / "connection.json").touch()
+    return root
+
+
+def test_of_several_crashed_pools_none_is_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.delenv("PILOT_RUN_DIR", raising=False)
+    vision = _crashed(tmp_path / "state" / "pilot" / "vision")
+    assert find_run_dir(None) == vision
+    language = _crashed(tmp_path / "state" / "pilot" / "language")
+    with pytest.raises(UserError, match=f"several pools are up: {language}, {vision}"):
+        find_run_dir(None)
+
+
+def test_a_crashed_pool_is_not_supervised_by_any_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither because the command is typed in the run directory, nor by a process that only names the supervisor."""
+    root = _crashed(tmp_path / "run")
+    monkeypatch.chdir(root)
+    code = "print(flush=True); input()"
+    talker = subprocess.Popen(
+        [sys.executable, "-c", code, MODULE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with talker:
+        assert talker.stdout is not None
+        talker.stdout.readline()
+        with pytest.raises(PilotError, match="run pilot up for this directory"):
+            pool_at(root, timeout_s=0.2)
+        talker.communicate("\n")
