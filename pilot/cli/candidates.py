@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,27 +19,25 @@ ANSWER_TIMEOUT_S = 1.0
 
 def trainers(context: click.Context, _parameter: click.Parameter, begun: str) -> list[CompletionItem]:
     """The names of the pool's trainers with this prefix; none if no pool answers."""
-    try:
-        told = _pool(context).trainers()
-    except (PilotError, OSError):
-        return []
-    return [CompletionItem(t.trainer, help=t.phase) for t in told.trainers if t.trainer.startswith(begun)]
+    return _offered(context, begun, lambda pool: {t.trainer: t.phase for t in pool.trainers().trainers})
 
 
 def studies(context: click.Context, _parameter: click.Parameter, begun: str) -> list[CompletionItem]:
     """The names of the pool's studies with this prefix; none if no pool answers."""
-    try:
-        told = _pool(context).studies()
-    except (PilotError, OSError):
-        return []
-    return [CompletionItem(s.study, help=s.state) for s in told.studies if s.study.startswith(begun)]
+    return _offered(context, begun, lambda pool: {s.study: s.state for s in pool.studies().studies})
 
 
-def _pool(context: click.Context) -> PoolClient:
+def _offered(
+    context: click.Context, begun: str, ask: Callable[[PoolClient], Mapping[str, str]]
+) -> list[CompletionItem]:
     from pilot.cli.asking import find_run_dir, pool_at
 
     given = context.params.get("run_dir")
-    return pool_at(find_run_dir(given and Path(given)), ANSWER_TIMEOUT_S)
+    try:
+        told = ask(pool_at(find_run_dir(given and Path(given)), ANSWER_TIMEOUT_S))
+    except (PilotError, OSError):
+        return []
+    return [CompletionItem(name, help=state) for name, state in told.items() if name.startswith(begun)]
 
 
 def sites(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[CompletionItem]:
