@@ -319,6 +319,7 @@ def run_sweep(
             for _ in _until_done(futures):
                 progress(math.fsum(shares) / len(cases))
         except BaseException as error:
+            # A second signal must not interrupt the cleaning up: timeout sends one to the process and one to its group.
             with _deaf_to_ctrl_c():
                 stop.set()
                 pool.shutdown(cancel_futures=True)

@@ -67,7 +67,7 @@ class LoaderCount:
         self._worked: set[int] = set()
         self._pass_over = 0
         self._settled = False
-        self._nothing_helps = False
+        self._fixed = False
         self._expected: _Measured | None = None
         self._patience = 1
 
@@ -78,7 +78,7 @@ class LoaderCount:
     def resized(self) -> None:
         """The group has another size: what was measured holds no more."""
         self._tried, self._window = {}, _Measured()
-        self._settled = self._nothing_helps = False
+        self._settled = self._fixed = False
         self._expected = None
 
     def failed(self, why: str) -> str | None:
@@ -87,7 +87,7 @@ class LoaderCount:
         if not fewer:
             return None
         gave_up, self.now = self.now, max(fewer)
-        self._most, self._window, self._nothing_helps, self._expected = self.now, _Measured(), True, None
+        self._most, self._window, self._fixed, self._expected = self.now, _Measured(), True, None
         return f"{self.now} loader {_processes(self.now)}, since {gave_up} failed: {why}"
 
     def took(self, waited_s: float, used_s: float) -> str | None:
@@ -95,7 +95,7 @@ class LoaderCount:
 
         What was found, in words, where the count is the one to stay with.
         """
-        if self._nothing_helps and self._expected is None:
+        if self._fixed:
             return None
         if self._pass_over:
             self._pass_over -= 1
@@ -130,7 +130,7 @@ class LoaderCount:
             return None
         best = max(one.per_s for one in self._tried.values())
         self.now = min(count for count, one in self._tried.items() if one.per_s * BETTER >= best)
-        self._nothing_helps, self._expected = True, self._tried[self.now]
+        self._expected = self._tried[self.now]
         return self._told("; training still waits for data")
 
     def _still_rises(self) -> bool:
