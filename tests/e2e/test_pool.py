@@ -203,7 +203,7 @@ main(["demo", "--output", "demo"])
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_demo_whose_trainers_were_too_fast_is_repeated(pool: Pool) -> None:
     command, environment = [sys.executable, "-c", OUTPACED], pool.environment()
     done = subprocess.run(
