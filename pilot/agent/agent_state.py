@@ -36,6 +36,7 @@ from pilot.agent.vocabulary import (
     LogLine,
     Noticed,
     Ordered,
+    PeersUnreached,
     PoolOver,
     RankEnded,
     RankEntered,
@@ -87,12 +88,13 @@ class AgentWorker:
 
 @dataclass(slots=True)
 class AgentState:
-    """Everything that an agent knows."""
+    """Everything that an agent knows. ``endpoint``: where it answers other agents."""
 
     departure: Departure = field(default_factory=Departure)
     workers: dict[str, AgentWorker] = field(default_factory=dict)
     groups: set[tuple[str, int]] = field(default_factory=set)
     shutdown: Shutdown | None = None
+    endpoint: str = ""
     _leftover_since_s: dict[tuple[str, int], float] = field(default_factory=dict)
     _deserted: dict[tuple[str, int], float] = field(default_factory=dict)
     _over: set[tuple[str, int]] = field(default_factory=set)
@@ -110,7 +112,9 @@ class AgentState:
                 return self._rank_ended(now_s, event)
             case RankEntered(trainer, generation, puts):
                 known = (trainer, generation) in self.groups
-                return [Send(wire.RankAddress(trainer, generation, puts))] if known else []
+                return [Send(wire.RankAddress(trainer, generation, puts, self.endpoint))] if known else []
+            case PeersUnreached(trainer, generation, ranks):
+                return [Send(wire.PeersUnreached(trainer, generation, ranks))]
             case Stopped():
                 return self._stopped(event)
             case Watched():

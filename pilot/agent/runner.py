@@ -23,6 +23,7 @@ from pilot.agent.agent_state import AgentState
 from pilot.agent.coordinator_client import CoordinatorClient
 from pilot.agent.departure import Departure
 from pilot.agent.groups import Groups
+from pilot.agent.peers import Peers
 from pilot.agent.stall_probe import StallProbe, StoppedProcesses
 from pilot.agent.vocabulary import (
     CoordinatorLost,
@@ -131,6 +132,7 @@ class Agent:
         imports = whereabouts.file.parent / IMPORTS
         self._workers = Workers(workdir, self._take, self._address, interfaces[0], imports=imports)
         self._groups = Groups(workdir, interfaces, options.provider, self._take)
+        self._peers = Peers(self._address, self._take)
         self._stopped = StoppedProcesses()
         self._stall_probe = StallProbe()
         self._events: deque[Event] = deque()
@@ -143,6 +145,8 @@ class Agent:
         for notice in guardian.NOTICES:
             asyncio.get_running_loop().add_signal_handler(notice, self._signalled, notice)
         log.info("agent %s on %s (%s), pid %d", self._workdir.path.name, self._job.host, self._address, os.getpid())
+        await self._peers.listen()
+        self._state.endpoint = self._peers.endpoint
         self._workers.warm_up(self._python)
         work: list[Coroutine[Any, Any, None]] = [self._coordinator.run(), self._join_in_time(), self._tick()]
         tasks = [asyncio.create_task(coroutine) for coroutine in work]
@@ -245,6 +249,7 @@ class Agent:
                 self._start_rank(message)
             case IntroduceRanks(message):
                 self._groups.introduce(message.trainer, message.generation, message.puts)
+                self._peers.introduced(message)
             case KillRank(trainer, generation):
                 self._groups.kill(trainer, generation)
             case LogLine(text):
@@ -275,6 +280,7 @@ class Agent:
         )
 
     async def _close(self) -> None:
+        await self._peers.close()
         await self._groups.close()
         self._workers.close()
         await self._coordinator.close()

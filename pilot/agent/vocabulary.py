@@ -58,6 +58,17 @@ class RankEntered:
 
 
 @dataclass(frozen=True, slots=True)
+class PeersUnreached:
+    """The agents of these ``ranks`` of a group could not be reached, some time after it was introduced. Comes again
+    when that changes.
+    """
+
+    trainer: str
+    generation: int
+    ranks: list[int]
+
+
+@dataclass(frozen=True, slots=True)
 class Stopped:
     """A process was in state T for ``stopped_s``: the worker of ``trainer`` (``generation`` 0) or a rank process."""
 
@@ -105,6 +116,7 @@ Event = (
     | WorkerEnded
     | RankEnded
     | RankEntered
+    | PeersUnreached
     | Stopped
     | Watched
     | Noticed

@@ -12,6 +12,8 @@ from forming; three deaths in groups, on at most two
 nodes, while others hold the state
 its worker gets warm elsewhere (for a failure while        the doubt is settled: the trainer blames the node
 starting), its group makes a new step (for one in a group)
+members of a group that did not form cannot reach each     the fewest without which it could have formed are set
+other through the network                                  aside and blamed: no script can cause that
 a second trainer blames the node, or the same one again    the node is set aside for all; work on it goes on
 three nodes in doubt, or all that there are, or the same   the script's fault: the trainer fails; if it runs on
 one once more; and nothing of the trainer runs             others, it only stops growing for a time
@@ -81,10 +83,13 @@ class Blame(BlameState):
             self.known.setdefault(node, {})[trainer.id] = None
             if not evidence.struck(accusation):
                 continue
-            once_more = node in evidence.doubts
-            evidence.doubts[node] = accusation.stage
             out.commands.append(self._set_aside(now_s, trainer, accusation))
             out.question = f"{node} was set aside for {trainer.id}"
+            if accusation.sure:
+                self._blamed(now_s, node, trainer, out)
+                continue
+            once_more = node in evidence.doubts
+            evidence.doubts[node] = accusation.stage
             if failure := self._script(trainer, accusation, once_more):
                 return Judgement(failure=failure)
         return out
@@ -95,10 +100,7 @@ class Blame(BlameState):
         """
         out = Judgement()
         for node in trainer.evidence.worked(on, stage):
-            self.blames[node] = self.blames.get(node, 0) + 1
-            if self.blames[node] >= BLAMES and node in self._pool and node not in self._pool.aside:
-                out.commands.append(self._set_aside_for_all(now_s, node, trainer))
-                out.question = f"{node} was set aside for all trainers"
+            self._blamed(now_s, node, trainer, out)
         return out
 
     def retried(self, event: NodeRetried) -> str:
@@ -149,6 +151,12 @@ class Blame(BlameState):
     def due(self, now_s: float) -> list[NodeRetried]:
         """The nodes whose time set aside is over."""
         return [NodeRetried(node, trainer) for node, trainer, aside in self.set_aside() if aside.until_s <= now_s]
+
+    def _blamed(self, now_s: float, node: NodeId, trainer: Trainer, out: Judgement) -> None:
+        self.blames[node] = self.blames.get(node, 0) + 1
+        if self.blames[node] >= BLAMES and node in self._pool and node not in self._pool.aside:
+            out.commands.append(self._set_aside_for_all(now_s, node, trainer))
+            out.question = f"{node} was set aside for all trainers"
 
     def _script(self, trainer: Trainer, accusation: Accusation, once_more: bool) -> str:
         """Why the script is at fault; "" if that is not known."""

@@ -173,13 +173,15 @@ class GroupFormed:
 class GroupBroken:
     """A group that forms or trains cannot go on (completes ``FormGroup`` and ``PauseGroup`` too). Its members live.
 
-    ``node`` is where it was noticed first, if an agent noticed.
+    ``node`` is where it was noticed first, if an agent noticed. ``unreached``: pairs of members (a, b) where a cannot
+    reach b through the network.
     """
 
     trainer: TrainerId
     generation: Generation
     reason: str
     node: NodeId | None = None
+    unreached: tuple[tuple[NodeId, NodeId], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,12 +22,13 @@ class Stage(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Accusation:
-    """A trainer failed on ``node``. ``strikes``: how much that counts."""
+    """A trainer failed on ``node``. ``strikes``: how much that counts. ``sure``: it cannot be the script's fault."""
 
     node: NodeId
     stage: Stage
     reason: str
     strikes: int = STRIKES
+    sure: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,7 +113,7 @@ EFFECTS = (
     Effect(
         GroupBroken,
         "the group is dissolved; five in a row without a new step: the trainer failed; a node that keeps groups from "
-        "forming is set aside",
+        "forming, or that others cannot reach, is set aside",
         "if it failed, or a node was set aside",
     ),
     Effect(GroupPaused, "no group trains; all members hold the same state"),

@@ -5,6 +5,7 @@ Anything stale (about a generation or a worker that no longer exists) gives None
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import assert_never
 
@@ -38,6 +39,9 @@ SICK_NODES = 2
 
 BREAKS_ALLOWED = 5
 """After this many of a trainer's groups broke on running pilots without a new step between them, it has failed."""
+
+PASSING_BREAKS = 3
+"""After this many, the network between most of a trainer's nodes is not expected to come back soon."""
 
 TrainerEvent = (
     WorkerReady
@@ -190,7 +194,11 @@ def _group_broken(trainer: Trainer, event: GroupBroken) -> Noted | None:
 
 
 def _who_kept_it(trainer: Trainer, forming: Group, event: GroupBroken) -> tuple[Accusation, ...]:
-    """Suspect the new nodes, since the others could form groups before; of these, the one that noticed first."""
+    """Those that others cannot reach; if there are none, suspect the new nodes, since the others could form groups
+    before; of these, the one that noticed first.
+    """
+    if event.unreached:
+        return _cut_off(trainer, forming, event)
     newcomers = tuple(n for n in forming.members if not trainer.holds_state(n))
     suspects = newcomers if len(newcomers) < len(forming.members) else forming.members
     if len(suspects) > 1 and event.node is not None:
@@ -199,10 +207,30 @@ def _who_kept_it(trainer: Trainer, forming: Group, event: GroupBroken) -> tuple[
     return (Accusation(suspects[0], Stage.RUN, reason, 1),) if len(suspects) == 1 else ()
 
 
+def _cut_off(trainer: Trainer, forming: Group, event: GroupBroken) -> tuple[Accusation, ...]:
+    """The fewest nodes, roughly, without which all others reach each other; never all that hold the state. If these are
+    more than half of them, it may be the network and pass, so they are accused late.
+    """
+    members = forming.members
+    held = {node for node in members if trainer.holds_state(node)}
+    cut, pairs = set[NodeId](), {frozenset(pair) for pair in event.unreached if set(pair) <= set(members)}
+    while pairs:
+        times = Counter(node for pair in pairs for node in pair)
+        worst = max(reversed(members), key=lambda node: (times[node], node not in held))
+        cut.add(worst)
+        pairs = {pair for pair in pairs if worst not in pair}
+    if held and held <= cut:
+        cut = set(members) - held
+    if 2 * len(cut) > len(members) and trainer.broken_in_a_row < PASSING_BREAKS:
+        return ()
+    reason = f"a group with it could not form: {event.reason}"
+    return tuple(Accusation(node, Stage.RUN, reason, sure=True) for node in members if node in cut)
+
+
 def _broke(trainer: Trainer, reason: str, accusations: tuple[Accusation, ...] = ()) -> Noted:
     trainer.broken_in_a_row += 1
     failure = ""
-    if trainer.broken_in_a_row >= BREAKS_ALLOWED:
+    if trainer.broken_in_a_row >= BREAKS_ALLOWED and not any(accusation.sure for accusation in accusations):
         failure = (
             f"{BREAKS_ALLOWED} of its groups broke in a row, without a new step in between; the last one: {reason}"
         )

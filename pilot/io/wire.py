@@ -14,7 +14,7 @@ import msgspec
 
 from pilot.core.errors import ProtocolError
 
-PROTOCOL = 6
+PROTOCOL = 7
 """Incremented with every incompatible change; peers with another number are refused."""
 
 MAX_FRAME_BYTES = 8 * 1024 * 1024
@@ -25,6 +25,9 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 Rails = Annotated[int, msgspec.Meta(ge=1, le=8)]
 """Rank processes of a node, see :mod:`pilot.comm.rails`."""
+
+Endpoint = Annotated[str, msgspec.Meta(max_length=64, pattern=r"^[0-9.]+:[0-9]{1,5}$")]
+"""An IPv4 address and a port, where an agent answers others."""
 
 Text = Annotated[str, msgspec.Meta(max_length=1000)]
 """Text for people."""
@@ -101,12 +104,23 @@ class WorkerExited(Message, frozen=True):
 
 class RankAddress(Message, frozen=True):
     """From each member while its group forms: the address that its rank process has published (PMI put) for the others.
-    A rank without others may send nothing.
+    ``endpoint``: where its agent answers those of the others. A rank without others may send nothing.
     """
 
     trainer: Name
     generation: Count
     puts: dict[str, str]
+    endpoint: Endpoint
+
+
+class PeersUnreached(Message, frozen=True):
+    """From a member, some time after ``GroupAddresses``: it cannot reach the agents of these ``ranks``. Sent again when
+    that changes.
+    """
+
+    trainer: Name
+    generation: Count
+    ranks: list[Count]
 
 
 class GroupFormed(Message, frozen=True):
@@ -294,11 +308,14 @@ class JoinGroup(Message, frozen=True):
 
 
 class GroupAddresses(Message, frozen=True):
-    """To each member, when all have sent their ``RankAddress``: the addresses of all."""
+    """To each member, when all have sent their ``RankAddress``: the addresses of all, and by rank their agents'
+    endpoints.
+    """
 
     trainer: str
     generation: int
     puts: dict[str, str]
+    endpoints: list[str]
 
 
 class PartFromGroup(Message, frozen=True):
@@ -384,6 +401,7 @@ FromAgent = (
     | WorkerReady
     | WorkerExited
     | RankAddress
+    | PeersUnreached
     | GroupFormed
     | GroupBroken
     | RankPaused

@@ -207,7 +207,13 @@ class Service:
             self.lose(node, why)
         for stop in late.stops:
             self.effects.perform(stop)
-        self._post([*late.events, *self._stall_checks.overdue(now_s), *self.driver.core.timers.due(now_s)])
+        self._post(
+            [
+                *map(self._rendezvous.explained, late.events),
+                *self._stall_checks.overdue(now_s),
+                *self.driver.core.timers.due(now_s),
+            ]
+        )
 
     def _holders(self, node: NodeId) -> Iterable[NodeId]:
         """The nodes that hold the same state as ``node``."""
@@ -338,6 +344,8 @@ class Service:
                 self._post(self._inbound.worker_exited(node, message))
             case wire.RankAddress():
                 self._rendezvous.arrived(node, message)
+            case wire.PeersUnreached():
+                self._rendezvous.unreached(node, message)
             case wire.GroupFormed():
                 self._post(self._inbound.group_formed(node, message))
             case wire.GroupBroken():

@@ -11,6 +11,10 @@ import subprocess
 from contextlib import suppress
 
 INTERFACE = "eth0"
+COORDINATOR = -1
+"""The number of the place on the bridge that is not a namespace."""
+_NOBODY = "02:00:00:00:00:01"
+"""An Ethernet address of our own that no interface has."""
 _PORTS = 24
 
 
@@ -65,6 +69,20 @@ class Lan:
     def mend(self, number: int) -> None:
         """Reconnect what was cut."""
         _ip("link", "set", self._outside(number), "up")
+
+    def lose(self, sender: int, receiver: int) -> None:
+        """What the one sends to the other is lost, and nobody is notified; the other direction works."""
+        self._neighbour("replace", sender, receiver, "lladdr", _NOBODY, "nud", "permanent")
+
+    def find(self, sender: int, receiver: int) -> None:
+        """Undo :meth:`lose`."""
+        with suppress(subprocess.CalledProcessError):  # undone already
+            self._neighbour("del", sender, receiver)
+
+    def _neighbour(self, change: str, sender: int, receiver: int, *how: str) -> None:
+        space = [] if sender == COORDINATOR else ["-n", f"{self._name}n{sender}"]
+        device = self._name if sender == COORDINATOR else INTERFACE
+        _ip(*space, "neigh", change, f"{self._prefix}.{receiver + 2}", "dev", device, *how)
 
     def close(self) -> None:
         """Remove everything."""

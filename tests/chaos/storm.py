@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 import psutil
 
 from pilot.io.pool_status import PoolStatus
+from tests.chaos.network import COORDINATOR
 from tests.chaos.place import Place
 from tests.pools import is_worker
 
@@ -74,6 +75,7 @@ class Storm:
         yield self._calm, 3
         if self.place.lan is not None:
             yield self._cut, 3
+            yield self._lose, 2
         if self.place.disks:
             yield self._fill_disk, 2
 
@@ -214,6 +216,18 @@ class Storm:
         self._tell(f"the network of agent {agent.pid} is cut for {seconds:.1f} s")
         lan.cut(number)
         self._later(seconds, lambda: lan.mend(number))
+
+    def _lose(self) -> None:
+        """What one pilot sends to another or to the coordinator, or the coordinator to it, is lost."""
+        lan, agents = self.place.lan, self.place.living()
+        if lan is None or not agents:
+            return
+        numbers = [COORDINATOR, *(self.place.ports[agent.pid] for agent in agents)]
+        sender, receiver = self.dice.sample(numbers, 2)
+        seconds = self.dice.uniform(*self.dice.choice([MOMENT_S, WHILE_S]))
+        self._tell(f"what port {sender} sends to port {receiver} is lost for {seconds:.1f} s")
+        lan.lose(sender, receiver)
+        self._later(seconds, lambda: lan.find(sender, receiver))
 
     def _fill_disk(self) -> None:
         disk, seconds = self.dice.choice(self.place.disks), self.dice.uniform(*MOMENT_S)

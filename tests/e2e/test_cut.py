@@ -61,6 +61,22 @@ def test_who_alone_holds_the_state_has_stopped_and_written_it_before_it_is_repla
     proved(pool, name, 30)
 
 
+def test_two_that_cannot_reach_each_other_do_not_train_together_and_the_rest_goes_on(lan: Lan, pool: Pool) -> None:
+    pool.address = lan.address
+    pool.up()
+    for number in (1, 2, 3):
+        pool.agent(*lan.port(number))
+    name = pool.submit(TRAIN, "--epochs", "60", "--step-s", "0.03", options=("--min-nodes", "2"))
+    pool.until_step(name, 20, nodes=3)
+    lan.lose(1, 3)
+    aside = pool.until("one of them is set aside", lambda s: any("set aside" in r for r in s.trainer(name).remarks))
+    assert "cannot reach" in str(aside.trainer(name).remarks)
+    pool.until_step(name, aside.trainer(name).step + 20, nodes=2)
+    assert pool.pilot("wait", name).stdout == f"{name} finished\n"
+    assert pool.trainer(name).lost_steps == 0
+    proved(pool, name, 60)
+
+
 def resumed(pool: Pool, name: str) -> int:
     """The step of the checkpoint that generation 2 started from."""
     journal = (pool.run_dir / "journal.jsonl").read_text()

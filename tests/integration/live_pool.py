@@ -202,7 +202,7 @@ def form(members: list[Peer], trainer: str, step: int = 0, resumed: int | None =
     for rank, member in enumerate(members):
         join = member.hears(wire.JoinGroup)
         assert (join.trainer, join.rank, join.size) == (trainer, rank, len(members))
-        member.say(wire.RankAddress(trainer, join.generation, {f"rank-{rank}": "address"}))
+        member.say(wire.RankAddress(trainer, join.generation, {f"rank-{rank}": "address"}, "127.0.0.1:1"))
     for member in members:
         assert member.hears(wire.GroupAddresses).puts == {f"rank-{rank}": "address" for rank in range(len(members))}
     members[0].say(wire.GroupFormed(trainer, join.generation, step, resumed))

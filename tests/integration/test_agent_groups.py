@@ -88,7 +88,7 @@ class Pilots:
         for peer in members:
             table |= self.coordinator.expect(peer, wire.RankAddress).puts
         for peer in members:
-            self.coordinator.send(peer, wire.GroupAddresses("t1", generation, table))
+            self.coordinator.send(peer, wire.GroupAddresses("t1", generation, table, []))
 
     def ranks(self, peer: Peer, generation: int) -> list[psutil.Process]:
         """The rank processes of ``peer``."""
@@ -291,7 +291,7 @@ def test_a_table_that_is_none_ends_the_rank_process_and_nothing_else(
     (peer,) = pilots.peers
     pilots.coordinator.send(peer, wire.JoinGroup("t1", 1, 0, 2, 0, 1))
     pilots.coordinator.expect(peer, wire.RankAddress)
-    pilots.coordinator.send(peer, wire.GroupAddresses("t1", 1, {"key": "forged\ncmd=barrier_out"}))
+    pilots.coordinator.send(peer, wire.GroupAddresses("t1", 1, {"key": "forged\ncmd=barrier_out"}, []))
     assert "not a key and a value" in pilots.coordinator.expect(peer, wire.GroupBroken).reason
     pilots.form(2, [peer])
     pilots.leave()

@@ -63,7 +63,7 @@ class Scripted:
                 assert message.environment["PILOT_STUDY_METRIC"] == "accuracy"
                 say(wire.WorkerReady(message.trainer, 0.1))
             case wire.JoinGroup():
-                say(wire.RankAddress(message.trainer, message.generation, {"rank-0": "address"}))
+                say(wire.RankAddress(message.trainer, message.generation, {"rank-0": "address"}, "127.0.0.1:1"))
                 say(wire.GroupFormed(message.trainer, message.generation, 0, 0))
                 self.running[message.trainer] = message.generation
             case wire.PauseGroup():

@@ -197,6 +197,12 @@ class World:
         if self.pending:
             self.send(self._answer(self.pending.pop(index % len(self.pending)), plan, ok))
 
+    def _not_formed(self, command: FormGroup) -> GroupBroken:
+        """Every other time because the first and the last member cannot reach each other."""
+        ends = (command.members[0], command.members[-1])
+        unreached = (ends,) if ends[0] != ends[1] and command.generation % 2 == 0 else ()
+        return GroupBroken(command.trainer, command.generation, "forming took too long", unreached=unreached)
+
     def _answer(self, command: Asynchronous, plan: Callable[[Problem], Plan], ok: bool) -> Event:
         match command:
             case Solve():
@@ -211,7 +217,7 @@ class World:
             case FormGroup():
                 if ok:
                     return GroupFormed(command.trainer, command.generation, self.steps.get(command.trainer, 0))
-                return GroupBroken(command.trainer, command.generation, "forming took too long")
+                return self._not_formed(command)
             case PauseGroup():
                 if ok:
                     return GroupPaused(command.trainer, command.generation, self.steps.get(command.trainer, 0))

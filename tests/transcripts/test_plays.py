@@ -8,6 +8,7 @@ it. Transcripts and property tests say what is right; this says that something i
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import random
 from collections.abc import Callable, Iterator
@@ -154,14 +155,16 @@ class Play(World):
         self.send(Progress(trainer, generation, step, step // 20, 32 * step, samples_per_s=rate, rescale_s=cost))
 
     def _breaks(self) -> None:
-        """Noticed first by a member, by nobody, or by an unrelated node."""
+        """Noticed first by a member, by nobody, or by an unrelated node; some members may not reach each other."""
         forming = [t.id for t in self.core.trainers.values() if t.forming is not None]
         trainer = self.rng.choice(forming) if forming else self._trainer()
         core, generation = self.core.trainers[trainer], self._generation(trainer)
         members = [n for g in (core.group, core.forming) if g is not None for n in g.members]
         first = self.rng.choice([*members, None, NodeId("elsewhere")])
         self._drop(lambda p: getattr(p, "trainer", "") == trainer and getattr(p, "generation", -1) == generation)
-        self.send(GroupBroken(trainer, generation, "a rank process died", first))
+        pairs = list(itertools.permutations(dict.fromkeys(members), 2))
+        unreached = tuple(self.rng.sample(pairs, min(len(pairs), self.rng.choice((0, 0, 1, 2, 9)))))
+        self.send(GroupBroken(trainer, generation, "a rank process died", first, unreached))
 
     def _dies_again(self) -> None:
         """Members of a group die one after the other, mostly on the same node, with no step in between."""

@@ -114,6 +114,10 @@ def parse(line: str, core: Coordinator) -> Event:
         case "broken", [name, generation, *node]:
             noticed = NodeId(node[0]) if node else None
             return GroupBroken(TrainerId(name), Generation(int(generation[1:])), "a rank process died", noticed)
+        case "unreached", [name, generation, *pairs]:
+            unreached = tuple((NodeId(a), NodeId(b)) for a, b in (pair.split("-") for pair in pairs))
+            why = "not formed within 60 s"
+            return GroupBroken(TrainerId(name), Generation(int(generation[1:])), why, unreached=unreached)
         case "paused", [name, generation, "at", step]:
             return GroupPaused(TrainerId(name), Generation(int(generation[1:])), int(step))
         case "stalled", [name, generation, node, "has", "waited", seconds, *what]:

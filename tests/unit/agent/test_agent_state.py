@@ -83,9 +83,9 @@ def join(generation: int, previous: int = 0) -> wire.JoinGroup:
 @pytest.fixture
 def training(up: Machine) -> Machine:
     """t1 leads and trains in generation 1."""
-    table = wire.GroupAddresses("t1", 1, {"key": "value"})
+    table = wire.GroupAddresses("t1", 1, {"key": "value"}, [])
     assert up.order(join(1)) == [Tell("t1", join(1)), StartRank(join(1))]
-    assert up.take(RankEntered("t1", 1, table.puts)) == [Send(wire.RankAddress("t1", 1, table.puts))]
+    assert up.take(RankEntered("t1", 1, table.puts)) == [Send(wire.RankAddress("t1", 1, table.puts, ""))]
     assert up.order(table) == [IntroduceRanks(table)]
     return up
 
@@ -196,7 +196,7 @@ def test_a_group_that_breaks_is_killed_and_told_once(training: Machine) -> None:
     assert training.take(Said("t1", wire.GroupBroken("t1", 1, "my rank is gone"))) == []
     assert training.order(join(1)) == [], "what is over stays over"
     assert training.take(RankEntered("t1", 1, {})) == []
-    assert training.order(wire.GroupAddresses("t1", 1, {})) == []
+    assert training.order(wire.GroupAddresses("t1", 1, {}, [])) == []
 
 
 def test_a_worker_that_leaves_its_rank_process_is_about_to_end_and_its_end_tells_why(training: Machine) -> None:

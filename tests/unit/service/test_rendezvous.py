@@ -7,7 +7,7 @@ import pytest
 from pilot.core.commands import FormGroup
 from pilot.core.events import GroupBroken
 from pilot.core.ids import Generation, NodeId, TrainerId
-from pilot.io.wire import GroupAddresses, Message, RankAddress
+from pilot.io.wire import GroupAddresses, Message, PeersUnreached, RankAddress
 from pilot.service.pending import PendingCommands
 from pilot.service.rendezvous import Rendezvous
 
@@ -26,7 +26,7 @@ class Bench:
         self.rendezvous = Rendezvous(self.pending, lambda *sent: self.sent.append(sent), self.broken.append)
 
     def say(self, node: NodeId, puts: dict[str, str], generation: int = 1) -> None:
-        self.rendezvous.arrived(node, RankAddress(T, generation, puts))
+        self.rendezvous.arrived(node, RankAddress(T, generation, puts, f"{node}:1"))
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def test_all_are_told_when_all_have_arrived_and_again_at_the_next_barrier(bench:
         bench.say(B, {"b": value})
         assert bench.sent == []
         bench.say(A, {"a": value})
-        table = GroupAddresses(T, 1, {"b": value, "a": value})
+        table = GroupAddresses(T, 1, {"b": value, "a": value}, ["a:1", "b:1"])
         assert bench.sent == [(A, table), (B, table)]
         bench.sent.clear()
 
@@ -59,7 +59,7 @@ def test_what_a_generation_has_put_goes_with_it(bench: Bench) -> None:
     bench.say(B, {"b": "y"}, generation=2)
     assert bench.sent == []
     bench.say(A, {"a": "y"}, generation=2)
-    assert bench.sent[0] == (A, GroupAddresses(T, 2, {"b": "y", "a": "y"}))
+    assert bench.sent[0] == (A, GroupAddresses(T, 2, {"b": "y", "a": "y"}, ["a:1", "b:1"]))
 
 
 @pytest.mark.parametrize(
@@ -76,3 +76,22 @@ def test_a_group_with_a_liar_is_broken(bench: Bench, puts: dict[str, str], reaso
     bench.say(B, puts)
     assert bench.sent == []
     assert [event.reason[: len(reason)] for event in bench.broken] == [reason]
+
+
+def test_a_group_that_does_not_form_is_explained_by_who_cannot_reach_whom(bench: Bench) -> None:
+    late = GroupBroken(T, Generation(1), "not formed within 60 s")
+    assert bench.rendezvous.explained(late) is late
+    for node, ranks in ((C, [0]), (A, [0, 1, 7]), (A, [1]), (B, [0])):
+        bench.rendezvous.unreached(node, PeersUnreached(T, 1, ranks))
+    told = bench.rendezvous.explained(late)
+    assert isinstance(told, GroupBroken)
+    assert told.unreached == ((A, B), (B, A)), "the last that each member said"
+    assert told.reason == "not formed within 60 s: a cannot reach b, and 1 more like this"
+    assert bench.rendezvous.explained(late) is late, "once"
+
+
+def test_whoever_is_reached_after_all_is_not_accused(bench: Bench) -> None:
+    bench.rendezvous.unreached(A, PeersUnreached(T, 1, [1]))
+    bench.rendezvous.unreached(A, PeersUnreached(T, 1, []))
+    late = GroupBroken(T, Generation(1), "not formed within 60 s")
+    assert bench.rendezvous.explained(late) is late
