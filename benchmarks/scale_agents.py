@@ -138,7 +138,7 @@ class Agent:
             case wire.JoinGroup():
                 self._group = message
                 puts = {f"P{message.rank}-businesscard": f"{self._host:x<60}"}
-                self._say(wire.RankAddress(message.trainer, message.generation, puts))
+                self._say(wire.RankAddress(message.trainer, message.generation, puts, "127.0.0.1:1"))
             case wire.GroupAddresses():
                 self._formed(message)
             case wire.PartFromGroup():
