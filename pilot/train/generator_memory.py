@@ -34,10 +34,8 @@ _TORCH_COPY_WORDS, _TORCH_COPY_NORMALS = slice(3, 3 + ALL), 8 * (3 + ALL + 1)
 _RARE = 0x5DEECE66D1CE4E
 """A number to search for in memory."""
 
-Bytes = ctypes.Array[ctypes.c_char]
 
-
-def view(address: int, size: int) -> Bytes:
+def view(address: int, size: int) -> ctypes.Array[ctypes.c_char]:
     """Memory to read and write, by ``raw``."""
     return (ctypes.c_char * size).from_address(address)
 
@@ -77,14 +75,14 @@ def torch_address() -> int | None:
     return address if as_expected else None
 
 
-def numpy_normal() -> Bytes | None:
-    """Whether numpy keeps a normal number: all zero if not. None: not found."""
+def numpy_normal() -> ctypes.c_uint64 | None:
+    """Whether numpy keeps a normal number, 1 or 0. None: not found."""
     holder: Any = mtrand._rand
     before: Any = np.random.get_state()
     np.random.set_state((*before[:3], 1, float(_RARE)))
     address = _find(struct.pack("Qd", 1, _RARE), id(holder), type(holder).__basicsize__)
     np.random.set_state(before)
-    return None if address is None else view(address, 8)
+    return None if address is None else ctypes.c_uint64.from_address(address)
 
 
 def _find(mark: bytes, address: int, size: int) -> int | None:

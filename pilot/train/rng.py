@@ -67,7 +67,7 @@ def _numpy_snapshot() -> tuple[bytes, object]:
     """
     if NUMPY_NORMAL is None:
         mtrand.set_bit_generator(mtrand.get_bit_generator())
-    return view(numpy_address() + _NUMPY_SEEN, _SEEN_BYTES).raw, NUMPY_NORMAL and NUMPY_NORMAL.raw
+    return view(numpy_address() + _NUMPY_SEEN, _SEEN_BYTES).raw, NUMPY_NORMAL and NUMPY_NORMAL.value
 
 
 def _python_snapshot() -> tuple[bytes, object]:

@@ -26,7 +26,6 @@ from pilot.train.generator_memory import (
     TORCH_HEAD,
     TORCH_NORMALS,
     TORCH_NORMALS_AT,
-    Bytes,
     numpy_address,
     view,
     word,
@@ -50,11 +49,7 @@ def words(start: int, samples: Samples, count: int) -> Words:
     SplitMix64 (Steele et al., "Fast splittable pseudorandom number generators", 2014): the hash of a counter that goes
     on from ``start``, by one step for each two words and by another for each sample.
     """
-    first = samples * _SAMPLE
-    first += np.uint64(start)
-    first = first[:, None]
-    counters = _COUNTERS[: count // 2]
-    state = first + counters
+    state = (samples * _SAMPLE + np.uint64(start))[:, None] + _COUNTERS[: count // 2]
     room = np.empty_like(state)
     for shift, factor in _MIX:
         np.right_shift(state, shift, out=room)
@@ -115,13 +110,23 @@ class OfTorch(Stream):
         rows[:, :begin] = np.frombuffer(TORCH_HEAD.pack(0, _left(self.made), True, 0), np.uint32)
         rows[:, 0] = made[:, 0]  # the seed
         rows[:, begin:] = made
-        return _written(items, rows, self._address, view(self._address + TORCH_NORMALS_AT, TORCH_NORMALS.size))
+        place, normals = (
+            view(self._address, rows.strides[0]),
+            view(self._address + TORCH_NORMALS_AT, TORCH_NORMALS.size),
+        )
+        none = bytes(len(normals))
+        for item, row in zip(items, _rows(rows), strict=True):
+            place.raw = row
+            normals.raw = none
+            yield item
 
 
 class OfNumpy(Stream):
-    """Streams of numpy's global generator: the words stand at the end, before the position."""
+    """Streams of numpy's global generator: the words stand at the end. The position and whether a normal number is kept
+    are elsewhere.
+    """
 
-    def __init__(self, normal: Bytes) -> None:
+    def __init__(self, normal: ctypes.c_uint64) -> None:
         super().__init__(2)
         self._normal = normal
 
@@ -129,14 +134,17 @@ class OfNumpy(Stream):
         return word(numpy_address())
 
     def _each(self, made: Words, items: Iterable[int]) -> Iterator[int]:
-        rows = np.empty((len(made), self.made + 1), np.uint32)
-        rows[:, -1] = _position(self.made)
-        rows[:, :-1] = _at_end(made)
-        return _written(items, rows, numpy_address() + 4 * (ALL - self.made), self._normal)
+        address, begin, rows, normal = numpy_address(), _position(self.made), _at_end(made), self._normal
+        position, place = word(address + 4 * ALL), view(address + 4 * (ALL - self.made), 4 * self.made)
+        for item, row in zip(items, _rows(rows), strict=True):
+            position.value = begin
+            place.raw = row
+            normal.value = 0
+            yield item
 
 
 class OfPython(Stream):
-    """Streams of Python's generator: the words stand at the end, and the position before all of them."""
+    """Streams of Python's generator, of which the same is true."""
 
     def __init__(self) -> None:
         super().__init__(3)
@@ -146,7 +154,7 @@ class OfPython(Stream):
 
     def _each(self, made: Words, items: Iterable[int]) -> Iterator[int]:
         begin, rows = _position(self.made), _at_end(made)
-        position, place = word(PYTHON_ADDRESS), view(PYTHON_ADDRESS + 4 * (1 + ALL - self.made), rows.strides[0])
+        position, place = word(PYTHON_ADDRESS), view(PYTHON_ADDRESS + 4 * (1 + ALL - self.made), 4 * self.made)
         for item, row in zip(items, _rows(rows), strict=True):
             position.value = begin
             place.raw = row
@@ -181,7 +189,7 @@ def of_torch(address: int | None = TORCH_ADDRESS) -> Stream:
     return BySetting(1, _set_torch) if address is None else OfTorch(address)
 
 
-def of_numpy(normal: Bytes | None = NUMPY_NORMAL) -> Stream:
+def of_numpy(normal: ctypes.c_uint64 | None = NUMPY_NORMAL) -> Stream:
     """Streams of numpy's global generator; ``normal`` says whether it keeps a normal number."""
     return BySetting(2, _set_numpy) if normal is None else OfNumpy(normal)
 
@@ -213,15 +221,6 @@ def _position(made: int) -> int:
 def _at_end(made: Words) -> Words:
     """As they stand from there on; where all are made, the first place has the last word."""
     return np.roll(made, 1, axis=1) if made.shape[1] == ALL else made
-
-
-def _written(items: Iterable[int], rows: Words, address: int, normals: Bytes) -> Iterator[int]:
-    """Yield each of ``items`` after writing its row and dropping kept normal numbers."""
-    place, none = view(address, rows.strides[0]), bytes(len(normals))
-    for item, row in zip(items, _rows(rows), strict=True):
-        place.raw = row
-        normals.raw = none
-        yield item
 
 
 def _rows(array: NDArray[Any]) -> list[bytes]:
