@@ -110,11 +110,8 @@ class OfTorch(Stream):
         rows[:, :begin] = np.frombuffer(TORCH_HEAD.pack(0, _left(self.made), True, 0), np.uint32)
         rows[:, 0] = made[:, 0]  # the seed
         rows[:, begin:] = made
-        place, normals = (
-            view(self._address, rows.strides[0]),
-            view(self._address + TORCH_NORMALS_AT, TORCH_NORMALS.size),
-        )
-        none = bytes(len(normals))
+        place = view(self._address, rows.strides[0])
+        normals, none = view(self._address + TORCH_NORMALS_AT, TORCH_NORMALS.size), bytes(TORCH_NORMALS.size)
         for item, row in zip(items, _rows(rows), strict=True):
             place.raw = row
             normals.raw = none
