@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset, Subset, TensorDataset, default_collate, get_worker_info
 
+from pilot.train.order import Indices
+
 
 class Batch(list[Any]):
     """A batch that was read as a whole, not sample by sample."""
@@ -20,9 +22,11 @@ def collate(samples: Any) -> Any:
         return list(samples)
     if not (isinstance(samples, list) and samples and type(samples[0]) is tuple):
         return default_collate(samples)
-    if len(set(map(len, samples))) != 1:
-        return default_collate(samples)  # raises the error
-    return [_column(column) for column in zip(*samples, strict=True)]
+    try:
+        columns = list(zip(*samples, strict=True))
+    except ValueError:  # they are not equally long
+        return default_collate(samples)  # raises torch's error
+    return [_column(column) for column in columns]
 
 
 def _column(values: Any) -> Any:
@@ -34,19 +38,19 @@ def _column(values: Any) -> Any:
     return default_collate(values)
 
 
-def reader(dataset: Dataset[Any]) -> Callable[[list[int]], Batch | None] | None:
+def reader(dataset: Dataset[Any]) -> Callable[[Indices], Batch | None] | None:
     """A function that reads a batch of ``dataset`` without creating its samples one by one (and returns None if its
     tensors cannot be read like that); None if the dataset has only samples.
     """
     if type(dataset) is TensorDataset:
         return lambda indices: _rows(dataset.tensors, indices)
     if type(dataset) is Subset and (inner := reader(dataset.dataset)):
-        return lambda indices: inner([dataset.indices[index] for index in indices])
+        return lambda indices: inner(np.array([dataset.indices[index] for index in indices.tolist()], np.int64))
     return None
 
 
-def _rows(tensors: Sequence[torch.Tensor], indices: list[int]) -> Batch | None:
+def _rows(tensors: Sequence[torch.Tensor], indices: Indices) -> Batch | None:
     if not all(type(tensor) is torch.Tensor and tensor.is_cpu and tensor.layout is torch.strided for tensor in tensors):
         return None
-    numbers = torch.from_numpy(np.array(indices, np.int64))
+    numbers = torch.from_numpy(indices.astype(np.int64))
     return Batch(tensor[numbers] for tensor in tensors)  # a script's Subset may count from the end

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sized
 from typing import Any, cast
 
+import numpy as np
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from pilot.core.errors import UserError
@@ -87,7 +88,7 @@ class Loader(TrainingLoader):
         position, where it is augmented differently.
         """
         indices = self.order.indices(epoch, start, stop)
-        return Piece(self.course.seed, epoch, indices, range(start, stop) if self._replacement else indices)
+        return Piece(self.course.seed, epoch, indices, np.arange(start, stop) if self._replacement else indices)
 
     def __len__(self) -> int:
         """This rank's batches in a whole epoch, at the group's current size."""

@@ -19,6 +19,7 @@ _ROUNDS = 3
 _FACTORS = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)  # of SplitMix64
 
 Numbers = NDArray[np.uint64]
+Indices = NDArray[np.integer]
 
 
 class Order(Protocol):
@@ -29,7 +30,7 @@ class Order(Protocol):
     shuffle: str
     """Its name in the run's identity: a run that resumes from a checkpoint must have the same order."""
 
-    def indices(self, epoch: int, start: int, stop: int, /) -> list[int]:
+    def indices(self, epoch: int, start: int, stop: int, /) -> Indices:
         """The samples at positions [start, stop) of ``epoch``."""
 
 
@@ -88,9 +89,9 @@ class Sequential:
     def __init__(self, length: int) -> None:
         self.length = length
 
-    def indices(self, _epoch: int, start: int, stop: int) -> list[int]:
+    def indices(self, _epoch: int, start: int, stop: int) -> Indices:
         """See :class:`Order`."""
-        return list(range(start, stop))
+        return np.arange(start, stop)
 
 
 class Blocks:
@@ -109,23 +110,23 @@ class Blocks:
     def __init__(self, seed: int, length: int) -> None:
         self.length = length
         self._seed = seed
-        self._last: tuple[tuple[int, int], NDArray[np.integer]] | None = None
+        self._last: tuple[tuple[int, int], Indices] | None = None
 
-    def indices(self, epoch: int, start: int, stop: int) -> list[int]:
+    def indices(self, epoch: int, start: int, stop: int) -> Indices:
         """See :class:`Order`."""
-        found: list[int] = []
+        found = []
         while start < stop:
             number, offset = divmod(start, self.size)
-            found += self._block(epoch, number)[offset : offset + stop - start].tolist()
+            found.append(self._block(epoch, number)[offset : offset + stop - start])
             start = (number + 1) * self.size
-        return found
+        return found[0] if len(found) == 1 else np.concatenate(found)
 
-    def _block(self, epoch: int, number: int) -> NDArray[np.integer]:
+    def _block(self, epoch: int, number: int) -> Indices:
         if self._last is None or self._last[0] != (epoch, number):
             self._last = (epoch, number), self._make(epoch, number)
         return self._last[1]
 
-    def _make(self, epoch: int, number: int) -> NDArray[np.integer]:
+    def _make(self, epoch: int, number: int) -> Indices:
         raise NotImplementedError
 
 
@@ -136,7 +137,7 @@ class Shuffled(Blocks):
         super().__init__(seed, length)
         self.size = max(length, 1)
 
-    def _make(self, epoch: int, _number: int) -> NDArray[np.integer]:
+    def _make(self, epoch: int, _number: int) -> Indices:
         return permutation(self._seed, epoch, self.length)
 
 
@@ -150,7 +151,7 @@ class ShuffledInBlocks(Blocks):
         super().__init__(seed, length)
         self._bijection: tuple[int, Bijection] | None = None
 
-    def _make(self, epoch: int, number: int) -> NDArray[np.integer]:
+    def _make(self, epoch: int, number: int) -> Indices:
         if self._bijection is None or self._bijection[0] != epoch:
             self._bijection = epoch, Bijection(mix(self._seed, epoch), self.length)
         start = number * self.size
@@ -164,7 +165,7 @@ class Drawn(Blocks):
         super().__init__(seed, length)
         self._samples = samples
 
-    def _make(self, epoch: int, number: int) -> NDArray[np.integer]:
+    def _make(self, epoch: int, number: int) -> Indices:
         generator = np.random.Generator(np.random.PCG64(mix(self._seed, epoch, number)))
         return generator.integers(self._samples, size=self.size)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
-from ctypes import string_at
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,14 +11,25 @@ import numpy as np
 import torch
 from numpy.random import mtrand
 
-from pilot.train.streams import OfTorch, Stream, of_numpy, of_python
+from pilot.train.generator_memory import (
+    ALL,
+    NUMPY_NORMAL,
+    PYTHON,
+    PYTHON_ADDRESS,
+    TORCH_ADDRESS,
+    TORCH_NORMALS,
+    TORCH_NORMALS_AT,
+    numpy_address,
+    view,
+)
+from pilot.train.streams import OfPython, Stream, of_numpy, of_torch
 
 # Both numpy's generator and Python's are an array of 624 words and a position, which each use advances. If it is the
-# same after a whole round, all words have changed. So comparing the position and two words suffices.
+# same after a whole round, all words have changed. So comparing the position and two words beside it suffices.
 _SEEN_BYTES = 3 * 4
-_NUMPY_SEEN = 622 * 4  # the position follows the words
-_PYTHON: Any = random.random.__self__  # type: ignore[attr-defined]  # typeshed calls it a function
-_PYTHON_SEEN = object.__basicsize__  # the words follow the position, in the object itself
+_NUMPY_SEEN = (ALL - 2) * 4
+_PYTHON_SEEN = view(PYTHON_ADDRESS, _SEEN_BYTES)
+_TORCH_SEEN = None if TORCH_ADDRESS is None else view(TORCH_ADDRESS, TORCH_NORMALS_AT + TORCH_NORMALS.size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,28 +56,29 @@ def _seed_numpy(seed: int) -> None:
 
 
 def _torch_snapshot() -> bytes:
-    state = torch.default_generator.get_state()
-    return string_at(state.data_ptr(), state.numel())
+    if _TORCH_SEEN is None:
+        return torch.default_generator.get_state().numpy().tobytes()
+    return _TORCH_SEEN.raw
 
 
-def _numpy_snapshot() -> bytes:
-    """Read from its memory, because ``get_state`` takes 100 µs. The normal number that numpy may have in reserve is
-    dropped, because drawing it would not change the state.
+def _numpy_snapshot() -> tuple[bytes, object]:
+    """Read from its memory, because ``get_state`` takes 100 µs. If it is not known whether numpy keeps a normal number,
+    that is dropped, because drawing it would not change the state.
     """
-    generator = mtrand.get_bit_generator()
-    mtrand.set_bit_generator(generator)
-    return string_at(generator.ctypes.state_address + _NUMPY_SEEN, _SEEN_BYTES)
+    if NUMPY_NORMAL is None:
+        mtrand.set_bit_generator(mtrand.get_bit_generator())
+    return view(numpy_address() + _NUMPY_SEEN, _SEEN_BYTES).raw, NUMPY_NORMAL and NUMPY_NORMAL.value
 
 
 def _python_snapshot() -> tuple[bytes, object]:
     """Read from its memory, because ``getstate`` creates 625 numbers, in 20 µs."""
-    return string_at(id(_PYTHON) + _PYTHON_SEEN, _SEEN_BYTES), _PYTHON.gauss_next
+    return _PYTHON_SEEN.raw, PYTHON.gauss_next
 
 
 GENERATORS = (
-    Generator(_seed_torch, _torch_snapshot, OfTorch),
+    Generator(_seed_torch, _torch_snapshot, of_torch),
     Generator(_seed_numpy, _numpy_snapshot, of_numpy),
-    Generator(random.seed, _python_snapshot, of_python),
+    Generator(random.seed, _python_snapshot, OfPython),
 )
 
 

@@ -8,7 +8,7 @@ piece is loaded again; to find out, a loader first loads a single sample.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, Dataset, get_worker_info
 from pilot.core.errors import UserError
 from pilot.train import rng
 from pilot.train.collate import reader
+from pilot.train.order import Indices
 from pilot.train.sampler import mix
 from pilot.train.streams import Stream
 
@@ -29,12 +30,12 @@ class Piece(NamedTuple):
 
     seed: int
     epoch: int
-    indices: list[int]
-    numbers: Sequence[int]
+    indices: Indices
+    numbers: Indices
 
     def seed_of(self, place: int) -> int:
         """The seed of the sample at ``place``."""
-        return mix(self.seed, self.epoch, self.numbers[place])
+        return mix(self.seed, self.epoch, int(self.numbers[place]))
 
     def part(self, start: int, stop: int | None) -> Piece:
         """The samples at [start, stop)."""
@@ -55,7 +56,8 @@ class Seeded(Dataset[Any]):
         self._collated = collated
         self._at_once: Callable[[list[int]], Any] | None = getattr(dataset, "__getitems__", None)
         self._batch = None if collated else reader(dataset)
-        self._streams: dict[rng.Generator, Stream] = {}
+        self._unset = list(rng.GENERATORS)
+        self._streams: list[Stream] = []
         self._fresh = True
 
     def __reduce__(self) -> tuple[Callable[..., Seeded], tuple[object, ...]]:
@@ -75,29 +77,29 @@ class Seeded(Dataset[Any]):
 
     def _load(self, piece: Piece) -> Any:
         while True:
-            unset = [generator for generator in rng.GENERATORS if generator not in self._streams]
-            before = [generator.snapshot() for generator in unset]
+            before = [generator.snapshot() for generator in self._unset]
             samples, error = self._attempt(piece)
-            used = [one for one, was in zip(unset, before, strict=True) if one.snapshot() != was]
-            sufficed = [stream.sufficed() for stream in self._streams.values()]
+            used = [one for one, was in zip(self._unset, before, strict=True) if one.snapshot() != was]
+            sufficed = [stream.sufficed() for stream in self._streams]
             if not used and all(sufficed):
                 if error is not None:
                     raise error
                 return samples
-            self._streams |= {generator: generator.stream() for generator in used}
+            self._streams += [generator.stream() for generator in used]
+            self._unset = [generator for generator in self._unset if generator not in used]
 
     def _attempt(self, piece: Piece) -> tuple[Any, Exception | None]:
         """The samples, or the error, which may be due to wrong random numbers."""
         try:
-            return (self._one_by_one(piece) if self._streams else self._read(piece.indices)), None
+            return (self._one_by_one(piece) if self._streams else self._read(piece.indices.tolist())), None
         except Exception as error:
             return None, error
 
     def _one_by_one(self, piece: Piece) -> list[Any]:
         load = self._load_one if self._at_once is not None else self.dataset.__getitem__
-        samples, seed = np.array(piece.numbers, np.int64).astype(np.uint64), mix(piece.seed, piece.epoch)
-        indices: Iterable[int] = piece.indices
-        for stream in self._streams.values():
+        samples, seed = piece.numbers.astype(np.uint64), mix(piece.seed, piece.epoch)
+        indices: Iterable[int] = piece.indices.tolist()
+        for stream in self._streams:
             indices = stream.each(seed, samples, indices)
         return [load(index) for index in indices]
 

@@ -175,7 +175,7 @@ def order_of(loop: Loop, epoch: int) -> list[int]:
         return list(range(SAMPLES))
     if loop.options.get("replacement"):
         draws = loop.options.get("num_samples", STEPS * 100)
-        return Drawn(SEED, SAMPLES, draws).indices(epoch, 0, draws)
+        return Drawn(SEED, SAMPLES, draws).indices(epoch, 0, draws).tolist()
     return permutation(SEED, epoch, SAMPLES).tolist()
 
 

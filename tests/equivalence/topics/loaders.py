@@ -123,7 +123,7 @@ def stream(session: Any, dataset: Any, **options: Any) -> Any:
 
 
 def drawn(epoch: int) -> list[int]:
-    return Drawn(SEED, SAMPLES, 30).indices(epoch, 0, 30)
+    return Drawn(SEED, SAMPLES, 30).indices(epoch, 0, 30).tolist()
 
 
 def in_order(_epoch: int) -> range:

@@ -63,7 +63,7 @@ TENSORS = TensorDataset(torch.randn(9, 2, 3), torch.arange(9), torch.rand(9, req
 def test_rows_of_tensors_are_read_at_once(dataset: Dataset[Any]) -> None:
     read = reader(dataset)
     assert read is not None
-    batch = read([1, 0])
+    batch = read(np.array([1, 0]))
     assert isinstance(batch, Batch)
     assert described(collate(batch)) == described(default_collate([dataset[1], dataset[0]]))
 
@@ -77,4 +77,4 @@ def test_a_dataset_of_the_script_s_own_is_asked_for_its_samples() -> None:
     assert reader(Subset(Scaled(ROW), [0])) is None
     sparse = reader(TensorDataset(torch.eye(3).to_sparse()))
     assert sparse is not None
-    assert sparse([0, 1]) is None
+    assert sparse(np.array([0, 1])) is None

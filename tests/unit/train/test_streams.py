@@ -67,19 +67,17 @@ def test_words_are_those_of_splitmix64_and_no_two_samples_have_one_in_common() -
     assert len({number for row in pairs for number in row}) == 4 * 312
 
 
-def test_without_a_look_into_the_generators_memory_the_numbers_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_look_into_the_generators_memory_the_numbers_are_the_same() -> None:
     """As with a torch or numpy that keeps its state elsewhere."""
 
-    def drawn() -> list[list[float]]:
+    def drawn(of_torch: streams.Stream, of_numpy: streams.Stream) -> list[list[float]]:
         samples = np.arange(20, dtype=np.uint64)
-        made = [generator.stream() for generator in rng.GENERATORS[:2]]
-        made[1].made = 64
-        of_torch = [[torch.rand(()).item(), torch.randn(()).item()] for _ in made[0].each(9, samples, range(20))]
-        of_numpy = [[np.random.rand(), np.random.randn()] for _ in made[1].each(9, samples, range(20))]
-        assert made[0].sufficed()
-        assert made[1].sufficed()
-        return of_torch + of_numpy
+        values = [[torch.rand(()).item(), torch.randn(()).item()] for _ in of_torch.each(9, samples, range(20))]
+        values += [[np.random.rand(), np.random.randn()] for _ in of_numpy.each(9, samples, range(20))]
+        assert of_torch.sufficed()
+        assert of_numpy.sufficed()
+        return values
 
-    before = drawn()
-    monkeypatch.setattr(streams, "_find", lambda *_: None)
-    assert drawn() == before
+    kept = streams.of_torch(), streams.of_numpy()
+    kept[1].made = 64
+    assert drawn(streams.of_torch(None), streams.of_numpy(None)) == drawn(*kept)
