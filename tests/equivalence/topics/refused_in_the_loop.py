@@ -55,6 +55,30 @@ def clips_itself(made: Made) -> None:
         made.session.step()
 
 
+@_refused(
+    "torch.nn.utils.clip_grad_norm_ before session.step, and an unused layer",
+    "clip with session.clip_grad_norm",
+    "`session.clip_grad_norm`, or `session.sum` before",
+)
+def clips_what_there_is(made: Made) -> None:
+    for x in made.batches():
+        made.model[2](x).square().mean().backward()
+        nn.utils.clip_grad_norm_(made.model.parameters(), 1.0)
+        made.session.step()
+
+
+@_refused(
+    "p.grad replaced before session.step, and an unused layer",
+    "session.sum",
+    "`session.sum` before",
+)
+def replaces_what_there_is(made: Made) -> None:
+    for x in made.batches():
+        made.model[2](x).square().mean().backward()
+        made.model[2].weight.grad = torch.zeros_like(made.model[2].weight)
+        made.session.step()
+
+
 @_refused("p.grad changed in place before session.step", "session.sum", "`session.sum` before")
 def edits_a_gradient(made: Made) -> None:
     for x in made.batches():
