@@ -119,7 +119,7 @@ class Exchange:
         self._ring: Callable[[], None] = _nobody
         self._staging.forget()
         for bucket in self._buckets:
-            bucket.kept = []
+            bucket.kept = bucket.early = []
 
     def begin(self, ring: Callable[[], None], *, alone: bool = False, held: bool = False) -> None:
         """A step begins. ``ring`` is called for each full bucket, in order; for the last one once the control vector is
@@ -146,6 +146,14 @@ class Exchange:
                 parameter.grad = stale if first else None
         if first and not self._alone:
             self._staging.begin()
+
+    def backward_ended(self) -> None:
+        """The script's ``backward`` has returned: guard the gradients of buckets that it did not fill, too."""
+        if not self.open:
+            return
+        for bucket, collected in zip(self._buckets, self._collected, strict=True):
+            if not collected:
+                bucket.take_early()
 
     def _look(self, number: int) -> Callable[[torch.Tensor], None]:
         """The hook of a parameter. It does not own this exchange: Python cannot see what a tensor's hooks refer to, and
@@ -183,6 +191,7 @@ class Exchange:
             bucket.kept = gradients if self._held or self._weight else []
         elif self._weight:
             self._add(number, gradients)
+        bucket.early = []
         for parameter, taken in zip(bucket.parameters, bucket.taken, strict=True):
             parameter.grad = taken
         if self._last and not self._held:
@@ -293,8 +302,8 @@ class Exchange:
 class _Bucket:
     """The parameters of a bucket, with their numbers in the exchange, and their placeholders.
 
-    ``kept``: the gradients themselves, if there is nothing to add up. The hook is on the parameter whose gradient was
-    the last.
+    ``kept``: the gradients themselves, if there is nothing to add up. ``early``: those that were taken when a backward
+    ended that had not reached all parameters. The hook is on the parameter whose gradient was the last.
     """
 
     def __init__(self) -> None:
@@ -302,6 +311,7 @@ class _Bucket:
         self.parameters: list[nn.Parameter] = []
         self.taken: list[Taken] = []
         self.kept: Sequence[torch.Tensor | None] = []
+        self.early: Sequence[torch.Tensor | None] = []
         self._hook: Any = None
 
     def append(self, index: int, parameter: nn.Parameter) -> None:
@@ -317,7 +327,15 @@ class _Bucket:
 
     def gradients(self) -> list[torch.Tensor | None]:
         """The parameters' current gradients."""
-        return list(map(_grad_of, self.parameters))
+        gradients = list(map(_grad_of, self.parameters))
+        return list(map(_taken_early, gradients, self.early, self.taken)) if self.early else gradients
+
+    def take_early(self) -> None:
+        """Take the gradients that there are; a later backward may compute the others."""
+        self.early = self.gradients()
+        for parameter, gradient, taken in zip(self.parameters, self.early, self.taken, strict=True):
+            if gradient is not None and not isinstance(gradient, Placeholder):
+                parameter.grad = taken
 
     def give_back(self) -> None:
         """Give back the kept gradients."""
@@ -338,6 +356,14 @@ class _Bucket:
         if self._hook is not None:
             self._hook.remove()
             self._hook = None
+
+
+def _taken_early(gradient: torch.Tensor | None, early: torch.Tensor | None, taken: Taken) -> torch.Tensor | None:
+    if early is None or isinstance(early, Placeholder):
+        return gradient
+    if gradient is not taken:
+        taken.refuse()  # the script zeroed it or set another one
+    return early
 
 
 _grad_of, _layout_of, _requires_grad = attrgetter("grad"), attrgetter("layout"), attrgetter("requires_grad")

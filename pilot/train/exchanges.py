@@ -68,6 +68,11 @@ class Exchanges:
         for exchange in self.each:
             exchange.begin_batch(weight, last=last)
 
+    def backward_ended(self) -> None:
+        """See :class:`~pilot.train.exchange.Exchange`."""
+        for exchange in self.each:
+            exchange.backward_ended()
+
     def drop(self) -> None:
         """The step is void."""
         for exchange in self.each:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, wraps
 from typing import Any
@@ -22,8 +22,9 @@ class StepGuard:
     """Ensures that only the session steps its optimizers, and that no other optimizer steps parameters beside them or
     replaces them.
 
-    ``looping``: the script is in the body of ``session.epochs``; ``passing``: it is there in its pass over the loader.
-    (It may train something of its own between two passes, such as a probe.)
+    ``backward_ended``: called when a ``backward`` of the script returns. ``looping``: the script is in the body of
+    ``session.epochs``; ``passing``: it is there in its pass over the loader. (It may train something of its own between
+    two passes, such as a probe.)
     """
 
     def __init__(self, steppers: Steppers) -> None:
@@ -31,6 +32,7 @@ class StepGuard:
         self._optimizers = list(steppers.optimizers.values())
         self._scalers = list(steppers.scalers.values())
         self._ours = False
+        self.backward_ended: Callable[[], None] = _nobody
         self.looping = False
         self.passing = False
 
@@ -131,6 +133,7 @@ def _watch() -> None:
     _tell(torch.optim.Optimizer, "zero_grad", StepGuard.zeroed)
     _tell(LRScheduler, "__init__", StepGuard.scheduled)
     _tell(torch.amp.GradScaler, "scale", StepGuard.scaled)
+    _tell_of_backward()
 
 
 def _tell(kind: type, method: str, said: Any) -> None:
@@ -147,6 +150,24 @@ def _tell(kind: type, method: str, said: Any) -> None:
     setattr(kind, method, told)
 
 
+def _tell_of_backward() -> None:
+    """Watch ``backward``, apart from those within another one (of checkpoints)."""
+    original = torch.autograd.backward
+    within = threading.local()
+
+    @wraps(original)
+    def told(*arguments: Any, **keywords: Any) -> None:
+        outer, within.any = getattr(within, "any", False), True
+        try:
+            original(*arguments, **keywords)
+        finally:
+            within.any = outer
+        if not outer and (guard := _in_loops.get(threading.get_ident())) is not None:
+            guard.backward_ended()
+
+    torch.autograd.backward = told
+
+
 def _before_step(optimizer: torch.optim.Optimizer, _arguments: Any, _keywords: Any) -> None:
     if (guard := _in_loops.get(threading.get_ident())) is not None:
         guard.before_step(optimizer)
@@ -155,3 +176,7 @@ def _before_step(optimizer: torch.optim.Optimizer, _arguments: Any, _keywords: A
 def _steps_parameters(optimizer: torch.optim.Optimizer) -> bool:
     """Whether it steps parameters, and not temporary tensors, as in an attack on the inputs."""
     return any(isinstance(parameter, nn.Parameter) for parameter in parameters_of(optimizer))
+
+
+def _nobody() -> None:
+    return None

@@ -55,6 +55,17 @@ class LateExchange(Exchange):
             if parameter.grad is not None and parameter.grad is not given:
                 parameter.grad = self._unwanted[index]
 
+    def backward_ended(self) -> None:
+        """See :class:`~pilot.train.exchange.Exchange`."""
+        if not self.open:
+            return
+        for number, bucket in enumerate(self._buckets):
+            gradients = map(self._unless_given, bucket.indices, bucket.gradients())
+            self._collect(number, list(gradients))
+
+    def _unless_given(self, index: int, gradient: torch.Tensor | None) -> torch.Tensor | None:
+        return None if gradient is self._given[index] else gradient
+
     def _finished(self, number: int) -> None:
         if not self.open:
             return

@@ -2,8 +2,8 @@
 after a void step its batch runs again as if for the first time.
 
 This includes the models' buffers and extra states, parameters that no optimizer trains (a momentum encoder's), tracked
-objects, and, if optimizers are stepped separately, ``session.state``. Of trained parameters and the optimizers'
-options, it includes what the script does to them after a void step. A successful step must cost almost nothing, so:
+objects, the optimizers' options, and, if optimizers are stepped separately, ``session.state``. Of trained parameters it
+includes what the script does to them after a void step. A successful step must cost almost nothing, so:
 
 * Small values are copied when a step begins. Version counters would not suffice: batch norm's statistics and writes
 through ``.data`` do not change them. * Large values are copied only if they were seen to change between a step's
@@ -29,6 +29,8 @@ from pilot.train.training import Stateful, Training
 
 SMALL_BYTES = 1 << 20
 """Size of one tensor, or of all of a tracked object, below which copying is cheaper than checking."""
+FEW_GROUPS = 16
+"""So many groups of options cost less to copy than to think about."""
 
 
 class Rollback:
@@ -237,9 +239,9 @@ class _Trained:
 
 
 class _Options:
-    """The options of all parameter groups, handled like :class:`_Trained`."""
-
-    small = False
+    """The options of all parameter groups: a script may set a rate for one step. Many groups are handled like large
+    values.
+    """
 
     def __init__(self, name: str, steppers: Steppers) -> None:
         self.name = name
@@ -248,8 +250,12 @@ class _Options:
         self._steppers = steppers
         self._options: list[dict[str, Any]] | None = None
 
+    @property
+    def small(self) -> bool:
+        return sum(len(one.param_groups) for one in self._steppers.optimizers.values()) <= FEW_GROUPS
+
     def bits(self) -> Any:
-        return None
+        return str(options_of(self._steppers))
 
     def mark(self) -> None:
         self._options = options_of(self._steppers)

@@ -33,6 +33,7 @@ from pilot.train.step import Number, Step
 from pilot.train.stream import Stream
 from pilot.train.training import Stateful, Training
 from pilot.train.training_loader import TrainingLoader
+from pilot.train.untracked import Untracked
 
 
 class Session:
@@ -53,6 +54,7 @@ class Session:
         self._metrics: dict[str, float] = {}
         self._check = StateCheck(training)
         self._guard = StepGuard(training.steppers)
+        self._untracked = Untracked(training)
         self._rollback = Rollback(training, with_user=training.steppers.apart)
         fabric = NodeFabric.of(os.environ, self._seat, training)
         exchanges = Exchanges(training, wire_dtype, fabric.group)
@@ -284,6 +286,7 @@ class Session:
         weight : weight of the batch's gradient (and loss) in the mean over the step, instead of its number of samples;
             for example its number of tokens, if the loss is a mean over tokens. Give it in every step or in none
         """
+        self._untracked.look()
         stepped = self._step.step(loss, name, weight)
         self._course.stepped()
         return stepped

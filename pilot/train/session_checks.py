@@ -46,7 +46,8 @@ def check_scheduled(steppers: Steppers, tracked: Iterable[object]) -> None:
         raise UserError(
             "a learning-rate scheduler was created for the optimizer, but nodes that join would not have its state:"
             " pass it to pilot.train.session with schedule=, or step it yourself and call"
-            " session.track('scheduler', it)"
+            " session.track('scheduler', it); if it is no longer used (a learning-rate finder's), create the optimizer"
+            " anew"
         )
 
 

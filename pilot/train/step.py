@@ -67,6 +67,7 @@ class Step:
         self._group = group
         self._exchanges = exchanges
         self._guard = guard
+        guard.backward_ended = exchanges.backward_ended
         self._rollback = rollback
         self._seed = seed
         self._metrics = metrics

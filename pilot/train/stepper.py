@@ -112,9 +112,11 @@ class Steppers:
         self, optimizers: Optimizers, schedulers: Schedulers | None = None, scalers: Scalers | None = None
     ) -> None:
         named = _named(optimizers)
-        if not named or not all(isinstance(one, torch.optim.Optimizer) for one in named.values()):
+        others = [type(one).__name__ for one in named.values() if not isinstance(one, torch.optim.Optimizer)]
+        if not named or others:
             raise UserError(
                 "pilot.train.session needs an optimizer: one, a list (stepped together), or a dict (stepped by name)"
+                + "".join(f"; a {kind} is none: if it wraps one, pass that one" for kind in others[:1])
             )
         self.apart = isinstance(optimizers, dict)
         self.optimizers: dict[str, torch.optim.Optimizer] = named

@@ -347,7 +347,10 @@ def _as_one(model: Models) -> nn.Module:
             return nn.ModuleDict({name: getattr(one, "_orig_mod", one) for name, one in model.items()})
         except (KeyError, TypeError) as error:
             raise UserError(f"pilot.train.session: a model cannot have this name: {error}") from None
-    raise UserError("pilot.train.session takes a model, or a dict of several by name")
+    raise UserError(
+        f"pilot.train.session takes a model, or a dict of several by name, and got a {type(model).__name__}: tensors"
+        " that are in no model belong into one (torch.nn.Module, or ParameterList and ParameterDict)"
+    )
 
 
 def _labelled(what: str, name: str) -> str:

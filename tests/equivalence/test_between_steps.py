@@ -95,6 +95,25 @@ def rate_lowered_after_each_step(made: Callable[..., Any]) -> Result:
     return trained(made, after_step=lowers_the_rate)
 
 
+def rate_of_one_step(made: Callable[..., Any]) -> Result:
+    """As for sequences of varying length: each batch has its own rate, and the old one is restored."""
+    net = fresh(mlp)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
+    session = made(net, optimizer)
+    loader = session.loader(DATA, global_batch_size=BATCH)
+    for _ in session.epochs(EPOCHS):
+        for x, y in loader:
+            (group,) = optimizer.param_groups
+            rate = group["lr"]
+            group["lr"] = rate * (0.5 + session.steps % 3)
+            optimizer.zero_grad()
+            loss = mse_loss(net(x), y)
+            loss.backward()
+            session.step(loss)
+            group["lr"] = rate
+    return tensors(model=net, optimizer=optimizer)
+
+
 def momenta_forgotten(made: Callable[..., Any]) -> Result:
     return trained(made, at_first=forgets_momenta)
 
@@ -130,6 +149,7 @@ EQUAL = [
     rate_lowered_at_first,
     rate_lowered_at_last,
     rate_lowered_after_each_step,
+    rate_of_one_step,
     momenta_forgotten,
     weights_decayed_after_each_step,
     weights_loaded_at_last,

@@ -304,6 +304,14 @@ def clips_itself(two: Two) -> None:
         two.session.step(name="one")
 
 
+def clips_what_there_is(two: Two) -> None:
+    for x, _ in two.batches():
+        two.zero_grad()
+        (x @ two.one.weight.T).sum().backward()  # the bias is not used
+        nn.utils.clip_grad_norm_(two.one.parameters(), 1.0)
+        two.session.step(name="one")
+
+
 def steps_one_itself(two: Two) -> None:
     for x, _ in two.batches():
         two.zero_grad()
@@ -331,6 +339,7 @@ REFUSED_IN_THE_LOOP = [
     (uses_the_others_gradients, "zero_grad"),
     (never_zeroes_one, "zero_grad"),
     (clips_itself, "session.clip_grad_norm"),
+    (clips_what_there_is, "session.clip_grad_norm"),
     (steps_one_itself, r"optimizer.step\(\)"),
     (unknown_name, "the names are 'one', 'other'"),
     (in_micro_batches, "micro_batch_size and accumulate need"),

@@ -11,6 +11,7 @@ ROWS = elsewhere(
         "rate_lowered_at_first": "group['lr'] *= 0.5 at an epoch's beginning",
         "rate_lowered_at_last": "group['lr'] *= 0.5 at an epoch's end",
         "rate_lowered_after_each_step": "group['lr'] *= 0.5 after session.step",
+        "rate_of_one_step": "group['lr'] set for one batch, and restored after session.step",
         "rate_lowered_in_each_iteration": "group['lr'] *= 0.5 in session.iterations",
         "momenta_forgotten": "optimizer.state.clear() at an epoch's beginning",
         "weights_decayed_after_each_step": "weights changed after session.step",

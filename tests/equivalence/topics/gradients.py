@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
@@ -51,6 +53,26 @@ def steps_a_perturbation(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
     (shift.grad,) = torch.autograd.grad(-model(x + shift).square().mean() * len(x), shift)
     attack.step()
     return (model(x + shift.detach()) - 0.5).square().mean()
+
+
+class TwoParts(nn.Module):
+    """With nothing in common but the input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = nn.Linear(3, 2), nn.Linear(3, 1)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.one(x), self.other(x)
+
+
+def loss_of_each(model: nn.Module, x: torch.Tensor) -> Any:
+    return [output.square().mean() for output in model(x)]
+
+
+def one_after_the_other(losses: Any, _model: nn.Module) -> None:
+    for loss in losses:
+        loss.backward()
 
 
 def set_by_hand(loss: torch.Tensor, model: nn.Module) -> None:
@@ -126,6 +148,12 @@ def drop_one(model: nn.Module) -> None:
 ROWS: list[Row] = [
     Recipe(name="gradients by torch.autograd.grad, set by hand", backward=set_by_hand),
     Recipe(name="torch.autograd.backward of two losses", backward=two_roots),
+    Recipe(
+        name="a backward for each of two parts of the model",
+        model=TwoParts,
+        loss=loss_of_each,
+        backward=one_after_the_other,
+    ),
     Recipe(name="backward(retain_graph=True)", backward=keeps_the_graph),
     Recipe(name="backward(inputs=...) of some parameters", backward=some_inputs),
     Recipe(name="detect_anomaly", backward=backward_by_anomaly),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 
 import torch
 from torch import nn
@@ -52,6 +54,30 @@ def clips_itself(made: Made) -> None:
     for x in made.batches():
         made.loss(x).backward()
         nn.utils.clip_grad_norm_(made.model.parameters(), 1.0)
+        made.session.step()
+
+
+@_refused(
+    "torch.nn.utils.clip_grad_norm_ before session.step, and an unused layer",
+    "clip with session.clip_grad_norm",
+    "`session.clip_grad_norm`, or `session.sum` before",
+)
+def clips_what_there_is(made: Made) -> None:
+    for x in made.batches():
+        made.model[2](x).square().mean().backward()
+        nn.utils.clip_grad_norm_(made.model.parameters(), 1.0)
+        made.session.step()
+
+
+@_refused(
+    "p.grad replaced before session.step, and an unused layer",
+    "session.sum",
+    "`session.sum` before",
+)
+def replaces_what_there_is(made: Made) -> None:
+    for x in made.batches():
+        made.model[2](x).square().mean().backward()
+        made.model[2].weight.grad = torch.zeros_like(made.model[2].weight)
         made.session.step()
 
 
@@ -162,6 +188,54 @@ def changes_to_another_optimizer(made: Made) -> None:
 def makes_a_new_scheduler(made: Made) -> None:
     for _ in made.batches():
         torch.optim.lr_scheduler.StepLR(made.optimizer, 2)
+
+
+@_refused(
+    "an average of weights that the script updates, not tracked",
+    r"session.track\('average', average\)",
+    "session.track",
+)
+def averages_untracked(made: Made) -> None:
+    average = copy.deepcopy(made.model)
+    for x in made.batches():
+        made.loss(x).backward()
+        made.session.step()
+        for mean, p in zip(average.parameters(), made.model.parameters(), strict=True):
+            mean.data.mul_(0.9).add_(p.data, alpha=0.1)
+
+
+@_refused(
+    "a teacher in an object of the script, not tracked", r"session.track\('teacher', method.teacher\)", "session.track"
+)
+def teaches_untracked(made: Made) -> None:
+    method = SimpleNamespace(teacher=copy.deepcopy(made.model))
+    for x in made.batches(2):
+        with torch.no_grad():
+            goal = method.teacher(x)
+        (made.model(x) - goal - 1).square().mean().backward()
+        made.session.step()
+        method.teacher.load_state_dict(made.model.state_dict())
+
+
+@_refused("a loss with its own buffer, not tracked", r"session.track\('loss', loss\)", "session.track")
+def loses_untracked(made: Made) -> None:
+    loss = Centered()
+    for x in made.batches():
+        loss(made.model(x)).backward()
+        made.session.step()
+
+
+class Centered(nn.Module):
+    """Around a moving average."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("center", torch.zeros(1))
+
+    def forward(self, outputs: torch.Tensor) -> torch.Tensor:
+        loss = (outputs - self.center).square().mean()
+        self.center = 0.9 * self.center + 0.1 * outputs.detach().mean(0)
+        return loss
 
 
 @_refused("a GradScaler that the session has not", "scaler=", "scaler=")

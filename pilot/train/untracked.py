@@ -1,0 +1,117 @@
+"""Finds modules that a script changes from step to step and that the session does not know: a teacher or an average of
+weights that is not tracked. A node that joins would begin with its own.
+
+The session looks at what the script can see while it calls ``session.step``: modules in the variables of its running
+functions, and in the objects, lists and dicts there.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from types import FrameType, ModuleType
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
+
+from pilot.core.errors import UserError
+from pilot.train import checksums
+from pilot.train.training import Training
+
+_LOOKS = {10**power for power in range(12)}
+"""The process's steps in which it looks; it compares in the next one."""
+_DEPTH = 3
+_MOST = 100
+"""How deep and how far it looks into objects, lists and dicts."""
+_NOT_THE_SCRIPTS = {"pilot", "torch", "runpy", "threading"}
+
+
+class Untracked:
+    """Looks for one session. ``training``: what it knows."""
+
+    def __init__(self, training: Training) -> None:
+        self._training = training
+        self._at: tuple[int, int] | None = None
+        self._steps = 0
+        self._seen: dict[str, tuple[nn.Module, list[int]]] = {}
+
+    def look(self) -> None:
+        """Call it when the script steps. :class:`UserError` if a module has changed since the step before. (Not if that
+        was in another epoch: a script may train something of its own between them.)
+        """
+        position, before = self._training.position, self._at
+        at = (position.epoch, position.step)
+        if at == before:
+            return
+        self._at, self._steps = at, self._steps + 1
+        if self._seen and before is not None and before[0] == at[0]:
+            self._compare()
+        self._seen = self._sums() if self._steps in _LOOKS else {}
+
+    def _compare(self) -> None:
+        for name, (module, before) in self._seen.items():
+            if _sums_of(self._unknown(module)) != before:
+                raise UserError(
+                    f"the script changes a module that the session does not have from step to step ({name}, a"
+                    f" {type(module).__name__}), so that nodes which join would have another one: call"
+                    f" session.track({name.rpartition('.')[2]!r}, {name}) before the loop"
+                )
+
+    def _sums(self) -> dict[str, tuple[nn.Module, list[int]]]:
+        found = {name: (module, self._unknown(module)) for name, module in _modules(_what_the_script_sees())}
+        return {name: (module, _sums_of(values)) for name, (module, values) in found.items() if values}
+
+    def _unknown(self, module: nn.Module) -> list[torch.Tensor]:
+        ours = [self._training.model, *(one for _, one in _modules(self._training.tracked))]
+        known = {id(value) for one in ours for value in _values(one)}
+        known |= {id(value) for value in self._training.trained.named.values()}
+        return [value for value in _values(module) if id(value) not in known]
+
+
+def _values(module: nn.Module) -> Iterator[torch.Tensor]:
+    """Its parameters and buffers, apart from batch statistics, which belong to each rank."""
+    for one in module.modules():
+        buffers: Iterable[torch.Tensor | None] = () if isinstance(one, _NormBase) else one._buffers.values()
+        yield from (value for value in (*one._parameters.values(), *buffers) if value is not None)
+
+
+def _sums_of(values: Iterable[torch.Tensor]) -> list[int]:
+    return checksums.of_tensors([one for one in values if one.layout is torch.strided and not one.is_meta])
+
+
+def _what_the_script_sees() -> dict[str, Any]:
+    """By name; a function's variables hide those of its callers."""
+    found: dict[str, Any] = {}
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        if _package(frame.f_globals.get("__name__")) not in _NOT_THE_SCRIPTS:
+            found = frame.f_globals | frame.f_locals | found
+        frame = frame.f_back
+    return found
+
+
+def _modules(values: Mapping[str, Any], depth: int = _DEPTH) -> Iterator[tuple[str, nn.Module]]:
+    for name, value in values.items():
+        if isinstance(value, nn.Module):
+            yield name, value
+        elif depth > 1:
+            yield from _modules({f"{name}.{key}": inner for key, inner in _inner(value)[:_MOST]}, depth - 1)
+
+
+def _inner(value: Any) -> list[tuple[Any, Any]]:
+    """What an object, list or dict holds, without computing anything."""
+    kind = type(value)
+    if kind in (list, tuple):
+        return list(enumerate(value[:_MOST]))
+    if kind is dict:
+        return list(value.items())
+    if issubclass(kind, type | ModuleType) or _package(kind.__module__) in _NOT_THE_SCRIPTS:
+        return []
+    held = getattr(value, "__dict__", None)
+    return list(held.items()) if type(held) is dict else []
+
+
+def _package(name: Any) -> str:
+    return str(name).partition(".")[0]
