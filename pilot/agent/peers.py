@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from pilot.agent.vocabulary import PeersUnreached
+from pilot.core.errors import PilotError
 from pilot.io.wire import GroupAddresses
 
 AFTER_S = 10.0
@@ -45,8 +46,11 @@ class Peers:
         return f"{self._address}:{self._server.sockets[0].getsockname()[1]}"
 
     async def listen(self) -> None:
-        """Answer the others from now on."""
-        self._server = await asyncio.start_server(_answer, self._address, 0)
+        """Answer the others from now on; :class:`PilotError` if that is not possible here."""
+        try:
+            self._server = await asyncio.start_server(_answer, self._address, 0)
+        except OSError as error:
+            raise PilotError(f"cannot listen on {self._address}, the ranks' interface: {error.strerror}") from None
 
     def introduced(self, group: GroupAddresses) -> None:
         """Try to reach the members of ``group``, unless it has been introduced before."""
@@ -86,7 +90,7 @@ async def _unreached(endpoints: Sequence[str]) -> list[int]:
             try:
                 async with asyncio.timeout(LIMIT_S):
                     return await _asked(endpoint)
-            except OSError:  # TimeoutError is one
+            except (OSError, OverflowError):  # no answer in time is one, too; no such port exists
                 return False
 
     answered = await asyncio.gather(*map(answers, endpoints))

@@ -11,6 +11,7 @@ import pytest
 from pilot.agent import peers
 from pilot.agent.peers import Peers
 from pilot.agent.vocabulary import PeersUnreached
+from pilot.core.errors import PilotError
 from pilot.io.wire import GroupAddresses
 
 LOCAL = "127.0.0.1"
@@ -61,11 +62,17 @@ def test_who_refuses_and_who_never_answers_is_not_reached_and_who_answers_is() -
         silent = await asyncio.start_server(_swallows, LOCAL, 0)
         async with agents(2) as (one, other):
             refusing, mute = f"{LOCAL}:1", f"{LOCAL}:{silent.sockets[0].getsockname()[1]}"
-            one.peers.introduced(group(one.peers.endpoint, refusing, other.peers.endpoint, mute))
-            assert await one.hears() == PeersUnreached("t", 1, [1, 3])
+            nowhere = f"{LOCAL}:99999"
+            one.peers.introduced(group(one.peers.endpoint, refusing, other.peers.endpoint, mute, nowhere))
+            assert await one.hears() == PeersUnreached("t", 1, [1, 3, 4])
         silent.close()
 
     asyncio.run(scene())
+
+
+def test_an_agent_that_cannot_listen_says_so_in_one_line() -> None:
+    with pytest.raises(PilotError, match=r"cannot listen on 203\.0\.113\.7, the ranks' interface: "):
+        asyncio.run(Peers("203.0.113.7", print).listen())
 
 
 def test_who_is_reached_again_is_told() -> None:
