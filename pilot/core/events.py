@@ -223,11 +223,12 @@ class Seen(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class GroupLookedAt:
-    """Completes ``LookAtGroup``: what was seen on each member's node."""
+    """Completes ``LookAtGroup``: what was seen on each member's node. ``unreached``: see ``GroupBroken``."""
 
     trainer: TrainerId
     generation: Generation
     seen: tuple[tuple[NodeId, Seen], ...]
+    unreached: tuple[tuple[NodeId, NodeId], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

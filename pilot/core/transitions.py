@@ -6,6 +6,7 @@ Anything stale (about a generation or a worker that no longer exists) gives None
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import assert_never
 
@@ -198,7 +199,7 @@ def _who_kept_it(trainer: Trainer, forming: Group, event: GroupBroken) -> tuple[
     before; of these, the one that noticed first.
     """
     if event.unreached:
-        return _cut_off(trainer, forming, event)
+        return _cut_off(trainer, forming, event.unreached)
     newcomers = tuple(n for n in forming.members if not trainer.holds_state(n))
     suspects = newcomers if len(newcomers) < len(forming.members) else forming.members
     if len(suspects) > 1 and event.node is not None:
@@ -207,13 +208,13 @@ def _who_kept_it(trainer: Trainer, forming: Group, event: GroupBroken) -> tuple[
     return (Accusation(suspects[0], Stage.RUN, reason, 1),) if len(suspects) == 1 else ()
 
 
-def _cut_off(trainer: Trainer, forming: Group, event: GroupBroken) -> tuple[Accusation, ...]:
+def _cut_off(trainer: Trainer, group: Group, unreached: Sequence[tuple[NodeId, NodeId]]) -> tuple[Accusation, ...]:
     """The fewest nodes, roughly, without which all others reach each other; never all that hold the state. If these are
     more than half of them, it may be the network and pass, so they are accused late.
     """
-    members = forming.members
+    members = group.members
     held = {node for node in members if trainer.holds_state(node)}
-    cut, pairs = set[NodeId](), {frozenset(pair) for pair in event.unreached if set(pair) <= set(members)}
+    cut, pairs = set[NodeId](), {frozenset(pair) for pair in unreached if set(pair) <= set(members)}
     while pairs:
         times = Counter(node for pair in pairs for node in pair)
         worst = max(reversed(members), key=lambda node: (times[node], node not in held))
@@ -223,8 +224,13 @@ def _cut_off(trainer: Trainer, forming: Group, event: GroupBroken) -> tuple[Accu
         cut = set(members) - held
     if 2 * len(cut) > len(members) and trainer.broken_in_a_row < PASSING_BREAKS:
         return ()
-    reason = f"a group with it could not form: {event.reason}"
-    return tuple(Accusation(node, Stage.RUN, reason, sure=True) for node in members if node in cut)
+    return tuple(Accusation(node, Stage.RUN, _who(node, unreached), sure=True) for node in members if node in cut)
+
+
+def _who(node: NodeId, unreached: Sequence[tuple[NodeId, NodeId]]) -> str:
+    others = list(dict.fromkeys(one for pair in unreached if node in pair for one in pair if one != node))
+    more = f" and {len(others) - 3} more" if len(others) > 3 else ""
+    return f"through the network it and {', '.join(others[:3])}{more} cannot reach each other"
 
 
 def _broke(trainer: Trainer, reason: str, accusations: tuple[Accusation, ...] = ()) -> Noted:
@@ -259,8 +265,9 @@ def _group_looked_at(trainer: Trainer, event: GroupLookedAt) -> Noted | None:
         return None
     trainer.looking = NO_GENERATION
     trains = trainer.group is not None and trainer.group.generation == event.generation
-    if trains and event.seen and all(seen is Seen.WAITS for _, seen in event.seen):
-        return _broke(trainer, "its ranks all waited for one another")
+    if trainer.group is not None and trains and event.seen and all(seen is Seen.WAITS for _, seen in event.seen):
+        accusations = _cut_off(trainer, trainer.group, event.unreached)
+        return _broke(trainer, "its ranks all waited for one another", accusations)
     return Noted()
 
 

@@ -1,20 +1,19 @@
 """How the ranks of a forming group find each other: each rank's addresses are collected, then sent to all.
 
-A pilot may speak only for its own rank: what it sends is filed under its node, and another rank's key is refused. If
-a group does not form in time, the core is told which members cannot reach each other (:mod:`pilot.agent.peers`).
+A pilot may speak only for its own rank: what it sends is filed under its node, and another rank's key is refused.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from pilot.comm.pmi import PUTS_MAX, check_put
 from pilot.core.commands import FormGroup
 from pilot.core.errors import ProtocolError
-from pilot.core.events import Event, GroupBroken
+from pilot.core.events import GroupBroken
 from pilot.core.ids import Generation, NodeId, TrainerId
-from pilot.io.wire import GroupAddresses, Message, PeersUnreached, RankAddress
+from pilot.io.wire import GroupAddresses, Message, RankAddress
 from pilot.service.pending import Of, PendingCommands
 
 Puts = dict[str, str]
@@ -41,44 +40,19 @@ class Rendezvous:
         self._send = send
         self._broken = broken
         self._filed: dict[Of, _Filed] = {}
-        self._unreached: dict[Of, dict[NodeId, list[NodeId]]] = {}
 
     def arrived(self, node: NodeId, message: RankAddress) -> None:
         """A rank of a forming group is waiting for the others; ignored if no such group is forming with this node."""
-        group = self._forming(node, message)
-        if group is None:
+        of = (TrainerId(message.trainer), Generation(message.generation))
+        self._filed = {forming: filed for forming, filed in self._filed.items() if forming in self._pending.forming}
+        waiting = self._pending.forming.get(of)
+        if waiting is None or node not in waiting[0].members:
             return
         try:
             _check(message.puts)
-            self._file(group, node, message)
+            self._file(waiting[0], node, message)
         except ProtocolError as error:
-            self._broken(GroupBroken(group.trainer, group.generation, f"{node}: {error}"))
-
-    def unreached(self, node: NodeId, message: PeersUnreached) -> None:
-        """A member cannot reach some others; ignored if no such group is forming with this node."""
-        group = self._forming(node, message)
-        if group is not None:
-            unreached = self._unreached.setdefault((group.trainer, group.generation), {})
-            unreached[node] = [group.members[rank] for rank in message.ranks if rank < len(group.members)]
-
-    def explained(self, event: Event) -> Event:
-        """``event``; if a group has not formed, with the members that cannot reach each other."""
-        if not isinstance(event, GroupBroken) or (of := (event.trainer, event.generation)) not in self._unreached:
-            return event
-        pairs = tuple((node, other) for node, others in self._unreached.pop(of).items() for other in others)
-        if not pairs:
-            return event
-        (node, other), *more = pairs
-        why = f"{event.reason}: {node} cannot reach {other}{f', and {len(more)} more like this' if more else ''}"
-        return replace(event, reason=why, unreached=pairs)
-
-    def _forming(self, node: NodeId, message: RankAddress | PeersUnreached) -> FormGroup | None:
-        """The forming group that ``message`` is about; None if there is none with this node."""
-        forming = self._pending.forming
-        self._filed = {of: filed for of, filed in self._filed.items() if of in forming}
-        self._unreached = {of: unreached for of, unreached in self._unreached.items() if of in forming}
-        group, _ = forming.get((TrainerId(message.trainer), Generation(message.generation)), (None, 0.0))
-        return group if group is not None and node in group.members else None
+            self._broken(GroupBroken(*of, f"{node}: {error}"))
 
     def _file(self, group: FormGroup, node: NodeId, message: RankAddress) -> None:
         of, puts = (group.trainer, group.generation), message.puts

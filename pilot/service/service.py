@@ -30,6 +30,7 @@ from pilot.service.rendezvous import Rendezvous
 from pilot.service.roster import Pilot, Roster
 from pilot.service.server import Peer, Server
 from pilot.service.stall_checks import StallChecks
+from pilot.service.unreached import Unreached
 
 log = logging.getLogger(__name__)
 
@@ -92,6 +93,7 @@ class Service:
         self._inbound = Inbound(driver.core, driver.pending, self._broke)
         self._stall_checks = StallChecks(driver.core, driver.pending)
         self._rendezvous = Rendezvous(driver.pending, self.send, self._broke)
+        self._unreached = Unreached(driver.pending)
         self.effects = Effects(site, driver.pending, launches, solver, sampler, self.send, self)
         self._stir = asyncio.Event()
         self._ticked_s = -TICK_S
@@ -209,8 +211,7 @@ class Service:
             self.effects.perform(stop)
         self._post(
             [
-                *map(self._rendezvous.explained, late.events),
-                *self._stall_checks.overdue(now_s),
+                *map(self._unreached.explained, (*late.events, *self._stall_checks.overdue(now_s))),
                 *self.driver.core.timers.due(now_s),
             ]
         )
@@ -345,7 +346,7 @@ class Service:
             case wire.RankAddress():
                 self._rendezvous.arrived(node, message)
             case wire.PeersUnreached():
-                self._rendezvous.unreached(node, message)
+                self._unreached.told(node, message)
             case wire.GroupFormed():
                 self._post(self._inbound.group_formed(node, message))
             case wire.GroupBroken():
@@ -376,7 +377,7 @@ class Service:
     def _looked(self, node: NodeId, message: wire.RankLookedAt) -> None:
         if verb := {Seen.SLOW.value: "is slow", Seen.LOST.value: "was stuck and was restarted"}.get(message.seen):
             self._remark(message.trainer, f"{node} {verb}, the others wait for it: {message.detail}")
-        self._post(self._stall_checks.rank_looked_at(node, message))
+        self._post(map(self._unreached.explained, self._stall_checks.rank_looked_at(node, message)))
 
     def _checkpoint_done(self, node: NodeId, message: wire.CheckpointWritten) -> None:
         if message.error:

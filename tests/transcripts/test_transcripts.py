@@ -124,8 +124,9 @@ def parse(line: str, core: Coordinator) -> Event:
             reason = " ".join([node, "has", "waited", seconds, *what])
             return GroupStalled(TrainerId(name), Generation(int(generation[1:])), reason, float(seconds))
         case "looked", [name, generation, *found]:
-            seen = tuple((NodeId(n), Seen(s)) for n, s in (f.split("=") for f in found))
-            return GroupLookedAt(TrainerId(name), Generation(int(generation[1:])), seen)
+            seen = tuple((NodeId(n), Seen(s)) for n, s in (f.split("=") for f in found if "=" in f))
+            unreached = tuple((NodeId(a), NodeId(b)) for a, b in (f.split("-") for f in found if "-" in f))
+            return GroupLookedAt(TrainerId(name), Generation(int(generation[1:])), seen, unreached)
         case "saved", [name, node]:
             return CheckpointWritten(TrainerId(name), NodeId(node), core.trainers[TrainerId(name)].step)
         case "unsaved", [name, node]:

@@ -7,7 +7,7 @@ import pytest
 from pilot.core.commands import FormGroup
 from pilot.core.events import GroupBroken
 from pilot.core.ids import Generation, NodeId, TrainerId
-from pilot.io.wire import GroupAddresses, Message, PeersUnreached, RankAddress
+from pilot.io.wire import GroupAddresses, Message, RankAddress
 from pilot.service.pending import PendingCommands
 from pilot.service.rendezvous import Rendezvous
 
@@ -76,22 +76,3 @@ def test_a_group_with_a_liar_is_broken(bench: Bench, puts: dict[str, str], reaso
     bench.say(B, puts)
     assert bench.sent == []
     assert [event.reason[: len(reason)] for event in bench.broken] == [reason]
-
-
-def test_a_group_that_does_not_form_is_explained_by_who_cannot_reach_whom(bench: Bench) -> None:
-    late = GroupBroken(T, Generation(1), "not formed within 60 s")
-    assert bench.rendezvous.explained(late) is late
-    for node, ranks in ((C, [0]), (A, [0, 1, 7]), (A, [1]), (B, [0])):
-        bench.rendezvous.unreached(node, PeersUnreached(T, 1, ranks))
-    told = bench.rendezvous.explained(late)
-    assert isinstance(told, GroupBroken)
-    assert told.unreached == ((A, B), (B, A)), "the last that each member said"
-    assert told.reason == "not formed within 60 s: a cannot reach b, and 1 more like this"
-    assert bench.rendezvous.explained(late) is late, "once"
-
-
-def test_whoever_is_reached_after_all_is_not_accused(bench: Bench) -> None:
-    bench.rendezvous.unreached(A, PeersUnreached(T, 1, [1]))
-    bench.rendezvous.unreached(A, PeersUnreached(T, 1, []))
-    late = GroupBroken(T, Generation(1), "not formed within 60 s")
-    assert bench.rendezvous.explained(late) is late
