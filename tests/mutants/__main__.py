@@ -50,6 +50,7 @@ NEAREST = {
     "promotion": ["test_studies"],
     "spec": ["test_problem", "test_curve", "test_sizes"],
     "study": ["test_studies"],
+    "transitions": ["test_trainer"],
     "trial_weight": ["test_studies"],
 }
 """Tests of a module besides those that bear its name."""

@@ -139,7 +139,8 @@ def test_who_is_cancelled_before_a_plan_costs_none() -> None:
 
 
 @pytest.mark.parametrize(
-    ("came", "reason"), [("", ""), ("a", "trainer a arrived"), ("ab", "2 trainers arrived"), ("abc", "3 trainers arrived")]
+    ("came", "reason"),
+    [("", ""), ("a", "trainer a arrived"), ("ab", "2 trainers arrived"), ("abc", "3 trainers arrived")],
 )
 def test_the_reason_of_a_plan_says_who_arrived_and_each_counts_once(came: str, reason: str) -> None:
     arrivals = Arrivals()
