@@ -181,5 +181,9 @@ EQUIVALENT: dict[tuple[str, str], str] = {
         "pilot/core/trainer.py",
         "grew: bool = True  ->  grew: bool = False",
     ): "only the reports of a group read it, and each group that forms sets it",
+    (
+        "pilot/core/trainer.py",
+        "synced: bool = False  ->  synced: bool = True",
+    ): "only who holds a state is asked for it, and the group that makes it one sets it",
 }
 """(module, mistake) → why it makes no observable difference."""

@@ -2,6 +2,8 @@ import math
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pilot.core.config import CoordinatorConfig
 from pilot.core.curve import Curve
@@ -12,6 +14,7 @@ from pilot.core.problem import Candidate, Plan, PlanStatus, Problem
 from pilot.core.spec import BUDGET_MAX_H, COST_MAX_S, NODES_MAX, PRIORITY_MAX, TIME_MAX_S, TrainerSpec
 from pilot.io.site import Site
 from pilot.service.settings import Settings
+from tests.property.test_planners import curves
 
 A, B = TrainerId("a"), TrainerId("b")
 
@@ -26,6 +29,24 @@ def test_gain_is_eq_16() -> None:
     assert c.gain(4, 100) == 100 * 34 - 18 * 20
     assert c.gain(1, 100) == 100 * 10 - 18 * 5
     assert c.gain(0, 100) == -18 * 5
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    curves(), *[st.integers(1, 9)] * 2, st.integers(0, 12), *[st.floats(0, 50)] * 2, st.sampled_from([(), (1, 4, 6)])
+)
+def test_it_wants_a_count_on_which_it_gains_as_much_as_on_any(
+    curve: Curve, one: int, other: int, held: int, up_s: float, down_s: float, sizes: tuple[int, ...]
+) -> None:
+    low, high = sorted((one, other)) if not sizes else (sizes[0], sizes[-1])
+    its = Candidate(A, held, low, high, curve, up_s, down_s, sizes)
+    most = max(its.gain(nodes, 100.0) for nodes in range(low, high + 1) if its.allows(nodes))
+    assert its.allows(its.wants(100.0)) and its.gain(its.wants(100.0), 100.0) == pytest.approx(most)
+
+
+def test_of_counts_that_are_worth_as_much_it_wants_the_smallest() -> None:
+    flat = Curve.of([(1, 10.0), (3, 20.0), (8, 20.0)])
+    assert Candidate(A, 0, 1, 8, flat, 0.0, 0.0).wants(100.0) == 3
 
 
 def test_a_start_from_nothing_is_free_and_parked_nodes_make_no_progress() -> None:

@@ -16,7 +16,7 @@ from pilot.core.promotion import places, promotable
 from pilot.core.study import FAILURES_ALLOWED, Study, Trial
 from pilot.core.study_events import StudyResumed, StudyStopped, StudySubmitted, TrialNotAsked
 from pilot.core.trainer import Phase
-from pilot.core.trial_weight import LEAST, weights
+from pilot.core.trial_weight import LEAST, reports_left, weights
 from tests.property.test_studies import study
 from tests.property.world import World, generous_plan
 
@@ -74,6 +74,15 @@ def test_who_comes_too_late_for_the_deadline_weighs_next_to_nothing() -> None:
     assert found[None] == LEAST
     assert found[TrainerId("s-8")] > 1
     assert set(weights(one, [one.trials[8]], left_reports=0.5).values()) == {LEAST}
+
+
+def test_how_many_reports_are_left_follows_from_the_time_that_the_last_ones_took() -> None:
+    one = reached([0.1])
+    assert reports_left(one, 400.0, 2.0) == math.inf, "it has no deadline"
+    one.spec = replace(one.spec, deadline_s=1000.0)
+    assert reports_left(one, 400.0, 2.0) == math.inf, "nothing is known of its speed"
+    one.report_s = [10.0, 20.0, 300.0]
+    assert [reports_left(one, now_s, 2.0) for now_s in (400.0, 1000.0, 1001.0)] == [60.0, 0.0, 0.0]
 
 
 def test_nodes_are_kept_for_a_trial_until_its_parameters_are_there_or_too_late() -> None:
