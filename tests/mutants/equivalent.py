@@ -185,5 +185,9 @@ EQUIVALENT: dict[tuple[str, str], str] = {
         "pilot/core/trainer.py",
         "synced: bool = False  ->  synced: bool = True",
     ): "only who holds a state is asked for it, and the group that makes it one sets it",
+    (
+        "pilot/core/losses.py",
+        "since_s: float = 0.0  ->  since_s: float = 1.0",
+    ): "until nodes are held for the first time there is nothing that could fade",
 }
 """(module, mistake) → why it makes no observable difference."""
