@@ -146,7 +146,6 @@ class Coordinator:
     def handle(self, now_s: float, event: Event) -> list[Command]:
         """Record ``event``, which happened at ``now_s``, and return the commands that follow."""
         self.now_s = now_s
-        self._touched.clear()
         self._vacant.clear()
         self._question, self._reach = "", None
         out = self._note(event)

@@ -65,12 +65,11 @@ class Candidate:
     def wants(self, t_fwd_s: float) -> int:
         """The nodes that the best plan would give it if there were enough for all: the smallest count of maximum gain.
 
-        Its gain is linear between the counts that are tried: where its curve bends, and on both sides of
-        ``current_nodes``, where the cost of a rescale begins.
+        Its gain is linear between the counts where its curve bends, except at ``current_nodes``, where it is higher by
+        the cost of a rescale.
         """
         bends = {whole for n in self.value.nodes for whole in (math.floor(n), math.ceil(n))}
-        held = self.current_nodes
-        tried = {self.min_nodes, self.max_nodes, *bends, held - 1, held, held + 1, *self.sizes}
+        tried = {self.min_nodes, self.max_nodes, *bends, self.current_nodes, *self.sizes}
         allowed = sorted(n for n in tried if n >= self.min_nodes and self.allows(n))
         return max(allowed, key=lambda n: self.gain(n, t_fwd_s))
 

@@ -35,14 +35,23 @@ CORE = ["tests/transcripts/test_transcripts.py", "tests/unit/core/test_by_hand.p
 """The fast ones first: most mutants are killed by one of them."""
 
 ASSIGNMENT = "tests/property/test_assign.py"
+FOLDERS = ("tests/unit/core", "tests/property")
 NEAREST = {
     "commands": ["test_problem"],
     "config": ["test_problem"],
     "coordinator": ["test_arrivals", "test_sizes"],
+    "curve_learned": ["test_curve_model", "test_measured"],
+    "ends": ["test_assign"],
     "ids": ["test_problem"],
     "pose": ["test_measured", "test_problem", "test_sizes"],
     "problem": ["test_objective", "test_explain", "test_sizes"],
+    "profile": ["test_profiles"],
+    "profiles": ["test_worth"],
+    "promotion": ["test_studies"],
     "spec": ["test_problem", "test_curve", "test_sizes"],
+    "study": ["test_studies"],
+    "transitions": ["test_trainer"],
+    "trial_weight": ["test_studies"],
 }
 """Tests of a module besides those that bear its name."""
 
@@ -60,10 +69,9 @@ BESIDE = {
 def _tests_of(path: Path) -> list[str]:
     """The test files that a mistake in this module of the core may fail."""
     names = [f"test_{path.stem}", *NEAREST.get(path.stem, ()), *BESIDE.get(path.stem, ())]
-    nearest = [str(place) for name in names if (place := Path("tests/unit/core", f"{name}.py")).exists()]
-    if path.stem in BESIDE:
-        return nearest
-    return [*nearest, *CORE, ASSIGNMENT] if path.stem != "assign" else [*nearest, ASSIGNMENT, *CORE]
+    places = [Path(folder, f"{name}.py") for name in names for folder in FOLDERS]
+    nearest = [str(place) for place in places if place.exists()]
+    return nearest if path.stem in BESIDE else list(dict.fromkeys((*nearest, *CORE, ASSIGNMENT)))
 
 
 TESTS = {

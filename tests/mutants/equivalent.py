@@ -159,5 +159,35 @@ EQUIVALENT: dict[tuple[str, str], str] = {
         "last == batch or (record.cursor_end == size and 0 < last <= batch)",
     ): "a last step that is as large as the others is known by the first condition",
     ("pilot/core/assign.py", "break  ->  continue"): "what keeps one node of a donor keeps all that follow",
+    (
+        "pilot/core/curve_model.py",
+        "gain >= 0  ->  gain > 0",
+    ): "a step that gains nothing is the last one, and what costs the same is as likely",
+    (
+        "pilot/core/curve_model.py",
+        "0 <= gain < _SMALLEST_GAIN  ->  0 <= gain <= _SMALLEST_GAIN",
+    ): "a tie at a gain of a billionth, and any smaller one ends the search",
+    (
+        "pilot/core/measured.py",
+        "since_s = now_s - self._rated_s if nodes == self._rated_on else 0.0  ->  "
+        "since_s = now_s - self._rated_s if nodes == self._rated_on else 1.0",
+    ): "the first report of a rate counts for a second, as the next line says",
+    (
+        "pilot/core/worth.py",
+        "some = [n for n in outlook.allowed if few or n in ends or n & n - 1 == 0]  ->  "
+        "some = [n for n in outlook.allowed if few or n in ends or n & n - 2 == 0]",
+    ): "of powers of two it leaves out 1 alone, and that is an end wherever it is allowed",
+    (
+        "pilot/core/trainer.py",
+        "grew: bool = True  ->  grew: bool = False",
+    ): "only the reports of a group read it, and each group that forms sets it",
+    (
+        "pilot/core/trainer.py",
+        "synced: bool = False  ->  synced: bool = True",
+    ): "only who holds a state is asked for it, and the group that makes it one sets it",
+    (
+        "pilot/core/losses.py",
+        "since_s: float = 0.0  ->  since_s: float = 1.0",
+    ): "until nodes are held for the first time there is nothing that could fade",
 }
 """(module, mistake) → why it makes no observable difference."""

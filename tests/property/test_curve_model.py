@@ -14,7 +14,7 @@ from benchmarks.curve_errors import all_rows
 from benchmarks.planners import KILOSAMPLES_PER_S, NODES
 from pilot.core.curve import RATES, Curve
 from pilot.core.curve_learned import Estimate, estimates
-from pilot.core.curve_model import SIGMA, WIDE, Point, Priors, fit, priors_of
+from pilot.core.curve_model import SIGMA, WIDE, Normal, Point, Priors, fit, priors_of, speedup
 
 counts = st.one_of(st.integers(1, 70), st.integers(1, 1_000_000))
 errors = st.floats(0.0, 0.2)
@@ -68,6 +68,28 @@ def test_who_is_as_the_model_says_is_found_and_known_better_with_more_counts(of:
     before, after = fit(of[:1], Priors()), fit(of, Priors())
     assert after.error(64) <= before.error(64)
     assert all(after.per_s(p.nodes) == pytest.approx(p.per_s, rel=2 * SIGMA) for p in of)
+
+
+@settings(deadline=None)
+@given(counts, st.floats(*RATES), errors)
+def test_where_it_was_measured_it_is_as_sure_as_the_measurement_and_the_model_are(
+    nodes: int, per_s: float, error: float
+) -> None:
+    assert fit([Point(nodes, per_s, error)], Priors()).error(nodes) == pytest.approx(math.hypot(SIGMA, error))
+
+
+def test_two_rates_say_how_fast_it_is_on_both_counts_and_not_what_makes_it_so() -> None:
+    """What a takes of the second rate, b does not: together they are known, each alone is not."""
+    vague = Priors(Normal(0.0, 2.0), Normal(0.0, 2.0))
+    made = fit([Point(1, 100.0), Point(16, 400.0)], vague)
+    assert made.error(1) < 1.5 * SIGMA and made.error(16) < 1.5 * SIGMA
+    assert made.error(4) > 5 * SIGMA
+
+
+@given(st.integers(1, 1000), st.floats(-10, 3), st.floats(-10, 1))
+def test_a_speed_up_is_the_models_rate_over_that_of_one_node(nodes: int, ln_a: float, ln_b: float) -> None:
+    model = fit([], Priors(Normal(ln_a, 1.0), Normal(ln_b, 1.0)))
+    assert speedup(nodes, ln_a, ln_b) == pytest.approx(model.per_s(nodes) / model.per_s(1))
 
 
 @settings(deadline=None)

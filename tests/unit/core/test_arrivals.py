@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from pilot.core.arrivals import ARRIVALS_S, BATCHES_LONGEST
+from pilot.core.arrivals import ARRIVALS_S, BATCHES_LONGEST, Arrivals
 from pilot.core.commands import Command, Solve, StartWorker, StopWorker
 from pilot.core.config import CoordinatorConfig
 from pilot.core.curve import Curve
@@ -136,3 +136,14 @@ def test_who_is_cancelled_before_a_plan_costs_none() -> None:
     world.send(TrainerCancelled(TrainerId("t0")))
     wait(world)
     assert given(world, Solve) == 0
+
+
+@pytest.mark.parametrize(
+    ("came", "reason"),
+    [("", ""), ("a", "trainer a arrived"), ("ab", "2 trainers arrived"), ("abc", "3 trainers arrived")],
+)
+def test_the_reason_of_a_plan_says_who_arrived_and_each_counts_once(came: str, reason: str) -> None:
+    arrivals = Arrivals()
+    for name in came:
+        arrivals.note(1.0, TrainerId(name))
+    assert [arrivals.close(), arrivals.close()] == [reason, ""]

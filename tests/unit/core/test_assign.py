@@ -26,9 +26,9 @@ def pool_of(ends: dict[str, float]) -> Pool:
     return pool
 
 
-def trainer_of(pool: Pool, name: str, *nodes: str) -> Trainer:
+def trainer_of(pool: Pool, name: str, *nodes: str, least: int = 1) -> Trainer:
     """A trainer whose target is ``nodes``; no worker has started yet."""
-    trainer = Trainer(spec := TrainerSpec(TrainerId(name), 1, 4), Measured(spec))
+    trainer = Trainer(spec := TrainerSpec(TrainerId(name), least, 4), Measured(spec))
     trainer.target = [NodeId(node) for node in nodes]
     pool.owner |= dict.fromkeys(trainer.target, trainer.id)
     return trainer
@@ -47,6 +47,16 @@ def test_a_choosy_trainer_that_finds_a_free_node_takes_none_of_who_is_parked() -
         choosy.target, choosy.evidence.aside = [], {Z: SetAside(9.0, "it failed")}
         assign(pool, [parked, choosy], {parked.id: 0, choosy.id: 1})
         assert (parked.target, choosy.target) == (kept, [*free] or [X])
+
+
+@pytest.mark.parametrize("soon", ["a", "b"])
+def test_who_is_parked_gives_a_node_that_stays_to_who_grows(soon: str) -> None:
+    """It keeps the one that ends soon: nobody pays for a rescale onto that."""
+    pool = pool_of({node: SOON if node == soon else LATER for node in "ab"})
+    parked, taker = trainer_of(pool, "parked", *"ab", least=3), trainer_of(pool, "taker")
+    parked.workers = {node: Worker(0, WorkerPhase.READY, has_state=True) for node in parked.target}
+    assign(pool, [parked, taker], {parked.id: 0, taker.id: 1}, ending=ending(pool, 0.0, T_FWD_S))
+    assert (parked.target, soon in taker.target) == ([soon], False)
 
 
 @pytest.mark.parametrize("soon", ["a", "b", "c"])
@@ -92,7 +102,7 @@ def test_of_nodes_that_leave_alone_those_that_stay_longest_are_taken() -> None:
 
 def test_a_trial_starts_on_nodes_that_stay() -> None:
     pool = pool_of({"a": SOON, "b": LATER, "c": LATER})
-    for want, got in ((2, {"b", "c"}), (3, {"a", "b", "c"})):
+    for want, got in ((1, {"b"}), (2, {"b", "c"}), (3, {"a", "b", "c"})):
         trial = trainer_of(pool, "trial")
         start_on(pool, trial, want, ending(pool, 0.0, T_FWD_S))
         assert set(trial.target) == got

@@ -21,6 +21,7 @@ from pilot.core.coordinator import Coordinator
 from pilot.core.events import (
     DrainRequested,
     ExitCause,
+    PoolChanged,
     PoolReopened,
     Progress,
     TrainerCancelled,
@@ -30,7 +31,8 @@ from pilot.core.events import (
     TrainerResumed,
     TrainerSubmitted,
 )
-from pilot.core.ids import TrainerId
+from pilot.core.ids import NodeId, TrainerId
+from pilot.core.pool import hostname_order, join_order
 from pilot.core.spec import TrainerSpec
 from pilot.core.trainer import Phase
 from tests.property.world import World
@@ -121,6 +123,18 @@ def test_a_pool_that_comes_up_again_has_its_trainers_and_the_next_configuration(
     world.settle()
     assert [len(t.target) for t in world.core.trainers.values()] == [3, 0], "only one trainer shares the pool now"
     assert world.core.trainers[A].step == 1
+
+
+def test_a_pool_that_comes_up_again_hands_out_its_nodes_in_its_new_order() -> None:
+    first = CoordinatorConfig(node_order=hostname_order)
+    core, (a, b) = Coordinator(first, [replace(first, node_order=join_order)]), map(NodeId, "ab")
+    for order in ([a, b], [b, a]):
+        core.handle(0.0, PoolChanged(joined=(b,)))
+        core.handle(1.0, PoolChanged(joined=(a,)))
+        assert core.pool.available() == order
+        core.handle(2.0, DrainRequested())
+        core.handle(3.0, PoolChanged(lost=(a, b)))
+        core.handle(4.0, PoolReopened())
 
 
 def test_each_time_that_it_comes_up_again_a_pool_has_the_next_configuration_and_then_the_last_one() -> None:

@@ -140,3 +140,7 @@ def test_rates_are_told_as_measured_estimated_or_given() -> None:
     assert rate_sentences((), guessed=True) == [
         "Its rate has not been measured yet: plans assume that it scales like a typical trainer."
     ]
+
+
+def test_numbers_of_four_digits_are_grouped() -> None:
+    assert sentences(Problem(1, 100, (candidate(A, 0),)), {A: 0})[-1].startswith("On 1 node it would be worth 1,000 ")

@@ -39,3 +39,7 @@ def test_where_it_cannot_be_told() -> None:
     assert Goal(None, 50, None).left_s(0, 0, 0, 2.0) is None
     assert Goal(None, None, 100).left_s(2, 9, 200, 2.0) is None
     assert [Goal(4, None, 100).left_s(1, 9, 150, rate) for rate in (None, 0.0)] == [None, None]
+
+
+def test_the_largest_exact_count_is_one() -> None:
+    assert Goal.of({"epochs": 2.0**53}).epochs == 2**53

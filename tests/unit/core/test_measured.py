@@ -1,6 +1,7 @@
 import pytest
 
 from pilot.core.curve import Curve
+from pilot.core.curve_learned import Estimate
 from pilot.core.ids import TrainerId
 from pilot.core.measured import KEPT_OF_POOL, Measured, RescaleCosts
 from pilot.core.spec import TrainerSpec
@@ -67,6 +68,11 @@ def test_a_slow_trainers_rate_counts_and_none_is_no_measure() -> None:
     measured.rate(0.0, 1, 0.25)
     measured.rate(1.0, 2, 0.0)
     assert measured.rates == {1: 0.25}
+    measured.learn()
+    measured.rate(2.0, 1, 0.26)
+    assert not measured.moved, "a few percent are noise, however slow it is"
+    measured.rate(3.0, 1, 2.5)
+    assert measured.moved
 
 
 def test_a_fixed_curve_stays_and_the_rates_are_still_told() -> None:
@@ -76,6 +82,7 @@ def test_a_fixed_curve_stays_and_the_rates_are_still_told() -> None:
     measured.rate(0.0, 2, 100.0)
     measured.cost(grew=True, seconds=1.0)
     assert measured.curve == measured.planned == given
+    assert measured.estimates == (Estimate(1, 5.0, error=0.0, measured=False),), "what is given is no measurement"
     assert not measured.moved
     assert measured.rates == {2: 100.0}
     assert measured.rescale_s(NOTHING, up=True) == 7.0

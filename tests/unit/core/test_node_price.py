@@ -57,3 +57,11 @@ def test_which_objectives_count_samples(objective: Objective, counts: bool) -> N
     assert counts_samples(trainer_on("a", 1), objective) is counts
     given = TrainerSpec(TrainerId("given"), objective_curve=CURVE)
     assert not counts_samples(Trainer(given, Measured(given)), objective)
+
+
+def test_of_the_prices_at_which_all_nodes_are_wanted_it_is_the_lowest() -> None:
+    """Each of two alike wants four of eight nodes where one costs 25 (what the next four would do each) to 60."""
+    one, other = trainer_on("one", 0), trainer_on("other", 0)
+    found = node_price(one, [one, other], 8, lambda trainer: trainer.value(throughput))
+    assert found is not None
+    assert (found.per_node, found.rate) == (pytest.approx(0.25, rel=1e-4), 3.0)

@@ -99,7 +99,9 @@ def test_the_last_of_a_trainers_nodes_to_leave_decides() -> None:
     assert core.pace_of(core.trainers[T]).end_in_s == 80.0
     told = core.handle(20.0, CheckpointPublished(T, 0, 20.0)) + core.handle(30.0, Progress(T, Generation(1), 1, 0, 32))
     assert [command.interval_s for command in told if isinstance(command, PaceCheckpoints)] == [48.0, 38.0]
-    core.handle(30.0, PoolChanged(ends=((B, None),)))
+    core.handle(95.0, Progress(T, Generation(1), 2, 0, 64))
+    assert core.pace_of(core.trainers[T]).end_in_s == 0.0, "it should have left by now"
+    core.handle(95.0, PoolChanged(ends=((B, None),)))
     assert core.pace_of(core.trainers[T]).end_in_s == math.inf
 
 

@@ -34,3 +34,13 @@ def test_what_is_set_aside_counts_as_long_as_somebody_has_it() -> None:
     pool.owner[A] = T
     assert pool.remove(A)
     assert (pool.owner, pool.usable) == ({}, 0)
+
+
+def test_an_end_is_before_a_time_if_it_is_known_and_earlier() -> None:
+    pool = Pool()
+    assert pool.join(A) and pool.join(B)
+    pool.know_end(A, 60.0)
+    assert [pool.ends_before(A, at_s) for at_s in (59.0, 60.0, 61.0)] == [False, False, True]
+    assert not pool.ends_before(B, 1e9)
+    pool.know_end(A, None)
+    assert not pool.ends_before(A, 1e9)

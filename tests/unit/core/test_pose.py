@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pilot.core.blame import Blame
 from pilot.core.config import CoordinatorConfig
+from pilot.core.curve import Curve
 from pilot.core.ends import Ending
 from pilot.core.evidence import SetAside
 from pilot.core.ids import NodeId, TrainerId
 from pilot.core.losses import NO_LOSS
 from pilot.core.measured import Measured, RescaleCosts
+from pilot.core.objective import throughput
 from pilot.core.pool import Pool
 from pilot.core.pose import pose
 from pilot.core.spec import TrainerSpec
@@ -38,3 +40,16 @@ def test_who_has_room_for_what_it_needs_at_least_is_in_it() -> None:
     assert asked() == (3, {B: 8})
     pool.leave(Z, None)
     assert asked() == (2, {B: 8})
+
+
+def test_a_trial_is_worth_its_weight_and_any_other_trainer_what_the_objective_says() -> None:
+    pool, specs = Pool(), [TrainerSpec(name, curve=Curve.of([(1, 10.0), (4, 30.0)])) for name in (A, B)]
+    for node in (X, Y, Z):
+        pool.join(node)
+    trainers = {spec.trainer: Trainer(spec, Measured(spec)) for spec in specs}
+    problem = pose(
+        pool, Blame(pool, trainers), list(trainers.values()), CoordinatorConfig(objective=throughput),
+        RescaleCosts(5), None, 0.0, {}, {A: 2.0}, 0, Ending(), NO_LOSS,
+    )  # fmt: skip
+    assert problem is not None
+    assert [[c.value_at(nodes) for nodes in (1, 4)] for c in problem.candidates] == [[20.0, 60.0], [10.0, 30.0]]

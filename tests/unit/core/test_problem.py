@@ -1,4 +1,9 @@
+import math
+from dataclasses import replace
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pilot.core.config import CoordinatorConfig
 from pilot.core.curve import Curve
@@ -9,6 +14,7 @@ from pilot.core.problem import Candidate, Plan, PlanStatus, Problem
 from pilot.core.spec import BUDGET_MAX_H, COST_MAX_S, NODES_MAX, PRIORITY_MAX, TIME_MAX_S, TrainerSpec
 from pilot.io.site import Site
 from pilot.service.settings import Settings
+from tests.property.test_planners import curves
 
 A, B = TrainerId("a"), TrainerId("b")
 
@@ -23,6 +29,24 @@ def test_gain_is_eq_16() -> None:
     assert c.gain(4, 100) == 100 * 34 - 18 * 20
     assert c.gain(1, 100) == 100 * 10 - 18 * 5
     assert c.gain(0, 100) == -18 * 5
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    curves(), *[st.integers(1, 9)] * 2, st.integers(0, 12), *[st.floats(0, 50)] * 2, st.sampled_from([(), (1, 4, 6)])
+)
+def test_it_wants_a_count_on_which_it_gains_as_much_as_on_any(
+    curve: Curve, one: int, other: int, held: int, up_s: float, down_s: float, sizes: tuple[int, ...]
+) -> None:
+    low, high = sorted((one, other)) if not sizes else (sizes[0], sizes[-1])
+    its = Candidate(A, held, low, high, curve, up_s, down_s, sizes)
+    most = max(its.gain(nodes, 100.0) for nodes in range(low, high + 1) if its.allows(nodes))
+    assert its.allows(its.wants(100.0)) and its.gain(its.wants(100.0), 100.0) == pytest.approx(most)
+
+
+def test_of_counts_that_are_worth_as_much_it_wants_the_smallest() -> None:
+    flat = Curve.of([(1, 10.0), (3, 20.0), (8, 20.0)])
+    assert Candidate(A, 0, 1, 8, flat, 0.0, 0.0).wants(100.0) == 3
 
 
 def test_a_start_from_nothing_is_free_and_parked_nodes_make_no_progress() -> None:
@@ -128,7 +152,7 @@ def test_the_limits_of_a_spec_are_allowed() -> None:
 def test_what_a_live_pool_decides_by_is_what_the_core_takes_by_itself() -> None:
     live, alone = Settings().config(), CoordinatorConfig()
     assert (live.t_fwd_s, live.max_parallel_trainers) == (alone.t_fwd_s, alone.max_parallel_trainers)
-    assert (live.objective, live.node_order) == (alone.objective, alone.node_order)
+    assert (live.objective, live.node_order, live.timed) == (alone.objective, alone.node_order, alone.timed)
     site = Site.model_fields
     assert (site["grace_s"].default, site["checkpoint_interval_s"].default) == (
         alone.grace_s,
@@ -144,3 +168,43 @@ def test_explain_goes_by_what_holds_the_plan_or_what_was_kept() -> None:
     assert changed is not None and kept is not None
     assert (changed.had_nodes, changed.nodes) == (2, 4)
     assert (kept.had_nodes, kept.nodes) == (2, 2)
+
+
+def test_nodes_that_leave_count_for_the_time_until_then_and_for_one_more_rescale() -> None:
+    """Of four new nodes one leaves after 30 of 100 seconds; the other three go on, and the trainer pays R_dw."""
+    one = candidate(A, now=0)
+    problem = Problem(3, 100, (one,), ending=1, ends_in_s=30.0)
+    assert problem.gain(one, 4, 1) == 30 * 34 + 70 * 26 - 34 * 5
+    assert problem.gain(one, 4) == 100 * 34
+    assert problem.objective({A: 4}, {A: 1}) == problem.gain(one, 4, 1)
+
+
+def test_without_the_nodes_that_leave_counts_are_allowed_ones_too() -> None:
+    problem = Problem(4, 100, (candidate(A, 0, low=2),), ending=2)
+    assert problem.feasible({A: 3}, {A: 1}) and problem.feasible({A: 2}, {A: 2})
+    assert not problem.feasible({A: 2}, {A: 1}), "one that stays is fewer than it can run on"
+    assert not problem.feasible({A: 3}, {A: 3}), "there are only two"
+    assert not Problem(4, 100, (candidate(A, 0),)).feasible({A: 5}), "none leave unless it is said"
+    assert not Problem(4, 100, (candidate(A, 0),)).feasible({A: 5}, {A: 1})
+
+
+@pytest.mark.parametrize(("nodes", "most"), [(2, 0), (3, 3), (4, 3)])
+def test_of_who_is_pinned_all_its_nodes_fit_or_none(nodes: int, most: int) -> None:
+    assert replace(candidate(A, 0), pin=3).most_within(nodes) == most
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"t_fwd_s": 0.0},
+        {"t_fwd_s": math.nan},
+        {"decide_every_s": -1.0},
+        {"decide_every_s": math.inf},
+        {"decide_every_s": math.nan},
+        {"max_parallel_trainers": 0},
+    ],
+)
+def test_a_configuration_by_which_nothing_could_be_decided_is_refused(wrong: dict[str, float]) -> None:
+    [name] = wrong
+    with pytest.raises(UserError, match=name):
+        CoordinatorConfig(**wrong)  # type: ignore[arg-type]

@@ -8,11 +8,22 @@ from pilot import planners
 from pilot.core.commands import FormGroup, Solve
 from pilot.core.config import CoordinatorConfig
 from pilot.core.curve import Curve
-from pilot.core.events import PlanFailed, Progress, TrainerCancelled, TrainerSubmitted
-from pilot.core.ids import TrainerId
+from pilot.core.curve_model import ON_SUMMIT
+from pilot.core.events import (
+    GroupFormed,
+    PlanFailed,
+    ProfileDue,
+    Progress,
+    TrainerCancelled,
+    TrainerSubmitted,
+)
+from pilot.core.ids import NodeId, TrainerId
+from pilot.core.measured import Measured, RescaleCosts
 from pilot.core.objective import scaling_efficiency, throughput
-from pilot.core.profile import MEASURE_S, REACH_S
+from pilot.core.profile import MEASURE_S, REACH_S, Profile
+from pilot.core.profiles import NEWS_MOST_S, Around, pins
 from pilot.core.spec import Profiling, TrainerSpec
+from pilot.core.trainer import Trainer
 from tests.property.world import World
 
 A, B, C, D = (TrainerId(name) for name in "abcd")
@@ -23,6 +34,12 @@ TRUTH = Curve.of([(1, 100.0), (4, 350.0), (8, 600.0), (64, 3000.0)])
 def submit(world: World, name: TrainerId, most: int = 16, profile: Profiling = Profiling.AUTO, least: int = 1) -> None:
     world.send(TrainerSubmitted(TrainerSpec(name, least, most, profile=profile)))
     world.settle(PLAN)
+
+
+def trainer_of(name: TrainerId, nodes: int, most: int, profile: Profiling = Profiling.AUTO) -> Trainer:
+    """A trainer that holds this many nodes."""
+    spec = TrainerSpec(name, 1, most, profile=profile)
+    return Trainer(spec, Measured(spec), [NodeId(f"{name}{n}") for n in range(nodes)], profile=Profile.of(spec))
 
 
 def train(world: World, seconds: int = 8) -> None:
@@ -123,6 +140,14 @@ def test_it_borrows_of_who_was_left_alone_longest_and_gives_back() -> None:
     assert sum(len(world.core.trainers[name].target) for name in (A, B)) >= 8, "what it does not need is given back"
 
 
+def test_one_borrows_at_a_time() -> None:
+    lenders = [trainer_of(name, 6, most=6, profile=Profiling.NEVER) for name in (A, B)]
+    first, second = (trainer_of(name, 0, most=4) for name in (C, D))
+    around = Around(ON_SUMMIT, RescaleCosts(5), NEWS_MOST_S, scaling_efficiency, {})
+    assert pins(0.0, 14, [*lenders, first, second], around) == {A: 3, C: 4}
+    assert (first.profile.lender, second.profile.wanted, second.profile.pin) == (A, True, None), "B could lend, too"
+
+
 def test_nobody_lends_below_its_minimum_and_who_cannot_have_enough_waits_its_turn() -> None:
     world = pool(6)
     submit(world, A, most=6, least=5, profile=Profiling.NEVER)
@@ -160,6 +185,19 @@ def test_without_plans_and_without_reports_a_profile_comes_to_an_end() -> None:
     world.settle(PLAN)
     assert not world.core.trainers[B].profile.wanted
     assert world.core.timers.due_s() == float("inf")
+
+
+def test_a_count_has_as_long_as_the_documentation_says_and_is_given_up_no_sooner() -> None:
+    world = pool(4)
+    world.send(TrainerSubmitted(TrainerSpec(A, 1, 4, profile=Profiling.AUTO)))
+    profile = world.core.trainers[A].profile
+    assert (profile.pin, profile.by_s) == (4, world.now_s + 300.0)
+    world.settle(PLAN)
+    formed_s = next(now_s for now_s, event, _ in world.history if isinstance(event, GroupFormed))
+    assert profile.by_s == formed_s + 120.0
+    for trainer in (A, B):
+        world.send(ProfileDue(trainer))
+    assert profile.pin == 4, "its time is not over, and of who is not there it is nobody's"
 
 
 def test_a_noisy_rate_counts_when_its_time_is_over() -> None:

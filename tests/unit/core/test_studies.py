@@ -8,18 +8,24 @@ from dataclasses import replace
 import pytest
 
 from pilot.core.commands import AskTrial, Outcome, TellTrial
+from pilot.core.curve import Curve
 from pilot.core.errors import UserError
 from pilot.core.events import ExitCause, Progress, TrainerCancelled, TrainerFinished, WorkerExited
 from pilot.core.ids import StudyId, TrainerId
-from pilot.core.promotion import promotable
+from pilot.core.promotion import places, promotable
 from pilot.core.study import FAILURES_ALLOWED, Study, Trial
 from pilot.core.study_events import StudyResumed, StudyStopped, StudySubmitted, TrialNotAsked
 from pilot.core.trainer import Phase
-from pilot.core.trial_weight import LEAST, weights
+from pilot.core.trial_weight import LEAST, reports_left, weights
 from tests.property.test_studies import study
 from tests.property.world import World, generous_plan
 
 S = StudyId("s")
+
+
+def s(number: int) -> TrainerId:
+    """A trial of it."""
+    return TrainerId(f"s-{number}")
 
 
 def reached(values: list[float], rungs: tuple[int, ...] = (1, 3, 9), total: int = 100) -> Study:
@@ -70,13 +76,25 @@ def test_who_comes_too_late_for_the_deadline_weighs_next_to_nothing() -> None:
     assert set(weights(one, [one.trials[8]], left_reports=0.5).values()) == {LEAST}
 
 
+def test_how_many_reports_are_left_follows_from_the_time_that_the_last_ones_took() -> None:
+    one = reached([0.1])
+    assert reports_left(one, 400.0, 2.0) == math.inf, "it has no deadline"
+    one.spec = replace(one.spec, deadline_s=1000.0)
+    assert reports_left(one, 400.0, 2.0) == math.inf, "nothing is known of its speed"
+    one.report_s = [10.0, 20.0, 300.0]
+    assert [reports_left(one, now_s, 2.0) for now_s in (400.0, 1000.0, 1001.0)] == [60.0, 0.0, 0.0]
+
+
 def test_nodes_are_kept_for_a_trial_until_its_parameters_are_there_or_too_late() -> None:
     world = begun(nodes=2)
     world.complete(0, generous_plan)
     assert [type(p) for p in world.pending] == [AskTrial]
     kept = world.core.studies[S].reserved
-    assert [one.nodes for one in kept.values()] == [2]
-    world.pass_time(31.0)
+    [one] = kept.values()
+    assert one.nodes == 2
+    world.pass_time(one.since_s + 29.5 - world.now_s)
+    assert kept, "30 s are not over"
+    world.pass_time(0.5)
     assert not kept
     world.settle()
     assert [trial.asked for trial in world.core.studies[S].trials[:1]] == [True]
@@ -109,6 +127,7 @@ def test_a_report_that_was_lost_with_a_connection_is_made_up_for_by_the_next() -
     assert [type(command) for command in world.send(heard)].count(TellTrial) == 1
     trial = world.core.studies[S].trials[0]
     assert trial.values == [0.3, 0.3]
+    assert [world.core.reports_of(name) for name in (trainer.id, TrainerId("nobody"))] == [3, 0]
     world.send(replace(heard, reports=((1, 0.1), (2, 0.2), (3, 0.3), (4, 0.4))))
     assert trial.values == [0.3, 0.3, 0.4]
 
@@ -171,6 +190,64 @@ def test_a_space_that_fails_stops_the_study_and_the_trial_is_asked_for_again_whe
     assert world.core.studies[S].stopped == "the space fails: KeyError: 'a'"
     world.send(StudyResumed(S))
     assert [p.number for p in world.pending if isinstance(p, AskTrial)] == [0]
+
+
+def test_a_sampler_that_does_not_answer_is_asked_three_times_and_as_often_again_when_the_study_goes_on() -> None:
+    world = begun(nodes=1)
+    world.complete(0, generous_plan)
+    for _ in range(2):
+        for asks in (1, 1, 0):
+            world.pending.clear()
+            commands = world.send(TrialNotAsked(S, 0, "no answer", again=True))
+            assert [c.number for c in commands if isinstance(c, AskTrial)] == [0] * asks
+        assert world.core.studies[S].stopped == "no answer"
+        world.send(StudyResumed(S))
+        assert [p.number for p in world.pending if isinstance(p, AskTrial)] == [0]
+
+
+def test_who_resumes_a_study_may_add_trials_and_takes_none_away() -> None:
+    world = begun(nodes=0, trials=6)
+    for trials, total in ((8, 8), (3, 8), (None, 8)):
+        world.send(StudyStopped(S))
+        world.send(StudyResumed(S, trials=trials))
+        assert world.core.studies[S].total == total
+
+
+def test_of_what_a_plan_gave_to_new_trials_the_first_one_gets_most() -> None:
+    """They are alike until they have parameters, whichever of them the plan meant."""
+    world = begun(nodes=3)
+    world.complete(0, lambda problem: replace(generous_plan(problem), counts=((s(0), 1), (s(1), 2), (s(2), 0))))
+    assert {number: kept.nodes for number, kept in world.core.studies[S].reserved.items()} == {0: 2, 1: 1}
+
+
+@pytest.mark.parametrize(("curve", "one_s"), [([(1, 1.0), (2, 1.5)], 1.5), ([(1, 0.0)], 1.0)])
+def test_the_time_of_a_report_is_that_on_one_node_and_the_last_20_are_kept(
+    curve: list[tuple[float, float]], one_s: float
+) -> None:
+    """A curve that says nothing of one node says nothing of a speed-up."""
+    one = study(trials=1, rungs=(100,))
+    world = World()
+    world.join(2)
+    world.send(StudySubmitted(replace(one, template=replace(one.template, curve=Curve.of(curve), fixed_curve=True))))
+    world.settle()
+    for _ in range(25):
+        world.report(s(0), 0.5)
+    assert world.core.studies[S].report_s == [one_s] * 20
+
+
+def test_the_best_is_the_one_that_did_best_where_it_came_to_of_those_that_came_furthest() -> None:
+    one = reached([0.9, 0.1, 0.99])
+    assert one.best() is one.trials[2]
+    one.trials[0].values += [0.9, 0.1]
+    one.trials[1].values += [0.2, 0.8]
+    assert one.best() is one.trials[1]
+    assert reached([]).best() is None
+
+
+def test_of_nobody_nobody_goes_on() -> None:
+    one = reached([])
+    one.exhausted = True
+    assert [places(one, 0, came) for came in (0, 1, 2, 3, 6)] == [0, 1, 1, 1, 2]
 
 
 @pytest.mark.parametrize("rungs", [(), (0,), (3, 3), (3, 1)])

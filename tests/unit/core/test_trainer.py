@@ -7,12 +7,15 @@ from collections.abc import Iterable
 import pytest
 
 from pilot.core.commands import Outcome
+from pilot.core.curve import Curve
+from pilot.core.events import Progress
 from pilot.core.evidence import SetAside
 from pilot.core.ids import Generation, NodeId, TrainerId
 from pilot.core.measured import Measured
 from pilot.core.pool import Pool
 from pilot.core.spec import TrainerSpec
-from pilot.core.trainer import Group, Phase, Trainer, Worker, WorkerPhase
+from pilot.core.trainer import LEAST_LEFT_S, Group, Phase, Trainer, Worker, WorkerPhase
+from pilot.core.transitions import note
 
 SPEC = TrainerSpec(TrainerId("t"), 2, 6)
 A, B, C, D = map(NodeId, "abcd")
@@ -103,3 +106,15 @@ def test_it_has_room_on_what_it_has_nothing_against() -> None:
     assert it.room(its) == 1, "nor does one that is set aside for all"
     its.join(NodeId("e"))
     assert it.room(its) == 2
+
+
+def test_what_is_left_of_it_is_what_its_session_last_said_and_never_nothing() -> None:
+    spec = TrainerSpec(TrainerId("t"), curve=Curve.of([(1, 10.0)]), fixed_curve=True, samples=1000.0)
+    it = Trainer(spec, Measured(spec), group=Group(Generation(1), (A,)))
+    assert it.left_s() == 100.0
+    for step, (samples, total, left_s) in enumerate(
+        [(200, 600.0, 40.0), (300, None, 30.0), (600, None, LEAST_LEFT_S), (700, 800.0, 10.0)]
+    ):
+        note(float(step), it, Progress(it.id, Generation(1), step + 1, 0, samples, total_samples=total))
+        assert it.left_s() == left_s
+    assert trainer().left_s() is None, "nothing is known of its length"

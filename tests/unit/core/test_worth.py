@@ -45,6 +45,12 @@ def test_what_costs_less_or_counts_for_longer_is_measured_rather() -> None:
     assert best_counts(replace(CALM, lasts_s=900.0))[0] < best_counts(replace(CALM, lasts_s=3600.0))[0]
 
 
+def test_where_each_has_few_nodes_a_profile_disturbs_others_less_and_pays_sooner() -> None:
+    short = replace(CALM, lasts_s=300.0, idle=4)
+    assert best_counts(short) == ()
+    assert best_counts(replace(short, share=1.5)) == (4, 1)
+
+
 def test_a_network_of_which_less_is_known_is_measured_sooner() -> None:
     unsure = Priors(ON_SUMMIT.ln_a, Normal(-2.0, 2.0))
     short = replace(CALM, lasts_s=300.0)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pilot.train.order import WHOLE, Bijection, Drawn, Sequential, permutation, shuffled
+from pilot.train.order import WHOLE, Bijection, Drawn, Order, Sequential, permutation, shuffled
 from pilot.train.sampler import mix
 
 
@@ -43,6 +43,13 @@ def test_each_epoch_has_its_order_in_whatever_turn_they_come() -> None:
 
 def test_an_order_that_is_held_as_a_whole_is_one_block_whatever_its_length() -> None:
     assert shuffled(7, 70_000).indices(2, 0, 70_000).tolist() == permutation(7, 2, 70_000).tolist()
+
+
+def test_in_its_own_order_an_epoch_is_the_dataset_and_each_order_knows_its_length() -> None:
+    own = Sequential(7)
+    assert [own.indices(epoch, 2, 5) for epoch in (0, 3)] == [[2, 3, 4]] * 2
+    orders: list[Order] = [own, shuffled(3, 8), shuffled(3, WHOLE + 9), Drawn(3, 1000, 10)]
+    assert [order.length for order in orders] == [7, 8, WHOLE + 9, 10]
 
 
 def test_a_new_plan_makes_no_new_order(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,10 @@ def _covered(share: StepShare) -> list[int]:
     return [sample for start, stop in share.batches for sample in range(start, stop)]
 
 
+def weights(share: StepShare) -> list[float]:
+    return [share.weight(batch) for batch in range(len(share.batches))]
+
+
 batchings = st.one_of(
     st.builds(
         Batching, per_node=st.integers(1, 40), micro=st.none() | st.integers(1, 10), ranks_per_node=st.integers(1, 4)
@@ -48,8 +52,7 @@ def test_the_weights_of_a_step_add_up_to_one(batching: Batching, length: int, da
     cursor = data.draw(st.integers(0, length - 1))
     size *= batching.ranks_per_node
     shares = [batching.share(cursor, length, rank, size) for rank in range(size)]
-    weights = [share.weight(batch) for share in shares for batch in range(len(share.batches))]
-    assert sum(weights) == pytest.approx(1.0)
+    assert sum(weight for share in shares for weight in weights(share)) == pytest.approx(1.0)
 
 
 @given(batchings, st.integers(1, 300), st.data(), sizes)
@@ -67,7 +70,30 @@ def test_micro_batches_cover_a_share_and_a_rank_without_samples_gets_a_batch_tha
             assert len(covered) == share.samples
             assert covered == list(range(covered[0], covered[-1] + 1))
         else:
-            assert [share.weight(batch) for batch in range(len(share.batches))] == [0.0]
+            assert weights(share) == [0.0]
+
+
+@given(st.integers(1, 40), st.integers(1, 10), st.integers(1, 4), st.integers(1, 3), st.integers(1, 300), st.data())
+def test_in_step_all_ranks_of_a_node_run_as_many_micro_batches_and_those_that_are_added_do_not_count(
+    per_node: int, micro: int, ranks: int, nodes: int, length: int, data: st.DataObject
+) -> None:
+    each = Batching(per_node=per_node, micro=micro, ranks_per_node=ranks)
+    cursor, size = data.draw(st.integers(0, length - 1)), nodes * ranks
+    for first in range(0, size, ranks):
+        alone, together = (
+            [batching.share(cursor, length, rank, size) for rank in range(first, first + ranks)]
+            for batching in (each, replace(each, in_step=True))
+        )
+        most = max(len(share.batches) for share in alone)
+        for own, share in zip(alone, together, strict=True):
+            added = most - len(own.batches)
+            assert len(share.batches) == most
+            assert (share.samples, share.batches[: len(own.batches)]) == (own.samples, own.batches)
+            assert weights(share) == weights(own) + [0.0] * added
+
+
+def test_without_a_word_of_the_others_each_batch_counts() -> None:
+    assert weights(StepShare(0, 8, 4, ((0, 1), (1, 4)))) == [0.125, 0.375]
 
 
 def test_a_global_batch_is_divided_evenly_and_a_short_last_step_fills_the_lower_ranks() -> None:
@@ -166,7 +192,11 @@ def divided(rng: random.Random) -> list[object]:
     found: list[object] = [batching.of_one_node, batching.full(size), batching.batch(size)]
     for rank in range(size):
         shares = list(batching.shares(rng.randrange(1 + length), length, rank, size))
-        weights = [[share.weight(n) for n in range(len(share.batches))] for share in shares]
-        found += [shares, weights, batching.batches(length, rank, size), batching.quota_before(rank, size)]
+        found += [
+            shares,
+            [*map(weights, shares)],
+            batching.batches(length, rank, size),
+            batching.quota_before(rank, size),
+        ]
     found.append([batching.over(cursor, length, size) for cursor in range(length + 1)])
     return found
