@@ -119,7 +119,8 @@ def _go_on(
     lender = next((t for t in trainers if t.id == profile.lender), None)
     if lender is not None and len(lender.target) >= lender.spec.min_nodes:  # unless it lost nodes meanwhile
         pinned[lender.id] = lender.spec.fitting(min(profile.lender_nodes, len(lender.target)))
-    most = trainer.spec.fitting(usable - _kept(trainer, trainers, pinned))
+    least = min(len(trainer.target), trainer.spec.min_nodes)  # it keeps these, even if others wait for their first
+    most = trainer.spec.fitting(max(least, usable - _kept(trainer, trainers, pinned)))
     profile.shrink(now_s, most, least_top(trainer.spec))
     if profile.lender is None and lender is not None:
         pinned.pop(lender.id, None)

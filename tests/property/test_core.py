@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pilot.core.commands import Outcome, SetNodeAside, Solve, StartWorker
@@ -163,6 +163,7 @@ profiled = st.lists(
 
 @settings(max_examples=200, deadline=None)
 @given(profiled)
+@example([("submit profiled", 0), ("submit profiled", 0), ("submit profiled", 1), ("wait a little", 768)])
 def test_profiles_end_or_wait_for_nodes_and_their_pins_fit(script: list[tuple[str, int]]) -> None:
     world = World(CoordinatorConfig(max_parallel_trainers=3, grace_s=0.0, arrivals_s=3.0))
     world.join(6)
