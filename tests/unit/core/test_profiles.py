@@ -148,6 +148,13 @@ def test_one_borrows_at_a_time() -> None:
     assert (first.profile.lender, second.profile.wanted, second.profile.pin) == (A, True, None), "B could lend, too"
 
 
+def test_a_trainer_without_a_weight_counts_as_it_is() -> None:
+    one = trainer_of(A, 2, most=4)
+    around = Around(ON_SUMMIT, RescaleCosts(5), NEWS_MOST_S, throughput, {})
+    assert around.value(one) == one.value(throughput)
+    assert around.value(one).at(2) > 0
+
+
 def test_nobody_lends_below_its_minimum_and_who_cannot_have_enough_waits_its_turn() -> None:
     world = pool(6)
     submit(world, A, most=6, least=5, profile=Profiling.NEVER)
