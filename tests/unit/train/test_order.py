@@ -47,7 +47,7 @@ def test_an_order_that_is_held_as_a_whole_is_one_block_whatever_its_length() -> 
 
 def test_in_its_own_order_an_epoch_is_the_dataset_and_each_order_knows_its_length() -> None:
     own = Sequential(7)
-    assert [own.indices(epoch, 2, 5) for epoch in (0, 3)] == [[2, 3, 4]] * 2
+    assert [own.indices(epoch, 2, 5).tolist() for epoch in (0, 3)] == [[2, 3, 4]] * 2
     orders: list[Order] = [own, shuffled(3, 8), shuffled(3, WHOLE + 9), Drawn(3, 1000, 10)]
     assert [order.length for order in orders] == [7, 8, WHOLE + 9, 10]
 
