@@ -38,6 +38,7 @@ from typing import TYPE_CHECKING, NoReturn
 from pilot.agent import script_log
 from pilot.io.prctl import die_with_parent
 from pilot.io.readable import readable
+from pilot.io.reaping import reap
 
 if TYPE_CHECKING:
     from pilot.agent.preload import Preloader
@@ -269,10 +270,7 @@ def _default_signals() -> None:
 
 
 def _report_exits(channel: socket.socket, lives: dict[int, int]) -> None:
-    while lives:
-        pid, status = os.waitpid(-1, os.WNOHANG)
-        if pid == 0:
-            return
+    for pid, status in reap():
         if pid in lives:
             _send(channel, "exited", lives.pop(pid), os.waitstatus_to_exitcode(status))
 

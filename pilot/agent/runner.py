@@ -50,6 +50,7 @@ from pilot.agent.workers import Workers
 from pilot.core.errors import PilotError
 from pilot.io import addresses, log_rotation, proc, wire
 from pilot.io.prctl import become_subreaper
+from pilot.io.reaping import reap
 
 log = logging.getLogger(__name__)
 
@@ -205,7 +206,7 @@ class Agent:
                 self._look_for_stopped()
             if ticks % ROTATE_EVERY_TICKS == 0:
                 self._rotate_logs()
-            for pid, status in proc.reap_orphans([*self._groups.pids(), *self._workers.server_pids()]):
+            for pid, status in reap([*self._groups.pids(), *self._workers.server_pids()]):
                 self._workers.reaped(pid, status)
 
     def _rotate_logs(self) -> None:

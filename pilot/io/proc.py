@@ -105,19 +105,6 @@ def unlink_segments(names: Iterable[str]) -> None:
             continue
 
 
-def reap_orphans(own: Iterable[int]) -> Iterator[tuple[int, int]]:
-    """Reap ended children other than ``own``, as a subreaper must; yields (pid, wait status) of each."""
-    known = set(own)
-    while True:
-        try:
-            ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        except ChildProcessError:
-            return
-        if ended is None or ended.si_pid in known:
-            return
-        yield os.waitpid(ended.si_pid, 0)
-
-
 def _process(pid: int) -> psutil.Process | None:
     try:
         return psutil.Process(pid)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 import sysconfig
 import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
@@ -13,14 +15,11 @@ from pilot.core.errors import REFUSAL, PilotError
 
 _LIBRARIES = ("<", *{f"{path}/" for path in [*sysconfig.get_paths().values(), Path(pilot.__file__).parent]})
 
-_before = sys.excepthook
-
 
 def show_in_one_line() -> None:
     """Do so from now on; any other exception is shown as usual, with its traceback."""
-    global _before
-    if sys.excepthook is not _show:
-        _before, sys.excepthook = sys.excepthook, _show
+    if not isinstance(sys.excepthook, _OneLine):
+        sys.excepthook = _OneLine(sys.excepthook)
 
 
 def line(error: BaseException) -> str:
@@ -31,9 +30,16 @@ def line(error: BaseException) -> str:
     return f"{REFUSAL}{place}{error}"
 
 
-def _show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    if not isinstance(error, PilotError):
-        _before(kind, error, trace)
-        return
-    print(line(error), file=sys.stderr)
-    raise SystemExit(error.exit_status)
+@dataclass(frozen=True, slots=True)
+class _OneLine:
+    """The hook. ``before`` may lead to another one: torch's ``init_process_group`` wraps the hook that it finds."""
+
+    before: Callable[[type[BaseException], BaseException, TracebackType | None], object]
+
+    def __call__(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if not isinstance(error, PilotError):
+            self.before(kind, error, trace)
+            return
+        # Not sys.stderr: torch's hook puts a buffer there, which is lost when we exit.
+        print(line(error), file=sys.__stderr__)
+        raise SystemExit(error.exit_status)

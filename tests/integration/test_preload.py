@@ -12,8 +12,9 @@ import pytest
 
 from pilot.agent import fork_server
 from pilot.agent.preload import Preloader
-from pilot.io import imports, proc
+from pilot.io import imports
 from pilot.io.prctl import become_subreaper
+from pilot.io.reaping import reap
 from pilot.train import imported
 from tests.integration.test_workers import Bench, bench
 
@@ -57,7 +58,7 @@ async def said(it: Bench, script: str = SAY, environment: dict[str, str] | None 
     it.workers.kill("t")
 
     def ended() -> bool:
-        for pid, status in proc.reap_orphans(it.workers.server_pids()):  # left by servers that are gone
+        for pid, status in reap(it.workers.server_pids()):  # left by servers that are gone
             it.workers.reaped(pid, status)
         return bool(it.emitted)
 

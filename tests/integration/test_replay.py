@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import psutil
 import pytest
@@ -27,6 +27,7 @@ from pilot.traces.changes import write_changes
 from pilot.traces.synthesis import PUBLISHED, draw
 from tests.browser import needs_browser, shown
 
+T = TypeVar("T")
 HOURS = 8
 CURVES = [
     {"nodes": [0, 1, 2, 4, 8], "samples_per_s": [0, 10, 19, 36, 64], "objective_per_s": [0, 1, 1.9, 3.6, 6.4]},
@@ -374,8 +375,13 @@ def started(folder: Path) -> subprocess.Popen[str]:
     pipe = subprocess.PIPE
     environment = {**os.environ, "TMPDIR": str(folder)}
     process = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, start_new_session=True, env=environment)
-    until(lambda: any(child.name() == "cbc" for child in descendants(process.pid)))
+    until(lambda: solving(process.pid))
     return process
+
+
+def solving(pid: int) -> psutil.Process | None:
+    """The process of a replay that waits for its solver."""
+    return next((one for one in descendants(pid) if any(child.name() == "cbc" for child in one.children())), None)
 
 
 def descendants(pid: int) -> list[psutil.Process]:
@@ -385,14 +391,19 @@ def descendants(pid: int) -> list[psutil.Process]:
         return []
 
 
-def until(true: Callable[[], bool], limit_s: float = 120) -> None:
+def until(found: Callable[[], T | None], limit_s: float = 120) -> T:
     deadline_s = time.monotonic() + limit_s
     while time.monotonic() < deadline_s:
         with suppress(psutil.NoSuchProcess):
-            if true():
-                return
+            if result := found():
+                return result
         time.sleep(0.01)
     pytest.fail("it did not happen in time")
+
+
+def ended_by_another(process: subprocess.Popen[str], number: int) -> bool:
+    os.killpg(process.pid, number)
+    return process.poll() is not None
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -401,7 +412,7 @@ def test_ctrl_c_says_how_far_it_came_and_prints_what_it_has(inputs: Path, number
     process = started(inputs)
     os.killpg(process.pid, number)
     if number == signal.SIGTERM:
-        until(lambda: process.poll() is not None or os.killpg(process.pid, number))
+        until(lambda: ended_by_another(process, number))
     out, err = process.communicate(timeout=120)
     assert process.returncode == 130, err
     assert "interrupted: 0 of 2 replays are complete; stopped at" in err
@@ -410,8 +421,7 @@ def test_ctrl_c_says_how_far_it_came_and_prints_what_it_has(inputs: Path, number
 
 def test_a_process_of_a_replay_that_is_killed_ends_it_with_one_line(inputs: Path) -> None:
     process = started(inputs)
-    solver = next(child for child in descendants(process.pid) if child.name() == "cbc")
-    next(one for one in descendants(process.pid) if solver in one.children()).kill()
+    until(lambda: solving(process.pid)).kill()
     _, err = process.communicate(timeout=120)
     assert process.returncode == 1
     assert "a process of the replay was killed" in err and "internal error" not in err

@@ -13,6 +13,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import psutil
+
 from pilot.agent import workdir as workdirs
 from pilot.agent.vocabulary import Said, WorkerEnded
 from pilot.agent.workers import Workers
@@ -102,6 +104,29 @@ def test_one_that_is_killed_takes_the_others_with_it(tmp_path: Path) -> None:
     async def play() -> None:
         async with bench(tmp_path) as it:
             it.launch("print('here', flush=True)\nif rank == 0: os.kill(os.getpid(), signal.SIGKILL)\nsignal.pause()\n")
+            assert (await it.end()).status == -9
+
+    asyncio.run(play())
+
+
+def test_of_those_found_to_have_ended_the_killed_one_ended_the_others(tmp_path: Path) -> None:
+    """While the fork server imports something, it reports no exits; stopped, it is as silent for as long as we want."""
+
+    async def play() -> None:
+        async with bench(tmp_path) as it:
+            it.launch(
+                "print('here', flush=True)\n"
+                "while not os.path.exists('go'): time.sleep(0.01)\n"
+                "if rank == 2: os.kill(os.getpid(), signal.SIGKILL)\n"
+                "raise ValueError('connection closed by rank 2')\n"
+            )
+            await it.until(lambda: all("here" in it.log(rank) for rank in range(3)), "all have begun")
+            processes = [psutil.Process(pid) for _, pid in it.workers.pids()]
+            (server,) = (psutil.Process(pid) for pid in it.workers.server_pids())
+            server.suspend()
+            (tmp_path / "go").touch()
+            await it.until(lambda: all(one.status() == psutil.STATUS_ZOMBIE for one in processes), "their ends")
+            server.resume()
             assert (await it.end()).status == -9
 
     asyncio.run(play())

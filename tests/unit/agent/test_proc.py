@@ -14,6 +14,7 @@ import psutil
 
 from pilot.agent.stall_probe import StoppedProcesses
 from pilot.io import proc
+from pilot.io.reaping import reap
 
 
 def sleeps(environment: dict[str, str]) -> subprocess.Popen[bytes]:
@@ -78,11 +79,11 @@ def test_segments_are_seen_while_they_are_mapped_and_there() -> None:
 def test_only_orphans_are_reaped() -> None:
     own = subprocess.Popen(["true"])
     os.waitid(os.P_PID, own.pid, os.WEXITED | os.WNOWAIT)
-    assert list(proc.reap_orphans([own.pid])) == []
+    assert reap([own.pid]) == []
     orphan = subprocess.Popen(["sh", "-c", "exit 3"])
     assert own.wait() == 0
     os.waitid(os.P_PID, orphan.pid, os.WEXITED | os.WNOWAIT)
-    assert [(pid, os.waitstatus_to_exitcode(status)) for pid, status in proc.reap_orphans([])] == [(orphan.pid, 3)]
+    assert [(pid, os.waitstatus_to_exitcode(status)) for pid, status in reap()] == [(orphan.pid, 3)]
     orphan.returncode = 3
 
 

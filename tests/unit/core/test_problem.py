@@ -207,4 +207,4 @@ def test_of_who_is_pinned_all_its_nodes_fit_or_none(nodes: int, most: int) -> No
 def test_a_configuration_by_which_nothing_could_be_decided_is_refused(wrong: dict[str, float]) -> None:
     [name] = wrong
     with pytest.raises(UserError, match=name):
-        CoordinatorConfig(**wrong)  # type: ignore[arg-type]
+        CoordinatorConfig(**wrong)  # type: ignore[arg-type]  # one of the keywords, whichever its type

@@ -17,7 +17,9 @@ import pilot.train
 
 model = torch.nn.Linear(2, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+{before}
 session = pilot.train.session(model, optimizer)
+{after}
 loader = session.loader(TensorDataset(torch.ones(8, 2)), global_batch_size=4)
 for _ in session.epochs(1):
     for (x,) in loader:
@@ -27,18 +29,32 @@ for _ in session.epochs(1):
 """
 
 
+PROCESS_GROUP = (
+    "torch.distributed.init_process_group('gloo', store=torch.distributed.HashStore(), rank=0, world_size=1)"
+)
+"""It wraps the hook that shows exceptions: before our session, or after it."""
+OURS = "from pilot.train.refusal import show_in_one_line; show_in_one_line(); "
+"""As on a node, where the hook is ours from the beginning."""
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [("", ""), (PROCESS_GROUP, ""), ("", PROCESS_GROUP), (OURS + PROCESS_GROUP, "")],
+)
 @pytest.mark.parametrize(
     ("line", "status", "said"),
     [
-        ("optimizer.step()", 2, "pilot.train: {script}, line 13: the script calls optimizer.step() in its loop"),
-        ("pass", 2, "pilot.train: {script}, line 12: zero_grad is missing"),
-        ("raise ValueError('own')", 1, "Traceback (most recent call last):\n"),
+        ("optimizer.step()", 2, "pilot.train: {script}, line 15: the script calls optimizer.step() in its loop"),
+        ("pass", 2, "pilot.train: {script}, line 14: zero_grad is missing"),
+        ("raise ValueError('own')", 1, "Traceback (most recent call last):\n{script}"),
     ],
 )
-def test_a_script_that_ends(tmp_path: Path, line: str, status: int, said: str) -> None:
+def test_a_script_that_ends(tmp_path: Path, before: str, after: str, line: str, status: int, said: str) -> None:
     script = tmp_path / "train.py"
-    script.write_text(SCRIPT.format(line=line))
+    script.write_text(SCRIPT.format(before=before, after=after, line=line))
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
     assert done.returncode == status
-    assert done.stderr.startswith(said.format(script=script))
-    assert (done.stderr.count("\n") == 1) == (status == 2)
+    text = done.stderr.replace("[rank0]: ", "").replace('  File "', "")
+    assert text.startswith(said.format(script=script))
+    assert (text.count("\n") == 1) == (status == 2)
+    assert text.count("Traceback") == (status == 1)
