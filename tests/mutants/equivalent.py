@@ -189,5 +189,22 @@ EQUIVALENT: dict[tuple[str, str], str] = {
         "pilot/core/losses.py",
         "since_s: float = 0.0  ->  since_s: float = 1.0",
     ): "until nodes are held for the first time there is nothing that could fade",
+    (
+        "pilot/core/assign.py",
+        "_hand_out(pool, trainer, [node], 1)  ->  _hand_out(pool, trainer, [node], 2)",
+    ): "there is one to hand out",
+    (
+        "pilot/core/assign.py",
+        "_hand_out(pool, donor, [taken], 1)  ->  _hand_out(pool, donor, [taken], 2)",
+    ): "there is one to hand out",
+    (
+        "pilot/provisioning/scaling_policy.py",
+        "warm_up_s: float = 0.0  ->  warm_up_s: float = 1.0",
+    ): "no wall time is shorter than a second",
+    (
+        "pilot/core/pacing.py",
+        "return self.end_in_s - (self.write_s or 0.0) - MARGIN_S  ->  "
+        "return self.end_in_s - (self.write_s or 1.0) - MARGIN_S",
+    ): "a write that takes no time fits into any grace period, and then this is not asked",
 }
 """(module, mistake) → why it makes no observable difference."""

@@ -7,7 +7,7 @@ from itertools import pairwise
 from statistics import fmean
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from benchmarks.curve_errors import all_rows
@@ -34,6 +34,13 @@ sensible = st.builds(
 
 def known(of: tuple[Point, ...], given_curve: Curve | None = None, most: int = 64) -> tuple[Estimate, ...]:
     return estimates(of, given_curve, Priors(), most)
+
+
+def test_what_is_given_tells_its_counts_and_of_a_count_without_a_rate_nothing_about_the_others() -> None:
+    given_curve = Curve.of([(3, 0.0), (6, 50.0), (12, 90.0)])
+    assert {3, 6, 12} <= {e.nodes for e in known((), given_curve)}
+    told = {e.nodes: e.per_s for e in known((Point(3, 10.0, 0.01),), given_curve)}
+    assert (told[3], told[6]) == (10.0, 50.0)
 
 
 @settings(deadline=None)
@@ -87,6 +94,7 @@ def test_two_rates_say_how_fast_it_is_on_both_counts_and_not_what_makes_it_so() 
 
 
 @given(st.integers(1, 1000), st.floats(-10, 3), st.floats(-10, 1))
+@example(2, -2.0, -2.0)
 def test_a_speed_up_is_the_models_rate_over_that_of_one_node(nodes: int, ln_a: float, ln_b: float) -> None:
     model = fit([], Priors(Normal(ln_a, 1.0), Normal(ln_b, 1.0)))
     assert speedup(nodes, ln_a, ln_b) == pytest.approx(model.per_s(nodes) / model.per_s(1))

@@ -54,6 +54,10 @@ def test_no_order_spans_fewer_nodes(counts: list[int], per_node: int) -> None:
     assert total(nodes, gpus) == min(total(nodes, handed_out(counts, list(order), free)) for order in orders)
 
 
+def test_of_many_trainers_those_whose_counts_add_up_to_a_node_share_it() -> None:
+    assert total(gpu_nodes(8), assigned([3] * 20 + [5] * 20, 8)) == 0
+
+
 def test_of_many_trainers_only_some_orders_are_tried() -> None:
     assert total(gpu_nodes(8), assigned([5] * 60, 8)) <= 60
 

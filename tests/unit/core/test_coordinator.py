@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pilot.core.curve import Curve
-from pilot.core.events import TrainerSubmitted
+from pilot.core.events import DrainRequested, TrainerSubmitted
 from pilot.core.evidence import SetAside
 from pilot.core.ids import TrainerId
 from pilot.core.spec import TrainerSpec
@@ -33,3 +33,13 @@ def test_those_that_are_kept_for_trials_are_among_them() -> None:
     assert world.core.wanted_nodes() == 2, "what its only trial would take"
     world.complete(0, generous_plan)
     assert world.core.wanted_nodes() == 2, "and that is kept for it now"
+
+
+def test_a_plan_that_comes_while_the_pool_drains_asks_for_no_trial() -> None:
+    world = World()
+    world.join(2)
+    world.send(StudySubmitted(study(trials=2)))
+    world.send(DrainRequested())
+    while world.pending:
+        world.complete(0, generous_plan)
+    assert not any(trial.asked for trial in world.core.studies[study().study].trials)

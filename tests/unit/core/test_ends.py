@@ -31,6 +31,7 @@ def test_one_that_should_be_gone_has_no_time_left() -> None:
 
 
 def test_of_many_those_that_leave_first_are_in_a_problem() -> None:
+    assert MOST == 8, "docs/planners.md says so"
     pool = pool_of({f"n{number}": 100.0 - number for number in range(MOST + 3)})
     assert ending(pool, NOW_S, T_FWD_S).nodes == tuple(f"n{number}" for number in range(3, MOST + 3))
 

@@ -47,6 +47,11 @@ def test_a_past_told_anew_by_who_resumed_from_a_checkpoint_is_no_gap() -> None:
     assert verdict.proved, verdict.text
 
 
+def test_steps_that_are_told_twice_are_void_once() -> None:
+    made = ledger(row(1, 0, 0, 8, 0, 80), row(1, 1, 5, 6, 0, 10), row(2, 0, 4, 10, 40, 100))
+    assert made.voided_steps() == 4
+
+
 def test_two_tales_of_the_same_steps_are_found() -> None:
     for first, second in ((0, 1), (1, 0)):
         tales = (row(1, 0, 0, 4, 0, 40), row(1, 0, 0, 6, 4, 64))

@@ -47,6 +47,7 @@ def ledger_of(rows: Rows, words: dict[str, str], *changes: AcceptedChange) -> Le
         ([(1, 0, 0, 8, 0, 80)], RUN | {"global_batch_size": "10", "drop_last": "True"}, 1, "!ends at sample 96"),
         ([(1, 0, 0, 9, 0, 72), (1, 1, 9, 10, 0, 8)], RUN | {"the length of the dataset": "a stream"}, 2, "contiguous"),
         ([(1, 0, 0, 9, 0, 72)], RUN | {"the length of the dataset": "a stream"}, 2, "!epoch 1 ends at sample 0"),
+        ([(1, 0, 0, 3, 0, 16)], RUN | {"the length of the dataset": "16"}, 1, "!16 samples, and the script asked for"),
         (ONE_EPOCH, RUN | {"the length of the dataset": "9" * 5000}, 1, "!beyond the epoch's 0"),
     ],
 )

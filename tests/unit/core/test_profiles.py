@@ -207,6 +207,13 @@ def test_a_count_has_as_long_as_the_documentation_says_and_is_given_up_no_sooner
     assert profile.pin == 4, "its time is not over, and of who is not there it is nobody's"
 
 
+def test_what_is_known_of_another_count_ends_nothing() -> None:
+    profile = Profile(wanted=True)
+    profile.begin(0.0, [8, 1])
+    assert not any(profile.report(float(second), 4, 100.0) for second in range(10))
+    assert (profile.left, set(profile.known)) == ([8, 1], {4})
+
+
 def test_a_noisy_rate_counts_when_its_time_is_over() -> None:
     world = pool(4)
     submit(world, A, most=4)

@@ -10,9 +10,10 @@ import pytest
 from pilot.core.commands import AskTrial, Outcome, TellTrial
 from pilot.core.curve import Curve
 from pilot.core.errors import UserError
-from pilot.core.events import ExitCause, Progress, TrainerCancelled, TrainerFinished, WorkerExited
+from pilot.core.events import ExitCause, Progress, TrainerCancelled, TrainerFinished, TrainerSubmitted, WorkerExited
 from pilot.core.ids import StudyId, TrainerId
 from pilot.core.promotion import places, promotable
+from pilot.core.spec import TrainerSpec
 from pilot.core.study import FAILURES_ALLOWED, Study, Trial
 from pilot.core.study_events import StudyResumed, StudyStopped, StudySubmitted, TrialNotAsked
 from pilot.core.trainer import Phase
@@ -67,6 +68,15 @@ def test_the_weights_are_those_that_the_documentation_says() -> None:
     assert weights(one, [middle], math.inf)[TrainerId("s-7")] > 1.75, "it does not rise as the rung comes nearer"
 
 
+def test_only_trials_and_offers_of_studies_have_weights() -> None:
+    world = begun(nodes=3, trials=2)
+    world.send(TrainerSubmitted(TrainerSpec(TrainerId("other"), max_nodes=2)))
+    world.complete(0, lambda problem: replace(generous_plan(problem), counts=((s(0), 1),)))
+    studies = world.core._studies
+    found = studies.weights(0.0, 3, [*world.core.trainers.values(), *studies.offers(4)])
+    assert TrainerId("other") not in found and s(1) in found
+
+
 def test_who_comes_too_late_for_the_deadline_weighs_next_to_nothing() -> None:
     one = reached([0.1 * n for n in range(9)])
     one.trials[8].rung, one.trials[8].reports = 1, 2
@@ -74,6 +84,15 @@ def test_who_comes_too_late_for_the_deadline_weighs_next_to_nothing() -> None:
     assert found[None] == LEAST
     assert found[TrainerId("s-8")] > 1
     assert set(weights(one, [one.trials[8]], left_reports=0.5).values()) == {LEAST}
+
+
+def test_on_the_last_rung_that_can_be_reached_what_is_left_counts() -> None:
+    one = reached([0.1 * n for n in range(9)])
+    for number, reports in ((7, 1), (8, 2)):
+        one.trials[number].rung, one.trials[number].reports = 1, reports
+    found = weights(one, one.trials[7:], left_reports=2.0)
+    new = (1 / 3) / (1 + 2 / 3)
+    assert [found[s(7)], found[s(8)]] == pytest.approx([1 / 2 / new, 1 / new])
 
 
 def test_how_many_reports_are_left_follows_from_the_time_that_the_last_ones_took() -> None:

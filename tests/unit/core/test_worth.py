@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from statistics import fmean
 
 import pytest
 
-from pilot.core.curve_model import ON_SUMMIT, Normal, Point, Priors
-from pilot.core.profiles import NEWS_CHANGES, NEWS_MOST_S, Changes
-from pilot.core.worth import Outlook, best_counts
+from pilot.core.curve_model import ON_SUMMIT, Normal, Point, Priors, fit
+from pilot.core.profiles import CHANGES_KEPT, NEWS_CHANGES, NEWS_MOST_S, Changes
+from pilot.core.worth import Outlook, _possible, best_counts
 
 CALM = Outlook((), ON_SUMMIT, tuple(range(1, 65)), 8.0, 0, 0, False, 18.0, 12.0, 1800.0)
 
@@ -57,6 +58,20 @@ def test_a_network_of_which_less_is_known_is_measured_sooner() -> None:
     assert best_counts(short) == () != best_counts(replace(short, priors=unsure))
 
 
+@pytest.mark.parametrize("covariance", [(0.09, 0.0, 4.0), (0.25, 0.3, 1.0), (0.25, -0.5, 1.0)])
+def test_the_curves_that_stand_for_all_have_their_mean_and_covariance(covariance: tuple[float, float, float]) -> None:
+    known = replace(fit([], ON_SUMMIT), covariance=covariance)
+    curves = list(_possible(known, (-3.0, -2.0)))
+    by_a, by_b = [a + 3.0 for a, _ in curves], [b + 2.0 for _, b in curves]
+    assert (fmean(by_a), fmean(by_b)) == pytest.approx((0.0, 0.0))
+    found = (
+        fmean(a * a for a in by_a),
+        fmean(a * b for a, b in zip(by_a, by_b, strict=True)),
+        fmean(b * b for b in by_b),
+    )
+    assert found == pytest.approx(covariance)
+
+
 @pytest.mark.parametrize(("sizes", "measured"), [((1, 3, 6, 12), {1, 12}), ((4, 5, 6, 7, 8, 9), {4, 9})])
 def test_only_what_is_allowed_is_measured(sizes: tuple[int, ...], measured: set[int]) -> None:
     counts = best_counts(replace(CALM, allowed=sizes, share=6.0, lasts_s=1e6))
@@ -66,6 +81,9 @@ def test_only_what_is_allowed_is_measured(sizes: tuple[int, ...], measured: set[
 def test_news_last_until_the_pool_has_changed_a_few_times() -> None:
     changes = Changes()
     assert changes.news_s(0.0) == NEWS_CHANGES * 600.0
+    changes.note(400.0)
+    assert changes.mean_s == pytest.approx(600.0 - 200.0 / CHANGES_KEPT)
+    changes = Changes()
     for minute in range(1, 200):
         changes.note(60.0 * minute)
     assert changes.news_s(60.0 * 199) == pytest.approx(NEWS_CHANGES * 60.0, rel=0.01)
