@@ -26,6 +26,9 @@ from pilot.planners.solvers import NOTHING, find
 
 log = logging.getLogger(__name__)
 
+logging.getLogger("pyomo").handlers.clear()
+"""Its own one writes to standard output, where commands print JSON."""
+
 TOLERANCE = 1e-9
 """Relative to the objective: plans that differ by less are worth the same."""
 

@@ -182,7 +182,9 @@ def test_a_killed_coordinator_is_noticed_and_the_agents_leave_nothing(pool: Pool
 
 
 def test_the_doctor_tries_real_pilots(pool: Pool) -> None:
-    told = msgspec.json.decode(pool.pilot("doctor", "--pilots", "2", "--json").stdout, type=Findings)
+    said = pool.pilot("doctor", "--pilots", "2", "--json").stdout
+    assert said.startswith("{"), "something else wrote to standard output"
+    told = msgspec.json.decode(said, type=Findings)
     seen = {finding.check: finding.grade for finding in told.findings}
     assert [seen[check] for check in ("pilots", "node", "cold", "warm", "allreduce")] == ["ok"] * 5
 

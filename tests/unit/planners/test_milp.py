@@ -159,3 +159,11 @@ def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     milp.plan(GIVEN["non-concave"], 60.0)
     milp.plan(large_problem(800, 35, seed=5), 0.05)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_pyomo_says_is_logged_and_not_printed(
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    logging.getLogger("pyomo.core").warning("a value outside the bounds")
+    assert capsys.readouterr().out == ""
+    assert "a value outside the bounds" in caplog.text
