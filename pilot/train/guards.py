@@ -105,8 +105,10 @@ class StepGuard:
         return any(optimizer is one for one in self._optimizers)
 
     def _expect_ours(self, optimizer: torch.optim.Optimizer, deed: str) -> None:
+        if self._has(optimizer) or self._wraps(optimizer):
+            return
         its = {id(parameter) for one in self._optimizers for parameter in parameters_of(one)}
-        if not self._belongs(optimizer) and any(id(parameter) in its for parameter in parameters_of(optimizer)):
+        if any(id(parameter) in its for parameter in parameters_of(optimizer)):
             raise UserError(
                 f"{deed} another optimizer ({type(optimizer).__name__}) for the session's parameters in its loop, but"
                 " session.step steps the one that pilot.train.session got: to reset that one use"
@@ -114,9 +116,9 @@ class StepGuard:
                 " requires_grad_ or add_param_group, at an epoch's beginning"
             )
 
-    def _belongs(self, optimizer: torch.optim.Optimizer) -> bool:
-        """Whether it is one of the session's, or a wrapper (Lookahead, SAM), which has it or its groups."""
-        around = [*vars(optimizer).values(), optimizer]
+    def _wraps(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Whether it is a wrapper (Lookahead, SAM), which has one of the session's or its groups."""
+        around = vars(optimizer).values()
         ours = [*self._optimizers, *(one.param_groups for one in self._optimizers)]
         return any(one is other for one in around for other in ours)
 
