@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from pilot.core.errors import SolverError, UserError
 
@@ -107,10 +108,10 @@ def read_glpk(solution: str, log: str) -> SolverAnswer:
 
 def highs(lp: Path, limit_s: float, start: Mapping[str, float], gap: float = 0.0) -> SolverAnswer:
     """HiGHS from the ``highspy`` wheel."""
-    from highspy import Highs, HighsModelStatus, HighsSolution, HighsStatus, SolutionStatus
+    from highspy import HighsModelStatus, HighsSolution, HighsStatus, SolutionStatus
 
-    solver, solution = Highs(), HighsSolution()
-    options = {"output_flag": False, "time_limit": limit_s, "mip_rel_gap": gap, "mip_abs_gap": 0.0, "threads": 1}
+    solver, solution = _silent_highs(), HighsSolution()
+    options = {"time_limit": limit_s, "mip_rel_gap": gap, "mip_abs_gap": 0.0, "threads": 1}
     for option, value in options.items():
         solver.setOptionValue(option, value)
     if solver.readModel(str(lp)) == HighsStatus.kError:
@@ -128,6 +129,18 @@ def highs(lp: Path, limit_s: float, start: Mapping[str, float], gap: float = 0.0
         return SolverAnswer(proved=False, values=None, bound=bound)
     values = dict(zip(names, solver.getSolution().col_value, strict=True))
     return SolverAnswer(bool(status == HighsModelStatus.kOptimal), values, bound)
+
+
+def _silent_highs() -> Any:
+    """Silent from the beginning: the constructor of HiGHS 1.16 itself writes a header to standard output."""
+    from highspy import Highs
+
+    class Silent(Highs):  # type: ignore[misc]  # highspy has no types
+        def enableCallbacks(self) -> None:  # noqa: N802  # highspy's name; the constructor calls it first
+            self.silent()
+            super().enableCallbacks()
+
+    return Silent()
 
 
 def _write_start(lp: Path, start: Mapping[str, float]) -> Path:

@@ -1,4 +1,6 @@
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -52,6 +54,15 @@ def test_each_solver_proves_the_optimum_whatever_it_starts_from(name: str, start
     assert answer.proved
     assert answer.values is not None
     assert (answer.values["x1"], answer.values["x2"]) == (3, 1)
+
+
+@pytest.mark.parametrize("name", ["cbc", "glpk", "highs"])
+def test_a_solver_writes_nothing_to_standard_output(name: str, lp: Path) -> None:
+    """Where commands print JSON. In a process of its own, because C's output appears when that ends."""
+    installed(name)
+    solve = f"from pilot.planners.solvers import *; assert {name}(Path({str(lp)!r}), 10.0, {{}}).proved"
+    done = subprocess.run([sys.executable, "-c", solve], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
 
 
 @pytest.mark.parametrize("name", ["cbc", "glpk", "highs"])
