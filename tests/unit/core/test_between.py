@@ -6,9 +6,14 @@ import math
 
 from pilot import planners
 from pilot.core.between import next_due_s, question
+from pilot.core.commands import Solve
+from pilot.core.config import CoordinatorConfig
 from pilot.core.curve import Curve
+from pilot.core.events import TrainerSubmitted
 from pilot.core.ids import TrainerId
 from pilot.core.problem import Candidate, Problem
+from pilot.core.spec import TrainerSpec
+from tests.property.world import World
 
 
 def candidate(name: str, now: int, low: int, high: int, sizes: tuple[int, ...] = ()) -> Candidate:
@@ -39,3 +44,17 @@ def test_nothing_is_asked_where_nobody_can_have_more() -> None:
 def test_decisions_are_due_at_multiples() -> None:
     assert [next_due_s(s, 300.0) for s in (0.0, 299.0, 300.0, 1234.0)] == [300.0, 300.0, 600.0, 1500.0]
     assert next_due_s(0.0, 0.0) == math.inf
+
+
+def test_a_decision_that_changes_nothing_is_a_decision() -> None:
+    """Until the next one is due, what becomes free goes to who waits, and to nobody else."""
+    world = World(CoordinatorConfig(decide_every_s=600.0))
+    world.join(2)
+    world.send(TrainerSubmitted(TrainerSpec(TrainerId("t"), max_nodes=4, curve=Curve.proportional(), fixed_curve=True)))
+    world.settle()
+    world.pass_time(601.0)
+    world.settle()
+    world.pass_time(600.0)
+    assert world.core.settled and not any(isinstance(command, Solve) for command in world.history[-1][2])
+    world.join(2)
+    assert not any(isinstance(command, Solve) for command in world.history[-1][2])
