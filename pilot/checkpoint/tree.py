@@ -258,8 +258,7 @@ def _advice(value: Any) -> str:
         return "keep dict(it)"
     return (
         "a state can hold tensors, numpy arrays of numbers, numbers, strings, bytes, None, and list, tuple, set or"
-        " dict "
-        "of these"
+        " dict of these"
     )
 
 

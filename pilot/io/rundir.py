@@ -166,9 +166,8 @@ class Lock:
         found = heartbeat.read(self._rundir.lock)
         if found is not None and not found.is_same(self._owner):
             raise PilotError(
-                f"run directory {self._rundir.root} was taken over by process {found.pid} on {found.host}: flock"
-                " does not "
-                "work across hosts there; run one pilot up at a time, or choose another --run-dir"
+                f"run directory {self._rundir.root} was taken over by process {found.pid} on {found.host}: flock does"
+                " not work across hosts there; run one pilot up at a time, or choose another --run-dir"
             )
         self._owner = self._owner.later()
         self._owner.write(self._file)

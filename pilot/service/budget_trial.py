@@ -47,8 +47,7 @@ class Trial:
         if self.ended_s is not None:
             return (
                 f"it would be used up after {duration(self.ended_s)}, and the pool would drain; the pool was up for"
-                f" {lasted},"
-                f" and {self.samples_then:,} of its {self.samples:,} samples were processed by then"
+                f" {lasted}, and {self.samples_then:,} of its {self.samples:,} samples were processed by then"
             )
         warning = f"; the warning would come after {duration(self.warned_s)}" if self.warned_s is not None else ""
         used = f"{amount(self.used)} would be used ({self.used / budget:.0%}) in {lasted}"

@@ -83,11 +83,10 @@ class Alarm:
         differing = [name for name, column in columns.items() if OWN not in column and self._differ(name, column)]
         if differing:
             raise PilotError(
-                f"the ranks no longer hold the same state: {differing[0]} has differed since a step between {since}"
-                f" and {step}"
-                f"{_others(len(differing) - 1)}; look for what the script does on one rank only (if session.rank == 0:,"
-                " its own random generator, a value that it sets by a counter of its own: use session.steps), then"
-                f" submit it again from an earlier checkpoint: {group.distrust(since)}"
+                f"the ranks no longer hold the same state: {differing[0]} has differed since a step between {since} and"
+                f" {step}{_others(len(differing) - 1)}; look for what the script does on one rank only (if session.rank"
+                " == 0:, its own random generator, a value that it sets by a counter of its own: use session.steps),"
+                f" then submit it again from an earlier checkpoint: {group.distrust(since)}"
             )
 
     def _differ(self, name: str, column: Sequence[int]) -> bool:

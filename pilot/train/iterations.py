@@ -41,8 +41,7 @@ class Turns:
         if not self._stepped:
             raise UserError(
                 "a turn of session.iterations ended without its step: in every turn, take batches with `for batch in"
-                " loader:` or"
-                " loader.next(), and call session.step"
+                " loader:` or loader.next(), and call session.step"
             )
 
     def batches(self, rest: Rest) -> Iterator[Any]:

@@ -78,10 +78,8 @@ class Taken(Placeholder):
     why = (
         "between backward and session.step the gradients are on their way to the other nodes: clip with"
         " session.clip_grad_norm; to use or change them, call session.sum() first, then session.step; call backward"
-        " once"
-        " per batch (accumulate with micro_batch_size, add losses before backward, checkpoint with"
-        " use_reentrant=False);"
-        " and leave optimizer.step() to session.step"
+        " once per batch (accumulate with micro_batch_size, add losses before backward, checkpoint with"
+        " use_reentrant=False); and leave optimizer.step() to session.step"
     )
 
 
@@ -125,11 +123,9 @@ class Unwanted(Stale):
     """
 
     why = (
-        "a gradient was not zeroed after another optimizer's step: call this optimizer's zero_grad() between that"
-        " step and"
-        " its own backward (which drops what other losses left in its parameters); or step them together, with"
-        " session.step"
-        " without a name"
+        "a gradient was not zeroed after another optimizer's step: call this optimizer's zero_grad() between that step"
+        " and its own backward (which drops what other losses left in its parameters); or step them together, with"
+        " session.step without a name"
     )
 
     def added(self, gradient: torch.Tensor) -> None:

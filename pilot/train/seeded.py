@@ -108,9 +108,8 @@ class Seeded(Dataset[Any]):
         one = self._read([index])
         if not isinstance(one, list | tuple) or len(one) != 1:
             raise UserError(
-                "the dataset's __getitems__ uses random numbers but does not return a list of samples, so these"
-                " cannot be seeded"
-                " one by one; return a list with one sample per index"
+                "the dataset's __getitems__ uses random numbers but does not return a list of samples, so these cannot"
+                " be seeded one by one; return a list with one sample per index"
             )
         return one[0]
 

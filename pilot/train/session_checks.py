@@ -84,8 +84,7 @@ def _check_trainable(what: str, parameter: nn.Parameter) -> None:
     if parameter.requires_grad and parameter.dtype not in SUMMED:
         raise UserError(
             f"{what} is of {parameter.dtype}: gradients can be summed for float32, float64, bfloat16, float16,"
-            " complex64"
-            " and complex128; use one of these"
+            " complex64 and complex128; use one of these"
         )
 
 
