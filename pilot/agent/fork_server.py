@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING, NoReturn
 from pilot.agent import script_log
 from pilot.io.prctl import die_with_parent
 from pilot.io.readable import readable
-from pilot.io.reaping import reap
+from pilot.io.reaping import reap_among
 
 if TYPE_CHECKING:
     from pilot.agent.preload import Preloader
@@ -115,23 +115,23 @@ def import_base(channel: socket.socket) -> None:
 
 def serve(channel: socket.socket) -> ForkJob | None:
     """Fork on request and report exits. Returns None when the agent has ended, and the job in a forked worker."""
-    awake, alarm = socket.socketpair()
-    alarm.setblocking(False)
-    signal.signal(signal.SIGCHLD, _ignore)
-    signal.set_wakeup_fd(alarm.fileno())
     from pilot.agent.preload import Preloader
     from pilot.io import imports
 
     lives: dict[int, int] = {}
+
+    def report_exits(*_: object) -> None:
+        for pid, status in reap_among(lives):
+            _send(channel, "exited", lives.pop(pid), os.waitstatus_to_exitcode(status))
+
     preloader = Preloader()
     while True:
-        ready = readable([channel, awake], 0.0 if preloader.has_more else None)
-        if awake in ready:
-            awake.recv(4096)
-            _report_exits(channel, lives)
-        if not ready:
-            _preload_one(channel, preloader, alarm.fileno())
-        if channel in ready:
+        # A handler runs during an import, too, which may take minutes; and an import may have replaced it.
+        signal.signal(signal.SIGCHLD, report_exits)
+        report_exits()
+        if not readable([channel], 0.0 if preloader.has_more else None):
+            _preload_one(channel, preloader)
+        else:
             packet, descriptors, _, _ = socket.recv_fds(channel, MAX_PACKET_BYTES, 2)
             if not packet:
                 return None
@@ -149,25 +149,22 @@ def serve(channel: socket.socket) -> ForkJob | None:
                 continue
             pid = os.fork()
             if pid == 0:
-                for ours in (channel, awake, alarm):
-                    ours.close()
+                channel.close()
                 become_worker(job, descriptors)
                 return job
-            lives[pid] = job.life
             for descriptor in descriptors:
                 os.close(descriptor)
             _send(channel, "forked", job.life, pid)
+            lives[pid] = job.life
 
 
-def _preload_one(channel: socket.socket, preloader: Preloader, alarm: int) -> None:
+def _preload_one(channel: socket.socket, preloader: Preloader) -> None:
     """Import one more module. If that makes the process unfit to fork, it exits; the workers that it forked
     continue."""
     name = preloader.next_name()
     if name:
         _send(channel, "importing", name)
         why = preloader.load(name)
-        signal.signal(signal.SIGCHLD, _ignore)  # the import may have changed it
-        signal.set_wakeup_fd(alarm)
         if why:
             _send(channel, "unfit", name, why)
             os._exit(0)
@@ -181,7 +178,6 @@ def _preload_one(channel: socket.socket, preloader: Preloader, alarm: int) -> No
 def become_worker(job: ForkJob, descriptors: Sequence[int]) -> None:
     """In the forked process: set up its own session, log, environment, and signal handling."""
     control, log = descriptors
-    signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.register_at_fork(after_in_child=_default_signals)
     os.setsid()
@@ -267,12 +263,6 @@ def _default_signals() -> None:
     for notice in _IGNORED:
         if signal.getsignal(notice) is _ignore:
             signal.signal(notice, signal.SIG_DFL)
-
-
-def _report_exits(channel: socket.socket, lives: dict[int, int]) -> None:
-    for pid, status in reap():
-        if pid in lives:
-            _send(channel, "exited", lives.pop(pid), os.waitstatus_to_exitcode(status))
 
 
 def _send(channel: socket.socket, *report: object) -> None:

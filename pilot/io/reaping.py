@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 
 
 def reap(own: Iterable[int] = ()) -> list[tuple[int, int]]:
@@ -12,7 +13,23 @@ def reap(own: Iterable[int] = ()) -> list[tuple[int, int]]:
     The kernel names them in any order. Those ended by a signal come first, because a process that is killed makes its
     neighbours fail.
     """
-    return sorted(_reaped(set(own)), key=lambda end: not os.WIFSIGNALED(end[1]))
+    return _killed_first(_reaped(set(own)))
+
+
+def reap_among(children: Iterable[int]) -> list[tuple[int, int]]:
+    """Like :func:`reap`, but of these children; no harm if a signal's handler has reaped one meanwhile."""
+    return _killed_first(end for pid in list(children) for end in _reaped_one(pid))
+
+
+def _killed_first(ends: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    return sorted(ends, key=lambda end: not os.WIFSIGNALED(end[1]))
+
+
+def _reaped_one(child: int) -> Iterator[tuple[int, int]]:
+    with suppress(ChildProcessError):
+        pid, status = os.waitpid(child, os.WNOHANG)
+        if pid:
+            yield pid, status
 
 
 def _reaped(known: set[int]) -> Iterator[tuple[int, int]]:

@@ -112,6 +112,26 @@ def test_a_server_that_is_asked_again_while_it_imports_says_when_it_is_done(inst
     asyncio.run(play())
 
 
+def test_an_end_is_told_while_something_is_imported(installed: Path) -> None:
+    """A worker that was stopped must not hold its node for as long as an import takes on a slow file system."""
+    folder = installed / "site"
+    (folder / "endless_one.py").write_text("import signal\nwhile True: signal.pause()\n")
+    imports.add(imports.file_of(installed / "other", sys.executable), ["endless_one"])
+
+    async def play() -> None:
+        async with bench(installed) as it:
+            it.launch("signal.pause()\n", ranks=1)
+            await it.until(lambda: bool(list(it.workers.pids())), "the worker")
+            server = it.workers.warm_up()
+            server.preload(imports.file_of(installed / "other", sys.executable), [])
+            await it.until(lambda: server.importing == "endless_one", "the import")
+            it.workers.kill("t")
+            assert (await it.end()).status == -9
+            assert server.importing == "endless_one"
+
+    asyncio.run(play())
+
+
 def test_what_every_pilot_imports_has_not_torchs_compiler_in_it() -> None:
     """It takes a second and 70 MB, so it is preloaded for scripts that need it."""
     code = f"import sys\nfor name in {fork_server.BASE}: __import__(name)\nprint('torch._dynamo' in sys.modules)"

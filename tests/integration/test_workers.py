@@ -110,7 +110,7 @@ def test_one_that_is_killed_takes_the_others_with_it(tmp_path: Path) -> None:
 
 
 def test_of_those_found_to_have_ended_the_killed_one_ended_the_others(tmp_path: Path) -> None:
-    """While the fork server imports something, it reports no exits; stopped, it is as silent for as long as we want."""
+    """A fork server that is busy reports several exits at once; so does one that is stopped for a while."""
 
     async def play() -> None:
         async with bench(tmp_path) as it:
