@@ -35,6 +35,15 @@ OBJECTIVES: dict[str, Objective] = {
     "priority": priority_weighted,
 }
 
+_ONE_NODE = "seconds of its training on one node"
+_UNITS = {"scaling-efficiency": _ONE_NODE, "throughput": "samples", "priority": f"{_ONE_NODE} times its priority"}
+
+
+def worth_sentence(objective: str) -> str:
+    """In which unit an objective counts what a plan is worth, in words."""
+    unit = _UNITS.get(objective)
+    return f"The worth is counted in {unit}." if unit else f"The worth is what {objective} returns, times seconds."
+
 
 def per_node_value(value: Callable[[TrainerSpec, int], float], name: str = "of the user") -> Objective:
     """An objective from a user's function of (trainer, nodes) → value per second, evaluated at every node count.

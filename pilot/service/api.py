@@ -300,7 +300,8 @@ class Api:
 
     async def explain(self, asked: OneTrainer) -> Explained:
         """Why a trainer has the nodes that it has."""
-        return status_view.explained(self._driver.core, self._driver.monitor, TrainerId(asked.trainer))
+        core, monitor = self._driver.core, self._driver.monitor
+        return status_view.explained(self._about(), core, monitor, TrainerId(asked.trainer))
 
     async def history(self, asked: OneTrainer) -> TrainerHistory:
         """A trainer's history."""

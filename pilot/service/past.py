@@ -92,7 +92,7 @@ class PastPool:
 
     def explain(self, trainer: str) -> Explained:
         """Why a trainer had its nodes, or why it ended."""
-        return status_view.explained(self._core, self._monitor, TrainerId(trainer))
+        return status_view.explained(self._about, self._core, self._monitor, TrainerId(trainer))
 
     def studies(self) -> StudyList:
         """All studies, in the order of submission."""

@@ -13,7 +13,7 @@ from pilot.core.evidence import headline
 from pilot.core.explain import explain, rate_sentences
 from pilot.core.goal import BY_SESSION, Goal
 from pilot.core.ids import TrainerId
-from pilot.core.objective import scaling_efficiency
+from pilot.core.objective import scaling_efficiency, worth_sentence
 from pilot.core.trainer import Trainer
 from pilot.io.pool_status import (
     DecisionStatus,
@@ -116,13 +116,15 @@ def history(
     )
 
 
-def explained(core: Coordinator, monitor: Monitor, name: TrainerId) -> Explained:
+def explained(about: About, core: Coordinator, monitor: Monitor, name: TrainerId) -> Explained:
     """Why the trainer of this name has its nodes, or why it ended."""
     trainer = trainer_of(core, name)
     if trainer.outcome is not None:
         return Explained(trainer=name, sentences=[f"{name} {trainer.outcome}: {trainer.reason}"], decision=None)
     found = explain(*monitor.last, name) if monitor.last is not None and not trainer.held else None
-    sentences = found.sentences() if found is not None else [f"{name} was not part of the last plan."]
+    sentences = [f"{name} was not part of the last plan."]
+    if found is not None:
+        sentences = found.sentences() if found.pinned else [*found.sentences(), worth_sentence(about.objective)]
     if name in core.arrivals.trainers and trainer.target:
         held = node_count(len(trainer.target))
         sentences = [

@@ -100,7 +100,9 @@ def test_what_is_explained_and_cancelled_comes_back_as_it_was_told(live: Pool) -
     assert (told.decision, told.sentences[0]) == (None, "waiting was not part of the last plan.")
     assert live.client.cancel(waiting) == Cancelled(trainer=waiting, phase=Phase.CANCELLED)
     trainer = trains(live, joined(live, 2))
-    decision = live.client.explain(trainer).decision
+    told = live.client.explain(trainer)
+    assert "The worth is counted in seconds of its training on one node." in told.sentences
+    decision = told.decision
     assert isinstance(decision, Explanation)
     assert [(term.nodes, term.allowed) for term in decision.terms] == [(1, True), (2, True), (3, False)]
     assert live.client.cancel(trainer).trainer == trainer

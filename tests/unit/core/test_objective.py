@@ -7,7 +7,7 @@ import pytest
 from pilot.core.curve import Curve
 from pilot.core.errors import UserError
 from pilot.core.ids import TrainerId
-from pilot.core.objective import named_objective, per_node_value
+from pilot.core.objective import OBJECTIVES, named_objective, per_node_value, worth_sentence
 from pilot.core.spec import TrainerSpec
 
 SPEC = TrainerSpec(TrainerId("t"), max_nodes=3, priority=4.0)
@@ -25,6 +25,11 @@ def test_the_shipped_objectives() -> None:
     assert named_objective("scaling-efficiency")(SPEC, idle_alone) == idle_alone, "one node yields nothing: no unit"
     with pytest.raises(UserError, match=r"no objective named 'profit'; there are .*throughput.* and module:function"):
         named_objective("profit")
+
+
+def test_the_unit_of_what_a_plan_is_worth_is_told() -> None:
+    assert all(worth_sentence(name).startswith("The worth is counted in ") for name in OBJECTIVES)
+    assert worth_sentence("mine:profit") == "The worth is what mine:profit returns, times seconds."
 
 
 def test_a_users_function_is_taken_at_every_count() -> None:

@@ -44,6 +44,7 @@ from pilot.service.status_view import QUIET_S, About, account, explained, histor
 
 A, T = NodeId("a"), TrainerId("t")
 JOBS = msgspec.structs.replace(NO_JOBS, scheduler="slurm", wanted_nodes=1)
+ABOUT = About("p", "s", "", "", 0.0, JOBS, "throughput")
 NO_USE = UtilisationStatus(u=None, eq_nodes=1.0, work=0.0, static_work=None)
 
 
@@ -133,7 +134,7 @@ def test_why_a_trainer_that_has_just_come_has_its_nodes() -> None:
     core, monitor = Coordinator(CoordinatorConfig(arrivals_s=2.0)), Monitor()
     for event in (PoolChanged(joined=(A,)), TrainerSubmitted(TrainerSpec(T))):
         monitor.note(0.0, event, core.handle(0.0, event))
-    [said, *_] = explained(core, monitor, T).sentences
+    [said, *_] = explained(ABOUT, core, monitor, T).sentences
     assert said == "t started on 1 node, the fewest that it can use; a plan that may give it more follows shortly."
 
 
@@ -172,8 +173,8 @@ def test_node_hours_are_told_as_the_site_charges_them_wherever_they_are_told(tmp
         monitor.note(now_s, event, commands)
         nodes.note(Decision(number, now_s, event, tuple(commands)))
     monitor.advance(7200.0)
-    told = status(About("p", "s", "", "", 0.0, JOBS, "throughput"), core, monitor, launches, NO_USE)
-    became = history(About("p", "s", "", "", 0.0, JOBS, "throughput"), core, monitor, launches, T)
+    told = status(ABOUT, core, monitor, launches, NO_USE)
+    became = history(ABOUT, core, monitor, launches, T)
     summary = summarise(nodes.made(), core.trainers, Utilisation(1.0, 1.0, None), core.config.charge_factor, ())
     screen = Console(width=200, record=True, file=io.StringIO())
     show(screen, status_lines(told, 200))
