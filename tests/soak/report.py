@@ -13,7 +13,7 @@ import matplotlib.pyplot as plt
 from tests.soak.samples import POOL, Sample
 from tests.soak.trends import SETTLED_S, Trend
 
-_PER_PROCESS = ("own MiB", "PSS MiB", "open files", "sockets", "threads")
+_PER_PROCESS = ("anonymous MiB", "PSS MiB", "open files", "sockets", "threads")
 
 
 def table(found: list[Trend]) -> str:

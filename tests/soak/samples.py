@@ -101,7 +101,7 @@ def _of_process(process: psutil.Process, at_s: float) -> Iterator[tuple[Any, ...
         found = {
             "RSS MiB": f"{memory.rss / _MIB:.2f}",
             "PSS MiB": f"{memory.pss / _MIB:.2f}",
-            "own MiB": f"{memory.uss / _MIB:.2f}",
+            "anonymous MiB": f"{_anonymous_kib(process.pid) / 1024:.2f}",
             "threads": process.num_threads(),
             **_descriptors(process.pid),
         }
@@ -109,6 +109,15 @@ def _of_process(process: psutil.Process, at_s: float) -> Iterator[tuple[Any, ...
         return
     for quantity, value in found.items():
         yield f"{at_s:.0f}", who, process.pid, quantity, value
+
+
+def _anonymous_kib(pid: int) -> int:
+    """Memory that is no file's, whether a fork shares it or not: so it does not change when a neighbour ends, or when
+    a library's page is used for the first time."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1])
+    raise psutil.ZombieProcess(pid)
 
 
 def _role(process: psutil.Process) -> str:

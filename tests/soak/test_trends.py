@@ -10,13 +10,13 @@ HOURS = 2
 LIFE_S = 1500.0
 
 
-def of_agents(own_mib: Callable[[float, float], float], life_s: float = LIFE_S, who: str = "agent") -> Iterator[Sample]:
-    """Agents that live for 25 minutes each; ``own_mib``: a function of (time, age), to which some noise is added."""
+def of_agents(mib: Callable[[float, float], float], life_s: float = LIFE_S, who: str = "agent") -> Iterator[Sample]:
+    """Agents that live for 25 minutes each; ``mib``: a function of (time, age), to which some noise is added."""
     dice = random.Random(1)
     for number in range(int(HOURS * 3600 / EVERY_S)):
         at_s = number * EVERY_S
         life, age_s = divmod(at_s, life_s)
-        yield Sample(at_s, who, 100 + int(life), "own MiB", own_mib(at_s, age_s) + dice.gauss(0, 0.3))
+        yield Sample(at_s, who, 100 + int(life), "anonymous MiB", mib(at_s, age_s) + dice.gauss(0, 0.3))
 
 
 def verdict(samples: Iterator[Sample]) -> str:

@@ -27,7 +27,7 @@ _FEWEST_SAMPLES = 5
 _FEWEST_BLOCKS = 6
 
 BOUNDS_PER_H = {
-    "own MiB": 1.0,  # 170 MiB a week
+    "anonymous MiB": 1.0,  # 170 MiB a week
     "open files": 1.0,
     "sockets": 1.0,
     "threads": 0.5,
