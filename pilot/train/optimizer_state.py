@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from enum import Enum
 from functools import cache
+from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,27 @@ from pilot.train import rng
 def parameters_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     """The parameters of all groups, in the order of ``state_dict``."""
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+CONSTANT = (Enum, type, FunctionType, BuiltinFunctionType)
+"""What an option of a group may be that cannot be stored, and need not be: the script gives the same to all ranks."""
+
+
+def state_of(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """``optimizer.state_dict()`` without constants in its groups."""
+    state = optimizer.state_dict()
+    if any(_constants(optimizer)):
+        state = state | {"param_groups": [_without_constants(group) for group in state["param_groups"]]}
+    return state
+
+
+def _constants(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
+    """Of each group."""
+    return [{key: one for key, one in group.items() if isinstance(one, CONSTANT)} for group in optimizer.param_groups]
+
+
+def _without_constants(group: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: one for key, one in group.items() if not isinstance(one, CONSTANT)}
 
 
 Strides = list[tuple[list[Any], list[int]]]
@@ -43,6 +66,8 @@ def take_over(optimizer: torch.optim.Optimizer, state: dict[str, Any], strides: 
     tensor's strides, which are lost if it was sent as a block of bytes (fused kernels read state and parameter in
     memory order). ``strides``: from :func:`strides_of`.
     """
+    if any(own := _constants(optimizer)):
+        state = state | {"param_groups": [a | b for a, b in zip(state["param_groups"], own, strict=True)]}
     optimizer.load_state_dict(state)
     parameters = parameters_of(optimizer)
     known = {tuple(keys): its for keys, its in strides}
