@@ -20,8 +20,8 @@ from pilot.core.errors import UserError
 from pilot.train import checksums
 from pilot.train.training import Training
 
-_LOOKS = {10**power for power in range(12)}
-"""The process's steps in which it looks; it compares in the next one."""
+_LOOKS = {2**power for power in range(40)}
+"""The process's steps in which it looks; it compares in the next one, and in the next in which it looks."""
 _DEPTH = 3
 _MOST = 100
 """How deep and how far it looks into objects, lists and dicts."""
@@ -35,6 +35,7 @@ class Untracked:
         self._training = training
         self._at: tuple[int, int] | None = None
         self._steps = 0
+        self._looked = False
         self._seen: dict[str, tuple[nn.Module, list[int]]] = {}
 
     def look(self) -> None:
@@ -46,9 +47,13 @@ class Untracked:
         if at == before:
             return
         self._at, self._steps = at, self._steps + 1
-        if self._seen and before is not None and before[0] == at[0]:
+        looked, self._looked = self._looked, self._steps in _LOOKS
+        if before is not None and before[0] != at[0]:
+            self._seen = {}
+        if looked or self._looked:
             self._compare()
-        self._seen = self._sums() if self._steps in _LOOKS else {}
+        if self._looked:
+            self._seen = self._sums()
 
     def _compare(self) -> None:
         for name, (module, before) in self._seen.items():
@@ -61,7 +66,22 @@ class Untracked:
 
     def _sums(self) -> dict[str, tuple[nn.Module, list[int]]]:
         found = {name: (module, self._unknown(module)) for name, module in _modules(_what_the_script_sees())}
+        for name, (module, _) in found.items():
+            self._check_statistics(name, module)
         return {name: (module, _sums_of(values)) for name, (module, values) in found.items() if values}
+
+    def _check_statistics(self, name: str, module: nn.Module) -> None:
+        """:class:`UserError` if the optimizer trains ``module``, but the session does not have its batch statistics."""
+        bare, known = self._training.trained.bare, {id(one) for one in self._training.model.modules()}
+        if not bare or not {id(p) for p in bare.values()}.intersection(map(id, module.parameters())):
+            return
+        for path, one in module.named_modules():
+            if isinstance(one, _NormBase) and one.running_mean is not None and id(one) not in known:
+                raise UserError(
+                    f"the optimizer trains {name}, a {type(module).__name__} that the session does not have, so nodes"
+                    f" that join would not get the running statistics of its {type(one).__name__} ({path or name}):"
+                    " pass all models to pilot.train.session, as a dict by name"
+                )
 
     def _unknown(self, module: nn.Module) -> list[torch.Tensor]:
         ours = [self._training.model, *(one for _, one in _modules(self._training.tracked))]
