@@ -226,6 +226,47 @@ def averages_untracked(made: Made) -> None:
 
 
 @_refused(
+    "an average of weights in a dict by their names, not tracked",
+    r"average.shadow.*session.state, or call session.track",
+    "session.state, or session.track",
+)
+def averages_in_a_dict(made: Made) -> None:
+    average = SimpleNamespace(shadow={name: p.detach().clone() for name, p in made.model.named_parameters()})
+    for x in made.batches():
+        made.loss(x).backward()
+        made.session.step()
+        for name, p in made.model.named_parameters():
+            average.shadow[name] = 0.9 * average.shadow[name] + 0.1 * p.detach()
+
+
+class ByModule(torch.optim.SGD):
+    """Scales by statistics of what its layer gets (like K-FAC)."""
+
+    def __init__(self, layer: nn.Linear) -> None:
+        super().__init__(layer.parameters(), lr=0.1)
+        self.inputs: dict[nn.Module, torch.Tensor] = {}
+        layer.register_forward_hook(self.see)
+
+    def see(self, layer: nn.Module, inputs: tuple[torch.Tensor], _output: torch.Tensor) -> None:
+        self.inputs[layer] = inputs[0].square().mean()
+
+
+@_refused_script(
+    "an optimizer that keeps statistics by module (K-FAC)", "in its attribute 'inputs'", "`optimizer.state[parameter]`"
+)
+def keeps_by_module() -> None:
+    model = nn.Linear(2, 1)
+    optimizer = ByModule(model)
+    session = pilot.train.session(model, optimizer)
+    loader = session.loader(TensorDataset(torch.ones(8, 2)), global_batch_size=4)
+    for _ in session.epochs(1):
+        for (x,) in loader:
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            session.step()
+
+
+@_refused(
     "a teacher in an object of the script, not tracked", r"session.track\('teacher', method.teacher\)", "session.track"
 )
 def teaches_untracked(made: Made) -> None:
