@@ -98,7 +98,8 @@ def _environment(workdir: Workdir, python: str) -> dict[str, str]:
     name, _, value = workdir.mark.partition("=")
     assert name == MARK
     ours = {name: value, "TMPDIR": str(workdir.temporary)}
-    environment = fork_server.ALLOCATOR | dict(os.environ) | dict.fromkeys(fork_server.THREAD_VARIABLES, "1") | ours
+    given = fork_server.ALLOCATOR | fork_server.HASHES | dict(os.environ)
+    environment = given | dict.fromkeys(fork_server.THREAD_VARIABLES, "1") | ours
     if python != sys.executable:
         paths = [str(_package_link(workdir)), *filter(None, [environment.get("PYTHONPATH")])]
         environment["PYTHONPATH"] = os.pathsep.join(paths)

@@ -52,6 +52,10 @@ by page: 14,000 pages for 25 M parameters, a sixth of a step's CPU time. With th
 and so do rank processes, in which MPI allocates memory for each sum. (32 MiB is the maximum for the second; see
 mallopt(3).) Settings in the job's environment take precedence.
 """
+HASHES = {"PYTHONHASHSEED": "0"}
+"""Makes sets of strings iterate in the same order on all nodes and after a restart: scripts number words by
+``list(set(words))``. As for the allocator, a setting in the job's environment takes precedence.
+"""
 
 _IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 """A batch system may send its notice to all processes of a job. Only the agent acts on it; workers train on until

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 import msgspec
 
 from pilot.agent.diagnosis import is_refusal, last_words
+from pilot.agent.fork_server import HASHES
 from pilot.core.errors import PilotError
 from pilot.core.evidence import headline
 from pilot.io import proc
@@ -113,7 +114,7 @@ class Runs:
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
-            env=os.environ | environment,
+            env=HASHES | dict(os.environ) | environment,
             pass_fds=[link] if ends else [],
             start_new_session=True,
         )

@@ -104,6 +104,11 @@ class Exchange:
         dtype = getattr(torch, part.dtype)
         return torch.frombuffer(self.arena.memory, dtype=dtype, count=part.count, offset=part.offset)
 
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        """The trained ones, in the order of the buckets."""
+        return self._parameters
+
     def close(self) -> None:
         """Another exchange replaces it: stop watching parameters."""
         for bucket in self._buckets:

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from torch import nn
+
 from pilot.train.exchange import Exchange
 from pilot.train.late_exchange import LateExchange
 from pilot.train.node_group import NodeGroup
@@ -47,6 +49,10 @@ class Exchanges:
     def number(self, stepper: Stepper) -> int:
         """The number of the exchange with the gradients of ``stepper``."""
         return self._names.index(stepper.name)
+
+    def parameters(self, steppers: Sequence[Stepper]) -> list[nn.Parameter]:
+        """All that these step."""
+        return [parameter for one in steppers for parameter in self.each[self.number(one)].parameters]
 
     def idle(self) -> None:
         """See :class:`~pilot.train.exchange.Exchange`."""

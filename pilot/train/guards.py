@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, wraps
 from typing import Any
@@ -22,9 +22,10 @@ class StepGuard:
     """Ensures that only the session steps its optimizers, and that no other optimizer steps parameters beside them or
     replaces them.
 
-    ``backward_ended``: called when a ``backward`` of the script returns. ``looping``: the script is in the body of
-    ``session.epochs``; ``passing``: it is there in its pass over the loader. (It may train something of its own between
-    two passes, such as a probe.)
+    ``backward_ended``: called when a ``backward`` of the script returns. ``summed``: parameters whose gradients are
+    sums over the ranks, until ``session.step`` uses them; a ``backward`` must not add to them. ``looping``: the script
+    is in the body of ``session.epochs``; ``passing``: it is there in its pass over the loader. (It may train something
+    of its own between two passes, such as a probe.)
     """
 
     def __init__(self, steppers: Steppers) -> None:
@@ -33,6 +34,7 @@ class StepGuard:
         self._scalers = list(steppers.scalers.values())
         self._ours = False
         self.backward_ended: Callable[[], None] = _nobody
+        self.summed: Sequence[torch.Tensor] = ()
         self.looping = False
         self.passing = False
 
@@ -161,13 +163,26 @@ def _tell_of_backward() -> None:
     def told(*arguments: Any, **keywords: Any) -> None:
         outer, within.any = getattr(within, "any", False), True
         try:
+            guard = None if outer else _in_loops.get(threading.get_ident())
+            sums = _sums(guard.summed) if guard is not None and guard.summed else None
             original(*arguments, **keywords)
         finally:
             within.any = outer
-        if not outer and (guard := _in_loops.get(threading.get_ident())) is not None:
+        if guard is not None:
+            if sums is not None and _sums(guard.summed) != sums:
+                raise UserError(
+                    "backward between session.sum() and session.step() makes gradients that are not summed over the"
+                    " nodes; if a step needs two gradients (sharpness-aware minimization), compute the first with"
+                    " torch.autograd.grad, and call backward once, before session.sum()"
+                )
             guard.backward_ended()
 
     torch.autograd.backward = told
+
+
+def _sums(summed: Sequence[torch.Tensor]) -> list[tuple[int, int]]:
+    """What changes if ``backward`` adds to the gradients."""
+    return [(id(p.grad), p.grad._version) if p.grad is not None else (0, 0) for p in summed]
 
 
 def _before_step(optimizer: torch.optim.Optimizer, _arguments: Any, _keywords: Any) -> None:

@@ -19,6 +19,7 @@ from torch.utils.data import TensorDataset
 
 from pilot.checkpoint import shards
 from pilot.train import checksums
+from pilot.train.session_checks import check_changeable
 
 OWN = 0
 
@@ -101,10 +102,16 @@ class HeldAlike:
     def _changes(self) -> list[Changes]:
         """``_version`` is torch's count of a tensor's changes in place."""
         held = [module._buffers[key] for module, key in self._buffers.values()]
-        return [(id(buffer), buffer._version if buffer is not None else 0) for buffer in held]
+        try:
+            return [(id(buffer), buffer._version if buffer is not None else 0) for buffer in held]
+        except RuntimeError:  # torch does not count their changes, and does not let anyone load a state into them
+            for name, buffer in zip(self._buffers, held, strict=True):
+                check_changeable(f"the model's buffer {name}", buffer)
+            raise
 
     def _data_changes(self) -> list[Changes]:
-        return [(id(tensor), tensor._version) for tensor in self._dataset.tensors] if self._dataset is not None else []
+        tensors = self._dataset.tensors if self._dataset is not None else ()
+        return [(id(one), 0 if one.is_inference() else one._version) for one in tensors]
 
     def _data_numbers(self) -> dict[str, int]:
         names = [f"dataset.tensors[{number}]" for number in range(len(self._data_at_first))]
@@ -124,7 +131,7 @@ def _buffers(model: nn.Module) -> Iterator[tuple[str, tuple[nn.Module, str]]]:
     """The buffers that are part of the state, except batch statistics."""
     for path, module in model.named_modules():
         if not isinstance(module, _NormBase):
-            for key in module._buffers.keys() - module._non_persistent_buffers_set:
+            for key in set(module._buffers.keys()) - module._non_persistent_buffers_set:
                 yield f"{path}.{key}" if path else key, (module, key)
 
 

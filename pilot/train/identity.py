@@ -23,6 +23,7 @@ from pilot.core.run_identity import (
     acceptable,
 )
 from pilot.train.blocks import gather_blocks
+from pilot.train.optimizer_state import CONSTANT
 from pilot.train.sampler import Batching
 from pilot.train.stepper import Steppers
 from pilot.train.trained_set import TrainedSet
@@ -147,6 +148,8 @@ def _options(steppers: Steppers) -> str:
 
 
 def _plain(value: object) -> object:
+    if isinstance(value, CONSTANT):
+        return getattr(value, "__qualname__", str(value))  # without an address
     return value.tolist() if isinstance(value, torch.Tensor) else value
 
 

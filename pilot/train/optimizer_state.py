@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from enum import Enum
 from functools import cache
+from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 import numpy as np
@@ -12,12 +14,34 @@ from torch.nn.parameter import is_lazy
 
 from pilot.checkpoint.shards import local_of
 from pilot.checkpoint.tree import Encoded, Unstorable, copied, encode
+from pilot.core.errors import UserError
 from pilot.train import rng
 
 
 def parameters_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     """The parameters of all groups, in the order of ``state_dict``."""
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+CONSTANT = (Enum, type, FunctionType, BuiltinFunctionType)
+"""What an option of a group may be that cannot be stored, and need not be: the script gives the same to all ranks."""
+
+
+def state_of(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """``optimizer.state_dict()`` without constants in its groups."""
+    state = optimizer.state_dict()
+    if any(_constants(optimizer)):
+        state = state | {"param_groups": [_without_constants(group) for group in state["param_groups"]]}
+    return state
+
+
+def _constants(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
+    """Of each group."""
+    return [{key: one for key, one in group.items() if isinstance(one, CONSTANT)} for group in optimizer.param_groups]
+
+
+def _without_constants(group: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: one for key, one in group.items() if not isinstance(one, CONSTANT)}
 
 
 Strides = list[tuple[list[Any], list[int]]]
@@ -43,6 +67,8 @@ def take_over(optimizer: torch.optim.Optimizer, state: dict[str, Any], strides: 
     tensor's strides, which are lost if it was sent as a block of bytes (fused kernels read state and parameter in
     memory order). ``strides``: from :func:`strides_of`.
     """
+    if any(own := _constants(optimizer)):
+        state = state | {"param_groups": [a | b for a, b in zip(state["param_groups"], own, strict=True)]}
     optimizer.load_state_dict(state)
     parameters = parameters_of(optimizer)
     known = {tuple(keys): its for keys, its in strides}
@@ -81,20 +107,33 @@ def _is_usual(tensor: torch.Tensor, parameter: torch.Tensor | None) -> bool:
     )
 
 
+_OBJECTS = (torch.nn.Module, torch.Tensor)
+
+
 class OwnAttributes:
     """What an optimizer keeps in its own attributes and not in its state: counters, averages, random generators.
 
     They are part of the state if they have changed since the session was created. Initial values come from the script,
-    which may have been edited since a checkpoint. Values that cannot be stored are left alone.
+    which may have been edited since a checkpoint. Values that cannot be stored are left alone, unless they are tensors
+    by module or parameter, which change.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self._optimizer = optimizer
         self._first = copied({name: value for name, value, _ in self._now()})
         self._first_encoded = {name: encode({name: value}) for name, value in self._first.items()}
+        self._by_object = self._tensors_by_object()
 
     def capture(self) -> dict[str, Any]:
         """The changed attributes, by name."""
+        for name, tensors in self._tensors_by_object().items():
+            if self._by_object.get(name) != tensors:
+                kind = type(self._optimizer).__name__
+                raise UserError(
+                    f"{kind} keeps tensors by module or parameter in its attribute {name!r} and changes them; nodes"
+                    " that join would not get them, and what it computes from a batch (K-FAC's statistics) differs"
+                    " between ranks: keep in optimizer.state[parameter] what is computed from p.grad"
+                )
         first = self._first_encoded
         return {name: value for name, value, now in self._now() if name not in first or not _equal(now, first[name])}
 
@@ -103,6 +142,16 @@ class OwnAttributes:
         begun = {name: self._first[name] for name in self.capture() if name in self._first}
         for name, state in copied(begun | dict(changed)).items():
             setattr(self._optimizer, name, rng.with_state(getattr(self._optimizer, name, None), state))
+
+    def _tensors_by_object(self) -> dict[str, list[tuple[int, int]]]:
+        """Dicts of tensors by module or parameter, by the attribute's name: what changes if these do."""
+        found = {}
+        for name, one in vars(self._optimizer).items():
+            if name in _of_torch() or not isinstance(one, dict) or not isinstance(next(iter(one), None), _OBJECTS):
+                continue
+            tensors = [t for t in one.values() if isinstance(t, torch.Tensor)]
+            found[name] = [(id(t), 0 if t.is_inference() else t._version) for t in tensors]
+        return {name: tensors for name, tensors in found.items() if tensors}
 
     def _now(self) -> Iterator[tuple[str, Any, Encoded]]:
         known: set[int] | None = None

@@ -1,9 +1,9 @@
 """Restores what a forward pass, or the script between two steps, may change besides the optimizers' parameters, so that
 after a void step its batch runs again as if for the first time.
 
-This includes the models' buffers and extra states, parameters that no optimizer trains (a momentum encoder's), tracked
-objects, the optimizers' options, and, if optimizers are stepped separately, ``session.state``. Of trained parameters it
-includes what the script does to them after a void step. A successful step must cost almost nothing, so:
+This includes the models' buffers, extra states and plain attributes, all parameters (a script may decay weights before
+``session.step``), tracked objects, the optimizers' options, and, if optimizers are stepped separately,
+``session.state``. A successful step must cost almost nothing, so:
 
 * Small values are copied when a step begins. Version counters would not suffice: batch norm's statistics and writes
 through ``.data`` do not change them. * Large values are copied only if they were seen to change between a step's
@@ -23,6 +23,7 @@ from torch import nn
 from pilot.checkpoint.shards import local_of
 from pilot.checkpoint.tree import copied
 from pilot.train import checksums
+from pilot.train.module_numbers import ModuleNumbers, Numbers
 from pilot.train.state import encoded
 from pilot.train.stepper import Steppers, options_of, set_options
 from pilot.train.training import Stateful, Training
@@ -58,6 +59,10 @@ class Rollback:
     def mark(self) -> None:
         """Remember the current values."""
         _mark([one for one in self._kept or () if one.changes])
+        if self._looking:
+            for one in self._kept or ():
+                if not one.changes:
+                    one.bits_before = one.bits()
 
     def seen(self) -> None:
         """Forward and backward are over: what changed in the first step will change in others."""
@@ -86,14 +91,12 @@ class Rollback:
     def _look_around(self) -> Iterator[_Kept]:
         for one in self._all():
             one.changes = one.small or one.name in self._training.changing
-            if not one.changes:
-                one.bits_before = one.bits()
             yield one
 
     def _all(self) -> Iterator[_Kept]:
         trained = {id(parameter) for parameter in self._training.trained.trained().values()}
         for name, module in self._training.model.named_modules():
-            for key in module._buffers:
+            for key in module._buffers.keys():  # noqa: SIM118  # a scripted module has no other way
                 yield _Slot(f"{name}.{key}", module._buffers, key)
             for key, parameter in module._parameters.items():
                 if parameter is not None and id(parameter) not in trained:
@@ -103,6 +106,7 @@ class Rollback:
         for name, tracked in self._training.tracked.items():
             yield _Object(f"tracked {name}", tracked)
         yield _Options("the optimizers' options", self._training.steppers)
+        yield _Numbers("the models' plain attributes", self._training.numbers)
         for name, parameter in self._training.trained.trained().items():
             yield _Trained(f"trained {name}", parameter)
         if self._with_user:
@@ -211,8 +215,8 @@ class _Object:
 
 
 class _Trained:
-    """A parameter that an optimizer trains: only changes after a void step are restored. The copy is in host memory,
-    because a GPU may have no space for it.
+    """A parameter that an optimizer trains, which the script may change, too. The copy is in host memory, because a GPU
+    may have no space for it.
     """
 
     small = False
@@ -225,7 +229,7 @@ class _Trained:
         self._copy: torch.Tensor | None = None
 
     def bits(self) -> Any:
-        return None
+        return checksums.of_tensors([self._parameter])
 
     def mark(self) -> None:
         self._copy = local_of(self._parameter).detach().to("cpu", copy=True)
@@ -266,6 +270,32 @@ class _Options:
 
     def forget(self) -> None:
         self._options = None
+
+
+class _Numbers:
+    """The modules' plain attributes."""
+
+    small = False
+
+    def __init__(self, name: str, numbers: ModuleNumbers) -> None:
+        self.name = name
+        self.changes = False
+        self.bits_before: Any = None
+        self._numbers = numbers
+        self._values: Numbers | None = None
+
+    def bits(self) -> Any:
+        return self._numbers.now()
+
+    def mark(self) -> None:
+        self._values = self._numbers.now()
+
+    def back(self) -> None:
+        if self._values is not None:
+            self._numbers.put(self._values)
+
+    def forget(self) -> None:
+        self._values = None
 
 
 class _Extra:

@@ -223,6 +223,7 @@ class Session:
         self, number: Callable[[], int], count: int, begin: Callable[[], None], end: Callable[[], None]
     ) -> Iterator[int]:
         """Up to ``count``: a turn's ``number``, between its ``begin`` and its ``end``."""
+        self._made_loader()
         self._check.whole()
         check_scheduled(self._training.steppers, self._training.tracked.values())
         self._group.enter()
@@ -374,7 +375,10 @@ class Session:
         self, per_node: int | None, whole: int | None, micro: int | None, accumulate: int, drop_last: bool
     ) -> Batching:
         if self._loader is not None:
-            raise UserError("a session has one training loader; use torch's DataLoader for other data")
+            raise UserError(
+                "a session has one training loader: to train on two datasets make one whose samples hold one of each;"
+                " what is not trained on may use torch's DataLoader"
+            )
         if (micro is not None or accumulate != 1) and self._training.steppers.apart:
             raise UserError(
                 "micro_batch_size and accumulate need optimizers that are stepped together: give"

@@ -52,7 +52,10 @@ def check_scheduled(steppers: Steppers, tracked: Iterable[object]) -> None:
 
 
 def check_whole(name: str, stateful: Any) -> None:
-    """:class:`UserError` if its state has shards."""
+    """:class:`UserError` if its state has shards, or cannot be loaded."""
+    for path, tensor in stateful.state_dict(keep_vars=True).items() if isinstance(stateful, nn.Module) else ():
+        if isinstance(tensor, torch.Tensor):
+            check_changeable(f"session.track({name!r}, ...): {path}", tensor)
     if any(leaf.rows is not None for leaf in encoded({name: stateful.state_dict()}).leaves):
         raise UserError(f"session.track({name!r}, ...) holds shards of a sharded model, which is not supported")
 
@@ -88,9 +91,19 @@ def _check_trainable(what: str, parameter: nn.Parameter) -> None:
         )
 
 
+def check_changeable(what: str, tensor: torch.Tensor | None) -> None:
+    """:class:`UserError` if torch does not let anyone load a state into it."""
+    if tensor is not None and not is_lazy(tensor) and tensor.is_inference():
+        raise UserError(
+            f"{what} was made in torch.inference_mode(), so a node that joins could not load a state into it: make it"
+            " in torch.no_grad() instead, or take its .clone()"
+        )
+
+
 def _check_tensor(what: str, tensor: torch.Tensor) -> None:
     if is_lazy(tensor):
         raise UserError(f"{what} has no shape yet: run one batch through the model before creating the optimizer")
+    check_changeable(what, tensor)
     if tensor.is_meta:
         raise UserError(f"{what} is on the meta device: allocate it (model.to_empty) before creating the optimizer")
     if tensor.is_quantized:

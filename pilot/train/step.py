@@ -190,6 +190,8 @@ class Step:
             self._void_gradients(self._counted or [])
         elif self._sums is None and not self.has_more:
             self._give_up()
+        elif not self.has_more:
+            self._guard.summed = self._exchanges.parameters(self._counted or [])
         return self._sums is not None
 
     def step(self, loss: Number, name: str | None, weight: Number) -> bool:
@@ -204,6 +206,7 @@ class Step:
         ):
             raise UserError("pass loss, weight and name to session.sum, and then call session.step() without them")
         steppers, self._counted, self._stepped = self._counted or [], None, True
+        self._guard.summed = ()
         if self.has_more:
             return False
         words, self._sums = self._sums, None
@@ -378,4 +381,7 @@ def _no_step(accumulate: int) -> str:
     said = "the script took a batch from session.loader without calling session.step for the previous one"
     if accumulate > 1:
         return f"{said}: with accumulate={accumulate}, call it after every {accumulate} batches"
-    return f"{said}; to accumulate the gradients of k batches yourself, use session.loader(..., accumulate=k)"
+    return (
+        f"{said}; to accumulate the gradients of k batches yourself, use session.loader(..., accumulate=k); to load"
+        " ahead, num_workers=; to leave a batch out, session.step(weight=0) (and weight= in every step)"
+    )

@@ -9,7 +9,7 @@ import torch
 
 from pilot.checkpoint.tree import copied
 from pilot.core.errors import UserError
-from pilot.train.optimizer_state import OwnAttributes, strides_of, take_over
+from pilot.train.optimizer_state import OwnAttributes, state_of, strides_of, take_over
 
 
 class Scheduler(Protocol):
@@ -165,7 +165,7 @@ class Steppers:
 
     def capture(self) -> dict[str, Any]:
         """The states: of a single optimizer directly, of several by name."""
-        states = {name: one.state_dict() for name, one in self.optimizers.items()}
+        states = {name: state_of(one) for name, one in self.optimizers.items()}
         return {
             "optimizer": _form(states),
             "strides": {name: strides_of(self.optimizers[name], state) for name, state in states.items()},

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, replace
 from functools import partial
+from inspect import signature
 from typing import Any, Protocol
 
 import torch
@@ -21,6 +22,7 @@ from pilot.train.lineage import Lineage
 from pilot.train.lr import LearningRate
 from pilot.train.membership import Seat
 from pilot.train.metric_reports import METRIC, MetricReports
+from pilot.train.module_numbers import ModuleNumbers
 from pilot.train.sampler import StepShare
 from pilot.train.session_checks import admit
 from pilot.train.sharded_state import Wanted, models_adopted, optimizers_adopted, rows_wanted
@@ -98,6 +100,7 @@ class Training:
         admit(self.model, self.steppers)
         self.sharding = sharding_of(self.model, self.steppers, Seat.of(os.environ).size)
         self.trained = TrainedSet(self.model, self.steppers)
+        self.numbers = ModuleNumbers(self.model)
         self.identity = identity.of_training(self.model, self.steppers, self.trained)
         self.identity[RULES] = f"lr_rule={rate.rule}, warmup_steps={rate.warmup_steps}, schedule={schedule}"
         self._schedule = schedule or ""
@@ -270,6 +273,7 @@ class Training:
             "model": dict(self.model.state_dict()),
             "parameters": dict(self.trained.bare),
             "trained": self.trained.capture(),
+            "numbers": self.numbers.capture(),
             "tracked": {name: one.state_dict() for name, one in self.tracked.items()},
             "changing": sorted(self.changing),
             "reports": [list(row) for row in self.reports.rows],
@@ -324,6 +328,7 @@ class Training:
                 parameter.copy_(state["parameters"][name])
         if "trained" in state:
             self.trained.restore(state["trained"])
+        self.numbers.restore(state.get("numbers", {}))
         if self.sharding is not None:
             state = {**state, "optimizer": optimizers_adopted(state["optimizer"], self.steppers)}
         self.steppers.restore(state)
@@ -364,6 +369,13 @@ def _check_schedule(schedulers: Collection[Scheduler], schedule: str | None) -> 
         raise UserError("ReduceLROnPlateau and other schedulers count differently: use one kind per session")
     if plateau and schedule in (None, *_COUNTED):
         raise UserError("ReduceLROnPlateau needs a measure: schedule='loss' with session.epochs(n, loss=function)")
+    for scheduler in schedulers if not plateau else ():
+        parameters = signature(scheduler.step).parameters.values()
+        if needed := [p.name for p in parameters if p.default is p.empty and p.kind <= p.POSITIONAL_OR_KEYWORD]:
+            raise UserError(
+                f"{type(scheduler).__name__}.step needs {', '.join(needed)}, which pilot.train.session does not know:"
+                " step it yourself, by the epoch or session.steps, and call session.track('scheduler', it)"
+            )
     if schedulers and schedule is None:
         raise UserError(
             "say what the scheduler counts: pilot.train.session(..., schedule='step') if a plain loop calls"

@@ -1,5 +1,6 @@
-"""Finds modules that a script changes from step to step and that the session does not know: a teacher or an average of
-weights that is not tracked. A node that joins would begin with its own.
+"""Finds modules, and dicts of tensors with the names of the model's, that a script changes from step to step and that
+the session does not know: a teacher or an average of weights that is not tracked. A node that joins would begin with
+its own.
 
 The session looks at what the script can see while it calls ``session.step``: modules in the variables of its running
 functions, and in the objects, lists and dicts there.
@@ -16,12 +17,13 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
+from pilot.checkpoint.shards import local_of
 from pilot.core.errors import UserError
 from pilot.train import checksums
 from pilot.train.training import Training
 
-_LOOKS = {10**power for power in range(12)}
-"""The process's steps in which it looks; it compares in the next one."""
+_LOOKS = {2**power for power in range(40)}
+"""The process's steps in which it looks; it compares in the next one, and in the next in which it looks."""
 _DEPTH = 3
 _MOST = 100
 """How deep and how far it looks into objects, lists and dicts."""
@@ -35,7 +37,9 @@ class Untracked:
         self._training = training
         self._at: tuple[int, int] | None = None
         self._steps = 0
+        self._looked = False
         self._seen: dict[str, tuple[nn.Module, list[int]]] = {}
+        self._named: dict[str, tuple[dict[str, torch.Tensor], list[int]]] = {}
 
     def look(self) -> None:
         """Call it when the script steps. :class:`UserError` if a module has changed since the step before. (Not if that
@@ -46,11 +50,22 @@ class Untracked:
         if at == before:
             return
         self._at, self._steps = at, self._steps + 1
-        if self._seen and before is not None and before[0] == at[0]:
+        looked, self._looked = self._looked, self._steps in _LOOKS
+        if before is not None and before[0] != at[0]:
+            self._seen, self._named = {}, {}
+        if looked or self._looked:
             self._compare()
-        self._seen = self._sums() if self._steps in _LOOKS else {}
+        if self._looked:
+            self._seen, self._named = self._sums(), self._sums_by_name()
 
     def _compare(self) -> None:
+        for name, (values, before) in self._named.items():
+            if _sums_of(values.values()) != before:
+                raise UserError(
+                    f"the script changes tensors with the names of the model's from step to step ({name}, an average?),"
+                    " which nodes that join would not get: keep them in session.state, or call session.track for an"
+                    " object with state_dict and load_state_dict that has them"
+                )
         for name, (module, before) in self._seen.items():
             if _sums_of(self._unknown(module)) != before:
                 raise UserError(
@@ -61,7 +76,35 @@ class Untracked:
 
     def _sums(self) -> dict[str, tuple[nn.Module, list[int]]]:
         found = {name: (module, self._unknown(module)) for name, module in _modules(_what_the_script_sees())}
+        for name, (module, _) in found.items():
+            self._check_statistics(name, module)
         return {name: (module, _sums_of(values)) for name, (module, values) in found.items() if values}
+
+    def _sums_by_name(self) -> dict[str, tuple[dict[str, torch.Tensor], list[int]]]:
+        """Dicts of tensors with names and shapes of the model's parameters, which the session does not have."""
+        training = self._training
+        kept = {id(one) for _, one in _dicts({"user": training.user, "tracked": training.tracked})}
+        its = training.trained.named
+        places = {local_of(value).data_ptr() for value in its.values()}
+        found = {}
+        for name, one in _dicts(_what_the_script_sees()):
+            alike = id(one) not in kept and all(key in its and _like(value, its[key]) for key, value in one.items())
+            if alike and not any(value.data_ptr() in places for value in one.values()):
+                found[name] = one, _sums_of(one.values())
+        return found
+
+    def _check_statistics(self, name: str, module: nn.Module) -> None:
+        """:class:`UserError` if the optimizer trains ``module``, but the session does not have its batch statistics."""
+        bare, known = self._training.trained.bare, {id(one) for one in self._training.model.modules()}
+        if not bare or not {id(p) for p in bare.values()}.intersection(map(id, module.parameters())):
+            return
+        for path, one in module.named_modules():
+            if isinstance(one, _NormBase) and one.running_mean is not None and id(one) not in known:
+                raise UserError(
+                    f"the optimizer trains {name}, a {type(module).__name__} that the session does not have, so nodes"
+                    f" that join would not get the running statistics of its {type(one).__name__} ({path or name}):"
+                    " pass all models to pilot.train.session, as a dict by name"
+                )
 
     def _unknown(self, module: nn.Module) -> list[torch.Tensor]:
         ours = [self._training.model, *(one for _, one in _modules(self._training.tracked))]
@@ -98,6 +141,19 @@ def _modules(values: Mapping[str, Any], depth: int = _DEPTH) -> Iterator[tuple[s
             yield name, value
         elif depth > 1:
             yield from _modules({f"{name}.{key}": inner for key, inner in _inner(value)[:_MOST]}, depth - 1)
+
+
+def _dicts(values: Mapping[str, Any], depth: int = _DEPTH) -> Iterator[tuple[str, dict[str, Any]]]:
+    for name, value in values.items():
+        if isinstance(value, dict) and isinstance(next(iter(value.values()), None), torch.Tensor):
+            yield name, value
+        elif depth > 1 and not isinstance(value, nn.Module):
+            yield from _dicts({f"{name}.{key}": inner for key, inner in _inner(value)[:_MOST]}, depth - 1)
+
+
+def _like(value: Any, parameter: torch.Tensor) -> bool:
+    plain = type(value) in (torch.Tensor, nn.Parameter) and value.layout is torch.strided and not value.is_meta
+    return plain and value.shape == parameter.shape and not value.requires_grad
 
 
 def _inner(value: Any) -> list[tuple[Any, Any]]:

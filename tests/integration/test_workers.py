@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import psutil
+import pytest
 
 from pilot.agent import workdir as workdirs
 from pilot.agent.vocabulary import Said, WorkerEnded
@@ -160,3 +161,21 @@ def test_memory_that_a_step_frees_is_kept_for_the_next_one(tmp_path: Path) -> No
             assert int(end.tail.rpartition("kept ")[2]) > 20e6
 
     asyncio.run(play())
+
+
+def test_a_script_that_numbers_the_words_of_a_set_numbers_them_alike_on_all_nodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYTHONHASHSEED", raising=False)
+    said: list[str] = []
+
+    async def play(node: Path) -> None:
+        node.mkdir()
+        async with bench(node) as it:
+            it.launch("print(*{str(n) for n in range(100)}, flush=True)\nos._exit(0)\n", ranks=1)
+            await it.end()
+            said.append((node / "t" / "logs" / "n.log").read_text().strip().splitlines()[-1])
+
+    for name in ("one", "other"):
+        asyncio.run(play(tmp_path / name))
+    assert said[0] == said[1]

@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import pilot.train
-from tests.equivalence.recipe import Recipe
+from tests.equivalence.recipe import Recipe, mlp, square
 from tests.equivalence.rows import Row, Topic
 
 
@@ -145,6 +145,37 @@ def drop_one(model: nn.Module) -> None:
     next(model.parameters()).grad = None
 
 
+class Perturbed(nn.Sequential):
+    """Sharpness-aware minimization: its gradient is that at perturbed weights (Foret et al. 2021)."""
+
+    def __init__(self) -> None:
+        super().__init__(*mlp())
+        self.kept: list[torch.Tensor] = []
+
+    def loss_there(self, x: torch.Tensor) -> torch.Tensor:
+        parameters = list(self.parameters())
+        gradients = torch.autograd.grad(square(self, x), parameters)
+        self.kept = [p.detach().clone() for p in parameters]
+        with torch.no_grad():
+            torch._foreach_add_(parameters, gradients, alpha=0.1)
+        return square(self, x)
+
+    def back(self) -> None:
+        with torch.no_grad():
+            torch._foreach_copy_(list(self.parameters()), self.kept)
+
+
+def perturbs(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    assert isinstance(model, Perturbed)
+    return model.loss_there(x)
+
+
+def unperturbs(loss: torch.Tensor, model: nn.Module) -> None:
+    assert isinstance(model, Perturbed)
+    loss.backward()
+    model.back()
+
+
 ROWS: list[Row] = [
     Recipe(name="gradients by torch.autograd.grad, set by hand", backward=set_by_hand),
     Recipe(name="torch.autograd.backward of two losses", backward=two_roots),
@@ -173,6 +204,13 @@ ROWS: list[Row] = [
     Recipe(name="a gradient penalty by torch.autograd.grad", loss=with_penalty),
     Recipe(name="activation checkpointing", loss=checkpointed),
     Recipe(name="activation checkpointing, use_reentrant=True, each layer once", loss=checkpointed_reentrant),
+    Recipe(
+        name="sharpness-aware minimization, the first gradient by torch.autograd.grad",
+        model=Perturbed,
+        loss=perturbs,
+        backward=unperturbs,
+        different="each rank perturbs by its own gradient",
+    ),
     Recipe(name="an optimizer of what lives for one step (an attack)", loss=steps_a_perturbation),
 ]
 TOPIC = Topic(30, "Gradients", ROWS)

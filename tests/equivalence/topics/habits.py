@@ -110,6 +110,52 @@ def computes_dead_weights() -> nn.Module:
     return model
 
 
+def decays(model: nn.Module) -> None:
+    """By hand, through ``.data``."""
+    for p in model.parameters():
+        p.data.mul_(0.95)
+
+
+def decays_before(_session: pilot.train.Session, model: nn.Module) -> None:
+    decays(model)
+
+
+class Tempered(nn.Sequential):
+    """A temperature and a phase in plain attributes."""
+
+    def __init__(self) -> None:
+        super().__init__(*mlp())
+        self.temperature, self.cooled, self.phase = 2.0, 0, "hot"
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) / self.temperature * (1.0 if self.phase == "hot" else 0.5)
+
+    def cool(self) -> None:
+        self.temperature *= 0.9
+        self.cooled += 1
+        self.phase = "hot" if self.cooled < 3 else "cold"
+
+
+def not_fused(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """As of the first runs of a scripted model; later ones round differently."""
+    with torch.jit.optimized_execution(False):
+        return square(model, x)
+
+
+def cools(model: nn.Module) -> None:
+    assert isinstance(model, Tempered)
+    model.cool()
+
+
+def cools_before(_session: pilot.train.Session, model: nn.Module) -> None:
+    cools(model)
+
+
+def precomputed() -> torch.Tensor:
+    with torch.inference_mode():
+        return images().flatten(1)[:, :3] * 2
+
+
 class Casts(nn.Sequential):
     """Saves its weights in single precision."""
 
@@ -324,6 +370,15 @@ ROWS: list[Row] = [
     Recipe(name="weight norm (torch.nn.utils)", fitted=old_weight_norm),
     Recipe(name="pruned before (torch.nn.utils.prune)", fitted=pruned),
     Recipe(name="weights clamped in place, in forward", loss=clamps_weights),
+    Recipe(name="weights decayed by hand before session.step", before_step=decays_before, plain_before_step=decays),
+    Recipe(
+        name="a temperature and a phase in the model's plain attributes",
+        model=Tempered,
+        before_step=cools_before,
+        plain_before_step=cools,
+    ),
+    Recipe(name="torch.jit.script(model)", fitted=torch.jit.script, loss=not_fused),
+    Recipe(name="features computed in torch.inference_mode()", data=precomputed),
     Recipe(name="vector_to_parameters before the session", fitted=flattens),
     Recipe(name="a weight shared by two layers of a chain", model=computes_dead_weights),
     Recipe(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable
+from enum import Enum
 from typing import Any
 
 import numpy as np
@@ -55,6 +56,32 @@ class Own(torch.optim.Optimizer):
                 p.sub_(p.grad, alpha=group["lr"] / (1 + 0.1 * row["count"]))
                 row["slow"].lerp_(p, 0.5)
                 p.lerp_(row["slow"], 0.25)
+
+
+class Shape(Enum):
+    """How gradients are shaped."""
+
+    SIGNS = "signs"
+    PLAIN = "plain"
+
+
+class Shaping(torch.optim.Optimizer):
+    """With an enum and a function among its options."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {"lr": 0.05, "shape": Shape.SIGNS, "rate_of": halves})
+
+    @torch.no_grad()
+    def step(self, _closure: Any = None) -> None:
+        for group in self.param_groups:
+            for p in group["params"]:
+                count = self.state[p]["count"] = self.state[p].get("count", 0) + 1
+                gradient = p.grad.sign() if group["shape"] is Shape.SIGNS else p.grad
+                p.sub_(gradient, alpha=group["lr"] * group["rate_of"](count))
+
+
+def halves(count: int) -> float:
+    return 0.5**count
 
 
 class Counting(torch.optim.Optimizer):
@@ -186,6 +213,7 @@ ROWS: list[Row] = [
     Recipe(name="RMSprop, centered, momentum", optimizer=made(OF.RMSprop, centered=True, momentum=0.5)),
     Recipe(name="Rprop", optimizer=made(OF.Rprop), tolerance=math.inf),
     Recipe(name="an optimizer of one's own, with a nested state", optimizer=Own),
+    Recipe(name="an optimizer of one's own, with an enum and a function among its options", optimizer=Shaping),
     Recipe(name="an optimizer with a hook after its step", optimizer=with_a_hook),
     Recipe(name="an optimizer of one's own, with counters and generators in attributes", optimizer=Counting),
     Recipe(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import SimpleNamespace
 
 import torch
@@ -18,12 +18,14 @@ from tests.equivalence.rows import Row, Script, Topic
 class Made:
     """What a script creates before its loop."""
 
-    def __init__(self) -> None:
-        self.model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2), nn.Linear(2, 1))
+    def __init__(
+        self, parameters: Iterable[nn.Parameter] = (), others: Iterable[nn.Module] = (), batch: int = 4
+    ) -> None:
+        self.model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2), nn.Linear(2, 1), *others)
         self.model[1].requires_grad_(False)
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        self.optimizer = torch.optim.SGD([*self.model.parameters(), *parameters], lr=0.1)
         self.session = pilot.train.session(self.model, self.optimizer)
-        self.loader = self.session.loader(TensorDataset(torch.ones(8, 2)), global_batch_size=4)
+        self.loader = self.session.loader(TensorDataset(torch.ones(8, 2)), global_batch_size=batch)
 
     def batches(self, epochs: int = 1) -> Iterator[torch.Tensor]:
         for _ in self.session.epochs(epochs):
@@ -39,8 +41,13 @@ ROWS: list[Row] = []
 
 
 def _refused(name: str, line: str, instead: str) -> Callable[[Callable[[Made], None]], None]:
-    def add(script: Callable[[Made], None]) -> None:
-        ROWS.append(Script(name=name, refused=line, instead=instead, elastic=lambda: script(Made())))
+    add_script = _refused_script(name, line, instead)
+    return lambda script: add_script(lambda: script(Made()))
+
+
+def _refused_script(name: str, line: str, instead: str) -> Callable[[Callable[[], None]], None]:
+    def add(script: Callable[[], None]) -> None:
+        ROWS.append(Script(name=name, refused=line, instead=instead, elastic=script))
 
     return add
 
@@ -120,6 +127,20 @@ def calls_backward_again_for_a_part(made: Made) -> None:
     for x in made.batches():
         made.loss(x).backward()
         made.model[0].weight.sum().backward()
+        made.session.step()
+
+
+@_refused(
+    "a second backward between session.sum and session.step (sharpness-aware minimization)",
+    "compute the first with torch.autograd.grad",
+    "the first gradient by `torch.autograd.grad`",
+)
+def computes_another_gradient(made: Made) -> None:
+    for x in made.batches():
+        made.loss(x).backward()
+        made.session.sum()
+        made.optimizer.zero_grad()
+        made.loss(x + 0.1).backward()
         made.session.step()
 
 
@@ -205,6 +226,47 @@ def averages_untracked(made: Made) -> None:
 
 
 @_refused(
+    "an average of weights in a dict by their names, not tracked",
+    r"average.shadow.*session.state, or call session.track",
+    "session.state, or session.track",
+)
+def averages_in_a_dict(made: Made) -> None:
+    average = SimpleNamespace(shadow={name: p.detach().clone() for name, p in made.model.named_parameters()})
+    for x in made.batches():
+        made.loss(x).backward()
+        made.session.step()
+        for name, p in made.model.named_parameters():
+            average.shadow[name] = 0.9 * average.shadow[name] + 0.1 * p.detach()
+
+
+class ByModule(torch.optim.SGD):
+    """Scales by statistics of what its layer gets (like K-FAC)."""
+
+    def __init__(self, layer: nn.Linear) -> None:
+        super().__init__(layer.parameters(), lr=0.1)
+        self.inputs: dict[nn.Module, torch.Tensor] = {}
+        layer.register_forward_hook(self.see)
+
+    def see(self, layer: nn.Module, inputs: tuple[torch.Tensor], _output: torch.Tensor) -> None:
+        self.inputs[layer] = inputs[0].square().mean()
+
+
+@_refused_script(
+    "an optimizer that keeps statistics by module (K-FAC)", "in its attribute 'inputs'", "`optimizer.state[parameter]`"
+)
+def keeps_by_module() -> None:
+    model = nn.Linear(2, 1)
+    optimizer = ByModule(model)
+    session = pilot.train.session(model, optimizer)
+    loader = session.loader(TensorDataset(torch.ones(8, 2)), global_batch_size=4)
+    for _ in session.epochs(1):
+        for (x,) in loader:
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            session.step()
+
+
+@_refused(
     "a teacher in an object of the script, not tracked", r"session.track\('teacher', method.teacher\)", "session.track"
 )
 def teaches_untracked(made: Made) -> None:
@@ -215,6 +277,55 @@ def teaches_untracked(made: Made) -> None:
         (made.model(x) - goal - 1).square().mean().backward()
         made.session.step()
         method.teacher.load_state_dict(made.model.state_dict())
+
+
+@_refused_script(
+    "a target that is renewed every few batches, not tracked", r"session.track\('target', target\)", "session.track"
+)
+def renews_a_target() -> None:
+    made = Made(batch=1)
+    target = copy.deepcopy(made.model)
+    for x in made.batches():
+        (made.model(x) - target(x).detach() - 1).square().mean().backward()
+        made.session.step()
+        if made.session.steps == 3:
+            target.load_state_dict(made.model.state_dict())
+
+
+@_refused_script(
+    "batch norm in a module that only the optimizer has", "running statistics of its BatchNorm1d", "a dict of models"
+)
+def trains_a_head() -> None:
+    head = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 1))
+    made = Made(head.parameters())
+    for x in made.batches():
+        (made.loss(x) + head(x).mean()).backward()
+        made.session.step()
+
+
+@_refused_script(
+    "a buffer that the script replaces in torch.inference_mode()",
+    "buffer 3.mean was made in torch.inference_mode",
+    "`torch.no_grad()`",
+)
+def replaces_a_buffer() -> None:
+    made = Made(others=(Centre(),))
+    for x in made.batches():
+        made.loss(x).backward()
+        made.session.step()
+        with torch.inference_mode():
+            made.model[3].mean = x.mean()
+
+
+class Centre(nn.Module):
+    """Subtracts a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x - self.mean
 
 
 @_refused("a loss with its own buffer, not tracked", r"session.track\('loss', loss\)", "session.track")
@@ -292,6 +403,17 @@ def counts_epochs_itself(made: Made) -> None:
         for (x,) in made.loader:
             made.loss(x).backward()
             made.session.step()
+
+
+@_refused_script("session.loader in the loop's body", "session.loader before session.epochs", "before the loop")
+def makes_its_loader_late() -> None:
+    model = nn.Linear(2, 1)
+    session = pilot.train.session(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    for _ in session.epochs(1):
+        for (x,) in session.loader(TensorDataset(torch.ones(8, 2)), global_batch_size=4):
+            model.zero_grad()
+            model(x).square().mean().backward()
+            session.step()
 
 
 @_refused("next(iter(loader)) before the loop", "session.epochs", "a DataLoader of one's own")

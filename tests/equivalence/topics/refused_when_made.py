@@ -82,6 +82,16 @@ def lazy_buffer() -> Parts:
     return model, sgd(model.parameters())
 
 
+@_refused(
+    "a buffer made in torch.inference_mode()", "buffer mean was made in torch.inference_mode", "`torch.no_grad()`"
+)
+def of_inference() -> Parts:
+    model = nn.Linear(2, 1)
+    with torch.inference_mode():
+        model.register_buffer("mean", torch.zeros(2))
+    return model, sgd(model.parameters())
+
+
 @_refused("parameters on the meta device", "weight is on the meta device", "model.to_empty")
 def meta() -> Parts:
     model = nn.Linear(2, 1, device="meta")
@@ -173,6 +183,16 @@ class Endless(IterableDataset[torch.Tensor]):
         return iter(DATA.tensors[0])
 
 
+class ByEpoch:
+    """Is told the epoch in each step."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self.optimizer = optimizer
+
+    def step(self, epoch: int) -> None:
+        self.optimizer.param_groups[0]["lr"] = 0.1 / (epoch + 1)
+
+
 def step_lr(optimizer: torch.optim.Optimizer) -> Any:
     return torch.optim.lr_scheduler.StepLR(optimizer, 30)
 
@@ -190,6 +210,12 @@ ROWS += [
             "schedule must be",
             "'step', 'samples' or 'epoch'",
             _scheduled(step_lr, "batch"),
+        ),
+        (
+            "a scheduler whose step needs the epoch (timm's)",
+            "ByEpoch.step needs epoch",
+            "step it, and session.track",
+            _scheduled(ByEpoch, "epoch"),
         ),
         ("ReduceLROnPlateau by step", "needs a measure", "schedule='loss'", _scheduled(plateau, "step")),
         ("an IterableDataset in session.loader", "session.stream", "`session.stream`", _loading(Endless())),

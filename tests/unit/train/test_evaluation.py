@@ -58,8 +58,9 @@ def test_the_model_is_in_evaluation_mode_and_back_in_its_own_afterwards(workers:
 
 def test_it_is_for_between_two_steps_and_for_data() -> None:
     model, session, data = made()
+    loader = session.loader(data, batch_size=333)
     for _ in session.epochs(1):
-        for (batch,) in session.loader(data, batch_size=333):
+        for (batch,) in loader:
             model.zero_grad()
             model(batch).sum().backward()
             with pytest.raises(UserError, match="between two steps"):

@@ -46,8 +46,9 @@ def test_it_does_what_torch_s_recipe_does(micro: int | None) -> None:
         recipe.step(optimizer)
         recipe.update()
     session = pilot.train.session(model, torch.optim.SGD(model.parameters(), lr=0.1), scaler=ours)
+    loader = session.loader(data, batch_size=4, micro_batch_size=micro, shuffle=False)
     for _ in session.epochs(1):
-        for x, y in session.loader(data, batch_size=4, micro_batch_size=micro, shuffle=False):
+        for x, y in loader:
             model.zero_grad()
             factor = torch.inf if session.steps == 2 else 1.0
             ours.scale(factor * nn.functional.mse_loss(model(x), y)).backward()
