@@ -23,6 +23,7 @@ from pilot.agent.agent_state import AgentState
 from pilot.agent.coordinator_client import CoordinatorClient
 from pilot.agent.departure import Departure
 from pilot.agent.groups import Groups
+from pilot.agent.job_environment import JobEnvironment
 from pilot.agent.peers import Peers
 from pilot.agent.stall_probe import StallProbe, StoppedProcesses
 from pilot.agent.vocabulary import (
@@ -88,41 +89,47 @@ def run(connection: Path, options: Options) -> int:
     If it counts as lost (because it was stopped, or cut off), it joins again as a new pilot.
     """
     whereabouts = Whereabouts(connection)
-    while (end := _live(whereabouts, options)).again:
+    job = job_environment.job_environment(os.environ, options.walltime_end_s)
+    end_s = _on_our_clock(job.walltime_end_s)  # once: the system's clock may be set while we run
+    while (end := _live(whereabouts, options, job, end_s)).again:
         log.info("joining again: %s", end.reason)
     log.info("left: %s", end.reason) if end.status == 0 else log.error("%s", end.reason)
     return end.status
 
 
-def _live(whereabouts: Whereabouts, options: Options) -> Exit:
+def _live(whereabouts: Whereabouts, options: Options, job: JobEnvironment, end_s: float) -> Exit:
     for name in workdirs.sweep():
         log.info("removed leftovers of a killed agent: %s", name)
     workdir = workdirs.create()
     watcher = guardian.start(workdir)
     become_subreaper()
     try:
-        end = asyncio.run(_serve(whereabouts, options, workdir))
+        end = asyncio.run(_serve(whereabouts, options, job, end_s, workdir))
     finally:
         if not watcher.clean():
             log.warning("the guardian is still cleaning %s", workdir.path)
     return end
 
 
-async def _serve(whereabouts: Whereabouts, options: Options, workdir: workdirs.Workdir) -> Exit:
-    return await Agent(whereabouts, options, workdir).serve()
+async def _serve(
+    whereabouts: Whereabouts, options: Options, job: JobEnvironment, end_s: float, workdir: workdirs.Workdir
+) -> Exit:
+    return await Agent(whereabouts, options, job, end_s, workdir).serve()
 
 
 class Agent:
-    """One pilot's agent. Construct it in a running event loop."""
+    """One pilot's agent, whose job ends at ``end_s`` on the monotonic clock. Construct it in a running event loop."""
 
-    def __init__(self, whereabouts: Whereabouts, options: Options, workdir: workdirs.Workdir) -> None:
-        self._job = job_environment.job_environment(os.environ, options.walltime_end_s)
+    def __init__(
+        self, whereabouts: Whereabouts, options: Options, job: JobEnvironment, end_s: float, workdir: workdirs.Workdir
+    ) -> None:
+        self._job, self._end_s = job, end_s
         interfaces = options.interfaces or [addresses.interface_to(*whereabouts.now.address)]
         self._address, *_ = [addresses.interface_address(interface) for interface in interfaces]
         self._whereabouts = whereabouts
         self._python = options.python
         self._workdir = workdir
-        self._state = AgentState(Departure(options.grace_s, _on_our_clock(self._job.walltime_end_s)))
+        self._state = AgentState(Departure(options.grace_s, end_s))
         self._coordinator = CoordinatorClient(
             whereabouts,
             self._hello,
@@ -276,7 +283,7 @@ class Agent:
             pid=os.getpid(),
             job=self._job.job,
             restart=self._job.restart,
-            walltime_end_s=self._job.walltime_end_s,
+            walltime_s=self._end_s - time.monotonic() if math.isfinite(self._end_s) else None,
             workers=self._state.inventory(),
         )
 
