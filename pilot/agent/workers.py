@@ -84,6 +84,7 @@ class Workers:
         worker = self._workers.get(trainer)
         if worker is None:
             return
+        at_once = worker.stopping and isinstance(message, wire.StopWorker) and not message.within_s
         worker.stopping |= isinstance(message, wire.StopWorker)
         addressed = worker.local_ranks.told(message)
         for life in worker.lives:
@@ -92,6 +93,8 @@ class Workers:
                     asyncio.get_running_loop().call_later(_LEAVING_S, self._kill_late, worker, life)
                 else:
                     life.kill()
+            elif at_once:
+                life.wake()
 
     def kill(self, trainer: str) -> None:
         """Kill the worker with all that it started."""

@@ -160,9 +160,7 @@ class Agents:
         self.temporary = Path(tempfile.mkdtemp(prefix="pa-", dir="/tmp"))  # short, since sockets are created in it
         self.running: list[subprocess.Popen[bytes]] = []
 
-    def start(
-        self, file: Path, *arguments: str, ahead_s: float = 0.0, **environment: str
-    ) -> subprocess.Popen[bytes]:
+    def start(self, file: Path, *arguments: str, ahead_s: float = 0.0, **environment: str) -> subprocess.Popen[bytes]:
         """Start an agent whose wall clock is ``ahead_s`` ahead of the coordinator's."""
         log = (self.folder / f"agent{len(self.running)}.err").open("wb")
         inherited = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM", "PILOT"))}
