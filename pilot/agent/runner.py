@@ -57,7 +57,7 @@ log = logging.getLogger(__name__)
 
 TICK_S = 0.25
 LOOK_EVERY_TICKS = 4
-ROTATE_EVERY_TICKS = 120
+ROTATE_EVERY_TICKS = 4
 JOIN_LIMIT_S = 120.0
 
 IMPORTS = "imports"
@@ -298,8 +298,7 @@ class Agent:
 def _rotate(logs: list[Path]) -> None:
     for path in logs:
         with suppress(OSError):
-            if log_rotation.is_full(path):
-                log_rotation.copy_and_empty(path)
+            log_rotation.rotate_if_full(path)
 
 
 def _on_our_clock(unix_s: float | None) -> float:
