@@ -10,6 +10,7 @@ import asyncio
 import os
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from pilot.agent.fork_server import ALLOCATOR, THREAD_VARIABLES
@@ -79,7 +80,11 @@ class Groups:
         self._ranks[key] = rank
         space = f"pilot_{secrets.token_hex(8)}"
         self._segments[rank] = mpich.segment_name(space, message.rank)
-        self._workdir.record_segments(self._segments.values())
+        try:
+            self._workdir.record_segments(self._segments.values())
+        except OSError as error:
+            rank.fail(f"cannot write in {self._workdir.path}: {error.strerror}")
+            return
         rails = rank.rails if message.size > 1 else 1
         paths = [str(path) for path in sockets]
         order = RankOrder(message.generation, message.rank, message.size, paths, rails=rails)
@@ -133,7 +138,8 @@ class Groups:
             self._spare = None  # the next order starts one, and reports what is wrong
         if (segment := self._segments.pop(rank, None)) is not None:
             proc.unlink_segments([segment])
-            self._workdir.record_segments(self._segments.values())
+            with suppress(OSError):  # then the earlier list stays, which names it, too
+                self._workdir.record_segments(self._segments.values())
         for key in [key for key, living in self._ranks.items() if living is rank]:
             del self._ranks[key]
             self._emit(RankEnded(*key, status, rank.tail))
