@@ -225,6 +225,8 @@ class Workers:
                 self._forked(number, pid)
             case "exited", [int(number), int(status)]:
                 self._ended(lambda life: life.number == number, status)
+            case "unforked", [int(number), str(why)]:
+                self._unforked(number, why)
             case "declined", [int(number), str(why)]:
                 log.info("process %d runs without preloaded modules: %s", number, why)
                 self._order_again(lambda life: life.number == number, bare=True)
@@ -248,6 +250,14 @@ class Workers:
             life.pid = pid
             if life.doomed:
                 kill_session(pid)
+
+    def _unforked(self, number: int, why: str) -> None:
+        """The fork server could not fork it, but it may be able to fork others."""
+        for worker in list(self._workers.values()):
+            for life in [life for life in worker.lives if life.number == number]:
+                life.control.close()
+                worker.lives.remove(life)
+                self._end(worker, WorkerEnded(worker.order.trainer, None, why))
 
     def _without(self, key: tuple[str, bool], module: str, why: str) -> None:
         """The fork server must not fork any more because of ``module``, which the next one will not preload. The next
