@@ -169,7 +169,8 @@ def test_a_full_temporary_directory_breaks_a_group_and_no_agent(
     (home / "segments.new").mkdir()  # as good as full
     pilots.coordinator.send(peer, wire.DissolveGroup("t1", 1, "another one follows"))
     pilots.coordinator.send(peer, wire.JoinGroup("t1", 2, 0, 1, 0, 2))
-    assert f"cannot write in {home}: Is a directory" in pilots.coordinator.expect(peer, wire.GroupBroken).reason
+    broken = pilots.coordinator.expect(peer, wire.GroupBroken)
+    assert broken.reason == f"its rank process ended with status 1: cannot write in {home}: Is a directory"
     (home / "segments.new").rmdir()
     pilots.form(3, [peer])
     pilots.leave()
