@@ -74,17 +74,13 @@ class Groups:
             self._spare = self._start()
 
     def join(self, message: JoinGroup, sockets: Sequence[Path]) -> None:
-        """Start a rank for the worker whose processes listen on ``sockets``."""
+        """Start a rank for the worker whose processes listen on ``sockets``; OSError if no file can be written here."""
         key = (message.trainer, message.generation)
-        rank, self._spare = self._spare or self._start(), None
-        self._ranks[key] = rank
         space = f"pilot_{secrets.token_hex(8)}"
-        self._segments[rank] = mpich.segment_name(space, message.rank)
-        try:
-            self._workdir.record_segments(self._segments.values())
-        except OSError as error:
-            rank.fail(f"cannot write in {self._workdir.path}: {error.strerror}")
-            return
+        segment = mpich.segment_name(space, message.rank)
+        self._workdir.record_segments([*self._segments.values(), segment])
+        rank, self._spare = self._spare or self._start(), None
+        self._ranks[key], self._segments[rank] = rank, segment
         rails = rank.rails if message.size > 1 else 1
         paths = [str(path) for path in sockets]
         order = RankOrder(message.generation, message.rank, message.size, paths, rails=rails)

@@ -27,6 +27,7 @@ from pilot.agent.job_environment import JobEnvironment
 from pilot.agent.peers import Peers
 from pilot.agent.stall_probe import StallProbe, StoppedProcesses
 from pilot.agent.vocabulary import (
+    CannotJoin,
     CoordinatorLost,
     Effect,
     Event,
@@ -270,8 +271,13 @@ class Agent:
 
     def _start_rank(self, message: wire.JoinGroup) -> None:
         sockets = self._workers.sockets_of(message.trainer)
-        if sockets:
+        if not sockets:
+            return
+        try:
             self._groups.join(message, sockets)
+        except OSError as error:
+            why = f"its node cannot write in {self._workdir.path}: {error.strerror}"
+            self._take(CannotJoin(message.trainer, why))
 
     def _hello(self) -> wire.Hello:
         self._state.departure.greeted(time.monotonic())

@@ -9,6 +9,7 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -304,7 +305,8 @@ class Workers:
                 life.control.drain()
                 life.control.close()
                 kill_session(life.pid)
-                self.workdir.socket(life.number).unlink(missing_ok=True)
+                with suppress(OSError):  # it may be gone, or the file system read-only by now
+                    self.workdir.socket(life.number).unlink()
                 worker.lives.remove(life)
                 end = WorkerEnded(worker.order.trainer, status, life.last_words(), str(life.log))
                 self._end(worker, end)
@@ -317,7 +319,8 @@ class Workers:
                 self.kill(worker.order.trainer)
             return
         del self._workers[worker.order.trainer]
-        worker.store.unlink(missing_ok=True)
+        with suppress(OSError):
+            worker.store.unlink()
         self._preload(worker.order.python)
         self.emit(worker.end)
 

@@ -159,7 +159,7 @@ def test_a_killed_rank_process_is_told_and_the_worker_lives(stage: tuple[Coordin
     pilots.leave()
 
 
-def test_a_full_temporary_directory_breaks_a_group_and_no_agent(
+def test_a_full_temporary_directory_ends_the_worker_and_no_agent(
     stage: tuple[Coordinator, Agents], tmp_path: Path
 ) -> None:
     pilots = Pilots(stage, tmp_path, 1)
@@ -169,10 +169,8 @@ def test_a_full_temporary_directory_breaks_a_group_and_no_agent(
     (home / "segments.new").mkdir()  # as good as full
     pilots.coordinator.send(peer, wire.DissolveGroup("t1", 1, "another one follows"))
     pilots.coordinator.send(peer, wire.JoinGroup("t1", 2, 0, 1, 0, 2))
-    broken = pilots.coordinator.expect(peer, wire.GroupBroken)
-    assert broken.reason == f"its rank process ended with status 1: cannot write in {home}: Is a directory"
-    (home / "segments.new").rmdir()
-    pilots.form(3, [peer])
+    exited = pilots.coordinator.expect(peer, wire.WorkerExited)
+    assert (exited.cause, exited.detail) == ("died", f"its node cannot write in {home}: Is a directory")
     pilots.leave()
 
 
