@@ -26,6 +26,7 @@ from pilot.agent import diagnosis
 from pilot.agent.departure import Departure
 from pilot.agent.shutdown import Shutdown
 from pilot.agent.vocabulary import (
+    CannotJoin,
     CoordinatorLost,
     Effect,
     Event,
@@ -117,6 +118,8 @@ class AgentState:
                 return [Send(wire.PeersUnreached(trainer, generation, ranks))]
             case Stopped():
                 return self._stopped(event)
+            case CannotJoin(trainer, reason):
+                return self._kill(trainer, reason)
             case Watched():
                 return self._watched(event)
             case Noticed(cause):
@@ -275,8 +278,15 @@ class AgentState:
         reason = f"stopped (SIGSTOP) for {event.stopped_s:.0f} s"
         if event.generation:
             return self._give_up((event.trainer, event.generation), f"a rank process was {reason}")
-        worker.stuck_reason = f"{reason}, then killed"
-        return [KillWorker(event.trainer)]
+        return self._kill(event.trainer, f"{reason}, then killed")
+
+    def _kill(self, trainer: str, reason: str) -> list[Effect]:
+        """Kill a worker that is of no use; its end says why."""
+        worker = self.workers.get(trainer)
+        if worker is None:
+            return []
+        worker.stuck_reason = reason
+        return [KillWorker(trainer)]
 
     # --- looks ------------------------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pilot
 from pilot.agent import fork_server
+from pilot.agent.patience import patiently
 from pilot.agent.workdir import MARK, Workdir
 
 Report = Callable[[str, list[object]], None]
@@ -32,12 +33,14 @@ class ForkClient:
         self._report = report
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            self._process = subprocess.Popen(
-                [python, "-P", "-m", "pilot.agent.fork_server", str(theirs.fileno())],
-                stdin=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
-                env=_environment(workdir, python),
-                start_new_session=True,
+            self._process = patiently(
+                lambda: subprocess.Popen(
+                    [python, "-P", "-m", "pilot.agent.fork_server", str(theirs.fileno())],
+                    stdin=subprocess.DEVNULL,
+                    pass_fds=[theirs.fileno()],
+                    env=_environment(workdir, python),
+                    start_new_session=True,
+                )
             )
         self._channel.setblocking(False)
         asyncio.get_running_loop().add_reader(self._channel, self._readable)

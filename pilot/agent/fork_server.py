@@ -9,9 +9,9 @@ Packets to it: a :class:`ForkJob` as JSON, with two descriptors (the worker's co
 
 Packets from it, as JSON: ``["ready", seconds, threads]`` or ``["failed", why]`` once; for each job ``["forked", life,
 pid]`` and ``["exited", life, status]`` (as of ``os.waitstatus_to_exitcode``), or ``["declined", life, why]``: it must
-be given to a server that has preloaded nothing; ``["importing", module]`` before each import, ``["preloaded",
-packages]`` after the last one, and ``["unfit", module, why]`` if it must not fork any more because of a module; then it
-ends.
+be given to a server that has preloaded nothing, or ``["unforked", life, why]``: the node refused it; ``["importing",
+module]`` before each import, ``["preloaded", packages]`` after the last one, and ``["unfit", module, why]`` if it must
+not fork any more because of a module; then it ends.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from pilot.agent import script_log
+from pilot.agent.patience import patiently
+from pilot.core.errors import UserError
 from pilot.io.prctl import die_with_parent
 from pilot.io.readable import readable
 from pilot.io.reaping import reap_among
@@ -151,7 +153,13 @@ def serve(channel: socket.socket) -> ForkJob | None:
                     os.close(descriptor)
                 _send(channel, "declined", job.life, why)
                 continue
-            pid = os.fork()
+            try:
+                pid = patiently(os.fork)
+            except UserError as error:
+                for descriptor in descriptors:
+                    os.close(descriptor)
+                _send(channel, "unforked", job.life, str(error))
+                continue
             if pid == 0:
                 channel.close()
                 become_worker(job, descriptors)

@@ -10,6 +10,7 @@ import asyncio
 import os
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from pilot.agent.fork_server import ALLOCATOR, THREAD_VARIABLES
@@ -73,13 +74,13 @@ class Groups:
             self._spare = self._start()
 
     def join(self, message: JoinGroup, sockets: Sequence[Path]) -> None:
-        """Start a rank for the worker whose processes listen on ``sockets``."""
+        """Start a rank for the worker whose processes listen on ``sockets``; OSError if no file can be written here."""
         key = (message.trainer, message.generation)
-        rank, self._spare = self._spare or self._start(), None
-        self._ranks[key] = rank
         space = f"pilot_{secrets.token_hex(8)}"
-        self._segments[rank] = mpich.segment_name(space, message.rank)
-        self._workdir.record_segments(self._segments.values())
+        segment = mpich.segment_name(space, message.rank)
+        self._workdir.record_segments([*self._segments.values(), segment])
+        rank, self._spare = self._spare or self._start(), None
+        self._ranks[key], self._segments[rank] = rank, segment
         rails = rank.rails if message.size > 1 else 1
         paths = [str(path) for path in sockets]
         order = RankOrder(message.generation, message.rank, message.size, paths, rails=rails)
@@ -133,7 +134,8 @@ class Groups:
             self._spare = None  # the next order starts one, and reports what is wrong
         if (segment := self._segments.pop(rank, None)) is not None:
             proc.unlink_segments([segment])
-            self._workdir.record_segments(self._segments.values())
+            with suppress(OSError):  # then the earlier list stays, which names it, too
+                self._workdir.record_segments(self._segments.values())
         for key in [key for key, living in self._ranks.items() if living is rank]:
             del self._ranks[key]
             self._emit(RankEnded(*key, status, rank.tail))

@@ -21,6 +21,7 @@ from typing import IO
 import psutil
 
 from pilot.agent import workdir as workdirs
+from pilot.agent.patience import patiently
 from pilot.core.errors import PilotError
 from pilot.io import proc
 from pilot.io.readable import readable
@@ -47,11 +48,13 @@ class Guardian:
 
 def start(workdir: workdirs.Workdir) -> Guardian:
     """Start the guardian of ``workdir``; it is watching when this returns. Call it before becoming a subreaper."""
-    process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "pilot.agent.guardian", str(workdir.path), str(os.getpid())],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        pass_fds=[workdir.lock],
+    process = patiently(
+        lambda: subprocess.Popen(
+            [sys.executable, "-P", "-m", "pilot.agent.guardian", str(workdir.path), str(os.getpid())],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            pass_fds=[workdir.lock],
+        )
     )
     assert process.stdin is not None and process.stdout is not None
     if process.stdout.readline() != b"watching\n" or process.wait() != 0:
@@ -61,7 +64,7 @@ def start(workdir: workdirs.Workdir) -> Guardian:
 
 def main(path: Path, agent: int) -> None:
     """Detach, wait for the agent's end, and erase its workdir."""
-    if os.fork() != 0:
+    if patiently(os.fork) != 0:
         os._exit(0)
     os.setsid()
     os.chdir("/")

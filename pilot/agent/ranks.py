@@ -25,6 +25,7 @@ Puts = dict[str, str]
 
 _TAIL_LINES = 20
 _EXEC_FAILED = 127
+_FAILED = 1
 _PIECE_BYTES = 1 << 16
 
 
@@ -43,7 +44,7 @@ class RankProcess:
         self._end, self._theirs = socket.socketpair()
         self._end.setblocking(False)
         self._process: asyncio.subprocess.Process | None = None
-        self._killed = False
+        self._killed = self._failed = False
         self._server: PmiServer | None = None
         self._entered: Callable[[Puts], None] = lambda _: None
         self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
@@ -61,7 +62,8 @@ class RankProcess:
     async def run(self) -> int:
         """Start it and wait for its end; returns the exit status, or minus the signal."""
         try:
-            return await self._run()
+            status = await self._run()
+            return _FAILED if self._failed else status
         except OSError as error:
             self._tail.append(f"{sys.executable}: {error.strerror}")
             return _EXEC_FAILED
@@ -91,6 +93,7 @@ class RankProcess:
     def fail(self, reason: str) -> None:
         """Kill it, and report ``reason`` as if it were its last output."""
         self._tail.append(reason)
+        self._failed = True
         self.kill()
 
     async def _run(self) -> int:

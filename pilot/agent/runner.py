@@ -23,9 +23,11 @@ from pilot.agent.agent_state import AgentState
 from pilot.agent.coordinator_client import CoordinatorClient
 from pilot.agent.departure import Departure
 from pilot.agent.groups import Groups
+from pilot.agent.job_environment import JobEnvironment
 from pilot.agent.peers import Peers
 from pilot.agent.stall_probe import StallProbe, StoppedProcesses
 from pilot.agent.vocabulary import (
+    CannotJoin,
     CoordinatorLost,
     Effect,
     Event,
@@ -56,7 +58,7 @@ log = logging.getLogger(__name__)
 
 TICK_S = 0.25
 LOOK_EVERY_TICKS = 4
-ROTATE_EVERY_TICKS = 120
+ROTATE_EVERY_TICKS = 4
 JOIN_LIMIT_S = 120.0
 
 IMPORTS = "imports"
@@ -88,41 +90,47 @@ def run(connection: Path, options: Options) -> int:
     If it counts as lost (because it was stopped, or cut off), it joins again as a new pilot.
     """
     whereabouts = Whereabouts(connection)
-    while (end := _live(whereabouts, options)).again:
+    job = job_environment.job_environment(os.environ, options.walltime_end_s)
+    end_s = _on_our_clock(job.walltime_end_s)  # once: the system's clock may be set while we run
+    while (end := _live(whereabouts, options, job, end_s)).again:
         log.info("joining again: %s", end.reason)
     log.info("left: %s", end.reason) if end.status == 0 else log.error("%s", end.reason)
     return end.status
 
 
-def _live(whereabouts: Whereabouts, options: Options) -> Exit:
+def _live(whereabouts: Whereabouts, options: Options, job: JobEnvironment, end_s: float) -> Exit:
     for name in workdirs.sweep():
         log.info("removed leftovers of a killed agent: %s", name)
     workdir = workdirs.create()
     watcher = guardian.start(workdir)
     become_subreaper()
     try:
-        end = asyncio.run(_serve(whereabouts, options, workdir))
+        end = asyncio.run(_serve(whereabouts, options, job, end_s, workdir))
     finally:
         if not watcher.clean():
             log.warning("the guardian is still cleaning %s", workdir.path)
     return end
 
 
-async def _serve(whereabouts: Whereabouts, options: Options, workdir: workdirs.Workdir) -> Exit:
-    return await Agent(whereabouts, options, workdir).serve()
+async def _serve(
+    whereabouts: Whereabouts, options: Options, job: JobEnvironment, end_s: float, workdir: workdirs.Workdir
+) -> Exit:
+    return await Agent(whereabouts, options, job, end_s, workdir).serve()
 
 
 class Agent:
-    """One pilot's agent. Construct it in a running event loop."""
+    """One pilot's agent, whose job ends at ``end_s`` on the monotonic clock. Construct it in a running event loop."""
 
-    def __init__(self, whereabouts: Whereabouts, options: Options, workdir: workdirs.Workdir) -> None:
-        self._job = job_environment.job_environment(os.environ, options.walltime_end_s)
+    def __init__(
+        self, whereabouts: Whereabouts, options: Options, job: JobEnvironment, end_s: float, workdir: workdirs.Workdir
+    ) -> None:
+        self._job, self._end_s = job, end_s
         interfaces = options.interfaces or [addresses.interface_to(*whereabouts.now.address)]
         self._address, *_ = [addresses.interface_address(interface) for interface in interfaces]
         self._whereabouts = whereabouts
         self._python = options.python
         self._workdir = workdir
-        self._state = AgentState(Departure(options.grace_s, _on_our_clock(self._job.walltime_end_s)))
+        self._state = AgentState(Departure(options.grace_s, end_s))
         self._coordinator = CoordinatorClient(
             whereabouts,
             self._hello,
@@ -263,8 +271,13 @@ class Agent:
 
     def _start_rank(self, message: wire.JoinGroup) -> None:
         sockets = self._workers.sockets_of(message.trainer)
-        if sockets:
+        if not sockets:
+            return
+        try:
             self._groups.join(message, sockets)
+        except OSError as error:
+            why = f"its node cannot write in {self._workdir.path}: {error.strerror}"
+            self._take(CannotJoin(message.trainer, why))
 
     def _hello(self) -> wire.Hello:
         self._state.departure.greeted(time.monotonic())
@@ -276,7 +289,7 @@ class Agent:
             pid=os.getpid(),
             job=self._job.job,
             restart=self._job.restart,
-            walltime_end_s=self._job.walltime_end_s,
+            walltime_s=self._end_s - time.monotonic() if math.isfinite(self._end_s) else None,
             workers=self._state.inventory(),
         )
 
@@ -291,8 +304,7 @@ class Agent:
 def _rotate(logs: list[Path]) -> None:
     for path in logs:
         with suppress(OSError):
-            if log_rotation.is_full(path):
-                log_rotation.copy_and_empty(path)
+            log_rotation.rotate_if_full(path)
 
 
 def _on_our_clock(unix_s: float | None) -> float:

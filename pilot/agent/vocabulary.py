@@ -78,6 +78,14 @@ class Stopped:
 
 
 @dataclass(frozen=True, slots=True)
+class CannotJoin:
+    """No rank process can be started for the worker of ``trainer``, because of this node."""
+
+    trainer: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Watched:
     """Completes ``Watch``: whether the worker of ``trainer`` made progress, and what was seen, in words."""
 
@@ -118,6 +126,7 @@ Event = (
     | RankEntered
     | PeersUnreached
     | Stopped
+    | CannotJoin
     | Watched
     | Noticed
     | CoordinatorLost

@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import hashlib
 import os
+import signal
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -95,6 +97,12 @@ class TrainingProcess:
         """Kill it and everything that it started; if it is not forked yet, as soon as it is."""
         self.doomed = True
         kill_session(self.pid)
+
+    def wake(self) -> None:
+        """Have it look at its orders, although its script is past the loop (see ``pilot.train.script_end``)."""
+        if self.pid:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGTERM)
 
     def last_words(self) -> str:
         """The last lines that it wrote."""

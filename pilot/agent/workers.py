@@ -9,6 +9,7 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -84,6 +85,7 @@ class Workers:
         worker = self._workers.get(trainer)
         if worker is None:
             return
+        at_once = worker.stopping and isinstance(message, wire.StopWorker) and not message.within_s
         worker.stopping |= isinstance(message, wire.StopWorker)
         addressed = worker.local_ranks.told(message)
         for life in worker.lives:
@@ -92,6 +94,8 @@ class Workers:
                     asyncio.get_running_loop().call_later(_LEAVING_S, self._kill_late, worker, life)
                 else:
                     life.kill()
+            elif at_once:
+                life.wake()
 
     def kill(self, trainer: str) -> None:
         """Kill the worker with all that it started."""
@@ -222,6 +226,8 @@ class Workers:
                 self._forked(number, pid)
             case "exited", [int(number), int(status)]:
                 self._ended(lambda life: life.number == number, status)
+            case "unforked", [int(number), str(why)]:
+                self._unforked(number, why)
             case "declined", [int(number), str(why)]:
                 log.info("process %d runs without preloaded modules: %s", number, why)
                 self._order_again(lambda life: life.number == number, bare=True)
@@ -245,6 +251,14 @@ class Workers:
             life.pid = pid
             if life.doomed:
                 kill_session(pid)
+
+    def _unforked(self, number: int, why: str) -> None:
+        """The fork server could not fork it, but it may be able to fork others."""
+        for worker in list(self._workers.values()):
+            for life in [life for life in worker.lives if life.number == number]:
+                life.control.close()
+                worker.lives.remove(life)
+                self._end(worker, WorkerEnded(worker.order.trainer, None, why))
 
     def _without(self, key: tuple[str, bool], module: str, why: str) -> None:
         """The fork server must not fork any more because of ``module``, which the next one will not preload. The next
@@ -291,7 +305,8 @@ class Workers:
                 life.control.drain()
                 life.control.close()
                 kill_session(life.pid)
-                self.workdir.socket(life.number).unlink(missing_ok=True)
+                with suppress(OSError):  # it may be gone, or the file system read-only by now
+                    self.workdir.socket(life.number).unlink()
                 worker.lives.remove(life)
                 end = WorkerEnded(worker.order.trainer, status, life.last_words(), str(life.log))
                 self._end(worker, end)
@@ -304,7 +319,8 @@ class Workers:
                 self.kill(worker.order.trainer)
             return
         del self._workers[worker.order.trainer]
-        worker.store.unlink(missing_ok=True)
+        with suppress(OSError):
+            worker.store.unlink()
         self._preload(worker.order.python)
         self.emit(worker.end)
 

@@ -18,6 +18,8 @@ from pilot.core.trainer import Phase
 def command(trainer: str, run_dir: Path | None, as_json: bool) -> None:
     """End TRAINER now. Its checkpoints and logs stay.
 
+    Its script is told, and killed after 30 s; also one that runs on after its training loop.
+
     \b
     Example:
       pilot cancel vit

@@ -46,6 +46,16 @@ def close(standing: Standing) -> list[Command]:
     return out
 
 
+def cut_short(trainer: Trainer) -> list[Command]:
+    """It was cancelled while its script ran on after the loop."""
+    nodes = [node for node, worker in trainer.workers.items() if worker.ends_alone]
+    for node in nodes:
+        trainer.workers[node].ends_alone = False
+    if nodes:
+        trainer.reason += "; it was cancelled before its script had ended"
+    return [StopWorker(trainer.id, node, Outcome.CANCELLED.value) for node in nodes]
+
+
 def close_stopped(standing: Standing) -> list[Command]:
     """Close a trainer that was asked to stop."""
     trainer = standing.trainer

@@ -9,7 +9,8 @@ what is known                                              what follows
 a worker raised while starting, or was not warm in time;   the node is *set aside* for this trainer: it gets other
 three deaths while starting; three groups that it kept     nodes, and this one is in *doubt*
 from forming; three deaths in groups, on at most two
-nodes, while others hold the state
+nodes, while others hold the state, without a step in
+between or within half an hour
 its worker gets warm elsewhere (for a failure while        the doubt is settled: the trainer blames the node
 starting), its group makes a new step (for one in a group)
 members of a group that did not form cannot reach each     the fewest without which it could have formed are set

@@ -36,7 +36,7 @@ from dataclasses import fields
 from typing import assert_never
 
 from pilot.core import profiles
-from pilot.core.acts import dissolve
+from pilot.core.acts import cut_short, dissolve
 from pilot.core.arrivals import Arrivals
 from pilot.core.assign import assign, give_back, start_on
 from pilot.core.between import next_due_s, question
@@ -175,7 +175,7 @@ class Coordinator:
             case PoolChanged():
                 return self._pool_changed(event)
             case TrainerCancelled():
-                return self._end(event.trainer, Outcome.CANCELLED, event.reason)
+                return self._cancelled(event)
             case TrainerHeld():
                 return self._held(event)
             case ArrivalsDue():
@@ -281,6 +281,13 @@ class Coordinator:
             return []
         self.blame.ended(trainer)
         return self._without_nodes(trainer, outcome.value)
+
+    def _cancelled(self, event: TrainerCancelled) -> list[Command]:
+        """One that has finished stays so, but what its script does after the loop is cut short."""
+        trainer = self.trainers.get(event.trainer)
+        if trainer is not None and trainer.closing is Outcome.FINISHED:
+            return cut_short(trainer)
+        return self._end(event.trainer, Outcome.CANCELLED, event.reason)
 
     def _finished(self, event: TrainerFinished) -> list[Command]:
         trainer = self._roll.open.get(event.trainer)

@@ -11,6 +11,10 @@ STRIKES = 3
 """After this many deaths while starting, or groups that it kept from forming, a node is set aside."""
 
 
+DEATHS_WITHIN_S = 1800.0
+"""Deaths in groups are remembered for this long, whatever was trained in between."""
+
+
 class Stage(StrEnum):
     """How far a worker had got when it failed; a failure is refuted when another node gets further."""
 
@@ -51,13 +55,21 @@ class Evidence:
 
     ``strikes`` : failures on a node since it last worked there; ``doubts`` : the nodes that it failed on without having
     worked on another one since, and how far it had got; ``aside`` : the nodes that it avoids; ``times`` : how often it
-    has set each aside.
+    has set each aside; ``deaths`` : when its processes in groups died on each.
     """
 
     strikes: dict[NodeId, int] = field(default_factory=dict)
     doubts: dict[NodeId, Stage] = field(default_factory=dict)
     aside: dict[NodeId, SetAside] = field(default_factory=dict)
     times: dict[NodeId, int] = field(default_factory=dict)
+    deaths: dict[NodeId, list[float]] = field(default_factory=dict)
+
+    def died(self, now_s: float, node: NodeId) -> int:
+        """Its process in a group died on ``node``; returns how often that happened lately."""
+        self.deaths.setdefault(node, []).append(now_s)
+        lately = {n: [at_s for at_s in times if now_s - at_s < DEATHS_WITHIN_S] for n, times in self.deaths.items()}
+        self.deaths = {n: times for n, times in lately.items() if times}
+        return len(self.deaths[node])
 
     def struck(self, accusation: Accusation) -> bool:
         """Count a failure; returns whether the node should be set aside."""
@@ -84,5 +96,5 @@ class Evidence:
 
     def forget(self, node: NodeId) -> None:
         """Forget what is known about ``node``."""
-        for known in (self.strikes, self.doubts, self.aside, self.times):
+        for known in (self.strikes, self.doubts, self.aside, self.times, self.deaths):
             known.pop(node, None)

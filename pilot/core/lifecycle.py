@@ -77,7 +77,11 @@ EFFECTS = (
         "of the free nodes",
         "if it arrived and arrivals are not collected (``arrivals_s`` is 0)",
     ),
-    Effect(TrainerCancelled, "it closes", "if it was open"),
+    Effect(
+        TrainerCancelled,
+        "it closes; if it has finished, what its script does after the loop is cut short",
+        "if it was open",
+    ),
     Effect(
         TrainerResumed,
         "one that failed or was cancelled is open again, last in the order of submission, with its step, its "

@@ -27,7 +27,7 @@ from pilot.core.events import (
     WorkerReady,
     WorkerSlow,
 )
-from pilot.core.evidence import STRIKES, Accusation, Stage, headline
+from pilot.core.evidence import DEATHS_WITHIN_S, STRIKES, Accusation, Stage, headline
 from pilot.core.ids import NO_GENERATION, NodeId
 from pilot.core.trainer import Group, Trainer, Worker, WorkerPhase
 
@@ -80,7 +80,7 @@ def note(now_s: float, trainer: Trainer, event: TrainerEvent) -> Noted | None:
         case WorkerSlow():
             return _worker_slow(trainer, event)
         case WorkerExited():
-            return _worker_exited(trainer, event)
+            return _worker_exited(now_s, trainer, event)
         case GroupFormed():
             return _group_formed(trainer, event)
         case GroupBroken():
@@ -118,7 +118,7 @@ def _worker_slow(trainer: Trainer, event: WorkerSlow) -> Noted | None:
     return Noted()
 
 
-def _worker_exited(trainer: Trainer, event: WorkerExited) -> Noted | None:
+def _worker_exited(now_s: float, trainer: Trainer, event: WorkerExited) -> Noted | None:
     worker = trainer.workers.pop(event.node, None)
     if worker is None:
         return None
@@ -134,22 +134,23 @@ def _worker_exited(trainer: Trainer, event: WorkerExited) -> Noted | None:
         return Noted(commands, failure=event.detail)
     trainer.counts.worker_deaths += event.cause is ExitCause.DIED
     if event.cause is ExitCause.DIED and (member or worker.has_state):
-        return _member_died(trainer, worker, event, commands)
+        return _member_died(now_s, trainer, worker, event, commands)
     if event.cause is not ExitCause.DIED:
         return Noted(commands, accusations=(Accusation(event.node, Stage.START, event.detail),))
     reason = f"its process died {STRIKES} times while starting; the last time: {event.detail}"
     return Noted(commands, accusations=(Accusation(event.node, Stage.START, reason, 1),))
 
 
-def _member_died(trainer: Trainer, worker: Worker, event: WorkerExited, commands: list[Command]) -> Noted:
+def _member_died(now_s: float, trainer: Trainer, worker: Worker, event: WorkerExited, commands: list[Command]) -> Noted:
     """Judge three deaths without a new step: on one or two nodes, while others live, it is the nodes' fault; otherwise
-    the script's.
+    the script's. With steps in between, it is the fault of a node that has most of the recent ones.
     """
+    dies_there = _dies_there(now_s, trainer, event)
     trainer.died[event.node] = None
     if worker.attempt == trainer.deaths_in_a_row:
         trainer.deaths_in_a_row += 1
     if trainer.deaths_in_a_row < DEATHS_ALLOWED:
-        return Noted(commands)
+        return Noted(commands, accusations=dies_there)
     died, others = list(trainer.died), [n for n in trainer.holders() if n not in trainer.died]
     times = f"its process died {DEATHS_ALLOWED} times in a row on living pilots, without a new step in between"
     reason = f"{times}; the last time: {event.detail}"
@@ -157,6 +158,19 @@ def _member_died(trainer: Trainer, worker: Worker, event: WorkerExited, commands
         return Noted(commands, failure=reason)
     trainer.deaths_in_a_row, trainer.died = 0, {}
     return Noted(commands, accusations=tuple(Accusation(node, Stage.RUN, reason) for node in died))
+
+
+def _dies_there(now_s: float, trainer: Trainer, event: WorkerExited) -> tuple[Accusation, ...]:
+    """Each death costs the others a rescale. A script that dies now and then does so on many nodes."""
+    evidence = trainer.evidence
+    times = evidence.died(now_s, event.node)
+    others = any(node not in evidence.deaths for node in trainer.holders())
+    if times < DEATHS_ALLOWED or len(evidence.deaths) > SICK_NODES or not others:
+        return ()
+    del evidence.deaths[event.node]
+    within = f"within {DEATHS_WITHIN_S / 60:.0f} minutes, while others lived"
+    reason = f"its process died {times} times {within}; the last time: {event.detail}"
+    return (Accusation(event.node, Stage.RUN, reason),)
 
 
 def _group_formed(trainer: Trainer, event: GroupFormed) -> Noted | None:

@@ -9,7 +9,9 @@ else's line has lost its run directory.
 from __future__ import annotations
 
 import os
+import re
 import socket
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -27,7 +29,7 @@ class Owner:
     """A coordinator that owns a run directory.
 
     ``boot`` identifies the host's boot, ``beat`` is a counter. ``left``: it does nothing more there, although its
-    process may not have exited yet.
+    process may not have exited yet. ``zero_s``: the pool's clock was 0 this long after the boot (None: not said).
     """
 
     pid: int
@@ -35,6 +37,7 @@ class Owner:
     boot: str
     beat: int = 0
     left: bool = False
+    zero_s: float | None = None
 
     @property
     def here(self) -> bool:
@@ -52,6 +55,8 @@ class Owner:
     def write(self, descriptor: int) -> None:
         """Write its line where all hosts can see it."""
         line = f"{self.pid} on {self.host} boot {self.boot} beat {self.beat} left {'yes' if self.left else 'no'}"
+        if self.zero_s is not None:
+            line += f" zero {self.zero_s:.3f}"
         os.pwrite(descriptor, f"{line:<{LINE_BYTES - 1}.{LINE_BYTES - 1}}\n".encode(), 0)
         os.fsync(descriptor)
 
@@ -59,6 +64,11 @@ class Owner:
 def ourselves() -> Owner:
     """This process."""
     return Owner(os.getpid(), socket.gethostname(), _BOOT_ID.read_text().strip())
+
+
+def since_boot_s() -> float:
+    """The time since this host's boot; unlike the system's clock, nobody can set it."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def read(path: Path) -> Owner | None:
@@ -77,5 +87,7 @@ def parse(line: bytes) -> Owner | None:
             found = dict(zip(rest[::2], rest[1::2], strict=False))
             beat = found.get("beat", "0")
             count = int(beat) if beat.isascii() and beat.isdigit() else 0
-            return Owner(int(pid), host, found.get("boot", ""), count, found.get("left") == "yes")
+            left, zero = found.get("left") == "yes", found.get("zero", "")
+            zero_s = float(zero) if re.fullmatch(r"-?\d{1,12}\.\d{3}", zero, re.ASCII) else None
+            return Owner(int(pid), host, found.get("boot", ""), count, left, zero_s)
     return None

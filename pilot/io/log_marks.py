@@ -48,7 +48,6 @@ class Marker:
     log: Path
     rank: int = BEGINS
     _due_s: float = 0.0
-    _offset: int = 0
     _file: int | None = None
 
     def about_to_write(self) -> None:
@@ -60,15 +59,20 @@ class Marker:
         """Mark where the log ends now."""
         self._due_s = time.monotonic() + PERIOD_S
         with suppress(OSError):
-            size = os.fstat(self.descriptor).st_size
-            if self._file is not None and size < self._offset:  # the log was rotated, and its marks with it
+            size, times = os.fstat(self.descriptor).st_size, times_of(self.log)
+            if self._file is not None and not _is(times, self._file):  # the log was rotated, and its marks with it
                 os.close(self._file)
                 self._file = None
             if self._file is None:
-                flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-                self._file = os.open(times_of(self.log), flags, 0o600)
-            self._offset = size
+                self._file = os.open(times, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
             os.write(self._file, f"{time.time():.2f} {size} {self.rank}\n".encode())
+
+
+def _is(path: Path, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
 
 
 def mark_log(descriptor: int) -> Marker:

@@ -111,10 +111,13 @@ class RunDir:
 
 
 class Lock:
-    """Ownership of a run directory, held until the process ends, for whatever reason."""
+    """Ownership of a run directory, held until the process ends, for whatever reason. ``zero_s`` is what the earlier
+    owner said, if that was on this host since its boot (see :class:`~pilot.io.heartbeat.Owner`).
+    """
 
     def __init__(self, rundir: RunDir) -> None:
         self._rundir = rundir
+        self.zero_s: float | None = None
         self._missed = 0
         try:
             self._file = os.open(rundir.lock, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
@@ -133,7 +136,9 @@ class Lock:
                 raise self._owned_by(heartbeat.read(self._rundir.lock))
             time.sleep(0.01)
         self._wait_for_other_hosts()
-        self._owner = heartbeat.ourselves()
+        before, self._owner = heartbeat.read(self._rundir.lock), heartbeat.ourselves()
+        if before is not None and before.boot == self._owner.boot:
+            self.zero_s = before.zero_s
         self._owner.write(self._file)
 
     def _wait_for_other_hosts(self) -> None:
@@ -185,6 +190,11 @@ class Lock:
                 f"run directory {self._rundir.root} was removed or moved while its pool was up; if it was moved, pilot"
                 " up --run-dir with its new path continues the pool"
             )
+
+    def say_zero(self, pool_s: float) -> None:
+        """It is ``pool_s`` on the pool's clock, which continues from there even if the system's clock is set."""
+        self._owner = replace(self._owner, zero_s=heartbeat.since_boot_s() - pool_s)
+        self._owner.write(self._file)
 
     def leave(self) -> None:
         """Declare that we do nothing more in the run directory. It stays ours until :meth:`release` or the process's

@@ -14,7 +14,7 @@ import msgspec
 
 from pilot.core.errors import ProtocolError
 
-PROTOCOL = 7
+PROTOCOL = 8
 """Incremented with every incompatible change; peers with another number are refused."""
 
 MAX_FRAME_BYTES = 8 * 1024 * 1024
@@ -58,8 +58,8 @@ class Hello(Message, frozen=True):
 
     ``pilot`` is a name unique to this run of the agent and ends in ``tokens.life_name(secret)``; ``address`` is where
     other nodes reach it for MPI; ``job`` and ``restart`` are the batch scheduler's job id and restart count ("" and 0
-    if there is none). ``walltime_end_s`` is in Unix time. ``workers`` lists the trainers' processes running on it, as
-    (trainer, its uid, generation or 0, step, ready).
+    if there is none). Its job ends in ``walltime_s`` seconds: the clocks of hosts are never compared. ``workers`` lists
+    the trainers' processes running on it, as (trainer, its uid, generation or 0, step, ready).
     """
 
     pilot: str
@@ -69,7 +69,7 @@ class Hello(Message, frozen=True):
     pid: Count
     job: str = ""
     restart: Count = 0
-    walltime_end_s: float | None = None
+    walltime_s: float | None = None
     workers: list[tuple[Name, Name, Count, Count, bool]] = []
 
 

@@ -36,7 +36,7 @@ class JobRecord:
     asked_s : when we first asked for that
     absent : how many answers in a row did not list it
     suspended : whether it has been suspended since its last restart
-    told_end_s : the end that was reported to the pool
+    told_end_s : the end that was reported to the pool, on the clock of ``since_s``
     doubtful : the scheduler says that it is over, or no longer knows it, but nobody else has confirmed that
     """
 

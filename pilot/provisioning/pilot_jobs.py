@@ -250,17 +250,20 @@ class PilotJobs:
         return self._forewarned(now_s, record, view) or self._end_known(record)
 
     def _end_known(self, record: JobRecord) -> list[JobNews]:
-        """Report a job's changed end. Schedulers replan all the time, so changes smaller than a poll are ignored."""
-        end_s, told_s = record.end_s(self.site), record.told_end_s
+        """Report a job's changed end. Schedulers replan all the time, so changes smaller than a poll are ignored. If
+        the system's clock was set, all ends have changed.
+        """
+        unix_s, told_s = record.end_s(self.site), record.told_end_s
+        end_s = None if unix_s is None else unix_s - self.unix_ahead_s
         if (
             record.word
             or record.preempted
             or end_s == told_s
-            or (end_s and told_s and abs(end_s - told_s) <= self.site.poll_s)
+            or (end_s is not None and told_s is not None and abs(end_s - told_s) <= self.site.poll_s)
         ):
             return []
         record.told_end_s = end_s
-        return [EndKnown(record.job, end_s)]
+        return [EndKnown(record.job, unix_s)]
 
     def _forewarned(self, now_s: float, record: JobRecord, view: JobView) -> list[JobNews]:
         """Report, once, what the scheduler announces."""

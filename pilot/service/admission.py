@@ -223,8 +223,8 @@ def _implausible(hello: wire.Hello) -> str:
         return f"not an address: {hello.address[:80]!r}"
     if not _JOB.fullmatch(hello.job):
         return f"not a batch job's id: {hello.job[:80]!r}"
-    if hello.walltime_end_s is not None and not math.isfinite(hello.walltime_end_s):
-        return f"not a time: {hello.walltime_end_s}"
+    if hello.walltime_s is not None and not math.isfinite(hello.walltime_s):
+        return f"not a time: {hello.walltime_s}"
     return ""
 
 

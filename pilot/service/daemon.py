@@ -86,7 +86,8 @@ class Live:
         self._keeper = make_keeper(site_file, rundir.pilots, rundir.root, news.put_nowait, self._admission)
         self._endpoint = where.endpoint
         self._journal = startup.open_journal(rundir, pool)
-        self._driver = LiveDriver(pool.core(), self._journal, Clock(pool.start_s))
+        self._driver = LiveDriver(pool.core(), self._journal, Clock(pool.start_s(lock.zero_s)))
+        lock.say_zero(self._driver.clock())
         self._launches = LaunchStore(rundir, pool.name, site.checkpoint_dir)
         self._solver = SolverProcess(pool.settings, rundir.solver, self._driver.post, self._tell)
         self._studies = StudyStore(rundir, self._launches)

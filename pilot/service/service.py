@@ -306,10 +306,10 @@ class Service:
             if hello.job:
                 self.driver.remark(node=node, job=hello.job)
             self._coalescer.joined(now_s, node)
-            walltime_s = None if hello.walltime_end_s is None else hello.walltime_end_s - site.grace_s
-            known = [end_s for end_s in (walltime_s, self._jobs.end_s(hello.job)) if end_s is not None]
+            own_s = None if hello.walltime_s is None else now_s + hello.walltime_s - site.grace_s
+            known = [end_s for end_s in (own_s, self._on_our_clock(self._jobs.end_s(hello.job))) if end_s is not None]
             if known:
-                self.ends(node, min(known))
+                self._coalescer.ends(now_s, node, min(known))
             self._stir.set()
         if hello.workers or not new:
             rejoined = Rejoined(self.driver.core, self.driver.pending, node, hello, now_s)
@@ -317,9 +317,11 @@ class Service:
 
     def ends(self, node: NodeId, end_s: float | None) -> None:
         """``node`` will have left by ``end_s`` (Unix time); None: that is no longer known."""
-        now_s = self.driver.clock()
-        self._coalescer.ends(now_s, node, None if end_s is None else now_s + end_s - time.time())
+        self._coalescer.ends(self.driver.clock(), node, self._on_our_clock(end_s))
         self._stir.set()
+
+    def _on_our_clock(self, unix_s: float | None) -> float | None:
+        return None if unix_s is None else self.driver.clock() + unix_s - time.time()
 
     def _settle(self, link: Peer, rejoined: Rejoined) -> None:
         """An agent's reports about its absence have arrived by now: what is still open was lost with a connection."""

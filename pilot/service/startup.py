@@ -19,6 +19,7 @@ from pilot.io import connection
 from pilot.io.addresses import advertise_address, bind_address
 from pilot.io.certificate import Certificate
 from pilot.io.connection import Connection
+from pilot.io.heartbeat import since_boot_s
 from pilot.io.journal import FORMAT, Configured, Contents, Header, read
 from pilot.io.journal_writer import JournalWriter
 from pilot.io.listener import PortInUse
@@ -58,11 +59,14 @@ class PoolIdentity:
         """The current settings."""
         return settings_of(self.header.configured[-1].settings)
 
-    @property
-    def start_s(self) -> float:
-        """The current time on its clock, which keeps running through a restart."""
+    def start_s(self, zero_s: float | None) -> float:
+        """The current time on its clock, which keeps running through a restart. ``zero_s`` is the time since this
+        host's boot at which it was 0; None: unknown, so the system's clock must do.
+        """
         if self.contents is None:
             return 0.0
+        if zero_s is not None:
+            return max(self.contents.last_s, since_boot_s() - zero_s)
         return max(self.contents.last_s, time.time() - self.contents.header.started_unix_s)
 
     def core(self) -> Coordinator:

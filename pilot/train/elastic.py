@@ -34,7 +34,7 @@ from pilot.train.periodic import Periodic
 from pilot.train.reporter import Metrics, Reporter
 from pilot.train.sampler import StepShare
 from pilot.train.saver import Saver
-from pilot.train.script_end import Released, released
+from pilot.train.script_end import Released, release_when, released
 from pilot.train.sockets import Happening, RankCame, RankGone, RankSaid, WorkerSockets
 from pilot.train.stall_timer import StallTimer
 from pilot.train.state_sharing import StateSharing
@@ -245,6 +245,11 @@ class Elastic:
             self._let_go = self._group
             if self._let_go is not None:
                 self._quit(self._let_go)
+            release_when(self._is_cut_short)
+
+    def _is_cut_short(self) -> bool:
+        """After the loop: whether the script is to end now. Nothing else that is heard then matters."""
+        return any(isinstance(heard, wire.StopWorker) and not heard.within_s for heard in self._link.wait(0.0))
 
     # --- what happens ------------------------------------------------------------------------------------------------
 

@@ -32,6 +32,21 @@ def released() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
+def release_when(told: Callable[[], bool]) -> None:
+    """From now on, SIGTERM raises :class:`Released` if ``told`` says so; otherwise it does what it did before."""
+    if threading.current_thread() is not threading.main_thread():
+        return
+    before = signal.getsignal(signal.SIGTERM)
+
+    def signalled(number: int, frame: FrameType | None) -> None:
+        if told():
+            raise Released(0)
+        if callable(before):
+            before(number, frame)
+
+    signal.signal(signal.SIGTERM, signalled)
+
+
 def at_good_end(call: Callable[[], None]) -> None:
     """Call ``call`` if the script ends without an error."""
     _left.append(call)

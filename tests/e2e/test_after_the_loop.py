@@ -26,9 +26,12 @@ for _ in session.epochs(2):
 if session.rank == 0:
     folder = Path(sys.argv[1])
     (folder / "after").touch()
-    while not (folder / "go").exists():
-        time.sleep(0.1)
-    (folder / "saved").touch()
+    try:
+        while not (folder / "go").exists():
+            time.sleep(0.1)
+        (folder / "saved").touch()
+    finally:
+        (folder / "tidied").touch()
     if sys.argv[2:]:
         raise ValueError(sys.argv[2])
 """
@@ -65,4 +68,15 @@ def test_where_it_is_cut_the_ending_says_so(pool: Pool, tmp_path: Path) -> None:
     pool.agent()
     name = submit(pool, after_loop_s="1")
     assert "stopped after 1 s (--after-loop-s)" in ended(pool, name)
+    assert not (tmp_path / "saved").exists()
+
+
+def test_a_cancel_does_not_wait_for_its_end(pool: Pool, tmp_path: Path) -> None:
+    pool.up()
+    pool.agent()
+    name = submit(pool)
+    pool.until("its loop is over", lambda _: (tmp_path / "after").exists())
+    pool.pilot("cancel", name)
+    assert ended(pool, name) == "after step 4; it was cancelled before its script had ended"
+    assert (tmp_path / "tidied").exists()
     assert not (tmp_path / "saved").exists()

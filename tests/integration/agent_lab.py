@@ -28,6 +28,14 @@ from tests.streams import ThreadedServer
 TOKEN = "enrolment-token-of-this-test"
 LIMIT_S = 60.0
 
+_AHEAD = """
+import sys, time
+right = time.time
+time.time = lambda: right() + {}
+from pilot.cli.main import main
+main()
+"""
+
 M = TypeVar("M", bound=wire.Message)
 
 
@@ -152,11 +160,12 @@ class Agents:
         self.temporary = Path(tempfile.mkdtemp(prefix="pa-", dir="/tmp"))  # short, since sockets are created in it
         self.running: list[subprocess.Popen[bytes]] = []
 
-    def start(self, file: Path, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
+    def start(self, file: Path, *arguments: str, ahead_s: float = 0.0, **environment: str) -> subprocess.Popen[bytes]:
+        """Start an agent whose wall clock is ``ahead_s`` ahead of the coordinator's."""
         log = (self.folder / f"agent{len(self.running)}.err").open("wb")
         inherited = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM", "PILOT"))}
         more = {"TMPDIR": str(self.temporary), "OMP_NUM_THREADS": "1", "PILOT_CONNECTION": str(file)} | environment
-        command = [sys.executable, "-P", "-m", "pilot.cli.main", "agent", *arguments]
+        command = [sys.executable, "-P", "-c", _AHEAD.format(ahead_s), "agent", *arguments]
         self.running.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=log, env=inherited | more))
         return self.running[-1]
 

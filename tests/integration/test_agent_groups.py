@@ -159,6 +159,21 @@ def test_a_killed_rank_process_is_told_and_the_worker_lives(stage: tuple[Coordin
     pilots.leave()
 
 
+def test_a_full_temporary_directory_ends_the_worker_and_no_agent(
+    stage: tuple[Coordinator, Agents], tmp_path: Path
+) -> None:
+    pilots = Pilots(stage, tmp_path, 1)
+    (peer,) = pilots.peers
+    pilots.form(1, [peer])
+    home = pilots.agents.temporary / peer.hello.pilot
+    (home / "segments.new").mkdir()  # as good as full
+    pilots.coordinator.send(peer, wire.DissolveGroup("t1", 1, "another one follows"))
+    pilots.coordinator.send(peer, wire.JoinGroup("t1", 2, 0, 1, 0, 2))
+    exited = pilots.coordinator.expect(peer, wire.WorkerExited)
+    assert (exited.cause, exited.detail) == ("died", f"its node cannot write in {home}: Is a directory")
+    pilots.leave()
+
+
 def test_the_rails_of_a_node_end_together(stage: tuple[Coordinator, Agents], tmp_path: Path) -> None:
     stage[0].welcome["rails"] = 2
     pilots = Pilots(stage, tmp_path, 2)

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import socket
+import subprocess
+import sys
 import venv
 from pathlib import Path
 
+from pilot.agent import fork_server
 from pilot.agent import workdir as workdirs
 from pilot.agent.fork_client import ForkClient
 
@@ -37,3 +42,37 @@ def test_its_last_words_are_heard_though_it_never_read_a_job(tmp_path: Path) -> 
         os.close(home.lock)
         assert workdirs.erase(home.path) == []
     assert heard == [("failed", ["ModuleNotFoundError: No module named 'numpy'"]), ("gone", [1])]
+
+
+REFUSES = """
+import errno, os, sys
+from pilot.agent import fork_server, patience
+
+patience.LIMIT_S = -1.0
+fork = os.fork
+
+def refused():
+    os.fork = fork
+    raise BlockingIOError(errno.EAGAIN, "no more tasks")
+
+os.fork = refused
+fork_server.main(int(sys.argv[1]))
+"""
+
+
+def test_a_fork_that_is_refused_ends_no_fork_server() -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        number = theirs.fileno()
+        process = subprocess.Popen([sys.executable, "-P", "-c", REFUSES, str(number)], pass_fds=[number])
+        theirs.close()
+        ours.settimeout(LIMIT_S)
+        heard = [json.loads(ours.recv(fork_server.MAX_PACKET_BYTES))[0]]
+        with Path(os.devnull).open("rb+") as nothing:
+            for life in (1, 2):
+                job = fork_server.ForkJob(life, "none.py", [], "/", {"PILOT_TRAINER": "t"}, 1, 0o022, "")
+                socket.send_fds(ours, [fork_server.encode(job)], [nothing.fileno(), nothing.fileno()])
+                heard.append(json.loads(ours.recv(fork_server.MAX_PACKET_BYTES))[:2])
+        process.kill()
+        process.wait(LIMIT_S)
+    assert heard == ["ready", ["unforked", 1], ["forked", 2]]

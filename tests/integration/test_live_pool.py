@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -68,8 +67,8 @@ def test_a_node_whose_wall_time_ends_soon_is_left_to_a_trainer_that_it_pays_for(
     """It leaves within the forward-looking time: worthless to a trainer with expensive rescales, useful to one
     without.
     """
-    short = Peer(live.file, "short", "n1", walltime_end_s=time.time() + 80).welcomed()
-    long = Peer(live.file, "long", "n2", walltime_end_s=time.time() + 1e6).welcomed()
+    short = Peer(live.file, "short", "n1", walltime_s=80.0).welcomed()
+    long = Peer(live.file, "long", "n2", walltime_s=1e6).welcomed()
     until(lambda: len(live.nodes()) == 2)
     ends_in_s = {node.host: (node.ends_s or 0.0) - node.joined_s for node in live.client.status().pool}
     assert 0 < ends_in_s["n1"] < 80 < ends_in_s["n2"]

@@ -15,7 +15,7 @@ import pytest
 from pilot import __version__
 from pilot.cli.main import run
 from pilot.core.errors import PilotError
-from pilot.io import ended, wire
+from pilot.io import ended, heartbeat, wire
 from pilot.io.connection import load
 from pilot.io.ended import Ended
 from pilot.io.journal import read, replay
@@ -352,3 +352,28 @@ def test_no_trainer_is_shown_at_work_in_a_pool_without_a_coordinator(
     (told,) = json.loads(capsys.readouterr().out)["trainers"]
     assert (told["phase"], told["nodes"], told["target"]) == ("queued", [], [])
     assert told["waits"] == "it was running when the coordinator ended; waiting until the pool is up again"
+
+
+DAY_LATER = """
+import sys, time
+right = time.time
+time.time = lambda: right() + {ahead_s}
+from pilot.service.daemon import main
+sys.exit(main())
+"""
+
+
+def test_a_system_clock_that_was_set_moves_nothing_in_a_pool_that_is_restarted(live: Pool) -> None:
+    """Node-hours, ages and budgets count what has passed, not what the system's clock says."""
+    joined(live, 2)
+    was_s = live.client.status().now_s
+    command = live.command
+    for ahead_s in (86400.0, -86400.0):
+        live.command = [command[0], "-c", DAY_LATER.format(ahead_s=ahead_s), *command[3:]]
+        restarted(live)
+        status = live.client.status()
+        assert was_s < status.now_s < was_s + DEADLINE_S
+        assert status.used_node_hours < 2 * DEADLINE_S / 3600
+    owner = heartbeat.read(live.run_dir / "coordinator.lock")
+    assert owner is not None
+    assert owner.zero_s is not None

@@ -105,7 +105,7 @@ def test_one_connection_is_one_pilot(live: Pool) -> None:
         {"job": "x" * 300},
         {"restart": 2**60},
         {"pid": -1},
-        {"walltime_end_s": math.nan},
+        {"walltime_s": math.nan},
         {"workers": [("t", 2**64 - 1, 0, True)]},
         {"workers": [("t", -1, 0, True)]},
     ],

@@ -137,6 +137,16 @@ def test_what_comes_after_the_loop_is_cut_and_that_is_said(up: Machine) -> None:
     assert up.take(WorkerEnded("t1", -9, "")) == [Send(wire.WorkerExited("t1", "died", cut))]
 
 
+def test_what_comes_after_the_loop_ends_soon_after_a_cancel(up: Machine) -> None:
+    up.order(wire.StopWorker("t1", "finished", 600.0))
+    assert up.after(10.0) == []
+    cancel = wire.StopWorker("t1", "cancelled")
+    assert up.order(cancel) == [Tell("t1", cancel)]
+    assert up.after(STOP_LIMIT_S - 1) == []
+    assert up.after(1.0) == [KillWorker("t1")]
+    assert up.take(WorkerEnded("t1", -9, "")) == [Send(wire.WorkerExited("t1", "stopped", "cancelled"))]
+
+
 def test_a_worker_that_does_not_stop_is_killed_once(up: Machine) -> None:
     up.order(wire.StopWorker("t1", "cancelled"))
     assert up.after(STOP_LIMIT_S) == [KillWorker("t1")]

@@ -90,6 +90,19 @@ def test_the_end_of_a_job_is_told_again_only_where_it_moves() -> None:
 UNIX_S = 1.7e9
 
 
+def test_the_end_of_a_job_is_told_again_after_the_systems_clock_was_set() -> None:
+    book = book_with("1")
+    shows = shown(view("1", JobPhase.RUNNING, start_s=UNIX_S, end_s=UNIX_S + 3600, walltime_s=3600))
+    end = EndKnown("1", UNIX_S + 3600 - SITE.grace_s)
+    book.unix_ahead_s = UNIX_S - 86400  # a day behind the scheduler's
+    assert book.take(10, 10, shows) == [end]
+    book.unix_ahead_s = UNIX_S - 86400 + 0.01
+    assert book.take(12, 12, shows) == []
+    book.unix_ahead_s = UNIX_S
+    assert book.take(14, 14, shows) == [end]
+    assert book.take(16, 16, shows) == []
+
+
 def test_the_end_of_a_wall_time_that_is_shorter_than_asked_is_told_in_time() -> None:
     book = book_with("1", "2")
     book.unix_ahead_s = UNIX_S
