@@ -118,6 +118,7 @@ def test_a_tensor_that_is_divided_otherwise_cannot_be_kept(mesh: Any) -> None:
 
     model = sharded(mesh)
     session = pilot.train.session(model, sgd(model))
+    session.loader(TensorDataset(torch.ones(4, 4)), global_batch_size=2)
     session.state["mean"] = DTensor.from_local(torch.ones(2), mesh, [Replicate()])
     with pytest.raises(UserError, match=r"session\.state\['mean'\] is a DTensor that is not divided by rows"):
         next(session.epochs(1))
