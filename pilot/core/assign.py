@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pilot.core.ends import NONE_END, Ending, in_company
@@ -74,8 +74,10 @@ def _share_out(
     growing.sort(key=lambda t: -len(t.evidence.aside))
     wanted = {t.id: counts[t.id] - len(t.target) for t in growing}
     for trainer in parked:
-        missing = _missing(pool, growing, wanted, pool.available())
-        give_back(pool, trainer, max(0, len(trainer.target) - missing), ending, stays_go=True)
+        for useless, missing in _missing(pool, growing, wanted, pool.available()):
+            give_back(pool, trainer, max(0, len(trainer.target) - missing), ending, stays_go=True, keeps=useless)
+        if not trainer.parked:  # its state went with them
+            give_back(pool, trainer, 0)
     free = pool.available() if growing else []
     if gpus is not None and growing:
         free = gpus.whole_first(free)
@@ -88,13 +90,21 @@ def _share_out(
     return list({trainer.id: trainer for trainer in (*changed, *donors)}.values())
 
 
-def give_back(pool: Pool, trainer: Trainer, count: int, ending: Ending = NONE_END, *, stays_go: bool = False) -> None:
-    """Take nodes until ``count`` are left: those without state first, so that a shrink never loses a state; then those
-    that end soon, or, if ``stays_go``, those that do not."""
+def give_back(
+    pool: Pool,
+    trainer: Trainer,
+    count: int,
+    ending: Ending = NONE_END,
+    *,
+    stays_go: bool = False,
+    keeps: Container[NodeId] = (),
+) -> None:
+    """Take nodes until ``count`` are left, apart from those that it ``keeps``: those without state first, so that a
+    shrink never loses a state; then those that end soon, or, if ``stays_go``, those that do not."""
     surplus = len(trainer.target) - count
     if surplus <= 0:
         return
-    ordered = pool.taken_back(trainer.target)
+    ordered = [node for node in pool.taken_back(trainer.target) if node not in keeps]
     ordered.sort(key=lambda node: (trainer.holds_state(node), pool.ends_before(node, ending.until_s) is stays_go))
     given = dict.fromkeys(ordered[:surplus])
     trainer.target = [n for n in trainer.target if n not in given]
@@ -124,15 +134,16 @@ def _give(pool: Pool, trainer: Trainer, free: list[NodeId], count: int, ending: 
     return [node for node in stay if node in left] + soon
 
 
-def _missing(pool: Pool, growing: Sequence[Trainer], wanted: Mapping[TrainerId, int], free: list[NodeId]) -> int:
-    """How many nodes are still missing once the ``free`` ones have been handed out."""
-    missing = 0
+def _missing(
+    pool: Pool, growing: Sequence[Trainer], wanted: Mapping[TrainerId, int], free: list[NodeId]
+) -> Iterator[tuple[Container[NodeId], int]]:
+    """How many nodes are still missing once the ``free`` ones have been handed out, and which nodes are of no use for
+    that."""
     for trainer in [t for t in growing if t.evidence.aside]:
         taken = dict.fromkeys(_can_take(pool, trainer, free, wanted[trainer.id]))
         free = [node for node in free if node not in taken]
-        missing += wanted[trainer.id] - len(taken)
-    others = sum(wanted[t.id] for t in growing if not t.evidence.aside)
-    return missing + max(0, others - len(free))
+        yield trainer.evidence.aside, wanted[trainer.id] - len(taken)
+    yield (), max(0, sum(wanted[t.id] for t in growing if not t.evidence.aside) - len(free))
 
 
 def _can_take(pool: Pool, trainer: Trainer, free: list[NodeId], count: int) -> list[NodeId]:
@@ -152,10 +163,11 @@ def _hand_out(pool: Pool, trainer: Trainer, free: list[NodeId], count: int) -> l
 def _exchange(pool: Pool, trainer: Trainer, others: Sequence[Trainer], free: list[NodeId]) -> list[Trainer]:
     """Let other trainers, the last submitted first, swap nodes for ``free`` ones, so that ``trainer`` can run.
 
-    A trainer that can use no free node gives up those that it can spare.
+    A trainer that can use no free node gives up those that it can spare. A parked one has already given up what others
+    can use.
     """
     donors = []
-    for donor in [d for d in reversed(others) if d is not trainer]:
+    for donor in [d for d in reversed(others) if d is not trainer and not d.parked]:
         for node in [n for n in reversed(pool.in_order(donor.target)) if n not in trainer.evidence.aside]:
             taken = next((n for n in free if n not in donor.evidence.aside), None)
             spared = taken is not None or _can_spare(donor)
@@ -171,6 +183,5 @@ def _exchange(pool: Pool, trainer: Trainer, others: Sequence[Trainer], free: lis
 
 
 def _can_spare(trainer: Trainer) -> bool:
-    """Whether it can run with one node fewer, or cannot run anyway and holds no state."""
-    least = trainer.spec.min_nodes
-    return len(trainer.target) > least or (len(trainer.target) < least and not trainer.parked)
+    """Whether it can run with one node fewer, or cannot run anyway."""
+    return len(trainer.target) != trainer.spec.min_nodes

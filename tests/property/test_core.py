@@ -120,6 +120,7 @@ def test_invariants_hold_and_every_trainer_that_can_run_runs(script: list[tuple[
     world = play(script, World(replace(World().config, decide_every_s=every_s)))
     world.settle()
     world.join(1)
+    world.pass_time(every_s)  # until then nothing is decided
     world.settle()
     for trainer in world.core.admitted():
         members = set(trainer.group.members) if trainer.group is not None else set()

@@ -49,6 +49,17 @@ def test_a_choosy_trainer_that_finds_a_free_node_takes_none_of_who_is_parked() -
         assert (parked.target, choosy.target) == (kept, [*free] or [X])
 
 
+@pytest.mark.parametrize(("with_state", "kept"), [("xy", [X]), ("y", [])])
+def test_who_is_parked_gives_the_node_that_a_choosy_trainer_can_use(with_state: str, kept: list[NodeId]) -> None:
+    """It keeps no others if its state went with that node."""
+    pool = pool_of(dict.fromkeys("zxy", 9e9))
+    parked, choosy = trainer_of(pool, "parked", "x", "y", least=3), trainer_of(pool, "choosy")
+    parked.workers = {NodeId(node): Worker(0, WorkerPhase.READY, has_state=True) for node in with_state}
+    choosy.evidence.aside = dict.fromkeys((X, Z), SetAside(9.0, "it failed"))
+    assign(pool, [parked, choosy], {parked.id: 0, choosy.id: 1})
+    assert (parked.target, choosy.target) == (kept, [Y])
+
+
 @pytest.mark.parametrize("soon", ["a", "b"])
 def test_who_is_parked_gives_a_node_that_stays_to_who_grows(soon: str) -> None:
     """It keeps the one that ends soon: nobody pays for a rescale onto that."""
