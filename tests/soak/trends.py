@@ -15,8 +15,9 @@ SETTLED_S = 600.0
 SETTLED_AGE_S = 300.0
 """For a process in its role: until then it imports, warms up and takes its first steps."""
 
-SETTLED_WORKER_S = 1200.0
-"""A worker's memory settles over its first 2,000 checkpoints; it writes two a second."""
+SLOWLY_SETTLED_S = {"worker": 1200.0, "coordinator": 1200.0}
+"""Roles that take longer: a worker settles over its first 2,000 checkpoints (it writes two a second), a coordinator
+while its caches of curves and plans fill (128 entries each)."""
 
 _BLOCK_S = 300.0
 """A process's samples within this time count as one, their median: neighbouring ones are not independent."""
@@ -84,7 +85,7 @@ def _by_hour(samples: list[Sample]) -> tuple[float, ...]:
 
 
 def _settled_age_s(who: str) -> float:
-    return SETTLED_WORKER_S if who == "worker" else SETTLED_AGE_S
+    return SLOWLY_SETTLED_S.get(who, SETTLED_AGE_S)
 
 
 def _slope(samples: list[Sample]) -> tuple[float, float, int]:
