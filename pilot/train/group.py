@@ -84,11 +84,15 @@ class Alone:
 
     revision = 0
 
-    def __init__(self, training: Training) -> None:
-        self._training = training
+    def __init__(self, resized: Callable[[int], None]) -> None:
+        self._resized = resized
+        self._entered = False
 
     def enter(self) -> Membership:
-        """At once."""
+        """At once, but what must be there in a pool must be there here, too."""
+        if not self._entered:
+            self._resized(ALONE.size)
+            self._entered = True
         return ALONE
 
     def attach(self) -> None:
@@ -151,7 +155,7 @@ def group_of(
     if SEAT in environment:
         return CheckGroup.of(environment, training, exchanges, resized)
     if "PILOT_CONTROL_FD" not in environment:
-        return Alone(training)
+        return Alone(resized)
     trainer = environment["PILOT_TRAINER"]
     link = WorkerSockets(int(environment["PILOT_CONTROL_FD"]), Path(environment["PILOT_WORKER_SOCKET"]))
     directory = Path(environment["PILOT_TRAINER_DIR"], "checkpoints")

@@ -223,7 +223,6 @@ class Session:
         self, number: Callable[[], int], count: int, begin: Callable[[], None], end: Callable[[], None]
     ) -> Iterator[int]:
         """Up to ``count``: a turn's ``number``, between its ``begin`` and its ``end``."""
-        self._made_loader()
         self._check.whole()
         check_scheduled(self._training.steppers, self._training.tracked.values())
         self._group.enter()
@@ -391,7 +390,10 @@ class Session:
 
     def _made_loader(self) -> TrainingLoader:
         if self._loader is None:
-            raise UserError("make the training loader with session.loader before session.epochs or session.iterations")
+            raise UserError(
+                "make the training loader with session.loader first: before session.epochs or session.iterations, and"
+                " before session.rank, session.size or an evaluation, which need the group"
+            )
         return self._loader
 
     def _epoch_has(self, samples: int) -> None:

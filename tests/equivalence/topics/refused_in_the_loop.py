@@ -405,7 +405,7 @@ def counts_epochs_itself(made: Made) -> None:
             made.session.step()
 
 
-@_refused_script("session.loader in the loop's body", "session.loader before session.epochs", "before the loop")
+@_refused_script("session.loader in the loop's body", "session.loader first: before session.epochs", "before the loop")
 def makes_its_loader_late() -> None:
     model = nn.Linear(2, 1)
     session = pilot.train.session(model, torch.optim.SGD(model.parameters(), lr=0.1))
@@ -414,6 +414,14 @@ def makes_its_loader_late() -> None:
             model.zero_grad()
             model(x).square().mean().backward()
             session.step()
+
+
+@_refused_script("session.rank before session.loader", "before session.rank", "after it")
+def asks_for_its_rank_early() -> None:
+    model = nn.Linear(2, 1)
+    session = pilot.train.session(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    if session.rank == 0:
+        session.loader(TensorDataset(torch.ones(8, 2)), global_batch_size=4)
 
 
 @_refused("next(iter(loader)) before the loop", "session.epochs", "a DataLoader of one's own")

@@ -13,6 +13,7 @@ import pilot.train
 from pilot.core.errors import UserError
 from pilot.train.collectives import Collectives
 from pilot.train.evaluation import Evaluation
+from pilot.train.loader import Loader
 from tests.unit.train.twin import Twin, together
 
 x = torch.linspace(-1, 1, 333, dtype=torch.float64).unsqueeze(1)
@@ -37,15 +38,16 @@ def test_it_is_the_mean_over_all_samples(count: int, length: int, batch_size: in
     assert all(result == results[0] for result in results)
 
 
-def made() -> tuple[nn.Module, pilot.train.Session, TensorDataset]:
+def made() -> tuple[nn.Module, pilot.train.Session, TensorDataset, Loader]:
     model = nn.Sequential(nn.Linear(1, 2), nn.BatchNorm1d(2), nn.Linear(2, 1))
     data = TensorDataset(x.float())
-    return model, pilot.train.session(model, torch.optim.SGD(model.parameters(), lr=0.1)), data
+    session = pilot.train.session(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    return model, session, data, session.loader(data, batch_size=333)
 
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_the_model_is_in_evaluation_mode_and_back_in_its_own_afterwards(workers: int) -> None:
-    model, session, data = made()
+    model, session, data, _ = made()
     model[1].eval()  # a batch norm frozen by its script
 
     def look(batch: list[torch.Tensor]) -> dict[str, float]:
@@ -57,8 +59,7 @@ def test_the_model_is_in_evaluation_mode_and_back_in_its_own_afterwards(workers:
 
 
 def test_it_is_for_between_two_steps_and_for_data() -> None:
-    model, session, data = made()
-    loader = session.loader(data, batch_size=333)
+    model, session, data, loader = made()
     for _ in session.epochs(1):
         for (batch,) in loader:
             model.zero_grad()

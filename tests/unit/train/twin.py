@@ -23,7 +23,8 @@ class Twin(Alone):
     """Rank ``rank`` of a group."""
 
     def __init__(self, rank: int, ranks: list[Twin], barrier: threading.Barrier) -> None:
-        super().__init__(training())
+        super().__init__(lambda _: None)
+        self.training = training()
         self._member = Membership(1, rank, barrier.parties)
         self._ranks, self._barrier = ranks, barrier
         self._row: list[int] = []
@@ -41,12 +42,8 @@ class Twin(Alone):
     def hand_over(self, giver: int, takers: Sequence[int]) -> None:
         self._barrier.wait()
         if self._member.rank in takers:
-            self._training.restore(self._ranks[giver].training.capture())
+            self.training.restore(self._ranks[giver].training.capture())
         self._barrier.wait()
-
-    @property
-    def training(self) -> Training:
-        return self._training
 
 
 def training() -> Training:
