@@ -1,5 +1,6 @@
 """What modules keep in plain attributes: a temperature that forward lowers, a counter, the phase of training. Those
-that have changed since the session was created are part of the state, like buffers.
+that have changed since the first step are part of the state, like buffers. What a script sets before, it sets on every
+node, and perhaps differently on each (``model.rank = session.rank``).
 """
 
 from __future__ import annotations
@@ -23,7 +24,13 @@ class ModuleNumbers:
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
-        self._first = self.now()
+        self._first: Numbers | None = None
+        self._restored: Numbers = {}
+
+    def begin(self) -> None:
+        """A step begins."""
+        if self._first is None:
+            self._first = self.now()
 
     def now(self) -> Numbers:
         """All of them."""
@@ -31,18 +38,20 @@ class ModuleNumbers:
 
     def capture(self) -> Numbers:
         """Those that have changed. What the others are is up to the script, which may be edited before it resumes."""
-        changed = {}
-        for path, values in self.now().items():
-            first = self._first.get(path, {})
-            its = {name: value for name, value in values.items() if name not in first or first[name] != value}
+        changed, now = {}, self.now()
+        for path, values in now.items():
+            first, restored = (self._first or now).get(path, {}), self._restored.get(path, {})
+            its = {k: v for k, v in values.items() if k in restored or k not in first or first[k] != v}
             if its:
                 changed[path] = its
         return changed
 
     def restore(self, changed: Numbers) -> None:
         """Take over what :meth:`capture` gave."""
-        self.put({path: self._first[path] for path in self.capture() if path in self._first})
+        first = self._first or {}
+        self.put({path: first[path] for path in self.capture() if path in first})
         self.put(changed)
+        self._restored = changed
 
     def put(self, numbers: Numbers) -> None:
         """Set these."""

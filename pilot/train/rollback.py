@@ -51,6 +51,7 @@ class Rollback:
 
     def begin(self) -> None:
         """A step begins, or is repeated."""
+        self._training.numbers.begin()
         self._looking = self._kept is None
         if self._kept is None:
             self._kept = list(self._look_around())
