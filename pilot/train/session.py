@@ -77,6 +77,7 @@ class Session:
         self._loader: TrainingLoader | None = None
         self._by_iteration = False
         self._stopping = False
+        self._in_group = False
 
     # --- what scripts use --------------------------------------------------------------------------------------------
 
@@ -98,8 +99,11 @@ class Session:
     @property
     def steps(self) -> int:
         """Steps applied since the trainer began, over all changes and restarts. (If optimizers are stepped by name, a
-        batch counts from its first ``session.step`` on.)
+        batch counts from its first ``session.step`` on.) Asked for before the loop, it waits for the group: a process
+        that has just started does not know it.
         """
+        if not self._in_group:
+            self._in_group = self._step.member is not None  # waits for it
         return self._training.position.step + self._step.has_stepped
 
     @property
@@ -392,7 +396,7 @@ class Session:
         if self._loader is None:
             raise UserError(
                 "make the training loader with session.loader first: before session.epochs or session.iterations, and"
-                " before session.rank, session.size or an evaluation, which need the group"
+                " before session.rank, session.size, session.steps or an evaluation, which need the group"
             )
         return self._loader
 

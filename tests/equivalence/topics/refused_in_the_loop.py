@@ -424,6 +424,14 @@ def asks_for_its_rank_early() -> None:
         session.loader(TensorDataset(torch.ones(8, 2)), global_batch_size=4)
 
 
+@_refused_script("session.steps before session.loader", "session.steps or an evaluation", "after it")
+def asks_for_its_steps_early() -> None:
+    model = nn.Linear(2, 1)
+    session = pilot.train.session(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    for _ in range(session.steps):
+        pass
+
+
 @_refused("next(iter(loader)) before the loop", "session.epochs", "a DataLoader of one's own")
 def looks_at_a_batch_before(made: Made) -> None:
     next(iter(made.loader))
