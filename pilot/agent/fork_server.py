@@ -148,26 +148,26 @@ def serve(channel: socket.socket) -> ForkJob | None:
                 preloader.take(Path(file))
                 continue
             job = ForkJob(**order)
-            if why := preloader.declines(job):
-                for descriptor in descriptors:
-                    os.close(descriptor)
-                _send(channel, "declined", job.life, why)
-                continue
-            try:
-                pid = patiently(os.fork)
-            except UserError as error:
-                for descriptor in descriptors:
-                    os.close(descriptor)
-                _send(channel, "unforked", job.life, str(error))
-                continue
-            if pid == 0:
+            outcome, found = _fork(job, preloader)
+            if found == 0:
                 channel.close()
                 become_worker(job, descriptors)
                 return job
             for descriptor in descriptors:
                 os.close(descriptor)
-            _send(channel, "forked", job.life, pid)
-            lives[pid] = job.life
+            _send(channel, outcome, job.life, found)
+            if isinstance(found, int):
+                lives[found] = job.life
+
+
+def _fork(job: ForkJob, preloader: Preloader) -> tuple[str, int | str]:
+    """What to report: the process (0: in that process itself), or why there is none."""
+    if why := preloader.declines(job):
+        return "declined", why
+    try:
+        return "forked", patiently(os.fork)
+    except UserError as error:
+        return "unforked", str(error)
 
 
 def _preload_one(channel: socket.socket, preloader: Preloader) -> None:

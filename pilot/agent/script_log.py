@@ -5,7 +5,6 @@ continues without it.
 from __future__ import annotations
 
 import io
-import os
 import sys
 from contextlib import suppress
 from typing import Any
@@ -46,7 +45,7 @@ class Log(io.FileIO):
         """Rotate the log if it is full; if that fails, the next look tries again."""
         self._unseen = 0
         with suppress(OSError):
-            if os.fstat(self.fileno()).st_size > log_rotation.LOG_BYTES:
+            if log_rotation.is_full(self._marker.log):
                 log_rotation.rotate_if_full(self._marker.log)
                 self._marker.mark()
 

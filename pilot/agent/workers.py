@@ -227,7 +227,7 @@ class Workers:
             case "exited", [int(number), int(status)]:
                 self._ended(lambda life: life.number == number, status)
             case "unforked", [int(number), str(why)]:
-                self._unforked(number, why)
+                self._never_began(lambda life: life.number == number, None, why)
             case "declined", [int(number), str(why)]:
                 log.info("process %d runs without preloaded modules: %s", number, why)
                 self._order_again(lambda life: life.number == number, bare=True)
@@ -251,14 +251,6 @@ class Workers:
             life.pid = pid
             if life.doomed:
                 kill_session(pid)
-
-    def _unforked(self, number: int, why: str) -> None:
-        """The fork server could not fork it, but it may be able to fork others."""
-        for worker in list(self._workers.values()):
-            for life in [life for life in worker.lives if life.number == number]:
-                life.control.close()
-                worker.lives.remove(life)
-                self._end(worker, WorkerEnded(worker.order.trainer, None, why))
 
     def _without(self, key: tuple[str, bool], module: str, why: str) -> None:
         """The fork server must not fork any more because of ``module``, which the next one will not preload. The next
@@ -288,8 +280,12 @@ class Workers:
     def _give_up(self, key: tuple[str, bool], status: int | None, why: str) -> None:
         """The fork server is unusable. Processes that it forked continue; the others were never started."""
         server = self._servers.pop(key, None)
+        self._never_began(lambda life: not life.pid and life.server is server, status, why)
+
+    def _never_began(self, which: Callable[[TrainingProcess], bool], status: int | None, why: str) -> None:
+        """These training processes could not be forked."""
         for worker in list(self._workers.values()):
-            unborn = [life for life in worker.lives if not life.pid and life.server is server]
+            unborn = [life for life in worker.lives if which(life)]
             worker.lives = [life for life in worker.lives if life not in unborn]
             for life in unborn:
                 life.control.close()

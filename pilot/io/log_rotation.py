@@ -11,7 +11,6 @@ import os
 import shutil
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO
 
 from pilot.io.log_marks import times_of
 
@@ -32,13 +31,13 @@ def rotated(path: Path) -> Path:
 
 def rotate_if_full(path: Path) -> None:
     """Rotate the log if it is full, unless another process does so just now."""
-    with path.open("rb+") as log:
+    with path.open("rb+") as log:  # for writing, or NFS gives no exclusive lock
         try:
             fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return
-        if os.fstat(log.fileno()).st_size > LOG_BYTES:
-            _copy_and_empty(path, log)
+        if is_full(path):
+            copy_and_empty(path)
 
 
 def copy_and_empty(path: Path) -> None:
@@ -48,17 +47,19 @@ def copy_and_empty(path: Path) -> None:
     What they write between the copy and the truncation is lost.
     """
     with path.open("rb+") as log:
-        _copy_and_empty(path, log)
+        size = os.fstat(log.fileno()).st_size
+        with suppress(FileNotFoundError):
+            times_of(path).replace(times_of(rotated(path)))
+        with open(rotated(path), "wb", opener=_private) as old:
+            if size > MOST_BYTES:
+                log.seek(size - LOG_BYTES)
+                times_of(rotated(path)).unlink(missing_ok=True)  # its marks are those of other places
+                dropped = f"[{size - LOG_BYTES:,} bytes before this were dropped: too much was printed at once]\n"
+                old.write(dropped.encode())
+            shutil.copyfileobj(log, old, 1 << 20)
+        log.truncate(0)
 
 
-def _copy_and_empty(path: Path, log: BinaryIO) -> None:
-    size = os.fstat(log.fileno()).st_size
-    with suppress(FileNotFoundError):
-        times_of(path).replace(times_of(rotated(path)))
-    with open(rotated(path), "wb", opener=lambda name, flags: os.open(name, flags, 0o600)) as old:  # whatever the umask
-        if size > MOST_BYTES:
-            log.seek(size - LOG_BYTES)
-            times_of(rotated(path)).unlink(missing_ok=True)  # its marks are those of other places
-            old.write(f"[{size - LOG_BYTES:,} bytes before this were dropped: too much was printed at once]\n".encode())
-        shutil.copyfileobj(log, old, 1 << 20)
-    log.truncate(0)
+def _private(name: str, flags: int) -> int:
+    """Open a file that is the user's alone, whatever the umask."""
+    return os.open(name, flags, 0o600)

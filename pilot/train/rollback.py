@@ -14,7 +14,8 @@ restored, too.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -23,9 +24,8 @@ from torch import nn
 from pilot.checkpoint.shards import local_of
 from pilot.checkpoint.tree import copied
 from pilot.train import checksums
-from pilot.train.module_numbers import ModuleNumbers, Numbers
 from pilot.train.state import encoded
-from pilot.train.stepper import Steppers, options_of, set_options
+from pilot.train.stepper import options_of, set_options
 from pilot.train.training import Stateful, Training
 
 SMALL_BYTES = 1 << 20
@@ -51,7 +51,6 @@ class Rollback:
 
     def begin(self) -> None:
         """A step begins, or is repeated."""
-        self._training.numbers.begin()
         self._looking = self._kept is None
         if self._kept is None:
             self._kept = list(self._look_around())
@@ -106,12 +105,20 @@ class Rollback:
                 yield _Object(f"extra state of {name}", _Extra(module))
         for name, tracked in self._training.tracked.items():
             yield _Object(f"tracked {name}", tracked)
-        yield _Options("the optimizers' options", self._training.steppers)
-        yield _Numbers("the models' plain attributes", self._training.numbers)
+        yield self._options()
+        numbers = self._training.numbers
+        yield _Values("the models' plain attributes", numbers.now, numbers.put, small=False)
         for name, parameter in self._training.trained.trained().items():
             yield _Trained(f"trained {name}", parameter)
         if self._with_user:
             yield _Object("session.state", _User(self._training.user))
+
+    def _options(self) -> _Values:
+        """The options of all parameter groups: a script may set a rate for one step."""
+        steppers = self._training.steppers
+        few = sum(len(one.param_groups) for one in steppers.optimizers.values()) <= FEW_GROUPS
+        read, write = partial(options_of, steppers), partial(set_options, steppers)
+        return _Values("the optimizers' options", read, write, small=few)
 
 
 class _Kept(Protocol):
@@ -243,57 +250,26 @@ class _Trained:
         self._copy = None
 
 
-class _Options:
-    """The options of all parameter groups: a script may set a rate for one step. Many groups are handled like large
-    values.
-    """
+class _Values:
+    """What is read and written as a whole; if it is not ``small``, it is handled like large values."""
 
-    def __init__(self, name: str, steppers: Steppers) -> None:
+    def __init__(self, name: str, read: Callable[[], Any], write: Callable[[Any], None], *, small: bool) -> None:
         self.name = name
+        self.small = small
         self.changes = False
         self.bits_before: Any = None
-        self._steppers = steppers
-        self._options: list[dict[str, Any]] | None = None
-
-    @property
-    def small(self) -> bool:
-        return sum(len(one.param_groups) for one in self._steppers.optimizers.values()) <= FEW_GROUPS
+        self._read, self._write = read, write
+        self._values: Any = None
 
     def bits(self) -> Any:
-        return str(options_of(self._steppers))
+        return str(self._read())
 
     def mark(self) -> None:
-        self._options = options_of(self._steppers)
-
-    def back(self) -> None:
-        if self._options is not None:
-            set_options(self._steppers, self._options)
-
-    def forget(self) -> None:
-        self._options = None
-
-
-class _Numbers:
-    """The modules' plain attributes."""
-
-    small = False
-
-    def __init__(self, name: str, numbers: ModuleNumbers) -> None:
-        self.name = name
-        self.changes = False
-        self.bits_before: Any = None
-        self._numbers = numbers
-        self._values: Numbers | None = None
-
-    def bits(self) -> Any:
-        return self._numbers.now()
-
-    def mark(self) -> None:
-        self._values = self._numbers.now()
+        self._values = self._read()
 
     def back(self) -> None:
         if self._values is not None:
-            self._numbers.put(self._values)
+            self._write(self._values)
 
     def forget(self) -> None:
         self._values = None

@@ -9,7 +9,7 @@ functions, and in the objects, lists and dicts there.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import FrameType, ModuleType
 from typing import Any
 
@@ -56,7 +56,8 @@ class Untracked:
         if looked or self._looked:
             self._compare()
         if self._looked:
-            self._seen, self._named = self._sums(), self._sums_by_name()
+            seen = _what_the_script_sees()
+            self._seen, self._named = self._sums(seen), self._sums_by_name(seen)
 
     def _compare(self) -> None:
         for name, (values, before) in self._named.items():
@@ -74,20 +75,20 @@ class Untracked:
                     f" session.track({name.rpartition('.')[2]!r}, {name}) before the loop"
                 )
 
-    def _sums(self) -> dict[str, tuple[nn.Module, list[int]]]:
-        found = {name: (module, self._unknown(module)) for name, module in _modules(_what_the_script_sees())}
+    def _sums(self, seen: Mapping[str, Any]) -> dict[str, tuple[nn.Module, list[int]]]:
+        found = {name: (module, self._unknown(module)) for name, module in _modules(seen)}
         for name, (module, _) in found.items():
             self._check_statistics(name, module)
         return {name: (module, _sums_of(values)) for name, (module, values) in found.items() if values}
 
-    def _sums_by_name(self) -> dict[str, tuple[dict[str, torch.Tensor], list[int]]]:
+    def _sums_by_name(self, seen: Mapping[str, Any]) -> dict[str, tuple[dict[str, torch.Tensor], list[int]]]:
         """Dicts of tensors with names and shapes of the model's parameters, which the session does not have."""
         training = self._training
         kept = {id(one) for _, one in _dicts({"user": training.user, "tracked": training.tracked})}
         its = training.trained.named
         places = {local_of(value).data_ptr() for value in its.values()}
         found = {}
-        for name, one in _dicts(_what_the_script_sees()):
+        for name, one in _dicts(seen):
             alike = id(one) not in kept and all(key in its and _like(value, its[key]) for key, value in one.items())
             if alike and not any(value.data_ptr() in places for value in one.values()):
                 found[name] = one, _sums_of(one.values())
@@ -135,20 +136,24 @@ def _what_the_script_sees() -> dict[str, Any]:
     return found
 
 
-def _modules(values: Mapping[str, Any], depth: int = _DEPTH) -> Iterator[tuple[str, nn.Module]]:
-    for name, value in values.items():
-        if isinstance(value, nn.Module):
-            yield name, value
-        elif depth > 1:
-            yield from _modules({f"{name}.{key}": inner for key, inner in _inner(value)[:_MOST]}, depth - 1)
+def _modules(values: Mapping[str, Any]) -> Iterator[tuple[str, nn.Module]]:
+    return _held(values, lambda value: isinstance(value, nn.Module))
 
 
-def _dicts(values: Mapping[str, Any], depth: int = _DEPTH) -> Iterator[tuple[str, dict[str, Any]]]:
+def _dicts(values: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Of tensors."""
+    return _held(
+        values, lambda value: isinstance(value, dict) and isinstance(next(iter(value.values()), None), torch.Tensor)
+    )
+
+
+def _held(values: Mapping[str, Any], wanted: Callable[[Any], bool], depth: int = _DEPTH) -> Iterator[tuple[str, Any]]:
+    """What is wanted among ``values``, and in what they hold, apart from modules."""
     for name, value in values.items():
-        if isinstance(value, dict) and isinstance(next(iter(value.values()), None), torch.Tensor):
+        if wanted(value):
             yield name, value
         elif depth > 1 and not isinstance(value, nn.Module):
-            yield from _dicts({f"{name}.{key}": inner for key, inner in _inner(value)[:_MOST]}, depth - 1)
+            yield from _held({f"{name}.{key}": inner for key, inner in _inner(value)[:_MOST]}, wanted, depth - 1)
 
 
 def _like(value: Any, parameter: torch.Tensor) -> bool:
