@@ -22,8 +22,8 @@ from pilot.agent.worker import LocalRanks, NodeWorker, TrainingProcess, check, k
 from pilot.agent.worker_socket import WorkerSocket
 from pilot.core.errors import UserError
 from pilot.io import wire
+from pilot.io.imports import VARIABLE as IMPORTS
 from pilot.io.imports import file_of
-from pilot.train.imported import FILE as IMPORTS
 
 log = logging.getLogger(__name__)
 

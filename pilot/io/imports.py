@@ -16,6 +16,9 @@ import msgspec
 
 from pilot.io.files import publish, read_regular
 
+VARIABLE = "PILOT_IMPORTS"
+"""The environment variable that tells a script's process the path of the file."""
+
 NAMES_MAX = 10_000
 BYTES_MAX = 4 << 20
 _NAME = re.compile(r"[A-Za-z_]\w{0,99}(\.\w{1,100}){0,15}", re.ASCII)

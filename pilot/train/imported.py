@@ -10,9 +10,6 @@ from types import ModuleType
 
 from pilot.io import imports
 
-FILE = "PILOT_IMPORTS"
-"""The environment variable with the path of the file; see :mod:`pilot.io.imports`."""
-
 _before: frozenset[str] = frozenset()
 
 
@@ -24,7 +21,7 @@ def begin() -> None:
 
 def tell() -> None:
     """The script has reached its training, so it has imported what it needs."""
-    if path := os.environ.get(FILE):
+    if path := os.environ.get(imports.VARIABLE):
         imports.add(Path(path), new_modules())
 
 

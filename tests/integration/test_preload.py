@@ -179,5 +179,5 @@ def test_a_script_under_ddp_tells_at_its_first_step(tmp_path: Path) -> None:
         "for _ in range(2): optimizer.step()\n"
     )
     file = tmp_path / "imports.json"
-    subprocess.run([sys.executable, "-c", script], env={**os.environ, imported.FILE: str(file)}, check=True)
+    subprocess.run([sys.executable, "-c", script], env={**os.environ, imports.VARIABLE: str(file)}, check=True)
     assert "click" in imports.read(file).modules

@@ -1,3 +1,4 @@
+import ast
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +20,13 @@ def test_help_imports_nothing_heavy() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stderr.strip() == "[]"
     assert all(name in done.stdout for name in cli_main.COMMANDS)
+
+
+def test_an_agent_imports_nothing_heavy() -> None:
+    code = f"import sys, pilot.agent.runner; print([m for m in {HEAVY} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    found = set(ast.literal_eval(done.stdout))
+    assert found <= {"pydantic"}, "its fork server does; the agent would take as long to start, and as much memory"
 
 
 @pytest.mark.parametrize("name", list(cli_main.COMMANDS))
