@@ -9,6 +9,7 @@ from collections import Counter, OrderedDict, defaultdict, namedtuple
 from collections.abc import Callable
 from functools import partial
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -35,6 +36,22 @@ def keeps(value: Value, session: pilot.train.Session, stepped: bool) -> None:
     assert_same(state["kept"], value())
     state["count"] = state.get("count", 0) + 1
     assert state["count"] == session.steps
+
+
+_counted: WeakKeyDictionary[pilot.train.Session, int] = WeakKeyDictionary()
+
+
+def counts_on(session: pilot.train.Session, dataset: Any, **options: Any) -> Any:
+    """A count of the script's own begins where the trainer is, also on a process that joins."""
+    loader = session.loader(dataset, **options)
+    _counted[session] = session.steps
+    return loader
+
+
+def counts(session: pilot.train.Session, stepped: bool) -> None:
+    """It goes on with each step."""
+    _counted[session] += stepped
+    assert _counted[session] == session.steps
 
 
 def assert_same(one: Any, other: Any) -> None:
@@ -107,6 +124,7 @@ def refused(name: str, value: Value, line: str, instead: str) -> Row:
 
 ROWS: list[Row] = [
     *[Recipe(name=f"session.state: {name}", after_step=partial(keeps, value)) for name, value in KEPT.items()],
+    Recipe(name="a count of the script that begins at session.steps", feed=counts_on, after_step=counts),
     refused("session.state: an object", Made, " is of type Made", "tensors, arrays, numbers, ..."),
     refused("session.state: a function", lambda: print, " is of type builtin_function", "what it is made from"),
     refused("session.state: a date", lambda: datetime.date(2026, 1, 1), " is of type date", "its isoformat()"),
