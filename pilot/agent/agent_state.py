@@ -249,7 +249,8 @@ class AgentState:
     def _worker_ended(self, event: WorkerEnded) -> list[Effect]:
         worker = self.workers.pop(event.trainer)
         if worker.within_s:
-            cause, detail = diagnosis.after_loop(event, worker.within_s, cut=worker.stop_by_s == math.inf)
+            cut = worker.stop_by_s == math.inf
+            cause, detail = diagnosis.after_loop(event, worker.within_s, worker.stop_reason or "", cut=cut)
         else:
             cause, detail = diagnosis.on_exit(event, worker.up, worker.stop_reason, worker.stuck_reason)
         return [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 
 from pilot.agent.vocabulary import RankEnded, Watched, WorkerEnded
+from pilot.core.commands import Outcome
 from pilot.core.errors import REFUSAL
 from pilot.core.events import ExitCause, Seen
 from pilot.core.evidence import headline
@@ -46,11 +47,14 @@ def on_exit(event: WorkerEnded, up: bool, stop_reason: str | None, stuck_reason:
     return ExitCause.RAISED, _NOT_FINISHED if up else _NO_SESSION
 
 
-def after_loop(event: WorkerEnded, within_s: float, *, cut: bool) -> tuple[ExitCause, str]:
-    """The same for a worker whose loop was over, and whose script had ``within_s`` for the code after it."""
+def after_loop(event: WorkerEnded, within_s: float, reason: str, *, cut: bool) -> tuple[ExitCause, str]:
+    """The same for a worker whose loop was over, and whose script had ``within_s`` for the code after it, for
+    ``reason``.
+    """
     status = event.status or 0
     if cut:
-        return ExitCause.DIED, f"its code after the training loop was stopped after {within_s:g} s (--after-loop-s)"
+        limit = "--after-loop-s" if reason == Outcome.FINISHED.value else reason
+        return ExitCause.DIED, f"its code after the training loop was stopped after {within_s:g} s ({limit})"
     if status < 0:
         return ExitCause.DIED, f"its code after the training loop was {_by_signal(-status)}"
     if status > 0:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import click
 
-from pilot.cli.asking import find_run_dir, json_option, pool_at, run_dir_option, to_json
+from pilot.cli.asking import AT_REST, find_run_dir, json_option, pool_at, run_dir_option, to_json
 from pilot.cli.numbers import FiniteRange
 from pilot.core.errors import PilotError
+from pilot.core.trainer import Phase
 from pilot.observation.words import node_count
+
+TELL_EVERY_S = 5.0
+"""How often to ask what a drain is waiting for."""
 
 
 @click.command("down")
@@ -31,7 +36,7 @@ def command(run_dir: Path | None, limit_s: float, as_json: bool) -> None:
     if not as_json:
         click.echo(f"draining {node_count(told.nodes)} ({root})")
     try:
-        wait_until_gone(root, limit_s)
+        wait_until_gone(root, limit_s, None if as_json else click.echo)
     except KeyboardInterrupt:
         click.echo(f"the pool keeps draining; pilot down --run-dir {root} waits for it", err=True)
         raise
@@ -42,12 +47,21 @@ def command(run_dir: Path | None, limit_s: float, as_json: bool) -> None:
     )
 
 
-def wait_until_gone(root: Path, limit_s: float) -> None:
-    """Wait until no coordinator owns the run directory; :class:`PilotError` if one still does after ``limit_s``."""
+def wait_until_gone(root: Path, limit_s: float, tell: Callable[[str], None] | None = None) -> None:
+    """Wait until no coordinator owns the run directory; :class:`PilotError` if one still does after ``limit_s``.
+
+    ``tell`` is called with what the drain is waiting for, when it has taken a while and whenever that changes.
+    """
     from pilot.io.rundir import RunDir, owner
 
     deadline = time.monotonic() + limit_s
+    ask_s, told = time.monotonic() + TELL_EVERY_S, ""
     while owner(RunDir(root)) is not None:
+        if tell is not None and time.monotonic() > ask_s:
+            ask_s, waits = time.monotonic() + TELL_EVERY_S, _waits_for(root)
+            if waits not in ("", told):
+                told = waits
+                tell(f"waiting for {waits}")
         if time.monotonic() > deadline:
             raise PilotError(
                 f"the pool is still draining after {limit_s:g} s (log: {root / 'coordinator.log'}); "
@@ -55,6 +69,18 @@ def wait_until_gone(root: Path, limit_s: float) -> None:
                 transient=True,
             )
         time.sleep(0.1)
+
+
+def _waits_for(root: Path) -> str:
+    """What the drain is waiting for, a clause each; "" if the coordinator does not answer: it is about to exit."""
+    try:
+        status = pool_at(root, TELL_EVERY_S).status()
+    except PilotError:
+        return ""
+    idle = AT_REST | {Phase.QUEUED}
+    trainers = [f"{t.trainer} ({t.waits})" for t in status.trainers if t.waits and t.phase not in idle]
+    nodes = [f"{node_count(len(status.pool))} to leave"] if status.pool else []
+    return "; ".join(trainers or nodes or ["its jobs to end"])
 
 
 def refuse_disorder(root: Path) -> None:

@@ -21,6 +21,9 @@ from pilot.core.trainer import Group, Trainer, Worker, WorkerPhase
 
 Act = Callable[[Standing], list[Command]]
 
+DRAIN_LEAST_S = 10.0
+"""How long a script may run on after its loop when the pool is shut down, if the site's grace is shorter."""
+
 
 def wait(_: Standing) -> list[Command]:
     """Do nothing: an event that is certain to come will decide."""
@@ -38,7 +41,8 @@ def close(standing: Standing) -> list[Command]:
     trainer.group = trainer.forming = None
     trainer.pausing = False
     for node, worker in trainer.workers.items():
-        worker.ends_alone = worker.ends_alone or (finished and worker.has_state and node in leaders)
+        if finished and worker.has_state and node in leaders:
+            worker.alone_s = trainer.spec.after_loop_s
     out += _stop(trainer, list(trainer.workers), outcome.value)
     if not trainer.workers:
         trainer.outcome, trainer.closing = outcome, None
@@ -48,12 +52,18 @@ def close(standing: Standing) -> list[Command]:
 
 def cut_short(trainer: Trainer) -> list[Command]:
     """It was cancelled while its script ran on after the loop."""
-    nodes = [node for node, worker in trainer.workers.items() if worker.ends_alone]
-    for node in nodes:
-        trainer.workers[node].ends_alone = False
-    if nodes:
+    commands = hasten(trainer, 0.0, Outcome.CANCELLED.value)
+    if commands:
         trainer.reason += "; it was cancelled before its script had ended"
-    return [StopWorker(trainer.id, node, Outcome.CANCELLED.value) for node in nodes]
+    return commands
+
+
+def hasten(trainer: Trainer, within_s: float, reason: str) -> list[Command]:
+    """Its script, if it runs on after the loop, is to end within this time (0: now) instead of ``after_loop_s``."""
+    nodes = [node for node, worker in trainer.workers.items() if worker.alone_s > within_s]
+    for node in nodes:
+        trainer.workers[node].alone_s = within_s
+    return [StopWorker(trainer.id, node, reason, within_s) for node in nodes]
 
 
 def close_stopped(standing: Standing) -> list[Command]:
@@ -83,7 +93,7 @@ def _stop(trainer: Trainer, nodes: list[NodeId], reason: str) -> list[Command]:
         worker = trainer.workers[node]
         if worker.may_become(WorkerPhase.STOPPING):
             worker.phase, worker.has_state = WorkerPhase.STOPPING, False
-            out.append(StopWorker(trainer.id, node, reason, trainer.spec.after_loop_s if worker.ends_alone else 0.0))
+            out.append(StopWorker(trainer.id, node, reason, worker.alone_s))
     return out
 
 

@@ -36,7 +36,7 @@ from dataclasses import fields
 from typing import assert_never
 
 from pilot.core import profiles
-from pilot.core.acts import cut_short, dissolve
+from pilot.core.acts import DRAIN_LEAST_S, cut_short, dissolve, hasten
 from pilot.core.arrivals import Arrivals
 from pilot.core.assign import assign, give_back, start_on
 from pilot.core.between import next_due_s, question
@@ -82,7 +82,7 @@ from pilot.core.studies import Followed, Studies
 from pilot.core.study import Study
 from pilot.core.study_events import StudyEvent
 from pilot.core.timers import Timers
-from pilot.core.trainer import Trainer
+from pilot.core.trainer import Phase, Trainer
 from pilot.core.transitions import Noted, TrainerEvent, note
 
 
@@ -226,6 +226,9 @@ class Coordinator:
         self.draining = True
         for trainer in self._roll.open.values():
             self._take_back(trainer)
+        for trainer in self.trainers.values():
+            if trainer.phase is Phase.CLOSING:
+                self._touch(trainer.id)
         self._studies.drain()
         self._vacant = {node: None for node in self.pool.nodes if self.pool.leave(node, None)}
         return []
@@ -522,6 +525,8 @@ class Coordinator:
         # What remains of a target after a loss, a notice or a node set aside may not be an allowed size.
         give_back(self.pool, trainer, trainer.spec.fitting(len(trainer.target)))
         out += reconcile(trainer, self.pool)
+        if self.draining:
+            out += hasten(trainer, max(self.config.grace_s, DRAIN_LEAST_S), "the pool was shut down")
         if self._roll.stopped(trainer):
             self.blame.ended(trainer)
         trainer.measured.trains(self.now_s, now=trainer.group is not None)

@@ -93,7 +93,11 @@ EFFECTS = (
         TrainerReleased, "plans may include it again, at its place in the order; its arrival", "as for a submission"
     ),
     Effect(TrainerRemoved, "one that has ended is forgotten"),
-    Effect(DrainRequested, "every target becomes empty; no more problems are posed"),
+    Effect(
+        DrainRequested,
+        "every target becomes empty; no more problems are posed; scripts that run on after their loop may do so for "
+        "the grace",
+    ),
     Effect(PoolReopened, "the drain is over; the new configuration applies", "if there are trainers"),
     Effect(
         PlanReady,

@@ -61,15 +61,15 @@ class Worker:
 
     ``attempt`` is how many deaths in a row the trainer had when it was started, or when its group formed: processes
     that die together count once. ``slow``: it has been starting for so long that the others no longer wait for it.
-    ``ends_alone``: its trainer's loop is over, and its script may come to its own end. ``interval_s`` is what it was
-    told of its checkpoints (None: nothing, it goes by the site's interval).
+    ``alone_s``: its trainer's loop is over, and its script may come to its own end within this time (0: it may not).
+    ``interval_s`` is what it was told of its checkpoints (None: nothing, it goes by the site's interval).
     """
 
     attempt: int
     phase: WorkerPhase = WorkerPhase.STARTING
     slow: bool = False
     has_state: bool = False
-    ends_alone: bool = False
+    alone_s: float = 0.0
     interval_s: float | None = None
 
     def may_become(self, phase: WorkerPhase) -> bool:
@@ -232,7 +232,7 @@ class Trainer:
 
     def lose(self, node: NodeId, *, announced: bool) -> None:
         """Record that its worker on ``node`` is gone, with the node."""
-        if self.workers.pop(node).ends_alone:
+        if self.workers.pop(node).alone_s:
             self.reason += f"; {node} was lost before its script had ended"
         self.writing.pop(node, None)
         self.counts.losses += 0 if announced else 1

@@ -124,7 +124,7 @@ def _worker_exited(now_s: float, trainer: Trainer, event: WorkerExited) -> Noted
         return None
     trainer.writing.pop(event.node, None)
     if worker.phase is WorkerPhase.STOPPING or not trainer.open:
-        if worker.ends_alone and event.cause is not ExitCause.STOPPED:
+        if worker.alone_s and event.cause is not ExitCause.STOPPED:
             trainer.reason += f"; {headline(event.detail)}"
         return Noted()
     trained = trainer.group is not None and event.node in trainer.group.members

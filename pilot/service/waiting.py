@@ -29,11 +29,14 @@ class Waiting:
             case Phase.PAUSED:
                 return _paused(trainer) or self._starting(trainer) or _joining(trainer)
             case Phase.RUNNING:
-                return "; ".join(filter(None, [trainer.profile.sentence(), self._starting(trainer, more=True)]))
+                pausing = "stopping after a step that its nodes agree on" if trainer.pausing else ""
+                return "; ".join(
+                    filter(None, [pausing, trainer.profile.sentence(), self._starting(trainer, more=True)])
+                )
             case Phase.SHELVED:
                 return trainer.shelved
             case Phase.CLOSING:
-                return "its processes are being stopped"
+                return _after_loop(trainer) or "its processes are being stopped"
             case _:
                 return ""
 
@@ -67,6 +70,15 @@ def _queue(keeper: KeeperStatus) -> str:
         return ""
     waited = f"in the queue for {duration(keeper.waited_s)}"
     return ", ".join(filter(None, [waited, expected_start(keeper.scheduler, keeper.expected_unix_s)]))
+
+
+def _after_loop(trainer: Trainer) -> str:
+    """It has finished, and its script does what comes after the loop."""
+    alone = {node: worker.alone_s for node, worker in trainer.workers.items() if worker.alone_s}
+    return "; ".join(
+        f"its script runs on after the loop on {node}, for up to {duration(seconds)}; pilot cancel {trainer.id} ends it"
+        for node, seconds in alone.items()
+    )
 
 
 def _joining(trainer: Trainer) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from pilot.core.acts import DRAIN_LEAST_S
 from tests.pools import Pool
 
 SCRIPT = """
@@ -79,4 +80,19 @@ def test_a_cancel_does_not_wait_for_its_end(pool: Pool, tmp_path: Path) -> None:
     pool.pilot("cancel", name)
     assert ended(pool, name) == "after step 4; it was cancelled before its script had ended"
     assert (tmp_path / "tidied").exists()
+    assert not (tmp_path / "saved").exists()
+
+
+def test_a_pool_that_is_shut_down_waits_for_it_for_the_grace_and_tells_so(pool: Pool, tmp_path: Path) -> None:
+    pool.up()
+    pool.agent()
+    name = submit(pool)
+    pool.until("its loop is over", lambda _: (tmp_path / "after").exists())
+    told = pool.pilot("down").stdout
+    waits = f"waiting for {name} (its script runs on after the loop on "
+    assert f", for up to {DRAIN_LEAST_S:g} s; pilot cancel {name} ends it)" in told.partition(waits)[2]
+    trainer = pool.trainer(name)
+    assert trainer.phase == "finished"
+    cut = f"its code after the training loop was stopped after {DRAIN_LEAST_S:g} s (the pool was shut down)"
+    assert trainer.reason == f"after step 4; {cut}"
     assert not (tmp_path / "saved").exists()

@@ -137,6 +137,17 @@ def test_what_comes_after_the_loop_is_cut_and_that_is_said(up: Machine) -> None:
     assert up.take(WorkerEnded("t1", -9, "")) == [Send(wire.WorkerExited("t1", "died", cut))]
 
 
+def test_what_comes_after_the_loop_has_less_time_when_the_pool_is_shut_down(up: Machine) -> None:
+    up.order(wire.StopWorker("t1", "finished", 600.0))
+    assert up.after(10.0) == []
+    shut_down = wire.StopWorker("t1", "the pool was shut down", 20.0)
+    assert up.order(shut_down) == [Tell("t1", shut_down)]
+    assert up.after(19.0) == []
+    assert up.after(1.0) == [KillWorker("t1")]
+    cut = "its code after the training loop was stopped after 20 s (the pool was shut down)"
+    assert up.take(WorkerEnded("t1", -9, "")) == [Send(wire.WorkerExited("t1", "died", cut))]
+
+
 def test_what_comes_after_the_loop_ends_soon_after_a_cancel(up: Machine) -> None:
     up.order(wire.StopWorker("t1", "finished", 600.0))
     assert up.after(10.0) == []

@@ -86,7 +86,7 @@ def test_a_group_is_lost_with_the_last_member_that_stays() -> None:
 
 def test_a_node_that_is_lost_takes_what_was_awaited_of_it_along() -> None:
     it = trainer()
-    it.workers, it.writing = {A: Worker(0), B: Worker(0, ends_alone=True)}, {A: None, B: None}
+    it.workers, it.writing = {A: Worker(0), B: Worker(0, alone_s=600.0)}, {A: None, B: None}
     it.lose(A, announced=True)
     assert (it.counts.losses, it.reason, list(it.workers), list(it.writing)) == (0, "", [B], [B])
     it.lose(B, announced=False)
