@@ -26,6 +26,7 @@ REPORT_S = 1.0
 STEP_SAMPLES = 96
 EPOCH_STEPS = 1000
 GRACE_S = 30.0
+VERSIONS = {"Python": "3.12.3", "torch": "2.9.1+cu128", "numpy": "2.3.4", "mpi4py": "4.1.1", "mpich": "5.0.2"}
 
 
 def main(file: Path, number: int, pipe: Pipe) -> None:
@@ -104,7 +105,9 @@ class Agent:
                 except OSError:
                     continue
             self._say(wire.Credentials(wire.PROTOCOL, __version__, where.enrolment))
-            self._say(wire.Hello(f"p-{life_name(self._host)}", self._host, self._host, "127.0.0.1", 1))
+            self._say(
+                wire.Hello(f"p-{life_name(self._host)}", self._host, self._host, "127.0.0.1", 1, versions=VERSIONS)
+            )
             welcome = await self._welcome
         self._fleet.living[self._host] = self
         self._loop.call_later(random.uniform(0, welcome.heartbeat_s), self._beat, welcome.heartbeat_s)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, assert_never
 
-from pilot.agent import guardian, job_environment
+from pilot.agent import guardian, job_environment, software
 from pilot.agent import workdir as workdirs
 from pilot.agent.agent_state import AgentState
 from pilot.agent.coordinator_client import CoordinatorClient
@@ -125,6 +125,7 @@ class Agent:
         self, whereabouts: Whereabouts, options: Options, job: JobEnvironment, end_s: float, workdir: workdirs.Workdir
     ) -> None:
         self._job, self._end_s = job, end_s
+        self._versions = software.versions()
         interfaces = options.interfaces or [addresses.interface_to(*whereabouts.now.address)]
         self._address, *_ = [addresses.interface_address(interface) for interface in interfaces]
         self._whereabouts = whereabouts
@@ -291,6 +292,7 @@ class Agent:
             restart=self._job.restart,
             walltime_s=self._end_s - time.monotonic() if math.isfinite(self._end_s) else None,
             workers=self._state.inventory(),
+            versions=self._versions,
         )
 
     async def _close(self) -> None:

@@ -42,7 +42,7 @@ def command(cleared: tuple[str, ...], run_dir: Path | None, as_json: bool) -> No
         click.echo("the pool has no nodes")
     else:
         show(console(), node_lines(listed.nodes, listed.now_s))
-    for line in map(set_aside_line, listed.set_aside):
+    for line in (*map(set_aside_line, listed.set_aside), *listed.remarks):
         click.echo(line)
 
 

@@ -130,11 +130,13 @@ class NodeList(Told, frozen=True):
     now_s : how long the pool has been up
     nodes : in the order of joining
     set_aside : nodes that are not used for a while
+    remarks : messages for the user, such as which nodes have other versions than most
     """
 
     now_s: float
     nodes: list[NodeStatus]
     set_aside: list[SetAsideStatus]
+    remarks: list[str]
 
 
 class Cleared(Told, frozen=True):

@@ -14,7 +14,7 @@ import msgspec
 
 from pilot.core.errors import ProtocolError
 
-PROTOCOL = 8
+PROTOCOL = 9
 """Incremented with every incompatible change; peers with another number are refused."""
 
 MAX_FRAME_BYTES = 8 * 1024 * 1024
@@ -33,6 +33,10 @@ Text = Annotated[str, msgspec.Meta(max_length=1000)]
 """Text for people."""
 
 Name = Annotated[str, msgspec.Meta(max_length=256)]
+
+
+Versions = Annotated[dict[Name, Name], msgspec.Meta(max_length=16)]
+"""Versions of what is installed on a node, by name."""
 
 
 class Message(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
@@ -59,7 +63,8 @@ class Hello(Message, frozen=True):
     ``pilot`` is a name unique to this run of the agent and ends in ``tokens.life_name(secret)``; ``address`` is where
     other nodes reach it for MPI; ``job`` and ``restart`` are the batch scheduler's job id and restart count ("" and 0
     if there is none). Its job ends in ``walltime_s`` seconds: the clocks of hosts are never compared. ``workers`` lists
-    the trainers' processes running on it, as (trainer, its uid, generation or 0, step, ready).
+    the trainers' processes running on it, as (trainer, its uid, generation or 0, step, ready). ``versions`` is what the
+    agent's interpreter has (see :mod:`pilot.agent.software`).
     """
 
     pilot: str
@@ -71,6 +76,7 @@ class Hello(Message, frozen=True):
     restart: Count = 0
     walltime_s: float | None = None
     workers: list[tuple[Name, Name, Count, Count, bool]] = []
+    versions: Versions = {}
 
 
 class Heartbeat(Message, frozen=True):

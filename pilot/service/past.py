@@ -83,7 +83,7 @@ class PastPool:
         """The nodes that it still had at its end."""
         now_s = self._monitor.now_s
         aside = status_view.set_aside(self._core, now_s)
-        return NodeList(now_s=now_s, nodes=status_view.pool(self._core, self._monitor), set_aside=aside)
+        return NodeList(now_s=now_s, nodes=status_view.pool(self._core, self._monitor), set_aside=aside, remarks=[])
 
     def history(self, trainer: str) -> TrainerHistory:
         """A trainer's history."""

@@ -101,6 +101,10 @@ class Roster:
             self._kin.setdefault(kinship, {})[node] = pilot
         return known is None
 
+    def versions(self) -> dict[NodeId, wire.Versions]:
+        """What is installed on the nodes that have said so."""
+        return {pilot.node: pilot.hello.versions for pilot in self.pilots.values() if pilot.hello is not None}
+
     def others(self, grant: Grant, node: NodeId, hello: wire.Hello) -> list[Living]:
         """The other connected pilots of the job of ``hello`` that have the same token."""
         found = ((p.node, p.hello) for p in self._kin_of(grant, hello) if p.node != node)

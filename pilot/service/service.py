@@ -17,8 +17,9 @@ from pilot.core.events import DrainRequested, Event, GroupBroken, Seen, TrainerC
 from pilot.core.ids import NodeId, TrainerId
 from pilot.core.spec import TrainerSpec
 from pilot.io import wire
+from pilot.io.printable import printable
 from pilot.io.site import Site
-from pilot.service import inbound
+from pilot.service import inbound, software
 from pilot.service.admission import Admission
 from pilot.service.coalesce import Coalescer
 from pilot.service.effects import Effects, Sampler, Solver
@@ -101,6 +102,7 @@ class Service:
         self._elsewhere: set[str] = set()
         self._trouble = ""
         self._unheard: dict[str, None] = {}
+        self._seen = software.Seen()
 
     async def run(self) -> None:
         """Serve until cancelled, or until a fatal failure (the journal, an invariant)."""
@@ -301,6 +303,9 @@ class Service:
         welcome = wire.Welcome(node, self._pool, *times, site.rails_per_node)
         self._server.send(link, welcome)
         log.info("%s %s (%s, job %s)", node, "joined" if new else "came back", hello.address, hello.job or "none")
+        if self._seen.is_another(hello.versions):
+            for line in software.differences(self.roster.versions()):
+                log.warning("%s", printable(line))
         self._jobs.registered(hello.job, hello.restart)
         if new:
             if hello.job:

@@ -255,3 +255,17 @@ def test_a_pilot_that_registers_a_moment_before_the_pool_goes_down_is_told_and_k
             peer.hears(wire.ReleaseNode)
             peer.die()
         assert live.ended() == 0
+
+
+def test_a_node_with_another_torch_is_told_while_it_is_there(live: Pool) -> None:
+    new, old = {"Python": "3.12.3", "torch": "2.9.1"}, {"Python": "3.12.3", "torch": "2.8.0"}
+    peers = [Peer(live.file, f"p{number}", f"n{number}", versions=new).welcomed() for number in range(2)]
+    assert live.client.nodes().remarks == []
+    peers.append(Peer(live.file, "p2", "n2", versions=old).welcomed())
+    line = until(lambda: live.client.status().remarks)[-1]
+    assert line.startswith(f"{peers[2].node} has other versions than most nodes: torch 2.8.0 instead of 2.9.1; sums may")
+    assert live.client.nodes().remarks == [line]
+    assert line in live.log()
+    peers[2].die()
+    until(lambda: len(live.nodes()) == 2)
+    assert live.client.status().remarks == []
