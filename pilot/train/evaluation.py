@@ -124,12 +124,15 @@ class Evaluation:
 
 @contextmanager
 def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode; afterwards each module is in its previous mode again."""
-    training = [module for module in model.modules() if module.training]
+    """Evaluation mode; afterwards each module is in its previous mode again: by its ``train``, in which it may do more
+    than set a flag (an adapter merges its weights for an evaluation).
+    """
+    modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
         yield
     finally:
-        for module in training:
-            module.training = True
+        for module, mode in modes:
+            if module.training != mode:
+                module.train(mode)
         reshard(model)

@@ -58,6 +58,26 @@ def test_the_model_is_in_evaluation_mode_and_back_in_its_own_afterwards(workers:
     assert [model.training, model[0].training, model[1].training] == [True, True, False]
 
 
+class Adapted(nn.Linear):
+    """Adds its adapter to its weight for an evaluation, as LoRA's layers do."""
+
+    def __init__(self) -> None:
+        super().__init__(1, 1)
+        self.merged = False
+
+    def train(self, mode: bool = True) -> Adapted:
+        self.merged = not mode
+        return super().train(mode)
+
+
+def test_a_module_that_does_more_in_train_is_told_that_the_evaluation_is_over() -> None:
+    model = nn.Sequential(Adapted(), nn.Sequential(Adapted()).eval())
+    session = pilot.train.session(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    session.loader(TensorDataset(x), batch_size=333)
+    session.evaluate(TensorDataset(x), lambda _: {"merged": model[0].merged}, batch_size=333)
+    assert [model[0].merged, model[1][0].merged, model[1].training] == [False, True, False]
+
+
 def test_it_is_for_between_two_steps_and_for_data() -> None:
     model, session, data, loader = made()
     for _ in session.epochs(1):
