@@ -1,29 +1,51 @@
-"""What modules keep in plain attributes: a temperature that forward lowers, a counter, the phase of training. Those
-that have changed since the first step are part of the state, like buffers. What a script sets before, it sets on every
-node, and perhaps differently on each (``model.rank = session.rank``).
+"""What modules keep in plain attributes: a temperature that forward lowers, a counter, the phase of training, a list of
+weights, a tensor that is no buffer. Those that have changed since the first step are part of the state, like buffers.
+What a script sets before, it sets on every node, and perhaps differently on each (``model.rank = session.rank``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
+from itertools import chain, islice
 from types import NoneType
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
+
+from pilot.checkpoint.leaves import why_no_array, why_no_tensor
+from pilot.checkpoint.shards import local_of
+from pilot.checkpoint.tree import copied
 
 Numbers = dict[str, dict[str, Any]]
 """By the module's path and the attribute's name."""
 
+SMALL_BYTES = 1 << 20
+"""The largest tensor or array that is copied."""
+_MOST = 1000
+_DEPTH = 8
+"""How many values a list or dict may hold, in all, and how deep."""
+
 _PLAIN = {bool, int, float, str, NoneType}
+_MANY = {list, tuple, set, frozenset, dict}
 _OF_TORCH = vars(nn.Module()).keys()
 
 
 class ModuleNumbers:
-    """The plain attributes (numbers, flags, texts, None) of ``model`` and its parts, apart from torch's own."""
+    """The plain attributes (numbers, flags, texts, None, small tensors and arrays, and lists, tuples, sets and dicts of
+    these) of modules, apart from torch's own.
 
-    def __init__(self, model: nn.Module) -> None:
+    Parameters
+    ----------
+    model : with all its parts
+    tracked : what the script tracks; its modules count, too
+    """
+
+    def __init__(self, model: nn.Module, tracked: Mapping[str, object]) -> None:
         self._model = model
+        self._tracked = tracked
         self._first: Numbers | None = None
         self._restored: Numbers = {}
 
@@ -33,15 +55,17 @@ class ModuleNumbers:
             self._first = self.now()
 
     def now(self) -> Numbers:
-        """All of them."""
-        return {path: _plain(module) for path, module in self._modules()}
+        """A copy of all of them."""
+        owned = {_memory(one) for _, module in self._modules() for one in _registered(module)}
+        its = {path: _attributes(module, owned) for path, module in self._modules()}
+        return cast(Numbers, copied(its))
 
     def capture(self) -> Numbers:
         """Those that have changed. What the others are is up to the script, which may be edited before it resumes."""
         changed, now = {}, self.now()
         for path, values in now.items():
             first, restored = (self._first or now).get(path, {}), self._restored.get(path, {})
-            its = {k: v for k, v in values.items() if k in restored or k not in first or first[k] != v}
+            its = {k: v for k, v in values.items() if k in restored or k not in first or not _same(first[k], v)}
             if its:
                 changed[path] = its
         return changed
@@ -51,17 +75,100 @@ class ModuleNumbers:
         first = self._first or {}
         self.put({path: first[path] for path in self.capture() if path in first})
         self.put(changed)
-        self._restored = changed
+        self._restored = copied(changed)
 
     def put(self, numbers: Numbers) -> None:
         """Set these."""
+        own = copied(numbers)
         for path, module in self._modules() if numbers else ():
-            vars(module).update(numbers.get(path, {}))
+            for name, value in own.get(path, {}).items():
+                _put(module, name, value)
 
     def _modules(self) -> Iterator[tuple[str, nn.Module]]:
         """A scripted module keeps its attributes elsewhere."""
-        return ((path, one) for path, one in self._model.named_modules() if not isinstance(one, torch.jit.ScriptModule))
+        tracked = ((f"tracked {name}: ", one) for name, one in self._tracked.items() if isinstance(one, nn.Module))
+        for prefix, model in chain([("", self._model)], tracked):
+            for path, one in model.named_modules():
+                if not isinstance(one, torch.jit.ScriptModule):
+                    yield prefix + path, one
 
 
-def _plain(module: nn.Module) -> dict[str, Any]:
-    return {name: value for name, value in vars(module).items() if type(value) in _PLAIN and name not in _OF_TORCH}
+def _attributes(module: nn.Module, owned: Collection[int]) -> dict[str, Any]:
+    return {name: value for name, value in vars(module).items() if name not in _OF_TORCH and _fits(value, owned)}
+
+
+def _registered(module: nn.Module) -> Iterator[torch.Tensor]:
+    every = chain(module._parameters.values(), module._buffers.values())
+    return (one for one in every if one is not None and not is_lazy(one))
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    return local_of(tensor).untyped_storage().data_ptr()
+
+
+def _fits(value: Any, owned: Collection[int]) -> bool:
+    """Whether it is copied: not what is large, and no view of a parameter or buffer (in memory that is ``owned``)."""
+    few = list(islice(_leaves(value), _MOST + 1))
+    return len(few) <= _MOST and all(_is_plain(one, owned) for one in few)
+
+
+def _leaves(value: Any, depth: int = _DEPTH) -> Iterator[Any]:
+    kind = type(value)
+    if not depth or kind not in _MANY or (kind is dict and not {type(key) for key in value} <= {str, int}):
+        yield value
+    else:
+        for one in value.values() if kind is dict else value:
+            yield from _leaves(one, depth - 1)
+
+
+def _is_plain(value: Any, owned: Collection[int]) -> bool:
+    if type(value) is torch.Tensor:
+        fits = not value.requires_grad and not why_no_tensor(value) and value.nbytes <= SMALL_BYTES
+        return fits and _memory(value) not in owned
+    if type(value) is np.ndarray:
+        return not why_no_array(value) and value.nbytes <= SMALL_BYTES
+    return type(value) in _PLAIN or isinstance(value, np.number | np.bool_)
+
+
+def _same(one: Any, other: Any) -> bool:
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, torch.Tensor):
+        alike = one.dtype == other.dtype and one.device == other.device
+        return alike and torch.equal(one, other)
+    if isinstance(one, np.ndarray):
+        return one.dtype == other.dtype and np.array_equal(one, other)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(_same(value, other[key]) for key, value in one.items())
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(_same, one, other))
+    return bool(one == other)
+
+
+def _put(module: nn.Module, name: str, value: Any) -> None:
+    """Lists and dicts stay the same objects, because modules may share them."""
+    held = vars(module).get(name)
+    value = _moved(value, _device(held, module))
+    if _same(held, value):
+        return
+    if type(held) is type(value) is list:
+        held[:] = value
+    elif type(held) is type(value) is dict:
+        held.clear()
+        held.update(value)
+    else:
+        vars(module)[name] = value
+
+
+def _device(held: Any, module: nn.Module) -> torch.device | None:
+    """Where tensors that came from another rank, or from a file, belong."""
+    tensors = (one for one in chain(_leaves(held), _registered(module)) if isinstance(one, torch.Tensor))
+    return next((one.device for one in tensors), None)
+
+
+def _moved(value: Any, device: torch.device | None) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.to(device)
+    if isinstance(value, list | tuple):
+        return type(value)(_moved(one, device) for one in value)
+    return {key: _moved(one, device) for key, one in value.items()} if isinstance(value, dict) else value

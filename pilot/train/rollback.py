@@ -24,6 +24,7 @@ from torch import nn
 from pilot.checkpoint.shards import local_of
 from pilot.checkpoint.tree import copied
 from pilot.train import checksums
+from pilot.train.module_numbers import ModuleNumbers
 from pilot.train.state import encoded
 from pilot.train.stepper import options_of, set_options
 from pilot.train.training import Stateful, Training
@@ -106,8 +107,7 @@ class Rollback:
         for name, tracked in self._training.tracked.items():
             yield _Object(f"tracked {name}", tracked)
         yield self._options()
-        numbers = self._training.numbers
-        yield _Values("the models' plain attributes", numbers.now, numbers.put, small=False)
+        yield _Attributes("the models' plain attributes", _Numbers(self._training.numbers))
         for name, parameter in self._training.trained.trained().items():
             yield _Trained(f"trained {name}", parameter)
         if self._with_user:
@@ -222,6 +222,14 @@ class _Object:
         self._state = None
 
 
+class _Attributes(_Object):
+    """Handled like large values: there are many, and few scripts change them."""
+
+    @property
+    def small(self) -> bool:
+        return False
+
+
 class _Trained:
     """A parameter that an optimizer trains, which the script may change, too. The copy is in host memory, because a GPU
     may have no space for it.
@@ -286,6 +294,19 @@ class _Extra:
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._module.set_extra_state(state_dict["extra"])
+
+
+class _Numbers:
+    """The plain attributes of modules."""
+
+    def __init__(self, numbers: ModuleNumbers) -> None:
+        self._numbers = numbers
+
+    def state_dict(self) -> dict[str, Any]:
+        return dict(self._numbers.now())
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._numbers.put(state_dict)
 
 
 class _User:

@@ -100,7 +100,6 @@ class Training:
         admit(self.model, self.steppers)
         self.sharding = sharding_of(self.model, self.steppers, Seat.of(os.environ).size)
         self.trained = TrainedSet(self.model, self.steppers)
-        self.numbers = ModuleNumbers(self.model)
         self.identity = identity.of_training(self.model, self.steppers, self.trained)
         self.identity[RULES] = f"lr_rule={rate.rule}, warmup_steps={rate.warmup_steps}, schedule={schedule}"
         self._schedule = schedule or ""
@@ -109,6 +108,7 @@ class Training:
         self.ledger = Lineage()
         self.agreements = AgreementLog()
         self.tracked: dict[str, Stateful] = {}
+        self.numbers = ModuleNumbers(self.model, self.tracked)
         self.changing: set[str] = set()
         self.on_restore: list[Callable[[], object]] = []
         self.user: dict[str, Any] = {}
@@ -328,7 +328,6 @@ class Training:
                 parameter.copy_(state["parameters"][name])
         if "trained" in state:
             self.trained.restore(state["trained"])
-        self.numbers.restore(state.get("numbers", {}))
         if self.sharding is not None:
             state = {**state, "optimizer": optimizers_adopted(state["optimizer"], self.steppers)}
         self.steppers.restore(state)
@@ -336,6 +335,7 @@ class Training:
             set_options(self.steppers, self._options)
         for name, one in self.tracked.items():
             one.load_state_dict(copied(state["tracked"][name]))
+        self.numbers.restore(state.get("numbers", {}))
 
     def tell_restored(self) -> None:
         """Tell the script that the state was replaced."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn.utils import prune
@@ -136,6 +137,25 @@ class Tempered(nn.Sequential):
         self.phase = "hot" if self.cooled < 3 else "cold"
 
 
+class Remembers(nn.Sequential):
+    """A list, a dict, a tensor and an array in plain attributes."""
+
+    def __init__(self) -> None:
+        super().__init__(*mlp())
+        self.weights, self.options = [1.0], {"beta": [0.1]}
+        self.mean, self.scale = torch.ones(1, dtype=torch.float64), np.ones(2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        factor = sum(self.weights) / len(self.weights) + self.options["beta"][0] + float(self.scale.sum())
+        return super().forward(x) * factor + 0.1 * self.mean
+
+    def cool(self) -> None:
+        self.weights.append(0.9 * self.weights[-1])
+        self.options["beta"][0] *= 1.1
+        self.mean = 0.9 * self.mean + self[0].weight.detach().sum()
+        self.scale *= 0.95
+
+
 def not_fused(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
     """As of the first runs of a scripted model; later ones round differently."""
     with torch.jit.optimized_execution(False):
@@ -143,7 +163,7 @@ def not_fused(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
 
 
 def cools(model: nn.Module) -> None:
-    assert isinstance(model, Tempered)
+    assert isinstance(model, Tempered | Remembers)
     model.cool()
 
 
@@ -374,6 +394,12 @@ ROWS: list[Row] = [
     Recipe(
         name="a temperature and a phase in the model's plain attributes",
         model=Tempered,
+        before_step=cools_before,
+        plain_before_step=cools,
+    ),
+    Recipe(
+        name="a list, a dict, a tensor and an array in the model's plain attributes",
+        model=Remembers,
         before_step=cools_before,
         plain_before_step=cools,
     ),
