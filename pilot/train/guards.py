@@ -12,9 +12,12 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from pilot.core.errors import UserError
+from pilot.train import refusal
 from pilot.train.optimizer_state import parameters_of
+from pilot.train.seeded import Seeded
 from pilot.train.stepper import Steppers
 
 
@@ -25,7 +28,7 @@ class StepGuard:
     ``backward_ended``: called when a ``backward`` of the script returns. ``summed``: parameters whose gradients are
     sums over the ranks, until ``session.step`` uses them; a ``backward`` must not add to them. ``looping``: the script
     is in the body of ``session.epochs``; ``passing``: it is there in its pass over the loader. (It may train something
-    of its own between two passes, such as a probe.)
+    of its own between two passes, such as a probe.) ``computing``: it has a batch, and has not stepped yet.
     """
 
     def __init__(self, steppers: Steppers) -> None:
@@ -37,6 +40,8 @@ class StepGuard:
         self.summed: Sequence[torch.Tensor] = ()
         self.looping = False
         self.passing = False
+        self.computing = False
+        self._noted = False
 
     @contextmanager
     def in_loop(self) -> Iterator[None]:
@@ -47,7 +52,7 @@ class StepGuard:
         try:
             yield
         finally:
-            self.looping = self.passing = False
+            self.looping = self.passing = self.computing = False
             _in_loops.pop(thread, None)
 
     @contextmanager
@@ -103,6 +108,18 @@ class StepGuard:
                 " scaled gradients: pass it to pilot.train.session as scaler="
             )
 
+    def loaded(self, batches: _BaseDataLoaderIter) -> None:
+        """Tell of a second source of training data, which the ranks do not divide. (Evaluations come between steps, or
+        need no gradients.)
+        """
+        if self.computing and not self._noted and torch.is_grad_enabled() and type(batches._dataset) is not Seeded:
+            self._noted = True
+            refusal.note(
+                "the script trains on batches of a DataLoader of its own, too: each rank takes its own from the whole"
+                " of it (k ranks take k times as many), and one that joins begins it anew; for every sample once, and"
+                " to resume, make one dataset for session.loader whose samples hold one of each"
+            )
+
     def _has(self, optimizer: torch.optim.Optimizer) -> bool:
         return any(optimizer is one for one in self._optimizers)
 
@@ -137,6 +154,7 @@ def _watch() -> None:
     _tell(torch.optim.Optimizer, "zero_grad", StepGuard.zeroed)
     _tell(LRScheduler, "__init__", StepGuard.scheduled)
     _tell(torch.amp.GradScaler, "scale", StepGuard.scaled)
+    _tell(_BaseDataLoaderIter, "__next__", StepGuard.loaded)
     _tell_of_backward()
 
 

@@ -1,4 +1,6 @@
-"""When one of our errors ends a user's script: print one line with the place in the script, not a traceback."""
+"""When one of our errors ends a user's script: print one line with the place in the script, not a traceback. And notes,
+which end nothing.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +25,24 @@ def show_in_one_line() -> None:
 
 
 def line(error: BaseException) -> str:
-    """``error`` with its place: the innermost frame that is not in a library."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not frame.filename.startswith(_LIBRARIES)]
-    place = f"{own[-1].filename}, line {own[-1].lineno}: " if own else ""
-    return f"{REFUSAL}{place}{error}"
+    """``error`` with its place."""
+    return f"{REFUSAL}{_place(traceback.extract_tb(error.__traceback__))}{error}"
+
+
+def note(text: str) -> None:
+    """A line in the script's log, with its place: nothing is refused, but its author should know."""
+    print(f"pilot: {_place(traceback.extract_stack())}{text}", file=sys.stderr, flush=True)
+
+
+def is_of_a_library(filename: str) -> bool:
+    """Whether it is no file of the script's."""
+    return filename.startswith(_LIBRARIES)
+
+
+def _place(frames: traceback.StackSummary) -> str:
+    """The innermost frame that is not in a library."""
+    own = [frame for frame in frames if not is_of_a_library(frame.filename)]
+    return f"{own[-1].filename}, line {own[-1].lineno}: " if own else ""
 
 
 @dataclass(frozen=True, slots=True)

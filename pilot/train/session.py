@@ -25,6 +25,7 @@ from pilot.train.loader import Loader
 from pilot.train.membership import Seat
 from pilot.train.metric_log import metric_log
 from pilot.train.node_fabric import NodeFabric
+from pilot.train.own_values import OwnValues
 from pilot.train.rollback import Rollback
 from pilot.train.sampler import Batching
 from pilot.train.session_checks import check_scheduled, check_tracked, check_whole, reported
@@ -55,6 +56,7 @@ class Session:
         self._check = StateCheck(training)
         self._guard = StepGuard(training.steppers)
         self._untracked = Untracked(training)
+        self._own = OwnValues(training)
         self._rollback = Rollback(training, with_user=training.steppers.apart)
         fabric = NodeFabric.of(os.environ, self._seat, training)
         exchanges = Exchanges(training, wire_dtype, fabric.group)
@@ -203,6 +205,7 @@ class Session:
         """
 
         def end() -> None:
+            self._own.look()
             if not self._stopping:
                 self._course.end_pass()
             self._end_epoch({name: float(measure()) for name, measure in measures.items()})
@@ -229,6 +232,7 @@ class Session:
         """Up to ``count``: a turn's ``number``, between its ``begin`` and its ``end``."""
         self._check.whole()
         check_scheduled(self._training.steppers, self._training.tracked.values())
+        self._own.begin()
         self._group.enter()
         with self._guard.in_loop():
             while number() < count and not self._training.position.stopped:
@@ -290,7 +294,8 @@ class Session:
         weight : weight of the batch's gradient (and loss) in the mean over the step, instead of its number of samples;
             for example its number of tokens, if the loss is a mean over tokens. Give it in every step or in none
         """
-        self._untracked.look()
+        if self._untracked.look():
+            self._own.look()
         stepped = self._step.step(loss, name, weight)
         self._course.stepped()
         return stepped

@@ -20,6 +20,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from pilot.checkpoint.shards import local_of
 from pilot.core.errors import UserError
 from pilot.train import checksums
+from pilot.train.refusal import is_of_a_library
 from pilot.train.training import Training
 
 _LOOKS = {2**power for power in range(40)}
@@ -41,14 +42,15 @@ class Untracked:
         self._seen: dict[str, tuple[nn.Module, list[int]]] = {}
         self._named: dict[str, tuple[dict[str, torch.Tensor], list[int]]] = {}
 
-    def look(self) -> None:
+    def look(self) -> bool:
         """Call it when the script steps. :class:`UserError` if a module has changed since the step before. (Not if that
-        was in another epoch: a script may train something of its own between them.)
+        was in another epoch: a script may train something of its own between them.) Returns whether it was time to
+        look.
         """
         position, before = self._training.position, self._at
         at = (position.epoch, position.step)
         if at == before:
-            return
+            return False
         self._at, self._steps = at, self._steps + 1
         looked, self._looked = self._looked, self._steps in _LOOKS
         if before is not None and before[0] != at[0]:
@@ -58,6 +60,7 @@ class Untracked:
         if self._looked:
             seen = _what_the_script_sees()
             self._seen, self._named = self._sums(seen), self._sums_by_name(seen)
+        return self._looked
 
     def _compare(self) -> None:
         for name, (values, before) in self._named.items():
@@ -153,7 +156,7 @@ def _held(values: Mapping[str, Any], wanted: Callable[[Any], bool], depth: int =
         if wanted(value):
             yield name, value
         elif depth > 1 and not isinstance(value, nn.Module):
-            yield from _held({f"{name}.{key}": inner for key, inner in _inner(value)[:_MOST]}, wanted, depth - 1)
+            yield from _held({f"{name}.{key}": inner for key, inner in inner(value)}, wanted, depth - 1)
 
 
 def _like(value: Any, parameter: torch.Tensor) -> bool:
@@ -161,17 +164,23 @@ def _like(value: Any, parameter: torch.Tensor) -> bool:
     return plain and value.shape == parameter.shape and not value.requires_grad
 
 
-def _inner(value: Any) -> list[tuple[Any, Any]]:
-    """What an object, list or dict holds, without computing anything."""
+def inner(value: Any) -> list[tuple[Any, Any]]:
+    """What an object, list or dict holds, without computing anything; not all of what is long."""
     kind = type(value)
     if kind in (list, tuple):
         return list(enumerate(value[:_MOST]))
     if kind is dict:
-        return list(value.items())
+        return list(value.items())[:_MOST]
     if issubclass(kind, type | ModuleType) or _package(kind.__module__) in _NOT_THE_SCRIPTS:
         return []
     held = getattr(value, "__dict__", None)
-    return list(held.items()) if type(held) is dict else []
+    return list(held.items())[:_MOST] if type(held) is dict else []
+
+
+def is_of_the_script(kind: type) -> bool:
+    """Whether the script, or a module of its own, defines this class."""
+    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
+    return file is not None and not is_of_a_library(file)
 
 
 def _package(name: Any) -> str:
