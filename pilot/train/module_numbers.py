@@ -5,7 +5,8 @@ What a script sets before, it sets on every node, and perhaps differently on eac
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import cache
 from itertools import chain, islice
 from types import NoneType
 from typing import Any, cast
@@ -21,6 +22,8 @@ from pilot.checkpoint.tree import copied
 
 Numbers = dict[str, dict[str, Any]]
 """By the module's path and the attribute's name."""
+Owned = Callable[[], Collection[int]]
+"""The memory of parameters and buffers."""
 
 SMALL_BYTES = 1 << 20
 """The largest tensor or array that is copied."""
@@ -56,7 +59,11 @@ class ModuleNumbers:
 
     def now(self) -> Numbers:
         """A copy of all of them."""
-        owned = {_memory(one) for _, module in self._modules() for one in _registered(module)}
+
+        @cache
+        def owned() -> set[int]:
+            return {_memory(one) for _, module in self._modules() for one in _registered(module)}
+
         its = {path: _attributes(module, owned) for path, module in self._modules()}
         return cast(Numbers, copied(its))
 
@@ -93,8 +100,9 @@ class ModuleNumbers:
                     yield prefix + path, one
 
 
-def _attributes(module: nn.Module, owned: Collection[int]) -> dict[str, Any]:
-    return {name: value for name, value in vars(module).items() if name not in _OF_TORCH and _fits(value, owned)}
+def _attributes(module: nn.Module, owned: Owned) -> dict[str, Any]:
+    its = ((name, value) for name, value in vars(module).items() if name not in _OF_TORCH)
+    return {name: value for name, value in its if type(value) in _PLAIN or _fits(value, owned)}
 
 
 def _registered(module: nn.Module) -> Iterator[torch.Tensor]:
@@ -106,8 +114,10 @@ def _memory(tensor: torch.Tensor) -> int:
     return local_of(tensor).untyped_storage().data_ptr()
 
 
-def _fits(value: Any, owned: Collection[int]) -> bool:
+def _fits(value: Any, owned: Owned) -> bool:
     """Whether it is copied: not what is large, and no view of a parameter or buffer (in memory that is ``owned``)."""
+    if type(value) not in _MANY:
+        return _is_plain(value, owned)
     few = list(islice(_leaves(value), _MOST + 1))
     return len(few) <= _MOST and all(_is_plain(one, owned) for one in few)
 
@@ -121,10 +131,10 @@ def _leaves(value: Any, depth: int = _DEPTH) -> Iterator[Any]:
             yield from _leaves(one, depth - 1)
 
 
-def _is_plain(value: Any, owned: Collection[int]) -> bool:
+def _is_plain(value: Any, owned: Owned) -> bool:
     if type(value) is torch.Tensor:
         fits = not value.requires_grad and not why_no_tensor(value) and value.nbytes <= SMALL_BYTES
-        return fits and _memory(value) not in owned
+        return fits and _memory(value) not in owned()
     if type(value) is np.ndarray:
         return not why_no_array(value) and value.nbytes <= SMALL_BYTES
     return type(value) in _PLAIN or isinstance(value, np.number | np.bool_)
