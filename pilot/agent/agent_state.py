@@ -89,13 +89,16 @@ class AgentWorker:
 
 @dataclass(slots=True)
 class AgentState:
-    """Everything that an agent knows. ``endpoint``: where it answers other agents."""
+    """Everything that an agent knows. ``endpoint``: where it answers other agents; ``paces``: what workers have
+    measured since the last heartbeat.
+    """
 
     departure: Departure = field(default_factory=Departure)
     workers: dict[str, AgentWorker] = field(default_factory=dict)
     groups: set[tuple[str, int]] = field(default_factory=set)
     shutdown: Shutdown | None = None
     endpoint: str = ""
+    paces: dict[str, wire.Pace] = field(default_factory=dict)
     _leftover_since_s: dict[tuple[str, int], float] = field(default_factory=dict)
     _deserted: dict[tuple[str, int], float] = field(default_factory=dict)
     _over: set[tuple[str, int]] = field(default_factory=set)
@@ -239,6 +242,9 @@ class AgentState:
             case wire.RankStalled():
                 worker.waiting = message
                 return [Send(message)]
+            case wire.RankPace():
+                self.paces[event.trainer] = message.pace
+                return []
             case wire.Remark():
                 return [Send(message)]
             case _:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -38,6 +37,7 @@ class CoordinatorClient:
     Parameters
     ----------
     hello : creates the message with which it registers, each time
+    beat : creates each heartbeat
     take : called with each message from the coordinator
     lost : called when a connection has closed
     over : called with the reason, again and again, when the pool is known to be over
@@ -47,12 +47,14 @@ class CoordinatorClient:
         self,
         whereabouts: Whereabouts,
         hello: Callable[[], wire.Hello],
+        beat: Callable[[], wire.Heartbeat],
         take: Callable[[wire.ToAgent], None],
         lost: Callable[[], None],
         over: Callable[[str], None],
     ) -> None:
         self._whereabouts = whereabouts
         self._hello = hello
+        self._make_beat = beat
         self._take = take
         self._lost = lost
         self._over = over
@@ -140,7 +142,7 @@ class CoordinatorClient:
         while True:
             await asyncio.sleep(self._welcome.heartbeat_s if self._welcome is not None else _FIRST_BEAT_S)
             if self._link is not None and self._welcome is not None:
-                self._link.send(wire.Heartbeat(time.monotonic()))
+                self._link.send(self._make_beat())
 
     def _drop_link(self) -> None:
         self._welcome = None

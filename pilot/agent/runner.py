@@ -135,6 +135,7 @@ class Agent:
         self._coordinator = CoordinatorClient(
             whereabouts,
             self._hello,
+            self._heartbeat,
             self._ordered,
             lost=lambda: self._take(CoordinatorLost()),
             over=lambda reason: self._take(PoolOver(reason)),
@@ -294,6 +295,10 @@ class Agent:
             workers=self._state.inventory(),
             versions=self._versions,
         )
+
+    def _heartbeat(self) -> wire.Heartbeat:
+        paces, self._state.paces = self._state.paces, {}
+        return wire.Heartbeat(time.monotonic(), paces)
 
     async def _close(self) -> None:
         await self._peers.close()

@@ -39,6 +39,18 @@ Versions = Annotated[dict[Name, Name], msgspec.Meta(max_length=16)]
 """Versions of what is installed on a node, by name."""
 
 
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
+
+
+class Pace(msgspec.Struct, frozen=True, array_like=True):
+    """Some steps of a node; see :class:`pilot.observation.paces.Pace`."""
+
+    steps: Count
+    samples: Count
+    own_s: Seconds
+    wall_s: Seconds
+
+
 class Message(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
     """Base of all messages; the tag is the class name."""
 
@@ -80,9 +92,12 @@ class Hello(Message, frozen=True):
 
 
 class Heartbeat(Message, frozen=True):
-    """The agent is alive; sent every ``heartbeat_s``. ``sent_s`` is on its own clock."""
+    """The agent is alive; sent every ``heartbeat_s``. ``sent_s`` is on its own clock. ``paces`` are what its workers
+    have measured since the last one, by trainer, each at most the newest.
+    """
 
     sent_s: float
+    paces: Annotated[dict[Name, Pace], msgspec.Meta(max_length=64)] = {}
 
 
 class Leaving(Message, frozen=True):
@@ -167,6 +182,13 @@ class RankStalled(Message, frozen=True):
     step: Count
     waited_s: float
     summing: bool
+
+
+class RankPace(Message, frozen=True):
+    """From a worker to its agent, every ten seconds at most; it goes on with the next ``Heartbeat``."""
+
+    trainer: Name
+    pace: Pace
 
 
 class RankLookedAt(Message, frozen=True):
@@ -412,6 +434,7 @@ FromAgent = (
     | GroupBroken
     | RankPaused
     | RankStalled
+    | RankPace
     | RankLookedAt
     | CheckpointWritten
     | Progress

@@ -59,7 +59,7 @@ from pilot.io.verbs import (
     Verb,
     Wait,
 )
-from pilot.service import software, status_view
+from pilot.service import status_view
 from pilot.service.launch_store import LaunchStore
 from pilot.service.live_driver import LiveDriver
 from pilot.service.name_is_taken import name_is_taken
@@ -209,7 +209,7 @@ class Api:
         core, monitor = self._driver.core, self._driver.monitor
         use = await _in(self._sums, status_view.use, status_view.account(core, monitor))
         told = status_view.status(self._about(), core, monitor, self._launches, use)
-        return msgspec.structs.replace(told, remarks=[*told.remarks, *software.differences(self._roster.versions())])
+        return msgspec.structs.replace(told, remarks=[*told.remarks, *status_view.about_nodes(core, self._roster)])
 
     async def pilots(self, _: Nothing) -> PilotList:
         """The pilots that registered."""
@@ -220,7 +220,7 @@ class Api:
         core, monitor = self._driver.core, self._driver.monitor
         monitor.advance(self._driver.clock())
         aside = status_view.set_aside(core, monitor.now_s)
-        nodes, remarks = status_view.pool(core, monitor), software.differences(self._roster.versions())
+        nodes, remarks = status_view.pool(core, monitor), status_view.about_nodes(core, self._roster)
         return NodeList(now_s=monitor.now_s, nodes=nodes, set_aside=aside, remarks=remarks)
 
     async def clear(self, asked: SomeNodes) -> Cleared:

@@ -17,13 +17,14 @@ its pilot is told so, and joins again as a new one.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from pilot.core.ids import NodeId
 from pilot.io import wire
 from pilot.io.site import Site
+from pilot.observation.paces import KEPT, Pace
 from pilot.service.admission import Grant, Living, same_job
 from pilot.service.server import Peer
 from pilot.service.snapshot import remember_lost
@@ -39,7 +40,9 @@ Holders = Callable[[NodeId], Iterable[NodeId]]
 
 @dataclass(slots=True)
 class Pilot:
-    """One node and its agent. ``hello`` is None for a node from before a restart that has not come back yet."""
+    """One node and its agent. ``hello`` is None for a node from before a restart that has not come back yet. ``paces``
+    are the newest ones of the trainer ``paced``.
+    """
 
     node: NodeId
     hello: wire.Hello | None
@@ -48,6 +51,19 @@ class Pilot:
     heard_s: float
     away_s: float | None = None
     leaving: str = ""
+    paced: str = ""
+    paces: deque[Pace] = field(default_factory=lambda: deque(maxlen=KEPT))
+
+    def took(self, trainer: str, pace: Pace) -> None:
+        """Its worker of ``trainer`` measured this."""
+        if trainer != self.paced:
+            self.paced = trainer
+            self.paces.clear()
+        self.paces.append(pace)
+
+    def pace_of(self, trainer: str) -> Pace:
+        """Of its worker of ``trainer``, over what is kept."""
+        return Pace.over(self.paces if trainer == self.paced else ())
 
     @property
     def here(self) -> bool:

@@ -344,6 +344,8 @@ class Service:
         match message:
             case wire.Heartbeat():
                 self.send(node, wire.Heard(message.sent_s))
+                for trainer, pace in message.paces.items():
+                    pilot.took(trainer, inbound.pace(pace))
             case wire.Leaving():
                 self.notice(pilot, inbound.short(message.cause), inbound.grace_s(message))
             case wire.WorkerReady():

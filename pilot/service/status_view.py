@@ -30,13 +30,18 @@ from pilot.io.pool_status import (
     UtilisationStatus,
 )
 from pilot.io.verbs import Explained
+from pilot.observation import paces
 from pilot.observation.monitor import Monitor
 from pilot.observation.records import TrainerRecord
 from pilot.observation.utilisation import Best, WorkAccount, utilisation
 from pilot.observation.words import node_count
+from pilot.service import software
 from pilot.service.launch_store import LaunchStore
 from pilot.service.roster import Roster
 from pilot.service.waiting import Waiting
+
+SLOW_TOLD = 3
+"""How many slow nodes of a trainer are named."""
 
 QUIET_S = 120.0
 """A trainer that reports no progress for this long gets a remark, and so does a script that has not reached its
@@ -205,6 +210,21 @@ def pilots(roster: Roster, now_s: float) -> list[PilotStatus]:
         )
         for pilot in roster.pilots.values()
     ]
+
+
+def about_nodes(core: Coordinator, roster: Roster) -> list[str]:
+    """Nodes that have other versions than most, or are much slower than the others of their group."""
+    lines = software.differences(roster.versions())
+    for trainer in core.trainers.values():
+        members = trainer.group.members if trainer.group is not None else ()
+        here = {node: roster.pilots[node] for node in members if node in roster.pilots}
+        found = paces.slow({node: pilot.pace_of(trainer.id) for node, pilot in here.items()})
+        for node, times in found[:SLOW_TOLD]:
+            job = hello.job if (hello := here[node].hello) is not None else ""
+            lines.append(paces.sentence(node, times, trainer.id, len(members), job))
+        if len(found) > SLOW_TOLD:
+            lines.append(f"{node_count(len(found) - SLOW_TOLD)} more of {trainer.id} are as slow")
+    return lines
 
 
 def account(core: Coordinator, monitor: Monitor) -> WorkAccount:

@@ -30,6 +30,7 @@ from pilot.train.exchanges import Exchanges
 from pilot.train.in_force import InForce
 from pilot.train.membership import Membership, MembershipState, Seat, agreed
 from pilot.train.node_ties import NodeTies
+from pilot.train.pace_meter import PaceMeter
 from pilot.train.periodic import Periodic
 from pilot.train.reporter import Metrics, Reporter
 from pilot.train.sampler import StepShare
@@ -82,6 +83,7 @@ class Elastic:
         self._resized = resized
         self._membership = MembershipState()
         self._reporter = Reporter(trainer, training, link.tell)
+        self._pace = PaceMeter(trainer)
         self._shards = training.sharding.size if training.sharding is not None else 1
         self._ties = ties
         ties.meanwhile(self._attend)
@@ -164,6 +166,7 @@ class Elastic:
         group, position = self._group, self._training.position
         assert group is not None
         self._reporter.stepped(group, position.epoch, share, metrics)
+        self._tell_pace(group, share)
         self._agreed = group, words
 
     def settle(self) -> None:
@@ -180,6 +183,8 @@ class Elastic:
             self._switch(group, generation)
         else:
             self._periodic.stepped(group, words)
+            if not self._training.position.at_end:
+                self._pace.begins(time.monotonic(), self._stall_timer.ended_s)
 
     def gather(self, row: list[int]) -> list[list[int]]:
         """The rows of all ranks, between two steps; pause or switch instead if that is agreed in the same gather.
@@ -218,6 +223,7 @@ class Elastic:
     def rested(self, seconds: float) -> None:
         """The duration of an evaluation, which does not count as a stall."""
         self._reporter.rested(seconds)
+        self._pace.idle()
 
     def finish(self, metrics: Metrics) -> None:
         """The script's loop is over: the leader reports it; then wait to be stopped, and regroup if a leader died
@@ -328,6 +334,14 @@ class Elastic:
         waited_s, summing = self._stall_timer.waited_s(), self._stall_timer.summing
         self._link.tell(wire.RankStalled(self._trainer, group.generation if group else 0, step, waited_s, summing))
 
+    def _tell_pace(self, group: Membership, share: StepShare) -> None:
+        """One process speaks for the node: within a node they wait for each other while they compute."""
+        if group.size == 1 or self._seat.rank > 0:
+            return
+        pace = self._pace.applied(time.monotonic(), self._stall_timer.ended_s, share.samples)
+        if pace is not None:
+            self._link.tell(pace)
+
     # --- the start of a generation -----------------------------------------------------------------------------------
 
     def _start(self, generation: int) -> None:
@@ -344,6 +358,7 @@ class Elastic:
         self._in_force.started(group)
         self._resized(group.size)
         self._reporter.started(group, resumed)
+        self._pace.idle()
 
     def _begin(self, generation: int) -> Membership:
         group = self._in_force.begin(generation)

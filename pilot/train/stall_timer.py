@@ -7,7 +7,7 @@ import time
 
 class StallTimer:
     """Times one wait at a time. It expires at the site's time-out, whenever the wait has doubled, and when the
-    trainer's patience ends.
+    trainer's patience ends. ``ended_s`` is how long all waits that are over have lasted.
 
     Parameters
     ----------
@@ -20,14 +20,17 @@ class StallTimer:
         self._patience_s = patience_s
         self._since_s: float | None = None
         self._due_s = silent_s
+        self.ended_s = 0.0
         self.summing = False
 
     def begin(self, summing: bool) -> None:
         """A wait begins; ``summing``: for the sums of a step."""
+        self.ended_s += self.waited_s()
         self._since_s, self._due_s, self.summing = time.monotonic(), self.silent_s, summing
 
     def end(self) -> None:
         """The wait is over."""
+        self.ended_s += self.waited_s()
         self._since_s, self.summing = None, False
 
     def waited_s(self) -> float:

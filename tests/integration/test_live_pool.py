@@ -19,6 +19,7 @@ from pilot.io import connection, ended, wire
 from pilot.io.ended import Ended
 from pilot.io.journal import read, replay
 from pilot.io.verbs import Cancelled
+from pilot.observation.paces import KEPT
 from pilot.service.settings import fresh_core
 from tests.integration.live_pool import Peer, Pool, form, pool, until, warm, warm_all
 from tests.streams import Stream
@@ -269,3 +270,25 @@ def test_a_node_with_another_torch_is_told_while_it_is_there(live: Pool) -> None
     peers[2].die()
     until(lambda: len(live.nodes()) == 2)
     assert live.client.status().remarks == []
+
+
+def test_a_slow_node_is_told_while_it_is_slow(live: Pool) -> None:
+    peers = joined(live, 3)
+    trainer = trains(live, peers)
+
+    def pass_by(own_s: tuple[float, float, float], times: int) -> None:
+        for _ in range(times):
+            for peer, one_s in zip(peers, own_s, strict=True):
+                peer.say(wire.Heartbeat(0.0, {trainer: wire.Pace(30, 240, one_s, 10.0)}))
+
+    def told() -> list[str]:
+        return live.client.nodes().remarks
+
+    pass_by((1.0, 8.0, 1.2), 5)
+    assert told() == []
+    pass_by((1.0, 8.0, 1.2), 1)
+    line = f"{peers[1].node} takes 7.3 times as long per sample as the other nodes of {trainer}, which wait for it"
+    assert until(told) == [line]
+    assert live.client.status().remarks == [line]
+    pass_by((1.0, 1.1, 1.2), KEPT)
+    until(lambda: told() == [])

@@ -130,6 +130,12 @@ def test_what_comes_after_the_loop_has_the_time_that_it_is_given(
     assert (said.message.cause, said.message.detail[: len(told[1])]) == told
 
 
+def test_what_a_worker_measures_is_kept_for_the_next_heartbeat(up: Machine) -> None:
+    for steps in (20, 21):
+        assert up.take(Said("t1", wire.RankPace("t1", wire.Pace(steps, 160, 4.0, 10.0)))) == []
+    assert up.state.paces == {"t1": wire.Pace(21, 160, 4.0, 10.0)}
+
+
 def test_what_comes_after_the_loop_is_cut_and_that_is_said(up: Machine) -> None:
     up.order(wire.StopWorker("t1", "finished", 60.0))
     assert up.after(60.0) == [KillWorker("t1")]

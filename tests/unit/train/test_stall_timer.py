@@ -45,3 +45,14 @@ def test_each_wait_begins_anew_and_none_lasts_between_them(now: list[float]) -> 
     assert (wait.waited_s(), wait.summing) == (0.0, False)
     wait.begin(summing=False)
     assert (wait.left_s(), wait.is_over(), wait.summing) == (4.0, False, False)
+
+
+def test_all_waits_add_up(now: list[float]) -> None:
+    wait = StallTimer(4.0, 300.0)
+    for seconds in (3.0, 4.0):  # it begins again within one when there is progress
+        wait.begin(summing=True)
+        now[0] += seconds
+    wait.end()
+    now[0] += 100.0
+    wait.end()
+    assert wait.ended_s == 7.0
