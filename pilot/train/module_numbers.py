@@ -59,13 +59,12 @@ class ModuleNumbers:
 
     def now(self) -> Numbers:
         """A copy of all of them."""
+        owned = cache(self._owned)
+        return cast(Numbers, copied({path: _attributes(module, owned) for path, module in self.modules()}))
 
-        @cache
-        def owned() -> set[int]:
-            return {_memory(one) for _, module in self._modules() for one in _registered(module)}
-
-        its = {path: _attributes(module, owned) for path, module in self._modules()}
-        return cast(Numbers, copied(its))
+    def of(self, module: nn.Module) -> dict[str, Any]:
+        """A copy of those of one of the modules."""
+        return cast(dict[str, Any], copied(_attributes(module, self._owned)))
 
     def capture(self) -> Numbers:
         """Those that have changed. What the others are is up to the script, which may be edited before it resumes."""
@@ -86,18 +85,25 @@ class ModuleNumbers:
 
     def put(self, numbers: Numbers) -> None:
         """Set these."""
-        own = copied(numbers)
-        for path, module in self._modules() if numbers else ():
-            for name, value in own.get(path, {}).items():
-                _put(module, name, value)
+        for path, module in self.modules() if numbers else ():
+            put_in(module, numbers.get(path, {}))
 
-    def _modules(self) -> Iterator[tuple[str, nn.Module]]:
-        """A scripted module keeps its attributes elsewhere."""
+    def modules(self) -> Iterator[tuple[str, nn.Module]]:
+        """By path. (A scripted module keeps its attributes elsewhere.)"""
         tracked = ((f"tracked {name}: ", one) for name, one in self._tracked.items() if isinstance(one, nn.Module))
         for prefix, model in chain([("", self._model)], tracked):
             for path, one in model.named_modules():
                 if not isinstance(one, torch.jit.ScriptModule):
                     yield prefix + path, one
+
+    def _owned(self) -> Collection[int]:
+        return {_memory(one) for _, module in self.modules() for one in _registered(module)}
+
+
+def put_in(module: nn.Module, values: dict[str, Any]) -> None:
+    """Set these attributes of ``module``."""
+    for name, value in copied(values).items():
+        _put(module, name, value)
 
 
 def _attributes(module: nn.Module, owned: Owned) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from torch import nn
 from pilot.checkpoint.shards import local_of
 from pilot.checkpoint.tree import copied
 from pilot.train import checksums
-from pilot.train.module_numbers import ModuleNumbers
+from pilot.train.module_numbers import ModuleNumbers, put_in
 from pilot.train.state import encoded
 from pilot.train.stepper import options_of, set_options
 from pilot.train.training import Stateful, Training
@@ -107,7 +107,9 @@ class Rollback:
         for name, tracked in self._training.tracked.items():
             yield _Object(f"tracked {name}", tracked)
         yield self._options()
-        yield _Attributes("the models' plain attributes", _Numbers(self._training.numbers))
+        numbers = self._training.numbers
+        for path, module in numbers.modules():
+            yield _Attributes(f"plain attributes of {path}", _Numbers(numbers, module))
         for name, parameter in self._training.trained.trained().items():
             yield _Trained(f"trained {name}", parameter)
         if self._with_user:
@@ -297,16 +299,17 @@ class _Extra:
 
 
 class _Numbers:
-    """The plain attributes of modules."""
+    """The plain attributes of one of the modules."""
 
-    def __init__(self, numbers: ModuleNumbers) -> None:
+    def __init__(self, numbers: ModuleNumbers, module: nn.Module) -> None:
         self._numbers = numbers
+        self._module = module
 
     def state_dict(self) -> dict[str, Any]:
-        return dict(self._numbers.now())
+        return self._numbers.of(self._module)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._numbers.put(state_dict)
+        put_in(self._module, state_dict)
 
 
 class _User:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
 from types import FrameType, ModuleType
 from typing import Any
 
@@ -170,11 +171,11 @@ def inner(value: Any) -> list[tuple[Any, Any]]:
     if kind in (list, tuple):
         return list(enumerate(value[:_MOST]))
     if kind is dict:
-        return list(value.items())[:_MOST]
+        return list(islice(value.items(), _MOST))
     if issubclass(kind, type | ModuleType) or _package(kind.__module__) in _NOT_THE_SCRIPTS:
         return []
     held = getattr(value, "__dict__", None)
-    return list(held.items())[:_MOST] if type(held) is dict else []
+    return list(islice(held.items(), _MOST)) if type(held) is dict else []
 
 
 def is_of_the_script(kind: type) -> bool:
