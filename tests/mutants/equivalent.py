@@ -6,6 +6,13 @@ NEVER = "no event comes there, which mypy checks"
 
 EQUIVALENT: dict[tuple[str, str], str] = {
     (
+        "pilot/core/acts.py",
+        "trainer.outcome, trainer.reason, trainer.held, trainer.stops = (Outcome.STOPPED, trainer.held, '', False)"
+        "  ->  "
+        "trainer.outcome, trainer.reason, trainer.held, trainer.stops = (Outcome.STOPPED, trainer.held, '', True)",
+    ): "nothing asks that of a trainer that has ended, and reopening sets it",
+    ("pilot/core/assign.py", "False  ->  True"): "without an ending no node ends before it",
+    (
         "pilot/core/ledger.py",
         "wanted = (len(sizes) - 1, sizes.get(len(sizes) - 1, 0)) if sizes else (0, 0)  ->  "
         "wanted = (len(sizes) - 1, sizes.get(len(sizes) - 1, 1)) if sizes else (0, 0)",

@@ -60,6 +60,15 @@ def test_who_is_parked_gives_the_node_that_a_choosy_trainer_can_use(with_state: 
     assert (parked.target, choosy.target) == (kept, [Y])
 
 
+def test_who_is_parked_gives_the_node_that_is_missing_once_a_choosy_trainer_has_taken_the_free_one() -> None:
+    pool = pool_of(dict.fromkeys("xy", 9e9))
+    parked, choosy, other = trainer_of(pool, "parked", "x", least=2), trainer_of(pool, "a"), trainer_of(pool, "b")
+    parked.workers = {X: Worker(0, WorkerPhase.READY, has_state=True)}
+    choosy.evidence.aside = {X: SetAside(9.0, "it failed")}
+    assign(pool, [parked, choosy, other], {parked.id: 0, choosy.id: 1, other.id: 1})
+    assert (parked.target, choosy.target, other.target) == ([], [Y], [X])
+
+
 @pytest.mark.parametrize("soon", ["a", "b"])
 def test_who_is_parked_gives_a_node_that_stays_to_who_grows(soon: str) -> None:
     """It keeps the one that ends soon: nobody pays for a rescale onto that."""
@@ -118,3 +127,11 @@ def test_a_trial_starts_on_nodes_that_stay() -> None:
         start_on(pool, trial, want, ending(pool, 0.0, T_FWD_S))
         assert set(trial.target) == got
         pool.owner.clear()
+
+
+def test_a_trial_does_not_start_on_fewer_nodes_than_it_needs() -> None:
+    pool = pool_of(dict.fromkeys("abc", 9e9))
+    trial = trainer_of(pool, "trial", least=3)
+    trial.evidence.aside = {NodeId("a"): SetAside(9.0, "it failed")}
+    start_on(pool, trial, 3)
+    assert (trial.target, pool.owner) == ([], {})

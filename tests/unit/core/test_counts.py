@@ -70,3 +70,4 @@ def test_what_a_switch_costs_counts_for_growing_also_where_nodes_were_replaced(
     note(0.0, trainer, GroupFormed(T, Generation(2), 5))
     note(1.0, trainer, Progress(T, Generation(2), 6, 0, 32, rescale_s=7.0))
     assert [trainer.measured.rescale_s(RescaleCosts(5), up=up) for up in (True, False)] == [up_s, down_s]
+    assert (trainer.counts.rescales_up, trainer.counts.rescales_down) == (len(after) > 2, len(after) < 2)

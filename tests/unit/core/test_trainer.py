@@ -8,17 +8,17 @@ import pytest
 
 from pilot.core.commands import Outcome
 from pilot.core.curve import Curve
-from pilot.core.events import Progress
+from pilot.core.events import GroupBroken, Progress
 from pilot.core.evidence import SetAside
 from pilot.core.ids import Generation, NodeId, TrainerId
 from pilot.core.measured import Measured
 from pilot.core.pool import Pool
 from pilot.core.spec import TrainerSpec
 from pilot.core.trainer import LEAST_LEFT_S, Group, Phase, Trainer, Worker, WorkerPhase
-from pilot.core.transitions import note
+from pilot.core.transitions import PASSING_BREAKS, note
 
 SPEC = TrainerSpec(TrainerId("t"), 2, 6)
-A, B, C, D = map(NodeId, "abcd")
+A, B, C, D, E = map(NodeId, "abcde")
 
 
 def trainer() -> Trainer:
@@ -118,3 +118,24 @@ def test_what_is_left_of_it_is_what_its_session_last_said_and_never_nothing() ->
         note(float(step), it, Progress(it.id, Generation(1), step + 1, 0, samples, total_samples=total))
         assert it.left_s() == left_s
     assert trainer().left_s() is None, "nothing is known of its length"
+
+
+@pytest.mark.parametrize(
+    ("members", "unreached", "accused"),
+    [
+        ("abc", [(B, A), (B, C)], {A: "b", C: "b"}),  # never all that hold the state, which b alone has
+        ("abcde", [(E, one) for one in (A, B, C, D)], {E: "a, b, c and 1 more"}),
+    ],
+)
+def test_of_nodes_that_cannot_reach_each_other_the_fewest_are_accused(
+    members: str, unreached: list[tuple[NodeId, NodeId]], accused: dict[NodeId, str]
+) -> None:
+    it = trainer()
+    it.broken_in_a_row = PASSING_BREAKS
+    it.workers = {NodeId(node): Worker(0, WorkerPhase.READY, has_state=node == "b") for node in members}
+    it.forming = Group(Generation(1), tuple(it.workers))
+    noted = note(0.0, it, GroupBroken(SPEC.trainer, Generation(1), "not formed", unreached=tuple(unreached)))
+    assert noted is not None
+    assert {one.node: one.reason for one in noted.accusations} == {
+        node: f"through the network it and {others} cannot reach each other" for node, others in accused.items()
+    }
