@@ -31,3 +31,11 @@ def test_a_doubt_is_settled_by_who_came_as_far_elsewhere_and_lifted_by_who_did_t
     assert evidence.doubts == {B: Stage.RUN, C: Stage.RUN}
     assert evidence.worked((B,), Stage.RUN) == [C]
     assert evidence.doubts == {}
+
+
+def test_deaths_are_remembered_for_half_an_hour() -> None:
+    evidence = Evidence()
+    evidence.died(0.0, A)
+    evidence.died(1.0, B)
+    assert (evidence.died(1799.9, B), sorted(evidence.deaths)) == (2, [A, B])
+    assert (evidence.died(1800.0, B), sorted(evidence.deaths)) == (3, [B])

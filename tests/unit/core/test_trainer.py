@@ -8,7 +8,7 @@ import pytest
 
 from pilot.core.commands import Outcome
 from pilot.core.curve import Curve
-from pilot.core.events import GroupBroken, Progress
+from pilot.core.events import ExitCause, GroupBroken, Progress, WorkerExited
 from pilot.core.evidence import SetAside
 from pilot.core.ids import Generation, NodeId, TrainerId
 from pilot.core.measured import Measured
@@ -139,3 +139,16 @@ def test_of_nodes_that_cannot_reach_each_other_the_fewest_are_accused(
     assert {one.node: one.reason for one in noted.accusations} == {
         node: f"through the network it and {others} cannot reach each other" for node, others in accused.items()
     }
+
+
+@pytest.mark.parametrize(("others", "blamed"), [([], True), ([B], True), ([B, C], False)])
+def test_a_node_on_which_it_dies_again_and_again_is_at_fault_unless_it_dies_on_many(
+    others: list[NodeId], blamed: bool
+) -> None:
+    it = trainer()
+    it.workers = {node: Worker(0, WorkerPhase.READY, has_state=True) for node in (A, B, C, D)}
+    it.group = Group(Generation(1), (A, B, C, D))
+    it.evidence.deaths = {A: [0.0, 1.0]} | {node: [0.5] for node in others}
+    noted = note(2.0, it, WorkerExited(it.id, A, ExitCause.DIED, "Killed"))
+    assert noted is not None
+    assert [one.node for one in noted.accusations] == [A] * blamed
