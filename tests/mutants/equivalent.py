@@ -105,6 +105,7 @@ EQUIVALENT: dict[tuple[str, str], str] = {
     ): "a block may be larger than the epoch of one sample that is in it",
     ("pilot/core/transitions.py", "assert_never(event)  ->  pass"): NEVER,
     ("pilot/core/coordinator.py", "assert_never(event)  ->  pass"): NEVER,
+    ("pilot/core/coordinator.py", "self.now_s = 0.0  ->  self.now_s = 1.0"): "each event sets it first",
     ("pilot/core/roll.py", "assert_never(event)  ->  pass"): NEVER,
     (
         "pilot/core/spec.py",
