@@ -43,7 +43,7 @@ AGAIN_S = 1800.0
 
 LONGEST_S = 86400.0
 BLAMES = 2
-"""After this many, by one trainer or several, a node is set aside for all."""
+"""After this many, by one trainer or several, a node is set aside for all; after it was tried again, one is enough."""
 
 
 @dataclass(slots=True)
@@ -194,7 +194,6 @@ class Blame(BlameState):
         last = f"; the last time: {headline(aside.reason)}" if aside is not None else ""
         reason = f"trainers that work elsewhere failed on it {BLAMES} times{last}"
         self._pool.aside[node] = SetAside(now_s + _for_s(self.times[node]), reason)
-        self.blames[node] = BLAMES - 1  # once it is tried again, one more is enough
         return SetNodeAside(node, None, self._pool.aside[node].until_s, reason)
 
 

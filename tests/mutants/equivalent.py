@@ -104,6 +104,11 @@ EQUIVALENT: dict[tuple[str, str], str] = {
         "self.size = max(length, 1)  ->  self.size = max(length, 2)",
     ): "a block may be larger than the epoch of one sample that is in it",
     ("pilot/core/transitions.py", "assert_never(event)  ->  pass"): NEVER,
+    (
+        "pilot/core/blame.py",
+        "return min(LONGEST_S, AGAIN_S * 2.0 ** (min(times, 20) - 1))  ->  "
+        "return min(LONGEST_S, AGAIN_S * 2.0 ** (min(times, 21) - 1))",
+    ): "both are longer than the longest",
     ("pilot/core/coordinator.py", "assert_never(event)  ->  pass"): NEVER,
     ("pilot/core/coordinator.py", "self.now_s = 0.0  ->  self.now_s = 1.0"): "each event sets it first",
     ("pilot/core/roll.py", "assert_never(event)  ->  pass"): NEVER,
