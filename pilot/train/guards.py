@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, wraps
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import nn
@@ -19,6 +20,9 @@ from pilot.train import refusal
 from pilot.train.optimizer_state import parameters_of
 from pilot.train.seeded import Seeded
 from pilot.train.stepper import Steppers
+
+_Taken = WeakSet[_BaseDataLoaderIter]
+"""Iterators from which the script has taken batches, since the session's last batch or between the two before."""
 
 
 class StepGuard:
@@ -42,6 +46,7 @@ class StepGuard:
         self.passing = False
         self.computing = False
         self._noted = False
+        self._taken: tuple[_Taken, _Taken] = WeakSet(), WeakSet()
 
     @contextmanager
     def in_loop(self) -> Iterator[None]:
@@ -63,6 +68,11 @@ class StepGuard:
             yield
         finally:
             self._ours = False
+
+    def batch_begins(self) -> None:
+        """The script gets a batch of the session's."""
+        self.passing = self.computing = True
+        self._taken = WeakSet(), self._taken[0]
 
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Refuse a step that is not the session's."""
@@ -109,10 +119,14 @@ class StepGuard:
             )
 
     def loaded(self, batches: _BaseDataLoaderIter) -> None:
-        """Tell of a second source of training data, which the ranks do not divide. (Evaluations come between steps, or
-        need no gradients.)
+        """Tell of a second source of training data, which the ranks do not divide. (Evaluations come between two steps,
+        or need no gradients.)
         """
-        if self.computing and not self._noted and torch.is_grad_enabled() and type(batches._dataset) is not Seeded:
+        if self._noted or not torch.is_grad_enabled() or type(batches._dataset) is Seeded:
+            return
+        now, before = self._taken
+        now.add(batches)
+        if self.computing or batches in before:
             self._noted = True
             refusal.note(
                 "the script trains on batches of a DataLoader of its own, too: each rank takes its own from the whole"

@@ -153,7 +153,7 @@ class Step:
         # Per micro-batch, so that how its samples were loaded does not affect what the model draws.
         rng.seed_all(mix(self._seed, self._training.position.step, group.rank, *([batch] if batch else [])))
         self._share, self._batch, self._stepped, self._counted = share, batch, False, None
-        self._guard.passing = self._guard.computing = True
+        self._guard.batch_begins()
         self._alarm.held.forward_begins()
         if batch == 0:
             alone = not counts or group.size == len(share.batches) == 1

@@ -48,12 +48,14 @@ def said(script: Callable[[Any, Any, Callable[..., None]], None], capsys: pytest
     return [line for line in capsys.readouterr().err.splitlines() if line.startswith("pilot: ")]
 
 
-def test_a_second_loader_in_the_step(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("first", [False, True])
+def test_a_second_loader_in_the_step(first: bool, capsys: pytest.CaptureFixture[str]) -> None:
     def script(ours: Any, loader: Any, step: Any) -> None:
         unlabelled = DataLoader(TensorDataset(DATA.tensors[0]), batch_size=2)
         for _ in ours.epochs(2):
-            for (x, y), _ in zip(loader, unlabelled, strict=False):
-                step(x, y)
+            pairs = zip(unlabelled, loader, strict=False) if first else zip(loader, unlabelled, strict=False)
+            for pair in pairs:
+                step(*pair[first])
             ours.stop()
 
     (line,) = said(script, capsys)
