@@ -111,6 +111,11 @@ EQUIVALENT: dict[tuple[str, str], str] = {
     ): "both are longer than the longest",
     ("pilot/core/coordinator.py", "assert_never(event)  ->  pass"): NEVER,
     ("pilot/core/coordinator.py", "self.now_s = 0.0  ->  self.now_s = 1.0"): "each event sets it first",
+    (
+        "pilot/core/reconcile.py",
+        "Rule('ended', 'it has ended', lambda s: s.trainer.outcome is not None, final=True)  ->  "
+        "Rule('ended', 'it has ended', lambda s: s.trainer.outcome is not None, final=False)",
+    ): "who has ended has no nodes and no workers, so nothing else applies",
     ("pilot/core/roll.py", "assert_never(event)  ->  pass"): NEVER,
     (
         "pilot/core/spec.py",
