@@ -9,7 +9,7 @@ import pytest
 from pilot.core.commands import Outcome
 from pilot.core.curve import Curve
 from pilot.core.events import ExitCause, GroupBroken, Progress, WorkerExited
-from pilot.core.evidence import SetAside
+from pilot.core.evidence import SetAside, Stage
 from pilot.core.ids import Generation, NodeId, TrainerId
 from pilot.core.measured import Measured
 from pilot.core.pool import Pool
@@ -152,3 +152,18 @@ def test_a_node_on_which_it_dies_again_and_again_is_at_fault_unless_it_dies_on_m
     noted = note(2.0, it, WorkerExited(it.id, A, ExitCause.DIED, "Killed"))
     assert noted is not None
     assert [one.node for one in noted.accusations] == [A] * blamed
+
+
+@pytest.mark.parametrize(("forming", "while_starting"), [((A, B), False), ((A, C), True), (None, True)])
+def test_a_process_that_dies_while_its_group_forms_did_start(
+    forming: tuple[NodeId, ...] | None, while_starting: bool
+) -> None:
+    it = trainer()
+    it.workers = {node: Worker(0, WorkerPhase.READY, has_state=node == A) for node in (A, B, C)}
+    it.group = Group(Generation(1), (A,))
+    it.forming = Group(Generation(2), forming) if forming else None
+    noted = note(0.0, it, WorkerExited(it.id, B, ExitCause.DIED, "Killed"))
+    assert noted is not None
+    assert ([one.stage for one in noted.accusations], it.deaths_in_a_row) == (
+        ([Stage.START], 0) if while_starting else ([], 1)
+    )
