@@ -27,6 +27,7 @@ from pilot.train.membership import Membership
 from pilot.train.placeholder import Placeholder
 from pilot.train.reporter import Metrics
 from pilot.train.sampler import StepShare
+from pilot.train.sockets import inherited
 from pilot.train.state import Packed, unpack
 from pilot.train.step_words import Words
 from pilot.train.training import Training
@@ -46,6 +47,16 @@ class Run:
     size: int
     folder: str
     link: int = -1
+
+    @classmethod
+    def of(cls, environment: Mapping[str, str]) -> Run:
+        """As ``pilot check`` says in ``SEAT``."""
+        return msgspec.json.decode(environment[SEAT], type=cls)
+
+    def keep_link(self) -> None:
+        """No interpreter that the script starts gets the link, as none gets a worker's socket to its agent."""
+        if self.link >= 0:
+            os.set_inheritable(self.link, False)
 
     def report(self) -> Path:
         """The file for this run's results."""
@@ -82,7 +93,7 @@ class CheckGroup:
         self._resized = resized
         self._entered = False
         self._gradients: list[Gradients] = []
-        self._other = socket.socket(fileno=run.link) if run.link >= 0 else None
+        self._other = inherited(run.link) if run.link >= 0 else None
 
     @classmethod
     def of(
@@ -93,7 +104,7 @@ class CheckGroup:
         resized: Callable[[int], None],
     ) -> CheckGroup:
         """Create one according to ``pilot check``'s environment variable."""
-        return cls(msgspec.json.decode(environment[SEAT], type=Run), training, exchanges, resized)
+        return cls(Run.of(environment), training, exchanges, resized)
 
     def enter(self) -> Membership:
         """The first time, load the state of the run alone."""

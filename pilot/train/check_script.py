@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import runpy
 import sys
 from pathlib import Path
 
 from pilot.core.errors import REFUSAL
 from pilot.train import by_design, refusal
+from pilot.train.check_group import Run
 from pilot.train.rng import seed_all
 
 NO_SESSION = "the script ended without a step of a pilot.train session: nothing to check"
@@ -18,6 +20,7 @@ SEED = 0
 def main() -> None:
     """Ends in the session's first step; otherwise reports why it did not."""
     script, *arguments = sys.argv[1:]
+    Run.of(os.environ).keep_link()
     by_design.take_out()
     refusal.show_in_one_line()
     sys.argv = [script, *arguments]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pilot.comm.channel import Channel, Gone, close_inherited, listen
 from pilot.comm.messages import AnyNote, Gathered, Here, Spreaded
-from pilot.core.errors import ProtocolError
+from pilot.core.errors import ProtocolError, UserError
 from pilot.io import wire
 from pilot.io.framing import Frames, framed
 from pilot.io.readable import readable
@@ -24,11 +24,23 @@ MOST_STRANGERS = 16
 """Most connections that have not sent anything yet; if there are more, the oldest is closed."""
 
 
+def inherited(fd: int) -> socket.socket:
+    """The socket ``fd``, which this process has from the one that pilot started; UserError if it has not."""
+    try:
+        return socket.socket(fileno=fd)
+    except OSError:
+        raise UserError(
+            "pilot.train.session is called in a new interpreter that the script starts (by subprocess, exec or spawn),"
+            " but pilot itself starts the processes that train: call it in the script's own process; for"
+            " torch.multiprocessing.spawn(train, (world_size,)) write train(0, 1)"
+        ) from None
+
+
 class AgentSocket:
     """The stream socket to the agent: wire messages in frames."""
 
     def __init__(self, fd: int) -> None:
-        self._socket = socket.socket(fileno=fd)
+        self._socket = inherited(fd)
         self._frames = Frames(wire.MAX_FRAME_BYTES)
         self._sending = threading.Lock()
 

@@ -11,13 +11,19 @@ import pytest
 from pilot.cli.main import run
 
 SCRIPT = """
-import os, sys
+import os, subprocess, sys
 import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 import pilot.train
 
 kind = sys.argv[1]
+if kind in ("exec", "subprocess") and "AGAIN" not in os.environ:
+    os.environ["AGAIN"] = "yes"
+    again = [sys.executable, *sys.argv]
+    if kind == "exec":
+        os.execv(again[0], again)
+    sys.exit(subprocess.call(again))
 model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 3))
 if kind in ("sum", "contrastive", "seed"):
     model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
@@ -47,6 +53,8 @@ torch.save(model.state_dict(), "model.pt")
         ("contrastive", 1, "differs", "the gradient of 0.weight: on two ranks it is different", []),
         ("noise", 0, "different by design", "6 gradients of 8 samples are the same", ["batch norm", "dropout"]),
         ("seed", 1, "refused", "the seed is", []),
+        ("exec", 1, "refused", "train.py, line 19: pilot.train.session is called in a new interpreter", []),
+        ("subprocess", 1, "refused", "train.py, line 19: pilot.train.session is called in a new interpreter", []),
     ],
 )
 def test_a_script_is_checked(
