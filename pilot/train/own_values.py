@@ -1,16 +1,21 @@
 """Tells of what a script keeps in variables and objects of its own and changes in its loop: a counter of steps that a
-schedule uses, the best measure so far, a pool of images. A process that joins has them as they are before the loop.
+schedule uses, the best measure so far, a pool of images, a random generator. A process that joins has them as they are
+before the loop.
 
 Whether training depends on them cannot be seen, so nothing is refused.
 """
 
 from __future__ import annotations
 
+import argparse
+import itertools
+import random
 import sys
 import zlib
 from collections import deque
 from collections.abc import Iterator
-from types import FrameType
+from contextlib import suppress
+from types import FrameType, FunctionType, GeneratorType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -26,9 +31,12 @@ _SHOWN = 5
 _LARGE_BYTES = 1 << 20
 _PLAIN = (bool, int, float, str, np.number, np.bool_)
 _MANY = (list, dict, set, deque)
+_WITH_ITEMS = (list, tuple, dict, deque)
+_HOLDERS = (argparse.Namespace, SimpleNamespace)
+"""Objects in which scripts keep values, without a class of their own."""
 
 _Place = tuple[int, str]
-"""A frame or a module's variables (which one), and a name in it."""
+"""A frame or a module's variables (which one), and a name in it; or a tensor or array in a variable, and its name."""
 
 
 class OwnValues:
@@ -63,12 +71,22 @@ class OwnValues:
             )
 
     def _seen(self) -> Iterator[tuple[_Place, Any]]:
-        training = self._training
-        known = {id(training.user), *map(id, training.tracked.values()), *map(id, training.model.modules())}
+        known = self._known()
         for which, values in _spaces():
             for name, value in list(values.items()):
+                place = id(value) if isinstance(value, torch.Tensor | np.ndarray) else which
                 for path, mark in _marks(name, value, known, _DEPTH):
-                    yield (which, path), mark
+                    yield (place, path), mark
+
+    def _known(self) -> set[int]:
+        """What the session has, and what its optimizers change."""
+        training = self._training
+        steppers, model = training.steppers, training.model
+        ours: list[Any] = [training.user, *training.tracked.values(), *model.modules(), *model.buffers()]
+        ours += [*steppers.schedulers.values(), *steppers.scalers.values()]
+        for one in steppers.optimizers.values():
+            ours += [one, one.state, one.param_groups, *one.param_groups]
+        return set(map(id, ours))
 
 
 def _spaces() -> Iterator[tuple[int, dict[str, Any]]]:
@@ -86,25 +104,53 @@ def _spaces() -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _marks(name: str, value: Any, known: set[int], depth: int) -> Iterator[tuple[str, Any]]:
-    """What changes if ``value``, or something in it, does. Tensors count in objects only: variables hold batches."""
-    if name.startswith("__") or id(value) in known or isinstance(value, Dataset):
+    """What changes if ``value``, or something in it, does."""
+    if name.startswith("__") or name == "_" or id(value) in known or isinstance(value, Dataset):
         return
     if value is None or isinstance(value, _PLAIN):
         yield name, value
-        return
+    else:
+        if (mark := _mark(value, is_variable=depth == _DEPTH)) is not None:
+            yield name, mark
+        if depth > 1:
+            for path, one in _held(value):
+                yield from _marks(name + path, one, known, depth - 1)
+
+
+def _mark(value: Any, *, is_variable: bool) -> Any:
+    """Variables hold batches, too: of a tensor there only a change in place counts."""
     if isinstance(value, _MANY):
-        yield name, len(value)
-    elif depth < _DEPTH and (mark := _of_numbers(value)) is not None:
-        yield name, mark
-    if depth > 1 and (isinstance(value, list | dict) or is_of_the_script(type(value))):
-        for key, one in inner(value):
-            path = f"{name}[{key!r}]" if isinstance(value, list | dict) else f"{name}.{key}"
-            yield from _marks(path, one, known, depth - 1)
-
-
-def _of_numbers(value: Any) -> Any:
-    if type(value) is torch.Tensor:
-        return value.data_ptr(), value._version
+        return len(value)
+    if type(value) is torch.Tensor and value.layout is torch.strided and not value.is_inference():
+        return value._version if is_variable else (value.data_ptr(), value._version)
     if type(value) is np.ndarray and value.nbytes <= _LARGE_BYTES and not value.dtype.hasobject:
         return zlib.crc32(value.tobytes())
-    return None
+    if isinstance(value, torch.Generator):
+        return value.get_state().numpy().tobytes()
+    if isinstance(value, np.random.Generator):
+        return str(value.bit_generator.state)
+    if isinstance(value, np.random.RandomState):
+        return str(value.get_state())
+    if type(value) is random.Random:
+        return value.getstate()
+    return repr(value) if isinstance(value, itertools.count) else None
+
+
+def _held(value: Any) -> Iterator[tuple[str, Any]]:
+    """What ``value`` holds, with its place there: also the variables of a function's closure and of a generator, and
+    what an object has from its class until it is first changed.
+    """
+    if isinstance(value, _WITH_ITEMS):
+        yield from ((f"[{key!r}]", one) for key, one in inner(value))
+    elif isinstance(value, FunctionType) and not refusal.is_of_a_library(value.__code__.co_filename):
+        for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
+            with suppress(ValueError):  # it has no value yet
+                yield f".{name}", cell.cell_contents
+        yield from ((f".{name}", one) for name, one in inner(value))
+    elif isinstance(value, GeneratorType) and not refusal.is_of_a_library(value.gi_code.co_filename):
+        yield from ((f".{name}", one) for name, one in list(value.gi_frame.f_locals.items() if value.gi_frame else ()))
+    elif isinstance(value, type) and is_of_the_script(value):
+        yield from ((f".{name}", one) for name, one in list(vars(value).items()))
+    elif is_of_the_script(type(value)) or isinstance(value, _HOLDERS):
+        held = {name: one for name, one in vars(type(value)).items() if isinstance(one, _PLAIN)} | dict(inner(value))
+        yield from ((f".{name}", one) for name, one in held.items())

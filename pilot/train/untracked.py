@@ -9,6 +9,7 @@ functions, and in the objects, lists and dicts there.
 from __future__ import annotations
 
 import sys
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from types import FrameType, ModuleType
@@ -168,10 +169,11 @@ def _like(value: Any, parameter: torch.Tensor) -> bool:
 def inner(value: Any) -> list[tuple[Any, Any]]:
     """What an object, list or dict holds, without computing anything; not all of what is long."""
     kind = type(value)
-    if kind in (list, tuple):
-        return list(enumerate(value[:_MOST]))
-    if kind is dict:
-        return list(islice(value.items(), _MOST))
+    for many in (list, tuple, deque):
+        if issubclass(kind, many):
+            return list(enumerate(islice(many.__iter__(value), _MOST)))
+    if issubclass(kind, dict):
+        return list(islice(dict.items(value), _MOST))
     if issubclass(kind, type | ModuleType) or _package(kind.__module__) in _NOT_THE_SCRIPTS:
         return []
     held = getattr(value, "__dict__", None)

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import argparse
+import itertools
+import random
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.nn.functional import mse_loss
@@ -31,10 +37,47 @@ class Pool:
         self.mean = torch.zeros(1)
 
 
+class OfNumbers:
+    """Its class has the number that it begins with."""
+
+    rate = 1.0
+
+
+def counting() -> Callable[[], int]:
+    """Counts its calls."""
+    count = 0
+
+    def call() -> int:
+        nonlocal count
+        count += 1
+        return count
+
+    return call
+
+
+def halving() -> Iterator[float]:
+    """A schedule."""
+    rate = 1.0
+    while True:
+        yield rate
+        rate /= 2
+
+
+def begun() -> Iterator[float]:
+    """The same, after its first number."""
+    rates = halving()
+    next(rates)
+    return rates
+
+
+class OwnSGD(torch.optim.SGD):
+    """An optimizer of the script's."""
+
+
 def said(script: Callable[[Any, Any, Callable[..., None]], None], capsys: pytest.CaptureFixture[str]) -> list[str]:
     """What a script tells; it is called with a session, its loader and a function that trains on a batch."""
     model = fresh(mlp)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    optimizer = OwnSGD(model.parameters(), lr=0.05, momentum=0.9)
     ours = session(model, optimizer)
     loader = ours.loader(DATA, global_batch_size=BATCH)
 
@@ -99,6 +142,40 @@ def test_what_a_script_keeps_and_changes(capsys: pytest.CaptureFixture[str]) -> 
     assert "session.state or session.track" in by_epoch
 
 
+@pytest.mark.parametrize(
+    ("make", "change", "name"),
+    [
+        (lambda: argparse.Namespace(rate=1.0), lambda kept: setattr(kept, "rate", kept.rate / 2), "kept.rate"),
+        (lambda: SimpleNamespace(seen=0), lambda kept: setattr(kept, "seen", 1 + kept.seen), "kept.seen"),
+        (OfNumbers, lambda kept: setattr(kept, "rate", kept.rate / 2), "kept.rate"),
+        (lambda: defaultdict(float, loss=0.0), lambda kept: kept.update(loss=kept["loss"] + 1), "kept['loss']"),
+        (lambda: deque([0.0], maxlen=1), lambda kept: kept.append(kept[0] + 1), "kept[0]"),
+        (lambda: ([0],), lambda kept: kept[0].append(0), "kept[0]"),
+        (lambda: np.zeros(2), lambda kept: kept.__iadd__(1), "kept"),
+        (lambda: torch.zeros(2), lambda kept: kept.add_(1), "kept"),
+        (lambda: np.random.default_rng(0), lambda kept: kept.random(), "kept"),
+        (lambda: np.random.RandomState(0), lambda kept: kept.rand(), "kept"),
+        (lambda: torch.Generator().manual_seed(0), lambda kept: torch.rand(1, generator=kept), "kept"),
+        (lambda: random.Random(0), lambda kept: kept.random(), "kept"),
+        (itertools.count, next, "kept"),
+        (counting, lambda kept: kept(), "kept.count"),
+        (begun, next, "kept.rate"),
+    ],
+)
+def test_where_a_script_keeps_what_it_changes(
+    make: Callable[[], Any], change: Callable[[Any], Any], name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def script(ours: Any, loader: Any, step: Any) -> None:
+        kept = make()
+        for _ in ours.epochs(1):
+            for x, y in loader:
+                step(x, y)
+                change(kept)
+
+    (line,) = said(script, capsys)
+    assert f"change in its loop ({name})" in line
+
+
 def test_what_is_made_in_the_loop_kept_in_the_state_or_restored_is_not_told_of(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -122,3 +199,34 @@ def test_what_is_made_in_the_loop_kept_in_the_state_or_restored_is_not_told_of(
 
     assert said(script, capsys) == []
     assert said(restores, capsys) == []
+
+
+def test_batches_tensors_of_other_kinds_and_the_sessions_own_parts_are_not_told_of(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def script(ours: Any, loader: Any, step: Any) -> None:
+        pool = Pool()
+        with torch.inference_mode():
+            pool.mean = torch.ones(1)
+        pool.kept = [torch.eye(2).to_sparse(), torch.empty(2, device="meta")]
+        x, y = next(iter(DataLoader(DATA, batch_size=2)))
+        for _ in ours.epochs(2):
+            for x, y in loader:
+                step(x, y)
+
+    model = fresh(mlp)
+    optimizer = OwnSGD(model.parameters(), lr=0.05, momentum=0.9)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    groups, (group, *_) = optimizer.param_groups, optimizer.param_groups
+    ours = session(model, optimizer, scheduler, schedule="step")
+    loader = ours.loader(DATA, global_batch_size=BATCH)
+    for _ in ours.epochs(2):
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss = mse_loss(model(x), y)
+            loss.backward()
+            ours.step(loss)
+
+    assert [group] == groups
+    assert "keeps values" not in capsys.readouterr().err
+    assert said(script, capsys) == []
