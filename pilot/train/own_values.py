@@ -133,6 +133,8 @@ def _mark(value: Any, *, is_variable: bool) -> Any:
         return str(value.get_state())
     if type(value) is random.Random:
         return value.getstate()
+    if isinstance(value, GeneratorType) and not refusal.is_of_a_library(value.gi_code.co_filename):
+        return value.gi_frame and value.gi_frame.f_lasti
     return repr(value) if isinstance(value, itertools.count) else None
 
 

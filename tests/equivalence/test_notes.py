@@ -159,6 +159,7 @@ def test_what_a_script_keeps_and_changes(capsys: pytest.CaptureFixture[str]) -> 
         (lambda: random.Random(0), lambda kept: kept.random(), "kept"),
         (itertools.count, next, "kept"),
         (counting, lambda kept: kept(), "kept.count"),
+        (halving, next, "kept"),
         (begun, next, "kept.rate"),
     ],
 )
