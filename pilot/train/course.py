@@ -199,6 +199,7 @@ class SessionCourse:
                 "iterate over session.loader inside `for epoch in session.epochs(n):` (instead of"
                 " range(n)) or `for step in session.iterations(n):`, which tell all nodes when an epoch begins and ends"
             )
+        self._guard.expect_own_thread()
         self._training.position.begun = True
 
 

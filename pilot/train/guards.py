@@ -45,13 +45,14 @@ class StepGuard:
         self.looping = False
         self.passing = False
         self.computing = False
+        self._thread = 0
         self._noted = False
         self._taken: tuple[_Taken, _Taken] = WeakSet(), WeakSet()
 
     @contextmanager
     def in_loop(self) -> Iterator[None]:
         """Guard the body of ``session.epochs``."""
-        thread = threading.get_ident()
+        self._thread = thread = threading.get_ident()
         _in_loops[thread] = self
         self.looping = True
         try:
@@ -59,6 +60,14 @@ class StepGuard:
         finally:
             self.looping = self.passing = self.computing = False
             _in_loops.pop(thread, None)
+
+    def expect_own_thread(self) -> None:
+        """Refuse a thread that takes batches ahead of their steps."""
+        if threading.get_ident() != self._thread:
+            raise UserError(
+                "another thread takes the batches of session.loader, but the session gives each when the step before"
+                " it is done: iterate over it in the loop itself; to load ahead, use num_workers="
+            )
 
     @contextmanager
     def session_steps(self) -> Iterator[None]:

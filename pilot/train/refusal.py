@@ -4,8 +4,10 @@ which end nothing.
 
 from __future__ import annotations
 
+import os
 import sys
 import sysconfig
+import threading
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,6 +24,8 @@ def show_in_one_line() -> None:
     """Do so from now on; any other exception is shown as usual, with its traceback."""
     if not isinstance(sys.excepthook, _OneLine):
         sys.excepthook = _OneLine(sys.excepthook)
+    if not isinstance(threading.excepthook, _EndOfThread):
+        threading.excepthook = _EndOfThread(threading.excepthook)
 
 
 def line(error: BaseException) -> str:
@@ -58,3 +62,18 @@ class _OneLine:
         # Not sys.stderr: torch's hook puts a buffer there, which is lost when we exit.
         print(line(error), file=sys.__stderr__)
         raise SystemExit(error.exit_status)
+
+
+@dataclass(frozen=True, slots=True)
+class _EndOfThread:
+    """The same for the script's threads. It ends the process: others would wait for what the thread was to bring."""
+
+    before: Callable[[threading.ExceptHookArgs], object]
+
+    def __call__(self, ended: threading.ExceptHookArgs) -> None:
+        if not isinstance(ended.exc_value, PilotError):
+            self.before(ended)
+            return
+        print(line(ended.exc_value), file=sys.__stderr__, flush=True)
+        sys.stdout.flush()
+        os._exit(ended.exc_value.exit_status)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import torch
@@ -435,6 +436,13 @@ def asks_for_its_steps_early() -> None:
 @_refused("next(iter(loader)) before the loop", "session.epochs", "a DataLoader of one's own")
 def looks_at_a_batch_before(made: Made) -> None:
     next(iter(made.loader))
+
+
+@_refused("batches taken by another thread", "another thread takes the batches", "num_workers")
+def loads_ahead_in_a_thread(made: Made) -> None:
+    with ThreadPoolExecutor(1) as thread:
+        for _ in made.session.epochs(1):
+            thread.submit(next, iter(made.loader)).result()
 
 
 @_refused("next(batches) with StopIteration, over the epoch's end", "have all been used", "`for batch in loader`")

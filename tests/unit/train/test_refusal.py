@@ -58,3 +58,27 @@ def test_a_script_that_ends(tmp_path: Path, before: str, after: str, line: str, 
     assert text.startswith(said.format(script=script))
     assert (text.count("\n") == 1) == (status == 2)
     assert text.count("Traceback") == (status == 1)
+
+
+IN_A_THREAD = """
+import queue, threading
+import torch
+from torch.utils.data import TensorDataset
+import pilot.train
+
+model = torch.nn.Linear(2, 1)
+session = pilot.train.session(model, torch.optim.SGD(model.parameters(), lr=0.1))
+loader, batches = session.loader(TensorDataset(torch.ones(8, 2)), global_batch_size=4), queue.Queue()
+for _ in session.epochs(1):
+    threading.Thread(target=lambda: [batches.put(batch) for batch in loader]).start()
+    batches.get()
+"""
+
+
+def test_a_refusal_in_a_thread_ends_the_script(tmp_path: Path) -> None:
+    """The rest of it would wait for the thread without end."""
+    script = tmp_path / "train.py"
+    script.write_text(IN_A_THREAD)
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert done.stderr.startswith(f"pilot.train: {script}, line 11: another thread takes the batches")
