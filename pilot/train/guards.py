@@ -98,7 +98,7 @@ class StepGuard:
             raise UserError(
                 f"a second optimizer ({type(optimizer).__name__}) steps between the batches of session.loader: its"
                 " gradients are not summed over the nodes; pass both to pilot.train.session, as a list or a dict by"
-                " name"
+                " name; to take steps on a copy of the model (meta-learning), use torch.autograd.grad"
             )
 
     def created(self, optimizer: torch.optim.Optimizer) -> None:
