@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from pilot import planners
@@ -48,10 +48,24 @@ def problems(draw: st.DrawFn, most_trainers: int = 4, most_nodes: int = 12, resc
     return Problem(draw(st.integers(0, most_nodes)), draw(st.sampled_from((1.0, 30.0, 120.0))), tuple(candidates))
 
 
-def close(problem: Problem, objective: float) -> bool:
-    """Equal to the best of all plans, to 1e-9 of the largest number involved."""
+SOLVERS_TOLERANCE = 1e-6
+"""A solver ends when no variable seems to be worth more than about 1e-7."""
+
+HARDLY_WORTH_IT = Problem(
+    3,
+    1.0,
+    (
+        Candidate(NAMES[0], 0, 1, 2, Curve.of([(1, 1.0)]), 0.0, 0.0),
+        Candidate(NAMES[1], 0, 1, 3, Curve.of([(1, 2.0**-23)]), 0.0, 0.0, (1, 2, 3)),
+    ),
+)
+"""GLPK leaves the third node idle, and calls that optimal."""
+
+
+def close(problem: Problem, objective: float, tolerance: float = 1e-9) -> bool:
+    """Equal to the best of all plans, to ``tolerance`` of the largest number involved."""
     scale = max(problem.t_fwd_s * c.value_at(n) for c in problem.candidates for n in range(c.max_nodes + 1))
-    return abs(objective - best_value(problem)) <= 1e-9 * max(1.0, scale)
+    return abs(objective - best_value(problem)) <= tolerance * max(1.0, scale)
 
 
 def deadline_s() -> float:
@@ -86,6 +100,7 @@ def test_ties_go_to_the_fewest_changes_then_to_submission_order(
 @pytest.mark.parametrize("solver", planners.SOLVERS)
 @settings(max_examples=200, deadline=None)
 @given(problem=problems())
+@example(problem=HARDLY_WORTH_IT)
 def test_milp_agrees_on_every_solver(solver: str, problem: Problem) -> None:
     check(problem, solver, milp.PIECES)
 
@@ -110,7 +125,7 @@ def check(problem: Problem, solver: str, formulation: milp.Formulation) -> None:
         outcome = milp.solve(problem, deadline_s(), solver, formulation)
         assert outcome.proved
         assert outcome.counts is not None
-        assert close(problem, value(problem, outcome.counts))
+        assert close(problem, value(problem, outcome.counts), SOLVERS_TOLERANCE)
 
 
 @settings(max_examples=60, deadline=None)
@@ -127,7 +142,7 @@ def test_nodes_about_to_leave_are_shared_out_as_trying_out_would(problem: Proble
         outcome = milp.solve(problem, deadline_s())
         assert outcome.proved
         assert outcome.value is not None
-        assert abs(outcome.value - best) <= 1e-6 * max(1.0, largest)
+        assert abs(outcome.value - best) <= SOLVERS_TOLERANCE * max(1.0, largest)
 
 
 def every_plan_with_ending(problem: Problem) -> Iterator[tuple[dict[TrainerId, int], dict[TrainerId, int]]]:
