@@ -36,15 +36,15 @@ class Alarm:
         self._numbers: dict[str, int] = {}
         self._generation: int | None = None
 
-    def checksum(self, step: int, group: Membership) -> int:
+    def checksum(self, step: int, group: Membership, *, is_last: bool = False) -> int:
         """This rank's checksum before step ``step`` of its group: 1 to 65521; 0: no comparison in this step. There is
         one in a group's first step, because newcomers may behave differently (such as a learning rate by the script's
-        own counter).
+        own counter), and in the training's last, so that no difference between two others stays unseen.
         """
         is_new, self._generation = group.generation != self._generation, group.generation
         if group.size == 1:
             self._training.agreed_step = step
-        if group.size == 1 or not (is_new or step % EVERY_STEPS == 0 or step in FIRST_STEPS):
+        if group.size == 1 or not (is_new or is_last or step % EVERY_STEPS == 0 or step in FIRST_STEPS):
             return 0
         self._numbers = self.held.numbers()
         number = combined(list(self._numbers.values()), MODULUS)

@@ -95,6 +95,10 @@ class Loader(TrainingLoader):
         _, _, rank, size, _ = self.course.where()
         return self.batching.batches(self.length, rank, size)
 
+    def ends_with(self, share: StepShare, size: int) -> bool:
+        """See :class:`~pilot.train.training_loader.TrainingLoader`."""
+        return self.batching.over(share.cursor_end, self.length, size)
+
     def shares(self, cursor: int, rank: int, size: int) -> Iterator[StepShare]:
         """What to load from ``cursor`` on, if the group does not change; or an epoch's last step once more."""
         if not self._looks_back:

@@ -211,6 +211,9 @@ class Session:
             self._end_epoch({name: float(measure()) for name, measure in measures.items()})
 
         self._metrics[EPOCHS] = float(count)
+        self._step.is_last = lambda share, size: (
+            self._training.position.epoch + 1 == count and self._made_loader().ends_with(share, size)
+        )
         yield from self._loop(lambda: self._training.position.epoch, count, self._course.new_epoch, end)
 
     def iterations(self, count: int) -> Iterator[int]:
@@ -223,6 +226,7 @@ class Session:
         self._by_iteration = True
         self._metrics[ITERATIONS] = float(count)
         course, loader = self._course, self._made_loader()
+        self._step.is_last = lambda _share, _size: self._training.position.step + 1 == count
         course.by_iteration(loader, lambda: self._end_epoch({}))
         yield from self._loop(lambda: self._training.position.step, count, course.new_turn, course.end_turn)
 

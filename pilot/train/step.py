@@ -32,6 +32,8 @@ from pilot.train.training import Training
 from pilot.train.weights import Weights
 
 Number = torch.Tensor | float | None
+IsLast = Callable[[StepShare, int], bool]
+"""Whether the training's last step has this share, in a group of this size; the same on all ranks."""
 
 
 _OF_ALL_RANKS = 1 << 62
@@ -90,6 +92,7 @@ class Step:
         self._weights = Weights(together=not self._apart)
         self.max_norm: float | None = None
         self.stopping = False
+        self.is_last: IsLast = _never
         self.waited_s = 0.0
 
     # --- around it ---------------------------------------------------------------------------------------------------
@@ -274,7 +277,8 @@ class Step:
 
     def _summed(self, steppers: list[Stepper]) -> Words | None:
         position, size = self._training.position, self.member.size
-        checksum = 0 if position.phase else self._alarm.checksum(position.step, self.member)
+        is_last = self._share is not None and self.is_last(self._share, size)
+        checksum = 0 if position.phase else self._alarm.checksum(position.step, self.member, is_last=is_last)
         words: Words | None = None
         for stepper in steppers:
             words = self._sum_of(stepper, checksum)
@@ -373,6 +377,11 @@ class Step:
             log.stepped(self.member, self._training.position.step, self._of_step)
         self._of_step = {}
         self._share = self._member = None
+
+
+def _never(_share: StepShare, _size: int) -> bool:
+    """The last step is not known."""
+    return False
 
 
 def _nobody() -> None:

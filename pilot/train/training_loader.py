@@ -65,6 +65,10 @@ class TrainingLoader:
         self.course = course
         self.batching = batching
 
+    def ends_with(self, share: StepShare, size: int) -> bool:  # noqa: ARG002
+        """Whether the epoch ends with ``share`` of a step in a group of ``size``; False if that is not known ahead."""
+        return False
+
     def __iter__(self) -> Iterator[Any]:
         """In ``session.epochs`` the rest of the epoch, in ``session.iterations`` the batches of this step.
 

@@ -96,6 +96,30 @@ def test_the_first_that_differs_is_named_with_the_steps_between_which_it_happene
         on_ranks(lambda: script(edit, edited), 2, [])
 
 
+@pytest.mark.parametrize(
+    ("by_iteration", "drop_last", "last"), [(False, False, 11), (False, True, 9), (True, False, 10), (True, True, 14)]
+)
+def test_what_differs_before_the_last_step_is_seen_in_that(by_iteration: bool, drop_last: bool, last: int) -> None:
+    def script() -> None:
+        model = nn.Linear(2, 1).double()
+        optimizer = torch.optim.Adam(model.parameters())
+        session = pilot.train.session(model, optimizer)
+        data = TensorDataset(torch.arange(92, dtype=torch.float64).view(46, 2))
+        loader = session.loader(data, global_batch_size=8, drop_last=drop_last)
+        turns = session.iterations(last + 1) if by_iteration else session.epochs(2)
+        for _ in turns:
+            for (x,) in loader:
+                optimizer.zero_grad()
+                model(x).square().mean().backward()
+                if session.steps == last and session.rank == 1:
+                    model.weight.data += 1e-9
+                session.step()
+
+    since = last // 4 * 4
+    with pytest.raises(PilotError, match=rf"weight has differed since a step between {since} and {last}"):
+        on_ranks(script, 2, [])
+
+
 def counts_by_itself() -> None:
     model = nn.Linear(2, 1).double()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
