@@ -97,6 +97,17 @@ class Pool:
         told = self.pilot("submit", "--json", *options, script, *arguments)
         return msgspec.json.decode(told.stdout, type=Submitted).trainer
 
+    def submit_lasting(self, *arguments: str, step_s: float = 0.03, options: tuple[str, ...] = ()) -> str:
+        """A trainer that trains until :meth:`finish`, however long that takes for which a test waits meanwhile."""
+        until = ("--epochs", "100000", "--until", str(self.folder / "enough"))
+        return self.submit(TRAIN, *until, "--step-s", str(step_s), *arguments, options=options)
+
+    def finish(self, name: str) -> TrainerStatus:
+        """Let the trainer of :meth:`submit_lasting` come to the end of its epoch, and finish."""
+        (self.folder / "enough").touch()
+        assert self.pilot("wait", name).stdout == f"{name} finished\n"
+        return self.trainer(name)
+
     def status(self) -> PoolStatus:
         return msgspec.json.decode(self.pilot("status", "--json").stdout, type=PoolStatus)
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.chaos.network import Lan, unavailable
 from tests.e2e.test_pool import proved
-from tests.pools import LIMIT_S, TRAIN, Pool
+from tests.pools import LIMIT_S, Pool
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def test_the_others_go_on_and_the_one_that_is_cut_off_leaves_by_itself(lan: Lan,
     pool.address, pool.orphan_s = lan.address, 10.0
     pool.up()
     agents = [pool.agent(*lan.port(number)) for number in (1, 2)]
-    name = pool.submit(TRAIN, "--epochs", "60", "--step-s", "0.03")
+    name = pool.submit_lasting()
     pool.until_step(name, 20, nodes=2)
     before = said(pool, 1)  # it may have begun alone
     lan.cut(2)
@@ -40,26 +40,25 @@ def test_the_others_go_on_and_the_one_that_is_cut_off_leaves_by_itself(lan: Lan,
     assert agents[1].wait(LIMIT_S) == 0
     assert "left: no coordinator for" in said(pool, 1)
     assert "rank 0 of 1" not in said(pool, 1).removeprefix(before), "it never regroups by itself"
-    assert pool.pilot("wait", name).stdout == f"{name} finished\n"
-    assert pool.trainer(name).lost_steps == 0
-    proved(pool, name, 60)
+    assert pool.finish(name).lost_steps == 0
+    proved(pool, name)
 
 
 def test_who_alone_holds_the_state_has_stopped_and_written_it_before_it_is_replaced(lan: Lan, pool: Pool) -> None:
     pool.address, pool.orphan_s = lan.address, 10.0
     pool.up()
     agent = pool.agent(*lan.port(1))
-    name = pool.submit(TRAIN, "--epochs", "30", "--step-s", "0.03", options=("--max-nodes", "1"))
+    name = pool.submit_lasting(options=("--max-nodes", "1"))
     pool.until_step(name, 20, nodes=1)
     lan.cut(1)
     step = pool.trainer(name).step
     pool.agent(*lan.port(2))
-    pool.pilot("wait", name)
     assert agent.wait(LIMIT_S) == 0
-    trainer = pool.trainer(name)
+    pool.trains(name, 1)
+    trainer = pool.finish(name)
     assert (trainer.lost_steps, trainer.losses) == (0, 1)
     assert resumed(pool, name) > step, "from what it wrote while it was cut off"
-    proved(pool, name, 30)
+    proved(pool, name)
 
 
 def test_two_that_cannot_reach_each_other_do_not_train_together_and_the_rest_goes_on(lan: Lan, pool: Pool) -> None:
@@ -67,15 +66,14 @@ def test_two_that_cannot_reach_each_other_do_not_train_together_and_the_rest_goe
     pool.up()
     for number in (1, 2, 3):
         pool.agent(*lan.port(number))
-    name = pool.submit(TRAIN, "--epochs", "60", "--step-s", "0.03", options=("--min-nodes", "2"))
+    name = pool.submit_lasting(options=("--min-nodes", "2"))
     pool.until_step(name, 20, nodes=3)
     lan.lose(1, 3)
     aside = pool.until("one of them is set aside", lambda s: any("set aside" in r for r in s.trainer(name).remarks))
     assert "cannot reach" in str(aside.trainer(name).remarks)
     pool.until_step(name, aside.trainer(name).step + 20, nodes=2)
-    assert pool.pilot("wait", name).stdout == f"{name} finished\n"
-    assert pool.trainer(name).lost_steps == 0
-    proved(pool, name, 60)
+    assert pool.finish(name).lost_steps == 0
+    proved(pool, name)
 
 
 def resumed(pool: Pool, name: str) -> int:

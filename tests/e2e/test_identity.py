@@ -87,16 +87,15 @@ def test_a_trainer_goes_on_after_a_drain_that_was_cut_short_beside_those_who_sti
     pool.orphan_s = 8.0
     pool.up()
     agents = [pool.agent() for _ in range(2)]
-    pool.submit(TRAIN, "--epochs", "20", "--step-s", "0.02", options=("--name", "t1"))
+    pool.submit_lasting(options=("--name", "t1"))
     before = pool.until_step("t1", 60, nodes=2).trainer("t1")
     cut_short(pool, "killed", agents)
 
     pool.up()
     pool.agent()
-    pool.pilot("wait", "t1")
-    after = pool.trainer("t1")
-    assert (after.uid, after.phase) == (before.uid, "finished")
-    proved(pool, "t1", 20)
+    pool.trains("t1", 1)
+    assert pool.finish("t1").uid == before.uid
+    proved(pool, "t1")
     pool.pilot("down")
 
 

@@ -23,73 +23,73 @@ DEMO_LIMIT_S = 3 * LIMIT_S
 """A demo whose trainers were too fast, as beside other work they may be, repeats itself."""
 
 
-def proved(pool: Pool, trainer: str, epochs: int) -> None:
-    """The journal replays, and each ledger has every sample once per epoch."""
+def proved(pool: Pool, trainer: str, epochs: int | None = None) -> int:
+    """The journal replays, and each ledger has every sample once per epoch; returns for how many of them."""
+    epochs = epochs or pool.trainer(trainer).samples // EPOCH_SAMPLES
     contents = read(pool.run_dir / "journal.jsonl")
     assert replay(contents, fresh_core(contents)) == ""
     ledger = ledgers(contents.decisions)[TrainerId(trainer)]
     assert ledger.identity["the length of the dataset"] == str(EPOCH_SAMPLES)
     verdict = proof(ledger, epochs)
     assert verdict.proved, verdict.text
+    return epochs
 
 
 def test_one_of_three_is_killed_and_the_survivors_go_on(pool: Pool) -> None:
     pool.up()
     agents = [pool.agent() for _ in range(3)]
-    name = pool.submit(TRAIN, "--epochs", "12", "--step-s", "0.03")
+    name = pool.submit_lasting()
     pool.until_step(name, 20, nodes=3)
     pool.kill_tree(agents[1])
     pool.until_step(name, 40, nodes=2)
-    assert pool.pilot("wait", name).stdout == f"{name} finished\n"
-    trainer = pool.trainer(name)
+    trainer = pool.finish(name)
     assert (trainer.losses, trainer.lost_steps) == (1, 0)
-    proved(pool, name, 12)
+    proved(pool, name)
 
 
 def test_all_are_killed_and_it_resumes_from_the_newest_checkpoint(pool: Pool) -> None:
     pool.up()
     agents = [pool.agent() for _ in range(2)]
-    name = pool.submit(TRAIN, "--epochs", "12", "--step-s", "0.03")
+    name = pool.submit_lasting()
     pool.until_step(name, 40, nodes=2)
     for agent in agents:
         pool.kill_tree(agent)
     pool.until("the pool is empty", lambda s: not s.pool)
     pool.agent()
     pool.until_step(name, 1, nodes=1)
-    pool.pilot("wait", name)
-    assert pool.trainer(name).generation >= 2
-    assert not any("fresh" in remark for remark in pool.trainer(name).remarks)
-    proved(pool, name, 12)
+    trainer = pool.finish(name)
+    assert trainer.generation >= 2
+    assert not any("fresh" in remark for remark in trainer.remarks)
+    proved(pool, name)
 
 
 def test_all_are_preempted_with_notice_and_nothing_is_lost(pool: Pool) -> None:
     pool.up()
     agents = [pool.agent() for _ in range(2)]
-    name = pool.submit(TRAIN, "--epochs", "12", "--step-s", "0.03")
+    name = pool.submit_lasting()
     pool.until_step(name, 30, nodes=2)
     for agent in agents:
         agent.send_signal(signal.SIGTERM)
     assert [agent.wait(30) for agent in agents] == [0, 0]
     pool.until("the pool is empty", lambda s: not s.pool)
     pool.agent()
-    pool.pilot("wait", name)
-    trainer = pool.trainer(name)
+    trainer = pool.finish(name)
     assert trainer.lost_steps == 0
     assert trainer.redone_steps == 0
-    proved(pool, name, 12)
+    proved(pool, name)
 
 
 def test_too_few_survivors_park_and_go_on_when_a_pilot_comes(pool: Pool) -> None:
     pool.up()
     agents = [pool.agent() for _ in range(2)]
-    name = pool.submit(TRAIN, "--epochs", "10", "--step-s", "0.03", options=("--min-nodes", "2"))
+    name = pool.submit_lasting(options=("--min-nodes", "2"))
     pool.until_step(name, 20, nodes=2)
     pool.kill_tree(agents[0])
     pool.until("it is paused", lambda s: s.trainers[0].phase == "paused")
     pool.agent()
-    pool.pilot("wait", name)
-    assert pool.trainer(name).lost_steps == 0
-    proved(pool, name, 10)
+    pool.trains(name, 2)
+    assert pool.finish(name).lost_steps == 0
+    proved(pool, name)
 
 
 def test_a_script_that_raises_has_failed_and_the_others_go_on(pool: Pool, tmp_path: Path) -> None:
@@ -98,14 +98,14 @@ def test_a_script_that_raises_has_failed_and_the_others_go_on(pool: Pool, tmp_pa
     pool.up()
     pool.agent()
     pool.agent()
-    good = pool.submit(TRAIN, "--epochs", "6", "--step-s", "0.02")
+    good = pool.submit_lasting()
     pool.until_step(good, 5, nodes=2)
     broken = pool.submit(bad)
     status = pool.until("it has failed", lambda s: s.trainers[1].phase == "failed")
     assert "ValueError: no such data set" in status.trainers[1].reason
     assert "ValueError: no such data set" in pool.pilot("status").stdout
     assert "ValueError: no such data set" in pool.pilot("logs", broken).stdout
-    assert pool.pilot("wait", good).stdout == f"{good} finished\n"
+    pool.finish(good)
     assert pool.pilot("wait", broken, check=False).returncode == 1
     assert pool.pilot("wait").stdout == "no trainer to wait for\n"
 

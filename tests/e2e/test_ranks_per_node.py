@@ -14,12 +14,10 @@ from tests.e2e.test_pool import proved
 from tests.e2e.test_stuck import MOODS, goes_on
 from tests.pools import LIMIT_S, TRAIN, Pool
 
-EPOCHS = 16
 
-
-def alone(path: Path) -> dict[str, torch.Tensor]:
+def alone(path: Path, epochs: int) -> dict[str, torch.Tensor]:
     """The parameters that the script computes under plain ``python``."""
-    command = [sys.executable, str(TRAIN), "--epochs", str(EPOCHS), "--step-s", "0", "--save", str(path)]
+    command = [sys.executable, str(TRAIN), "--epochs", str(epochs), "--step-s", "0", "--save", str(path)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     subprocess.run(command, env=environment, check=True, timeout=LIMIT_S)
     parameters: dict[str, torch.Tensor] = torch.load(path)
@@ -31,7 +29,7 @@ def test_a_killed_process_and_a_killed_pilot_leave_the_parameters_as_one_process
     pool.ranks = 2
     pool.up()
     first, second = pool.agent(), pool.agent()
-    name = pool.submit(TRAIN, "--epochs", str(EPOCHS), "--step-s", "0.04", "--save", str(saved))
+    name = pool.submit_lasting("--save", str(saved))
     pool.until_step(name, 20, nodes=2)
     assert [len(pool.workers(agent)) for agent in (first, second)] == [2, 2]
     logs = {path.name.rsplit(".", 2)[1] for path in (pool.run_dir / "trainers" / name / "logs").glob("*.log")}
@@ -45,29 +43,27 @@ def test_a_killed_process_and_a_killed_pilot_leave_the_parameters_as_one_process
 
     pool.kill_tree(first)
     pool.until("the pilot is lost", lambda s: len(s.pool) == 1)
-    assert pool.pilot("wait", name).stdout == f"{name} finished\n"
-    trainer = pool.trainer(name)
+    trainer = pool.finish(name)
     assert (trainer.worker_deaths, trainer.losses, trainer.lost_steps) == (1, 1, 0)
-    proved(pool, name, EPOCHS)
+    epochs = proved(pool, name)
     elastic = torch.load(saved)
-    for parameter, values in alone(pool.folder / "alone.pt").items():
-        torch.testing.assert_close(elastic[parameter], values, rtol=1e-12, atol=1e-15)
+    for parameter, values in alone(pool.folder / "alone.pt", epochs).items():
+        torch.testing.assert_close(elastic[parameter], values, rtol=1e-9, atol=1e-12)
 
 
 def test_a_single_pilot_that_is_preempted_with_notice_loses_nothing(pool: Pool) -> None:
     pool.ranks = 2
     pool.up()
     agent = pool.agent()
-    name = pool.submit(TRAIN, "--epochs", "8", "--step-s", "0.04")
+    name = pool.submit_lasting()
     pool.until_step(name, 20, nodes=1)
     agent.send_signal(signal.SIGTERM)
     assert agent.wait(LIMIT_S) == 0
     pool.until("the pool is empty", lambda s: not s.pool)
     pool.agent()
-    assert pool.pilot("wait", name).stdout == f"{name} finished\n"
-    trainer = pool.trainer(name)
+    trainer = pool.finish(name)
     assert (trainer.lost_steps, trainer.redone_steps) == (0, 0)
-    proved(pool, name, 8)
+    proved(pool, name)
 
 
 def test_a_process_that_is_blocked_for_ever_is_found_though_its_neighbour_answers(pool: Pool) -> None:

@@ -18,7 +18,7 @@ def test_a_pool_that_comes_up_again_has_its_trainers_and_its_history(pool: Pool)
     pool.up("--pilots", "1")
     pool.submit(TRAIN, "--epochs", "1", "--step-s", "0.01", options=("--name", "short"))
     pool.pilot("wait")
-    pool.submit(TRAIN, "--epochs", "6", "--step-s", "0.02", options=("--name", "long"))
+    pool.submit_lasting(options=("--name", "long"))
     before = pool.until_step("long", 30, nodes=1)
     job = before.pool[0].job
     assert job
@@ -37,7 +37,8 @@ def test_a_pool_that_comes_up_again_has_its_trainers_and_its_history(pool: Pool)
         pool.pilot(*command)
     again = pool.pilot("up", "--site", pool.folder / "e2e.py", "--pilots", "1", "--t-fwd-s", "60")
     assert "resumed: long" in again.stdout
-    pool.pilot("wait")
+    pool.trains("long", 1)
+    pool.finish("long")
     assert pool.pilot("wait").stdout == "no trainer to wait for\n"
     status = pool.status()
     long = status.trainer("long")
@@ -49,7 +50,7 @@ def test_a_pool_that_comes_up_again_has_its_trainers_and_its_history(pool: Pool)
     held_s = sum(span["until_s"] - span["from_s"] for span in (first, second))
     assert long.node_seconds == pytest.approx(held_s)
     assert status.node_seconds < status.now_s, "while it was down it held nothing"
-    proved(pool, "long", 6)
+    proved(pool, "long")
     pool.pilot("down")
     pool.pilot("up", "--site", pool.folder / "e2e.py", "--pilots", "0", "--fresh")
     assert pool.status().trainers == []
@@ -95,7 +96,7 @@ def test_a_script_that_was_mended_goes_on_where_it_failed_and_its_name_is_its_ow
 def test_who_is_held_gives_its_node_to_another_and_goes_on_after_it(pool: Pool) -> None:
     pool.up()
     pool.agent()
-    pool.submit(TRAIN, "--epochs", "20", "--step-s", "0.02", options=("--name", "first"))
+    pool.submit_lasting(options=("--name", "first"))
     pool.until_step("first", 20, nodes=1)
     pool.pilot("hold", "first")
     held = pool.until("it gave its node back", lambda s: not any(n.trainer for n in s.pool)).trainer("first")
@@ -103,9 +104,9 @@ def test_who_is_held_gives_its_node_to_another_and_goes_on_after_it(pool: Pool) 
     pool.pilot("wait", "second")
     assert pool.trainer("first").step == held.step
     pool.pilot("release", "first")
-    pool.pilot("wait", "first")
-    assert pool.trainer("first").lost_steps == 0
-    proved(pool, "first", 20)
+    pool.trains("first", 1)
+    assert pool.finish("first").lost_steps == 0
+    proved(pool, "first")
     pool.pilot("down")
 
 

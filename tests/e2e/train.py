@@ -2,6 +2,7 @@
 
 import argparse
 import time
+from pathlib import Path
 
 import torch
 from sklearn.datasets import load_digits
@@ -13,6 +14,7 @@ import pilot.train
 parser = argparse.ArgumentParser()
 parser.add_argument("--epochs", type=int, required=True)
 parser.add_argument("--step-s", type=float, required=True)
+parser.add_argument("--until", type=Path, help="a file: the epoch in which it appears is the last one")
 parser.add_argument("--save", help="where to put the final parameters")
 arguments = parser.parse_args()
 
@@ -32,5 +34,7 @@ for _ in session.epochs(arguments.epochs):
         loss.backward()
         time.sleep(arguments.step_s)
         session.step(loss)
+    if arguments.until and arguments.until.exists():
+        session.stop()
 if arguments.save and session.rank == 0:
     torch.save(model.state_dict(), arguments.save)
