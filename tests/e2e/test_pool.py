@@ -98,14 +98,14 @@ def test_a_script_that_raises_has_failed_and_the_others_go_on(pool: Pool, tmp_pa
     pool.up()
     pool.agent()
     pool.agent()
-    good = pool.submit_lasting()
-    pool.until_step(good, 5, nodes=2)
+    good = pool.submit(TRAIN, "--epochs", "6", "--step-s", "0.02")
+    pool.until("it trains", lambda s: s.trainer(good).step >= 5)
     broken = pool.submit(bad)
     status = pool.until("it has failed", lambda s: s.trainers[1].phase == "failed")
     assert "ValueError: no such data set" in status.trainers[1].reason
     assert "ValueError: no such data set" in pool.pilot("status").stdout
     assert "ValueError: no such data set" in pool.pilot("logs", broken).stdout
-    pool.finish(good)
+    assert pool.pilot("wait", good).stdout == f"{good} finished\n"
     assert pool.pilot("wait", broken, check=False).returncode == 1
     assert pool.pilot("wait").stdout == "no trainer to wait for\n"
 
