@@ -10,6 +10,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from pilot.core.commands import Solve
+from pilot.core.events import PoolChanged
 from pilot.core.ids import TrainerId
 from pilot.core.ledger_proof import proof
 from pilot.doctor.finding import Findings
@@ -160,7 +162,10 @@ def test_an_edited_live_script_is_refused_for_newcomers_and_no_plan_is_made_for_
     known = {node.node for node in refused.pool}
     pool.agent()
     after = pool.until("another pilot is there", lambda s: any(node.node not in known for node in s.pool))
-    assert after.solves.count == refused.solves.count
+    came = {node.node for node in after.pool} - known
+    decisions = read(pool.run_dir / "journal.jsonl").decisions
+    (joined,) = [d.seq for d in decisions if isinstance(d.event, PoolChanged) and came.intersection(d.event.joined)]
+    assert not any(isinstance(c, Solve) for d in decisions if d.seq >= joined for c in d.commands)
     assert pool.trainer(name).phase == "paused"
 
 
