@@ -65,7 +65,7 @@ class TrainingLoader:
         self.course = course
         self.batching = batching
 
-    def ends_with(self, share: StepShare, size: int) -> bool:  # noqa: ARG002
+    def ends_with(self, share: StepShare, size: int) -> bool:  # noqa: ARG002  # those of a dataset's loader
         """Whether the epoch ends with ``share`` of a step in a group of ``size``; False if that is not known ahead."""
         return False
 
