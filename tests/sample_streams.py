@@ -14,15 +14,15 @@ from pilot.train.sampler import mix
 from pilot.train.streams import ALL, words
 
 
-def begin(seed: int, epoch: int, sample: int) -> None:
-    """Set all three for ``sample``."""
-    torch.set_rng_state(_torch_state(_words(seed, epoch, sample, 1)))
-    np.random.set_state(("MT19937", np.roll(_words(seed, epoch, sample, 2), 1), 1, 0, 0.0))
-    random.setstate((3, (*np.roll(_words(seed, epoch, sample, 3), 1).tolist(), 1), None))
+def begin(seed: int, epoch: int, position: int) -> None:
+    """Set all three for the sample at ``position`` of an epoch."""
+    torch.set_rng_state(_torch_state(_words(seed, epoch, position, 1)))
+    np.random.set_state(("MT19937", np.roll(_words(seed, epoch, position, 2), 1), 1, 0, 0.0))
+    random.setstate((3, (*np.roll(_words(seed, epoch, position, 3), 1).tolist(), 1), None))
 
 
-def _words(seed: int, epoch: int, sample: int, lane: int) -> np.ndarray:
-    return words(mix(mix(seed, epoch), lane), np.array([sample], np.uint64), ALL)[0]
+def _words(seed: int, epoch: int, position: int, lane: int) -> np.ndarray:
+    return words(np.random.PCG64(), mix(mix(seed, epoch), lane), position, 1, ALL)[0]
 
 
 def _torch_state(made: np.ndarray) -> torch.Tensor:

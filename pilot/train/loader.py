@@ -6,7 +6,6 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sized
 from typing import Any, cast
 
-import numpy as np
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from pilot.core.errors import UserError
@@ -69,7 +68,6 @@ class Loader(TrainingLoader):
         self._samples = len(cast(Sized, dataset))
         self.order = _order(course.seed, self._samples, shuffle, replacement, num_samples)
         self.length = self.order.length
-        self._replacement = replacement
         self._endless = replacement and num_samples is None
         self._pieces = _Pieces(self)
         self._in_step = False
@@ -84,11 +82,8 @@ class Loader(TrainingLoader):
         return max(stop - start for start, stop in share.batches)
 
     def piece(self, epoch: int, start: int, stop: int) -> Piece:
-        """The samples at positions [start, stop) of an epoch. With replacement, a sample may occur again at another
-        position, where it is augmented differently.
-        """
-        indices = self.order.indices(epoch, start, stop)
-        return Piece(self.course.seed, epoch, indices, np.arange(start, stop) if self._replacement else indices)
+        """The samples at positions [start, stop) of an epoch."""
+        return Piece(self.course.seed, epoch, start, self.order.indices(epoch, start, stop))
 
     def __len__(self) -> int:
         """This rank's batches in a whole epoch, at the group's current size."""

@@ -1,4 +1,5 @@
-"""A dataset whose random augmentation depends only on (seed, epoch, sample), not on which process loads it or when.
+"""A dataset whose random augmentation depends only on (seed, epoch, position in it), not on which process loads it or
+when.
 
 Each sample has its own stream of random numbers in each generator (:mod:`pilot.train.streams`). Setting a generator
 takes time, so only those that the dataset uses are set: a generator that is unchanged after a piece was not used for
@@ -11,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
-import numpy as np
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from pilot.core.errors import UserError
@@ -23,23 +23,20 @@ from pilot.train.streams import Stream
 
 
 class Piece(NamedTuple):
-    """What is loaded at once.
-
-    ``numbers``: from which, with ``seed`` and ``epoch``, the samples' seeds are derived.
-    """
+    """What is loaded at once: the samples ``indices``, which are at the positions from ``start`` on of an epoch."""
 
     seed: int
     epoch: int
+    start: int
     indices: Indices
-    numbers: Indices
 
-    def seed_of(self, place: int) -> int:
-        """The seed of the sample at ``place``."""
-        return mix(self.seed, self.epoch, int(self.numbers[place]))
+    def first(self) -> Piece:
+        """Its first sample."""
+        return self._replace(indices=self.indices[:1])
 
-    def part(self, start: int, stop: int | None) -> Piece:
-        """The samples at [start, stop)."""
-        return self._replace(indices=self.indices[start:stop], numbers=self.numbers[start:stop])
+    def rest(self) -> Piece:
+        """The others."""
+        return self._replace(start=self.start + 1, indices=self.indices[1:])
 
 
 class Seeded(Dataset[Any]):
@@ -67,12 +64,12 @@ class Seeded(Dataset[Any]):
         if self._batch and (batch := self._batch(piece.indices)) is not None:
             return batch  # nothing is random in it
         if self._fresh and self._at_once is None:  # so that only one sample is loaded twice, not a whole piece
-            samples = [*self._load(piece.part(0, 1)), *self._load(piece.part(1, None))]
+            samples = [*self._load(piece.first()), *self._load(piece.rest())]
         else:
             samples = self._load(piece)
         self._fresh = False
         if self._collated:
-            rng.seed_all(piece.seed_of(0))
+            rng.seed_all(mix(piece.seed, piece.epoch, piece.start))
         return samples
 
     def _load(self, piece: Piece) -> Any:
@@ -97,10 +94,10 @@ class Seeded(Dataset[Any]):
 
     def _one_by_one(self, piece: Piece) -> list[Any]:
         load = self._load_one if self._at_once is not None else self.dataset.__getitem__
-        samples, seed = piece.numbers.astype(np.uint64), mix(piece.seed, piece.epoch)
+        seed, samples = mix(piece.seed, piece.epoch), len(piece.indices)
         indices: Iterable[int] = piece.indices.tolist()
         for stream in self._streams:
-            indices = stream.each(seed, samples, indices)
+            indices = stream.each(seed, piece.start, samples, indices)
         return [load(index) for index in indices]
 
     def _load_one(self, index: int) -> Any:

@@ -1,9 +1,9 @@
 """A stream of random numbers per sample, in each of the three generators, at a lower cost than seeding them.
 
-The words of a state (:mod:`pilot.train.generator_memory`) are hashes of the sample's seed and of their index. An
-augmentation usually draws few numbers, so only the first words are generated and written into the generator, for all
-samples of a piece at once. If a sample has drawn more, which shows by a word that only regenerating changes, the piece
-has to be loaded again with more words: the numbers are the same, and continue.
+The words of a state (:mod:`pilot.train.generator_memory`) come from a faster generator, in which the samples of an
+epoch follow one another. An augmentation usually draws few numbers, so only the first words are generated and written,
+for all samples of a piece at once. If a sample has drawn more, which shows by a word that only regenerating changes,
+the piece has to be loaded again with more words: the numbers are the same, and continue.
 """
 
 from __future__ import annotations
@@ -33,32 +33,40 @@ from pilot.train.generator_memory import (
 from pilot.train.sampler import mix
 
 Words = NDArray[np.uint32]
-Samples = NDArray[np.uint64]
 
 _FEW, _TIMES = 8, 2
-_SAMPLE = np.uint64(0xD6E8FEB86659FD93)
-_COUNTERS = np.arange(1, ALL // 2 + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-_MIX = (np.uint64(30), np.uint64(0xBF58476D1CE4E5B9)), (np.uint64(27), np.uint64(0x94D049BB133111EB))
-_LAST_SHIFT = np.uint64(31)
+INCREMENT = 0x5851F42D4C957F2D14057B7EF767814F
+"""Of all sequences: any odd number; this is the one that is usual for PCG64."""
 _TORCH_BYTES = torch.default_generator.get_state().numel()
 
 
-def words(start: int, samples: Samples, count: int) -> Words:
-    """The first ``count`` words (even) of each sample's stream, shape (samples, ``count``).
+def words(source: np.random.PCG64, start: int, first: int, samples: int, count: int) -> Words:
+    """The first ``count`` words of the streams of ``samples`` samples from number ``first`` on, shape (samples,
+    ``count``).
 
-    SplitMix64 (Steele et al., "Fast splittable pseudorandom number generators", 2014): the hash of a counter that goes
-    on from ``start``, by one step for each two words and by another for each sample.
+    A stream consists of sections: 8 words, and then each as long as all before it. Those of all samples that have the
+    same place are one sequence of PCG64 (O'Neill, "PCG", 2014), which can be entered anywhere, so that they are drawn
+    by one call.
+
+    Parameters
+    ----------
+    source : is set; its numbers before do not matter
+    start : what the sequences begin with
+    count : 8, 16, ..., 512, or all 624
     """
-    state = (samples * _SAMPLE + np.uint64(start))[:, None] + _COUNTERS[: count // 2]
-    room = np.empty_like(state)
-    for shift, factor in _MIX:
-        np.right_shift(state, shift, out=room)
-        np.bitwise_xor(state, room, out=state)
-        np.multiply(state, factor, out=state)
-    np.right_shift(state, _LAST_SHIFT, out=room)
-    np.bitwise_xor(state, room, out=state)
-    made: Words = state.view(np.uint32)
-    return made
+    sections, made, length = [], 0, _FEW
+    while made < count:
+        source.state = {
+            "bit_generator": "PCG64",
+            "state": {"state": mix(start, made) << 64 | start, "inc": INCREMENT},
+            "has_uint32": 0,
+            "uinteger": 0,
+        }
+        numbers: NDArray[np.uint64] = source.advance(first * length // 2).random_raw(samples * length // 2)
+        sections.append(numbers.view(np.uint32).reshape(samples, length))
+        made += length
+        length = made
+    return sections[0] if len(sections) == 1 else np.concatenate(sections, axis=1)[:, :count]
 
 
 class Stream(ABC):
@@ -69,13 +77,15 @@ class Stream(ABC):
 
     def __init__(self, lane: int, made: int = _FEW) -> None:
         self._lane = lane
+        self._source = np.random.PCG64(0)
         self.made = made
 
-    def each(self, seed: int, samples: Samples, items: Iterable[int]) -> Iterator[int]:
-        """Yield each of ``items``, one per sample, after setting the generator for that sample."""
+    def each(self, seed: int, first: int, samples: int, items: Iterable[int]) -> Iterator[int]:
+        """Yield each of ``items``, one per sample, after setting the generator for that sample: numbers ``first`` to
+        ``first + samples - 1`` of an epoch, whose seed is ``seed``."""
         self._marker = self._unwritten()
         self._was = self._marker.value
-        return self._each(words(mix(seed, self._lane), samples, self.made), items)
+        return self._each(words(self._source, mix(seed, self._lane), first, samples, self.made), items)
 
     def sufficed(self) -> bool:
         """Whether no sample since :meth:`each` drew more than was generated; otherwise more are generated from now

@@ -158,8 +158,8 @@ class Recipe(Row):
         """Each sample draws from its own streams."""
         dataset, samples = self.dataset(self._data()), []
         self.each_epoch(dataset, step.epoch)
-        for index in self.order(step.epoch)[part.start : part.stop]:
-            sample_streams.begin(SEED, step.epoch, index)
+        for position, index in enumerate(self.order(step.epoch)[part.start : part.stop], part.start):
+            sample_streams.begin(SEED, step.epoch, position)
             samples.append(dataset[index])
         return self.collate(samples)
 

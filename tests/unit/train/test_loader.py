@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, Tenso
 from pilot.core.errors import UserError
 from pilot.train import rng
 from pilot.train.loader import Loader
+from pilot.train.order import shuffled
 from pilot.train.sampler import Batching, StepShare, mix
 from pilot.train.training_loader import Rest
 from tests import sample_streams
@@ -114,11 +115,12 @@ class Walking(Course):
 
 
 def one_by_one(dataset: Noisy, seed: int, epoch: int) -> list[tuple[int, float]]:
+    """In the order of the dataset."""
     samples = []
-    for index in range(len(dataset)):
-        sample_streams.begin(seed, epoch, index)
+    for position, index in enumerate(shuffled(seed, len(dataset)).indices(epoch, 0, len(dataset)).tolist()):
+        sample_streams.begin(seed, epoch, position)
         samples.append(Noisy.__getitem__(dataset, index))
-    return samples
+    return sorted(samples)
 
 
 def one_step(iterator: Iterator[Any], course: Course) -> list[tuple[int, float]] | None:
@@ -205,7 +207,8 @@ class Failing(Noisy):
 
 
 def test_a_dataset_may_fail_where_it_was_not_seeded_yet() -> None:
-    assert sum(len(batch[0]) for batch in Loader(Walking(), Failing([()] * 6), Batching(whole=6), options={})) == 6
+    failing = Failing([()] * 6)
+    assert sum(len(batch[0]) for batch in Loader(Walking(), failing, Batching(whole=6), shuffle=False, options={})) == 6
 
 
 def test_an_error_of_the_dataset_is_raised_as_it_is() -> None:
@@ -234,7 +237,7 @@ def test_a_random_collate_function_depends_on_the_batch_alone(workers: int) -> N
     options = {"collate_fn": lambda batch: (torch.tensor(batch), random.random()), "num_workers": workers}
     data: Any = Subset(range(12), range(12))
     batches = list(Loader(Walking(), data, Batching(whole=4), options=options))
-    assert [value for _, value in batches] == [random.Random(mix(0, 0, b[0].item())).random() for b, _ in batches]
+    assert [value for _, value in batches] == [random.Random(mix(0, 0, start)).random() for start in (0, 4, 8)]
 
 
 class Growing(Dataset[int]):

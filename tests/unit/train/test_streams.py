@@ -28,13 +28,13 @@ COUNTS = [1, 0, 3, 4, 9, 1, 40, 311, 312, 313, 622, 623, 624, 625, 1900, 1]
 
 @pytest.mark.parametrize("kind", USES)
 def test_a_sample_draws_the_same_however_much_was_made_and_whatever_was_drawn_before(kind: str) -> None:
-    stream, samples, made = _stream(kind), np.arange(len(COUNTS), dtype=np.uint64), []
+    stream, made = _stream(kind), []
     while not made or not stream.sufficed():
-        drawn = [USES[kind](COUNTS[i]) for i in stream.each(mix(3, 5), samples, range(len(COUNTS)))]
+        drawn = [USES[kind](COUNTS[i]) for i in stream.each(mix(3, 5), 7, len(COUNTS), range(len(COUNTS)))]
         made.append(stream.made)
     assert made == [8, 16, 32, 64, 128, 256, 512, 624]
     for sample, count in enumerate(COUNTS):
-        sample_streams.begin(3, 5, sample)
+        sample_streams.begin(3, 5, 7 + sample)
         assert drawn[sample] == USES[kind](count)
 
 
@@ -42,7 +42,7 @@ def test_a_sample_draws_the_same_however_much_was_made_and_whatever_was_drawn_be
 def test_few_words_are_enough_for_samples_that_draw_little(kind: str) -> None:
     stream = _stream(kind)
     for _ in range(3):
-        for _ in stream.each(1, np.arange(50, dtype=np.uint64), range(50)):
+        for _ in stream.each(1, 0, 50, range(50)):
             USES[kind](2)
         assert stream.sufficed()
     assert stream.made == 8
@@ -52,28 +52,33 @@ def _stream(kind: str) -> streams.Stream:
     return rng.GENERATORS[["torch", "numpy", "python"].index(kind.split(",")[0])].stream()
 
 
-def test_words_are_those_of_splitmix64_and_no_two_samples_have_one_in_common() -> None:
-    def splitmix64(state: int) -> int:
-        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-            state = (state ^ state >> shift) * factor % 2**64
-        return state ^ state >> 31
-
+def test_words_are_those_of_pcg64_and_no_two_samples_have_one_in_common() -> None:
+    """Section by section, each an own generator of numpy's."""
     start, samples = mix(7), [0, 1, 5000, 2**33]
-    made = streams.words(start, np.array(samples, np.uint64), 624)
-    pairs = made.view(np.uint64).tolist()
-    for row, sample in zip(pairs, samples, strict=True):
-        begin = start + sample * 0xD6E8FEB86659FD93
-        assert row == [splitmix64((begin + i * 0x9E3779B97F4A7C15) % 2**64) for i in range(1, 313)]
-    assert len({number for row in pairs for number in row}) == 4 * 312
+    made = [streams.words(np.random.PCG64(), start, sample, 1, 624)[0] for sample in samples]
+    for row, sample in zip(made, samples, strict=True):
+        for begin, length in [(0, 8), *((8 << i, 8 << i) for i in range(7))]:
+            pcg64 = np.random.PCG64()
+            state = {"state": mix(start, begin) << 64 | start, "inc": streams.INCREMENT}
+            pcg64.state = {"bit_generator": "PCG64", "state": state, "has_uint32": 0, "uinteger": 0}
+            expected = pcg64.advance(sample * length // 2).random_raw(length // 2).view(np.uint32)
+            assert row[begin : begin + length].tolist() == expected[: 624 - begin].tolist()
+    assert len({number for row in made for number in row.view(np.uint64).tolist()}) == 4 * 312
+
+
+@pytest.mark.parametrize("count", [8, 16, 64, 512, 624])
+def test_a_piece_has_the_words_of_its_samples(count: int) -> None:
+    source, start = np.random.PCG64(), mix(7)
+    alone = [streams.words(source, start, 90 + i, 1, 624)[0, :count].tolist() for i in range(5)]
+    assert streams.words(source, start, 90, 5, count).tolist() == alone
 
 
 def test_without_a_look_into_the_generators_memory_the_numbers_are_the_same() -> None:
     """As with a torch or numpy that keeps its state elsewhere."""
 
     def drawn(of_torch: streams.Stream, of_numpy: streams.Stream) -> list[list[float]]:
-        samples = np.arange(20, dtype=np.uint64)
-        values = [[torch.rand(()).item(), torch.randn(()).item()] for _ in of_torch.each(9, samples, range(20))]
-        values += [[np.random.rand(), np.random.randn()] for _ in of_numpy.each(9, samples, range(20))]
+        values = [[torch.rand(()).item(), torch.randn(()).item()] for _ in of_torch.each(9, 0, 20, range(20))]
+        values += [[np.random.rand(), np.random.randn()] for _ in of_numpy.each(9, 0, 20, range(20))]
         assert of_torch.sufficed()
         assert of_numpy.sufficed()
         return values
