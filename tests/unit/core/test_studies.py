@@ -119,22 +119,38 @@ def test_nodes_are_kept_for_a_trial_until_its_parameters_are_there_or_too_late()
     assert [trial.asked for trial in world.core.studies[S].trials[:1]] == [True]
 
 
+def fails(world: World, number: int) -> None:
+    """A trial's script raises an exception."""
+    world.settle()
+    group = world.core.trainers[s(number)].group
+    assert group is not None
+    died = world.worker_dies(s(number), group.members[0], ExitCause.RAISED)
+    assert isinstance(died, WorkerExited)
+    world.send(replace(died, detail="ValueError: lr"))
+
+
 def test_a_study_stops_after_a_bound_of_failures_in_a_row_and_goes_on_when_it_is_resumed() -> None:
     world = begun(nodes=1, trials=20)
     for number in range(FAILURES_ALLOWED):
-        world.settle()
-        trainer = TrainerId(f"s-{number}")
-        group = world.core.trainers[trainer].group
-        assert group is not None
-        died = world.worker_dies(trainer, group.members[0], ExitCause.RAISED)
-        assert isinstance(died, WorkerExited)
-        world.send(replace(died, detail="ValueError: lr"))
-    stopped = world.core.studies[S].stopped
-    assert stopped == "5 trials in a row failed; the last one, s-4: ValueError: lr"
+        fails(world, number)
+    one = world.core.studies[S]
+    assert one.stopped == "5 trials in a row failed; the last one, s-4: ValueError: lr"
+    assert {trial.ended for trial in one.trials} == {"ValueError: lr"}
     assert {n for (_, n), value in world.told.items() if value is None} == set(range(5))
     world.send(StudyResumed(S))
     world.settle()
     assert len(world.core.studies[S].trials) == 6
+
+
+def test_failures_are_not_in_a_row_if_a_trial_between_them_reached_a_rung() -> None:
+    world = begun(nodes=1, trials=20)
+    for number in range(FAILURES_ALLOWED - 1):
+        fails(world, number)
+    world.settle()
+    world.report(s(FAILURES_ALLOWED - 1), 0.5)
+    fails(world, FAILURES_ALLOWED)
+    assert world.core.studies[S].failures == 1
+    assert not world.core.studies[S].stopped
 
 
 def test_a_report_that_was_lost_with_a_connection_is_made_up_for_by_the_next() -> None:
