@@ -23,7 +23,7 @@ def parameters_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
-CONSTANT = (Enum, type, FunctionType, BuiltinFunctionType)
+CONSTANT = (Enum, type, torch.dtype, FunctionType, BuiltinFunctionType)
 """What an option of a group may be that cannot be stored, and need not be: the script gives the same to all ranks."""
 
 

@@ -66,10 +66,10 @@ class Shape(Enum):
 
 
 class Shaping(torch.optim.Optimizer):
-    """With an enum and a function among its options."""
+    """With an enum, a function and a dtype among its options."""
 
     def __init__(self, parameters: Any) -> None:
-        super().__init__(parameters, {"lr": 0.05, "shape": Shape.SIGNS, "rate_of": halves})
+        super().__init__(parameters, {"lr": 0.05, "shape": Shape.SIGNS, "rate_of": halves, "rounded": torch.float32})
 
     @torch.no_grad()
     def step(self, _closure: Any = None) -> None:
@@ -77,7 +77,7 @@ class Shaping(torch.optim.Optimizer):
             for p in group["params"]:
                 count = self.state[p]["count"] = self.state[p].get("count", 0) + 1
                 gradient = p.grad.sign() if group["shape"] is Shape.SIGNS else p.grad
-                p.sub_(gradient, alpha=group["lr"] * group["rate_of"](count))
+                p.sub_(gradient.to(group["rounded"]), alpha=group["lr"] * group["rate_of"](count))
 
 
 def halves(count: int) -> float:
@@ -213,7 +213,7 @@ ROWS: list[Row] = [
     Recipe(name="RMSprop, centered, momentum", optimizer=made(OF.RMSprop, centered=True, momentum=0.5)),
     Recipe(name="Rprop", optimizer=made(OF.Rprop), tolerance=math.inf),
     Recipe(name="an optimizer of one's own, with a nested state", optimizer=Own),
-    Recipe(name="an optimizer of one's own, with an enum and a function among its options", optimizer=Shaping),
+    Recipe(name="an optimizer of one's own, with an enum, a function and a dtype among its options", optimizer=Shaping),
     Recipe(name="an optimizer with a hook after its step", optimizer=with_a_hook),
     Recipe(name="an optimizer of one's own, with counters and generators in attributes", optimizer=Counting),
     Recipe(
