@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 from torch.utils.data import Dataset
 
 from pilot.train import refusal
@@ -81,8 +82,10 @@ class OwnValues:
     def _known(self) -> set[int]:
         """What the session has, and what its optimizers change."""
         training = self._training
-        steppers, model = training.steppers, training.model
-        ours: list[Any] = [training.user, *training.tracked.values(), *model.modules(), *model.buffers()]
+        steppers, tracked = training.steppers, training.tracked.values()
+        ours: list[Any] = [training.user, *tracked, *training.trained.named.values()]
+        for module in (training.model, *(one for one in tracked if isinstance(one, nn.Module))):
+            ours += [*module.modules(), *module.parameters(), *module.buffers()]
         ours += [*steppers.schedulers.values(), *steppers.scalers.values()]
         for one in steppers.optimizers.values():
             ours += [one, one.state, one.param_groups, *one.param_groups]

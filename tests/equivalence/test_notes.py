@@ -231,3 +231,22 @@ def test_batches_tensors_of_other_kinds_and_the_sessions_own_parts_are_not_told_
     assert [group] == groups
     assert "keeps values" not in capsys.readouterr().err
     assert said(script, capsys) == []
+
+
+def test_what_the_optimizer_trains_or_the_session_tracks_is_not_told_of(capsys: pytest.CaptureFixture[str]) -> None:
+    model, weights = fresh(mlp), [torch.zeros(1, dtype=torch.float64, requires_grad=True) for _ in range(2)]
+    rollouts, rewards = torch.nn.Module(), torch.zeros(3)
+    rollouts.register_buffer("rewards", rewards)
+    optimizer = torch.optim.SGD([*model.parameters(), *weights], lr=0.05)
+    ours = session(model, optimizer)
+    ours.track("rollouts", rollouts)
+    loader = ours.loader(DATA, global_batch_size=BATCH)
+    for _ in ours.epochs(2):
+        rewards += 1
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss = (mse_loss(model(x), y) * torch.exp(-weights[0]) + weights[0] + weights[1] ** 2).sum()
+            loss.backward()
+            ours.step(loss)
+
+    assert "keeps values" not in capsys.readouterr().err
