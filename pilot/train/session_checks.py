@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
+from pilot.checkpoint.tree import copied
 from pilot.core.errors import UserError
 from pilot.core.goal import BY_SESSION
 from pilot.train.state import encoded
@@ -58,6 +59,13 @@ def check_whole(name: str, stateful: Any) -> None:
             check_changeable(f"session.track({name!r}, ...): {path}", tensor)
     if any(leaf.rows is not None for leaf in encoded({name: stateful.state_dict()}).leaves):
         raise UserError(f"session.track({name!r}, ...) holds shards of a sharded model, which is not supported")
+    try:
+        stateful.load_state_dict(copied(stateful.state_dict()))
+    except Exception as error:
+        raise UserError(
+            f"session.track({name!r}, ...): its load_state_dict does not take what its state_dict gave"
+            f" ({type(error).__name__}: {' '.join(str(error).split())}), so nodes that join could not load it"
+        ) from error
 
 
 def reported(metrics: Mapping[str, Any]) -> dict[str, float]:
@@ -164,6 +172,12 @@ def _check_optimizer(optimizer: torch.optim.Optimizer) -> None:
             raise UserError(f"{kind}(differentiable=True) does not step a model's parameters: remove it")
         if group.get("capturable") and not all(parameter.is_cuda for parameter in group["params"]):
             raise UserError(f"{kind}(capturable=True) needs parameters on a GPU: remove it")
+    if missing := [key for key in ("state", "param_groups") if key not in optimizer.state_dict()]:
+        raise UserError(
+            f"{kind}.state_dict() has no {missing[0]!r}, so nodes that join could not take over its state; if it steps"
+            " another optimizer, pass that one to pilot.train.session, do the rest after session.step, and pass the"
+            " state of the outer one to session.track"
+        )
     closure = inspect.signature(type(optimizer).step).parameters.get("closure")
     if closure is not None and closure.default is inspect.Parameter.empty:
         raise UserError(

@@ -336,11 +336,23 @@ def tracks_what_does_not_fit(ours: Any) -> None:
         pass
 
 
+class Takes(Counter):
+    """Its state_dict has what its load_state_dict does not take."""
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        super().load_state_dict(state_dict["counter"])
+
+
+def tracks_what_cannot_be_loaded(ours: Any) -> None:
+    ours.track("counter", Takes())
+
+
 REFUSED: list[tuple[Callable[[Any], None], str]] = [
     (tracks_late, "before session.epochs, once"),
     (tracks_twice, "once per name"),
     (tracks_a_number, "needs an object with state_dict"),
     (tracks_what_does_not_fit, r"counter.state_dict\(\)\['seen'\]\[0\] is of type object"),
+    (tracks_what_cannot_be_loaded, r"load_state_dict does not take what its state_dict gave \(KeyError: 'counter'\)"),
 ]
 
 

@@ -70,6 +70,24 @@ def without_rates() -> Parts:
     return model, WithoutRate(model.parameters())
 
 
+class OuterStates(torch.optim.SGD):
+    """Like an optimizer around another one, whose states it returns together."""
+
+    def state_dict(self) -> dict[str, Any]:
+        its = super().state_dict()
+        return {"fast": its["state"], "slow": {}, "param_groups": its["param_groups"]}
+
+
+@_refused(
+    "an optimizer whose state_dict() has another form",
+    "OuterStates.state_dict() has no 'state'",
+    "the inner optimizer, and session.track",
+)
+def outer_states() -> Parts:
+    model = nn.Linear(2, 1)
+    return model, OuterStates(model.parameters(), lr=0.1)
+
+
 @_refused("a lazy layer without a shape yet", "0.weight has no shape yet", "one batch through the model first")
 def lazy() -> Parts:
     model = nn.Sequential(nn.LazyLinear(1))

@@ -53,6 +53,10 @@ TRACKED = elsewhere(
         "tracks_late": ("session.track in the loop", "before session.epochs"),
         "tracks_a_number": ("tracking what has no state_dict", "`session.state`"),
         "tracks_what_does_not_fit": ("tracking a state that cannot be saved", "tensors, numbers, ..."),
+        "tracks_what_cannot_be_loaded": (
+            "tracking a state that its object cannot load",
+            "a load_state_dict that takes it",
+        ),
     },
 )
 CHANGES = elsewhere(
