@@ -8,14 +8,18 @@ Whether training depends on them cannot be seen, so nothing is refused.
 from __future__ import annotations
 
 import argparse
+import dis
 import itertools
 import random
+import re
 import sys
+import weakref
 import zlib
 from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
-from types import FrameType, FunctionType, GeneratorType, SimpleNamespace
+from functools import cache
+from types import CodeType, FrameType, FunctionType, GeneratorType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -31,10 +35,14 @@ _DEPTH = 3
 _SHOWN = 5
 _LARGE_BYTES = 1 << 20
 _PLAIN = (bool, int, float, str, np.number, np.bool_)
+_ARRAYS = (torch.Tensor, np.ndarray)
 _MANY = (list, dict, set, deque)
 _WITH_ITEMS = (list, tuple, dict, deque)
 _HOLDERS = (argparse.Namespace, SimpleNamespace)
 """Objects in which scripts keep values, without a class of their own."""
+
+_OF_VARIABLES = re.compile(r"(LOAD|STORE)_(FAST(?!_AND_CLEAR)|NAME|GLOBAL|DEREF)")
+_USE = re.compile("LOAD|STORE")
 
 _Place = tuple[int, str]
 """A frame or a module's variables (which one), and a name in it; or a tensor or array in a variable, and its name."""
@@ -46,11 +54,17 @@ class OwnValues:
     def __init__(self, training: Training) -> None:
         self._training = training
         self._before: dict[_Place, Any] = {}
+        self._arrays: dict[_Place, weakref.ref[Any] | None] = {}
         self._told: set[_Place] = set()
 
     def begin(self) -> None:
         """The loop begins: a process that joins will have these values."""
         self._before = dict(self._seen())
+        self._arrays = {
+            (which, name): weakref.ref(value) if isinstance(value, _ARRAYS) else None
+            for which, values in _spaces()
+            for name, value in values.items()
+        }
 
     def look(self) -> None:
         """Tell, once, of each that has changed, unless the script says that it restores its values itself."""
@@ -62,6 +76,7 @@ class OwnValues:
             for place, value in self._seen()
             if place in before and before[place] != value and place not in self._told and value not in kept
         ]
+        changed += [place for place in self._replaced() if place not in self._told]
         if changed:
             self._told.update(changed)
             names = list(dict.fromkeys(name for _, name in changed))
@@ -75,9 +90,21 @@ class OwnValues:
         known = self._known()
         for which, values in _spaces():
             for name, value in list(values.items()):
-                place = id(value) if isinstance(value, torch.Tensor | np.ndarray) else which
+                place = id(value) if isinstance(value, _ARRAYS) else which
                 for path, mark in _marks(name, value, known, _DEPTH):
                     yield (place, path), mark
+
+    def _replaced(self) -> Iterator[_Place]:
+        """Tensors and arrays that each turn of the loop leaves to the next one in a variable from before the loop."""
+        known = self._known() | set(map(id, self._training.user.values()))
+        for frame in _frames():
+            for name in _read_first(frame.f_code, frame.f_lasti):
+                for which, values in ((id(frame), frame.f_locals), (id(frame.f_globals), frame.f_globals)):
+                    place, value = (which, name), values.get(name)
+                    if place in self._arrays and isinstance(value, _ARRAYS) and id(value) not in known:
+                        was = self._arrays[place]
+                        if was is None or was() is not value:
+                            yield place
 
     def _known(self) -> set[int]:
         """What the session has, and what its optimizers change."""
@@ -95,15 +122,37 @@ class OwnValues:
 def _spaces() -> Iterator[tuple[int, dict[str, Any]]]:
     """The variables of the script's running functions, and of their modules."""
     seen = set()
+    for frame in _frames():
+        if frame.f_locals is not frame.f_globals:
+            yield id(frame), frame.f_locals
+        if id(frame.f_globals) not in seen:
+            seen.add(id(frame.f_globals))
+            yield id(frame.f_globals), frame.f_globals
+
+
+def _frames() -> Iterator[FrameType]:
     frame: FrameType | None = sys._getframe()
     while frame is not None:
         if not refusal.is_of_a_library(frame.f_code.co_filename):
-            if frame.f_locals is not frame.f_globals:
-                yield id(frame), frame.f_locals
-            if id(frame.f_globals) not in seen:
-                seen.add(id(frame.f_globals))
-                yield id(frame.f_globals), frame.f_globals
+            yield frame
         frame = frame.f_back
+
+
+@cache
+def _read_first(code: CodeType, at: int) -> tuple[str, ...]:
+    """The variables that the outermost loop around the instruction ``at`` reads before it sets them."""
+    instructions = list(dis.get_instructions(code))
+    ends = [one for one in instructions if "JUMP_BACKWARD" in one.opname and one.argval <= at <= one.offset]
+    if not ends:
+        return ()
+    first, last = min(one.argval for one in ends), max(one.offset for one in ends)
+    uses: dict[str, str] = {}
+    for one in instructions:
+        if first <= one.offset <= last and _OF_VARIABLES.match(one.opname):
+            names = one.argval if isinstance(one.argval, tuple) else (one.argval,)
+            for use, name in zip(_USE.findall(one.opname), names, strict=False):
+                uses.setdefault(name, use)
+    return tuple(name for name, use in uses.items() if use == "LOAD")
 
 
 def _marks(name: str, value: Any, known: set[int], depth: int) -> Iterator[tuple[str, Any]]:

@@ -177,6 +177,24 @@ def test_where_a_script_keeps_what_it_changes(
     assert f"change in its loop ({name})" in line
 
 
+def test_tensors_and_arrays_that_one_turn_leaves_to_the_next(capsys: pytest.CaptureFixture[str]) -> None:
+    def script(ours: Any, loader: Any, step: Any) -> None:
+        mean, rates, hidden, total = torch.zeros(2), np.ones(2), None, 0.0
+        x, loss, fixed = torch.zeros(1), torch.zeros(1), torch.ones(1)
+        for _ in ours.epochs(1):
+            for x, y in loader:
+                loss = x.mean() * fixed
+                mean = 0.9 * mean + 0.1 * loss
+                rates = rates / 2
+                total += loss
+                hidden = x if hidden is None else hidden + 1
+                step(x, y)
+
+    lines = said(script, capsys)
+    assert "change in its loop (mean, rates, total, hidden)" in lines[0]
+    assert len(lines) == 1
+
+
 def test_what_is_made_in_the_loop_kept_in_the_state_or_restored_is_not_told_of(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
