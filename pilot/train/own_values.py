@@ -19,13 +19,14 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
+from itertools import chain
 from types import CodeType, FrameType, FunctionType, GeneratorType, SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, Subset
 
 from pilot.train import refusal
 from pilot.train.training import Training
@@ -56,15 +57,28 @@ class OwnValues:
         self._before: dict[_Place, Any] = {}
         self._arrays: dict[_Place, weakref.ref[Any] | None] = {}
         self._told: set[_Place] = set()
+        self._dataset: object = None
+        self._epoch: int | None = None
 
-    def begin(self) -> None:
-        """The loop begins: a process that joins will have these values."""
+    def begin(self, dataset: object) -> None:
+        """The loop over ``dataset`` begins: a process that joins will have these values."""
+        while isinstance(dataset, Subset):
+            dataset = dataset.dataset
+        self._dataset = dataset
         self._before = dict(self._seen())
         self._arrays = {
             (which, name): weakref.ref(value) if isinstance(value, _ARRAYS) else None
             for which, values in _spaces()
             for name, value in values.items()
         }
+
+    def step(self) -> None:
+        """The script steps. What a dataset has at an epoch's first step counts as set at the epoch's beginning, as on a
+        process that joins.
+        """
+        if self._epoch != self._training.position.epoch:
+            self._epoch = self._training.position.epoch
+            self._before |= self._of_dataset()
 
     def look(self) -> None:
         """Tell, once, of each that has changed, unless the script says that it restores its values itself."""
@@ -73,7 +87,7 @@ class OwnValues:
         before, kept = self._before, [value for value in self._training.user.values() if isinstance(value, _PLAIN)]
         changed = [
             place
-            for place, value in self._seen()
+            for place, value in chain(self._seen(), self._of_dataset().items())
             if place in before and before[place] != value and place not in self._told and value not in kept
         ]
         changed += [place for place in self._replaced() if place not in self._told]
@@ -93,6 +107,14 @@ class OwnValues:
                 place = id(value) if isinstance(value, _ARRAYS) else which
                 for path, mark in _marks(name, value, known, _DEPTH):
                     yield (place, path), mark
+
+    def _of_dataset(self) -> dict[_Place, Any]:
+        """Not what it keeps in lists and dicts: samples that it has read."""
+        found = {
+            f"dataset.{name}": value if isinstance(value, _PLAIN) else _random_state(value)
+            for name, value in inner(self._dataset)
+        }
+        return {(id(self._dataset), name): mark for name, mark in found.items() if mark is not None}
 
     def _replaced(self) -> Iterator[_Place]:
         """Tensors and arrays that each turn of the loop leaves to the next one in a variable from before the loop."""
@@ -177,17 +199,19 @@ def _mark(value: Any, *, is_variable: bool) -> Any:
         return value._version if is_variable else (value.data_ptr(), value._version)
     if type(value) is np.ndarray and value.nbytes <= _LARGE_BYTES and not value.dtype.hasobject:
         return zlib.crc32(value.tobytes())
+    if isinstance(value, GeneratorType) and not refusal.is_of_a_library(value.gi_code.co_filename):
+        return value.gi_frame and value.gi_frame.f_lasti
+    return repr(value) if isinstance(value, itertools.count) else _random_state(value)
+
+
+def _random_state(value: Any) -> Any:
     if isinstance(value, torch.Generator):
         return value.get_state().numpy().tobytes()
     if isinstance(value, np.random.Generator):
         return str(value.bit_generator.state)
     if isinstance(value, np.random.RandomState):
         return str(value.get_state())
-    if type(value) is random.Random:
-        return value.getstate()
-    if isinstance(value, GeneratorType) and not refusal.is_of_a_library(value.gi_code.co_filename):
-        return value.gi_frame and value.gi_frame.f_lasti
-    return repr(value) if isinstance(value, itertools.count) else None
+    return value.getstate() if type(value) is random.Random else None
 
 
 def _held(value: Any) -> Iterator[tuple[str, Any]]:

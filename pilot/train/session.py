@@ -236,7 +236,7 @@ class Session:
         """Up to ``count``: a turn's ``number``, between its ``begin`` and its ``end``."""
         self._check.whole()
         check_scheduled(self._training.steppers, self._training.tracked.values())
-        self._own.begin()
+        self._own.begin(getattr(self._loader, "dataset", None))
         self._group.enter()
         with self._guard.in_loop():
             while number() < count and not self._training.position.stopped:
@@ -298,6 +298,7 @@ class Session:
         weight : weight of the batch's gradient (and loss) in the mean over the step, instead of its number of samples;
             for example its number of tokens, if the loss is a mean over tokens. Give it in every step or in none
         """
+        self._own.step()
         if self._untracked.look():
             self._own.look()
         stepped = self._step.step(loss, name, weight)

@@ -195,6 +195,53 @@ def test_tensors_and_arrays_that_one_turn_leaves_to_the_next(capsys: pytest.Capt
     assert len(lines) == 1
 
 
+class Levels(torch.utils.data.Dataset[Any]):
+    """Harder with each level, and with noise of its own."""
+
+    def __init__(self) -> None:
+        self.level, self.noise, self.read = 0, random.Random(3), []
+
+    def __len__(self) -> int:
+        return len(DATA)
+
+    def __getitem__(self, index: int) -> Any:
+        self.read.append(index)
+        x, y = DATA[index]
+        return x * self.level, y
+
+
+@pytest.mark.parametrize(
+    ("at_the_beginning", "after_a_step", "at_the_end", "names"),
+    [
+        (lambda data, epoch: setattr(data, "level", epoch), None, None, ""),
+        (None, None, lambda data, _: setattr(data, "level", data.level + 1), "dataset.level"),
+        (None, lambda data, _: data.noise.random(), None, "dataset.noise"),
+    ],
+)
+def test_what_a_dataset_keeps(
+    at_the_beginning: Any, after_a_step: Any, at_the_end: Any, names: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, data = fresh(mlp), Levels()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    ours = session(model, optimizer)
+    loader = ours.loader(torch.utils.data.Subset(data, range(len(data))), global_batch_size=BATCH)
+    for epoch in ours.epochs(2):
+        if at_the_beginning:
+            at_the_beginning(data, epoch)
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss = mse_loss(model(x), y)
+            loss.backward()
+            ours.step(loss)
+            if after_a_step:
+                after_a_step(data, epoch)
+        if at_the_end:
+            at_the_end(data, epoch)
+
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("pilot: ")]
+    assert [f"change in its loop ({names})" in line for line in lines] == [True] * bool(names)
+
+
 def test_what_is_made_in_the_loop_kept_in_the_state_or_restored_is_not_told_of(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
