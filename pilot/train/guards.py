@@ -169,6 +169,17 @@ _in_loops: dict[int, StepGuard] = {}
 """By thread."""
 
 
+@contextmanager
+def reading() -> Iterator[None]:
+    """The session reads its stream within: what this takes from a ``DataLoader`` is not the script's own."""
+    guard = _in_loops.pop(thread := threading.get_ident(), None)
+    try:
+        yield
+    finally:
+        if guard is not None:
+            _in_loops[thread] = guard
+
+
 @cache
 def _watch() -> None:
     """Install the hooks once, before any step: torch calls hooks without a lock, so they must not change later."""

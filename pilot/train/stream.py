@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any
 
-from torch.utils.data import default_collate
+from torch.utils.data import DataLoader, default_collate
 
 from pilot.core.errors import UserError
-from pilot.train import rng
+from pilot.train import guards, rng
 from pilot.train.sampler import Batching, StepShare, mix
 from pilot.train.training_loader import Course, TrainingLoader
 
@@ -45,6 +45,11 @@ class Stream(TrainingLoader):
             raise UserError(
                 "session.stream: the source can be read only once; pass an object whose __iter__ starts again"
             )
+        if isinstance(source, DataLoader) and source.batch_sampler is not None:
+            raise UserError(
+                "session.stream: the source is a DataLoader that makes batches, and the session makes them of single"
+                " samples: pass DataLoader(dataset, batch_size=None), and the batch size to session.stream"
+            )
         super().__init__(course, batching)
         self._source = source
         self._collate = collate_fn
@@ -55,7 +60,8 @@ class Stream(TrainingLoader):
         """See :class:`~pilot.train.training_loader.TrainingLoader`."""
         while True:
             epoch, cursor, rank, size, _ = self.course.where()
-            end, kept = self._read(epoch, cursor, rank, size)
+            with guards.reading():
+                end, kept = self._read(epoch, cursor, rank, size)
             if not self.batching.over(cursor, end, size):
                 self.course.align()
                 *now, revision = self.course.where()

@@ -122,6 +122,21 @@ def test_loaders_for_other_purposes_are_not_told_of(capsys: pytest.CaptureFixtur
     assert said(script, capsys) == []
 
 
+def test_a_streams_source_is_not_told_of(capsys: pytest.CaptureFixture[str]) -> None:
+    model = fresh(mlp)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    ours = session(model, optimizer)
+    stream = ours.stream(DataLoader(DATA, batch_size=None), global_batch_size=BATCH)
+    for _ in ours.epochs(2):
+        for x, y in stream:
+            optimizer.zero_grad()
+            loss = mse_loss(model(x), y)
+            loss.backward()
+            ours.step(loss)
+
+    assert "DataLoader of its own" not in capsys.readouterr().err
+
+
 def test_what_a_script_keeps_and_changes(capsys: pytest.CaptureFixture[str]) -> None:
     def script(ours: Any, loader: Any, step: Any) -> None:
         stopper, pool, count, best, losses = Stopper(), Pool(), 0, None, []

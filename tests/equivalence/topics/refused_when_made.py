@@ -196,6 +196,14 @@ def _loading(dataset: object = DATA, **options: Any) -> Callable[[], None]:
     return script
 
 
+def _streaming(source: Any) -> Callable[[], None]:
+    def script() -> None:
+        model = nn.Linear(2, 1)
+        pilot.train.session(model, sgd(model.parameters())).stream(source, global_batch_size=4)
+
+    return script
+
+
 class Endless(IterableDataset[torch.Tensor]):
     def __iter__(self) -> Iterator[torch.Tensor]:
         return iter(DATA.tensors[0])
@@ -238,6 +246,12 @@ ROWS += [
         ("ReduceLROnPlateau by step", "needs a measure", "schedule='loss'", _scheduled(plateau, "step")),
         ("an IterableDataset in session.loader", "session.stream", "`session.stream`", _loading(Endless())),
         ("a DataLoader in session.loader", "give the dataset", "its dataset", _loading(DataLoader(DATA))),
+        (
+            "a DataLoader that makes batches in session.stream",
+            "batch_size=None",
+            "DataLoader(..., batch_size=None)",
+            _streaming(DataLoader(DATA, batch_size=4)),
+        ),
         ("sampler", "takes no sampler", "Subset, or replacement=True", _loading(sampler=RandomSampler(DATA))),
         ("batch_sampler", "takes no batch_sampler", "global_batch_size", _loading(batch_sampler=[[0, 1]])),
         ("generator", "takes no generator", "the session's seed", _loading(generator=torch.Generator())),
