@@ -100,7 +100,7 @@ class Pool:
     def submit_lasting(self, *arguments: str, step_s: float = 0.03, options: tuple[str, ...] = ()) -> str:
         """A trainer that trains until :meth:`finish`, however long that takes for which a test waits meanwhile."""
         until = ("--epochs", "100000", "--until", str(self.folder / "enough"))
-        return self.submit(TRAIN, *until, "--step-s", str(step_s), *arguments, options=options)
+        return self.submit(TRAIN, *until, "--step-s", str(step_s), *arguments, options=(*self.gains(), *options))
 
     def finish(self, name: str) -> TrainerStatus:
         """Let the trainer of :meth:`submit_lasting` come to the end of its epoch, and finish."""
@@ -144,11 +144,17 @@ class Pool:
         return self.until(f"{count} jobs {ending}", lambda s: s.keeper.endings.get(ending, 0) >= count)
 
     def submit_elastic(self, max_nodes: int, epochs: int) -> str:
-        """A trainer that can use ``max_nodes`` nodes. All nodes share this machine's cores, so its curve is given."""
+        """A trainer that can use ``max_nodes`` nodes."""
+        options = ("--max-nodes", str(max_nodes), *self.gains())
+        return self.submit(TRAIN, "--epochs", str(epochs), "--step-s", "0.05", options=options)
+
+    def gains(self) -> tuple[str, ...]:
+        """The options of a trainer that gains by every node: by what is measured it may not, because all nodes share
+        this machine's cores.
+        """
         curve = self.folder / "curve.csv"
         curve.write_text("1,100\n2,190\n3,270\n6,500\n")
-        options = ("--max-nodes", str(max_nodes), "--curve", str(curve), "--fixed-curve")
-        return self.submit(TRAIN, "--epochs", str(epochs), "--step-s", "0.05", options=options)
+        return "--curve", str(curve), "--fixed-curve"
 
     def trains(self, name: str, nodes: int) -> None:
         """Wait until the trainer does ten more steps on this many nodes."""

@@ -35,7 +35,7 @@ def test_decisions_wait_trainers_train_on_and_it_goes_on_by_itself(pool: Pool, d
     script.write_text(marked)
     pool.up()
     pool.agent()
-    name = pool.submit(script, "--epochs", "500", "--step-s", "0.03")
+    name = pool.submit(script, "--epochs", "500", "--step-s", "0.03", options=pool.gains())
     pool.until_step(name, 20, nodes=1)
     disk.fill()
     pool.agent()

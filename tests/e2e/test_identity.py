@@ -58,14 +58,14 @@ def test_a_new_trainer_begins_at_step_0_whatever_an_earlier_one_of_its_name_left
     pool.up()
     agents = [pool.agent() for _ in range(2)]
     work = (TRAIN, "--epochs", "2000", "--step-s", "0.02")
-    assert pool.submit(*work, options=("--name", "t1")) == "t1"
+    assert pool.submit(*work, options=("--name", "t1", *pool.gains())) == "t1"
     before = pool.until_step("t1", 60, nodes=2).trainer("t1")
     old = (pool.run_dir / "trainers" / "t1").resolve()
     until(lambda: store.listing(old / "checkpoints"))
     cut_short(pool, how, agents)
 
     pool.up("--pilots", "0", "--fresh")
-    assert pool.submit(*work, options=("--name", "t1")) == "t1"
+    assert pool.submit(*work, options=("--name", "t1", *pool.gains())) == "t1"
     after, new = pool.trainer("t1"), (pool.run_dir / "trainers" / "t1").resolve()
     assert len({before.uid, after.uid}) == 2
     assert (old.name, new.name) == (f"t1-{before.uid[:8]}", f"t1-{after.uid[:8]}")

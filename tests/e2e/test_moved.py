@@ -19,7 +19,7 @@ def occupied(pool: Pool) -> socket.socket:
 def test_pilots_come_back_to_a_coordinator_whose_port_was_taken(pool: Pool) -> None:
     pool.up("--pilots", "1")
     by_hand = pool.agent()
-    name = pool.submit(TRAIN, "--epochs", "2000", "--step-s", "0.02")
+    name = pool.submit(TRAIN, "--epochs", "2000", "--step-s", "0.02", options=pool.gains())
     before = pool.until_step(name, 20, nodes=2)
     was = connection.load(RunDir(pool.run_dir).connection)
     pool.kill_for_good()

@@ -135,7 +135,7 @@ def test_newcomers_run_the_script_as_it_was_submitted(pool: Pool, tmp_path: Path
     (tmp_path / "beside.py").write_text("")
     pool.up()
     pool.agent()
-    name = pool.submit(script, "--epochs", "500", "--step-s", "0.03")
+    name = pool.submit(script, "--epochs", "500", "--step-s", "0.03", options=pool.gains())
     edited(script)
     (tmp_path / "beside.py").unlink()
     pool.until_step(name, 5, nodes=1)
@@ -150,7 +150,9 @@ def test_an_edited_live_script_is_refused_for_newcomers_and_no_plan_is_made_for_
     script.write_text(TRAIN.read_text())
     pool.up()
     agents = [pool.agent() for _ in range(2)]
-    name = pool.submit(script, "--epochs", "500", "--step-s", "0.03", options=("--live", "--min-nodes", "2"))
+    name = pool.submit(
+        script, "--epochs", "500", "--step-s", "0.03", options=("--live", "--min-nodes", "2", *pool.gains())
+    )
     pool.until_step(name, 5, nodes=2)
     edited(script)
     pool.kill_tree(agents[1])
@@ -173,7 +175,7 @@ def test_a_killed_coordinator_is_noticed_and_the_agents_leave_nothing(pool: Pool
     pool.orphan_s = 8.0
     pool.up()
     agents = [pool.agent() for _ in range(2)]
-    name = pool.submit(TRAIN, "--epochs", "500", "--step-s", "0.03")
+    name = pool.submit(TRAIN, "--epochs", "500", "--step-s", "0.03", options=pool.gains())
     pool.until_step(name, 20, nodes=2)
     pool.kill_for_good()
     said = pool.pilot("ls", check=False)

@@ -71,7 +71,7 @@ def test_a_process_that_is_blocked_for_ever_is_found_though_its_neighbour_answer
     pool.up()
     pool.agent()
     pool.agent()
-    name = pool.submit(MOODS, str(pool.folder), options=("--patience-s", "4"))
+    name = pool.submit(MOODS, str(pool.folder), options=("--patience-s", "4", *pool.gains()))
     pool.until_step(name, 10, nodes=2)
     (pool.folder / "block").touch()
     lost = pool.until("it is lost", lambda s: s.trainers[0].worker_deaths == 1)

@@ -63,7 +63,7 @@ def test_a_node_that_is_given_little_time_is_told_and_named(pool: Pool) -> None:
         pool.agent()
     script = pool.folder / "train.py"
     script.write_text(SCRIPT)
-    name = pool.submit(script)
+    name = pool.submit(script, options=pool.gains())
     pool.until_step(name, 10, nodes=2)
     agent = pool.agents[1]
     (victim,) = pool.workers(agent)

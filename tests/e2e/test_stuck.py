@@ -17,7 +17,7 @@ def training(pool: Pool, nodes: int, patience_s: float = 4.0) -> str:
     pool.up()
     for _ in range(nodes):
         pool.agent()
-    name = pool.submit(MOODS, str(pool.folder), options=("--patience-s", str(patience_s)))
+    name = pool.submit(MOODS, str(pool.folder), options=("--patience-s", str(patience_s), *pool.gains()))
     pool.until_step(name, 10, nodes=nodes)
     return name
 
