@@ -83,8 +83,8 @@ class Alarm:
         differing = [name for name, column in columns.items() if OWN not in column and self._differ(name, column)]
         if differing:
             raise PilotError(
-                f"the ranks no longer hold the same state: {differing[0]} has differed since a step between {since} and"
-                f" {step}{_others(len(differing) - 1)}; look for what the script does on one rank only (if session.rank"
+                f"the ranks no longer hold the same state: {differing[0]} has differed since {_when(since, step)}"
+                f"{_others(len(differing) - 1)}; look for what the script does on one rank only (if session.rank"
                 " == 0:, its own random generator, a value that it sets by a counter of its own: use session.steps) or"
                 " sets from its own batch (in the first one: run it through the model before the session),"
                 f" then submit it again from an earlier checkpoint: {group.distrust(since)}"
@@ -93,6 +93,10 @@ class Alarm:
     def _differ(self, name: str, column: Sequence[int]) -> bool:
         shards = self._shards if name in self.held.of_shards else 1
         return any(len(set(column[shard::shards])) > 1 for shard in range(shards))
+
+
+def _when(since: int, step: int) -> str:
+    return f"a step between {since} and {step}" if since < step else f"step {step}"
 
 
 def _others(count: int) -> str:

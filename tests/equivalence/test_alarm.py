@@ -120,6 +120,26 @@ def test_what_differs_before_the_last_step_is_seen_in_that(by_iteration: bool, d
         on_ranks(script, 2, [])
 
 
+def initialised_by_its_batch() -> None:
+    """As an ActNorm is."""
+    model = nn.Linear(2, 1).double()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    session = pilot.train.session(model, optimizer)
+    loader = session.loader(TensorDataset(torch.arange(96, dtype=torch.float64).view(48, 2)), global_batch_size=4)
+    for _ in session.epochs(1):
+        for (x,) in loader:
+            if not session.steps:
+                model.weight.data /= x.mean()
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            session.step()
+
+
+def test_what_a_rank_sets_from_its_first_batch_is_told_of_that_step() -> None:
+    with pytest.raises(PilotError, match=r"weight has differed since step 0;.*in the first one: run it through"):
+        on_ranks(initialised_by_its_batch, 2, [])
+
+
 def counts_by_itself() -> None:
     model = nn.Linear(2, 1).double()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -134,7 +154,7 @@ def counts_by_itself() -> None:
 
 
 def test_who_comes_and_sets_another_learning_rate_is_seen_before_the_first_step_with_it() -> None:
-    with pytest.raises(PilotError, match=r"\['lr'\] has differed since a step between 6 and 6.*use session\.steps"):
+    with pytest.raises(PilotError, match=r"\['lr'\] has differed since step 6.*use session\.steps"):
         on_ranks(counts_by_itself, 1, [End(6, (True,), (False,), 1)])
 
 
