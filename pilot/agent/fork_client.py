@@ -17,6 +17,9 @@ from pilot.agent import fork_server
 from pilot.agent.patience import patiently
 from pilot.agent.workdir import MARK, Workdir
 
+_ENDED = BrokenPipeError, ConnectionResetError
+"""It has ended; the second, once, if it has not read everything that we sent."""
+
 Report = Callable[[str, list[object]], None]
 """Called with a report's kind and fields, as in :mod:`pilot.agent.fork_server`; the last is ``gone`` with a status."""
 
@@ -52,7 +55,7 @@ class ForkClient:
 
     def preload(self, file: Path, unfit: Sequence[str]) -> None:
         """Have it import the modules listed in ``file`` (:mod:`pilot.io.imports`), but none of ``unfit``."""
-        with suppress(BrokenPipeError, BlockingIOError):
+        with suppress(*_ENDED, BlockingIOError):
             self._channel.send(json.dumps(["preload", str(file), list(unfit)]).encode())
 
     def launch(self, packet: bytes, descriptors: Sequence[int]) -> None:
@@ -60,7 +63,7 @@ class ForkClient:
 
         If the fork server has just ended, ``gone`` is reported.
         """
-        with suppress(BrokenPipeError):
+        with suppress(*_ENDED):
             socket.send_fds(self._channel, [packet], descriptors)
 
     def kill(self) -> None:

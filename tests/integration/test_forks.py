@@ -44,6 +44,28 @@ def test_its_last_words_are_heard_though_it_never_read_a_job(tmp_path: Path) -> 
     assert heard == [("failed", ["ModuleNotFoundError: No module named 'numpy'"]), ("gone", [1])]
 
 
+def test_a_job_is_ordered_after_it_ended_with_modules_to_preload_unread(tmp_path: Path) -> None:
+    """The kernel reports what was not read by an error of the next send."""
+    heard: list[tuple[str, list[object]]] = []
+
+    async def play(home: workdirs.Workdir) -> None:
+        over = asyncio.Event()
+        server = ForkClient(home, "/bin/false", lambda kind, fields: (heard.append((kind, fields)), over.set()))
+        server.preload(tmp_path / "imports", [])
+        os.waitid(os.P_PID, server.pid, os.WEXITED | os.WNOWAIT)
+        server.launch(b"[]", [])
+        server.preload(tmp_path / "imports", [])
+        await asyncio.wait_for(over.wait(), LIMIT_S)
+
+    home = workdirs.create(Path("/tmp"))
+    try:
+        asyncio.run(play(home))
+    finally:
+        os.close(home.lock)
+        assert workdirs.erase(home.path) == []
+    assert heard == [("gone", [1])]
+
+
 REFUSES = """
 import errno, os, sys
 from pilot.agent import fork_server, patience

@@ -80,7 +80,7 @@ class OuterStates(torch.optim.SGD):
 
 @_refused(
     "an optimizer whose state_dict() has another form",
-    "OuterStates.state_dict() has no 'state'",
+    r"OuterStates.state_dict\(\) has no 'state'",
     "the inner optimizer, and session.track",
 )
 def outer_states() -> Parts:
