@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from pilot.train.sampler import mix
-from pilot.train.streams import ALL, words
+from pilot.train.streams import ALL, Sections, Words
 
 
 def begin(seed: int, epoch: int, position: int) -> None:
@@ -21,11 +21,18 @@ def begin(seed: int, epoch: int, position: int) -> None:
     random.setstate((3, (*np.roll(_words(seed, epoch, position, 3), 1).tolist(), 1), None))
 
 
-def _words(seed: int, epoch: int, position: int, lane: int) -> np.ndarray:
-    return words(np.random.PCG64(), mix(mix(seed, epoch), lane), position, 1, ALL)[0]
+def words(sections: Sections, start: int, first: int, samples: int, count: int) -> Words:
+    """The first ``count`` words of the streams of ``samples`` samples."""
+    rows = np.empty((samples, count), np.uint32)
+    sections.fill(rows, start, first)
+    return rows
 
 
-def _torch_state(made: np.ndarray) -> torch.Tensor:
+def _words(seed: int, epoch: int, position: int, lane: int) -> Words:
+    return words(Sections(), mix(mix(seed, epoch), lane), position, 1, ALL)[0]
+
+
+def _torch_state(made: Words) -> torch.Tensor:
     """A seed, the number of words left plus one, whether it is seeded, the position of the next one, the words, and
     cached normal numbers (none).
     """

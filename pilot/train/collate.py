@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -33,8 +35,9 @@ def _column(values: Any) -> Any:
     """Collate the values at one position of all samples."""
     if type(values[0]) is torch.Tensor and get_worker_info() is None:  # in a worker they must go to shared memory
         return torch.stack(values)
-    if set(map(type, values)) == {int}:
-        return torch.from_numpy(np.array(values, np.int64))
+    if type(values[0]) is int:
+        with suppress(TypeError, OverflowError):  # not all are integers, or a large one
+            return torch.frombuffer(array("q", values), dtype=torch.int64)
     return default_collate(values)
 
 

@@ -48,6 +48,7 @@ class Rollback:
         self._training = training
         self._with_user = with_user
         self._kept: list[_Kept] | None = None
+        self._changing: list[_Kept] = []
         self._looking = False
 
     def begin(self) -> None:
@@ -55,11 +56,12 @@ class Rollback:
         self._looking = self._kept is None
         if self._kept is None:
             self._kept = list(self._look_around())
+            self._changing = [one for one in self._kept if one.changes]
         self.mark()
 
     def mark(self) -> None:
         """Remember the current values."""
-        _mark([one for one in self._kept or () if one.changes])
+        _mark(self._changing)
         if self._looking:
             for one in self._kept or ():
                 if not one.changes:
@@ -71,6 +73,7 @@ class Rollback:
             for one in self._kept or ():
                 if not one.changes and one.bits() != one.bits_before:
                     one.changes = True
+                    self._changing.append(one)
                     self._training.changing.add(one.name)
 
     def hold(self) -> None:

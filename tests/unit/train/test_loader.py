@@ -237,7 +237,12 @@ def test_a_random_collate_function_depends_on_the_batch_alone(workers: int) -> N
     options = {"collate_fn": lambda batch: (torch.tensor(batch), random.random()), "num_workers": workers}
     data: Any = Subset(range(12), range(12))
     batches = list(Loader(Walking(), data, Batching(whole=4), options=options))
-    assert [value for _, value in batches] == [random.Random(mix(0, 0, start)).random() for start in (0, 4, 8)]
+
+    def expected(start: int) -> float:
+        rng.seed_all(mix(0, 0, start))
+        return random.random()
+
+    assert [value for _, value in batches] == [expected(start) for start in (0, 4, 8)]
 
 
 class Growing(Dataset[int]):

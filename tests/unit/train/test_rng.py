@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from pilot.core.errors import UserError
 from pilot.train import rng
 
 TORCH, NUMPY, PYTHON = rng.GENERATORS
@@ -55,3 +56,48 @@ def test_a_snapshot_changes_nothing_that_is_drawn_later() -> None:
             generator.snapshot()
         drawn.append((torch.rand(5).tolist(), np.random.rand(5).tolist(), [random.random() for _ in range(5)]))
     assert drawn[0] == drawn[1]
+
+
+def test_seeding_is_that_of_torch_for_all_three_and_for_each_another() -> None:
+    """The words of a generator that torch's function seeded are what numpy's own function would make of that seed."""
+    rng.seed_all(7)
+    torch_drawn, numpy_drawn, python_drawn = torch.rand(()).item(), np.random.rand(), random.random()
+    torch.manual_seed(7)
+    assert torch_drawn == torch.rand(()).item()
+    assert torch.initial_seed() == 7
+    np.random.seed(8)
+    assert numpy_drawn == np.random.rand()
+    np.random.seed(9)
+    assert python_drawn == np.random.rand()
+
+
+def test_kept_normal_numbers_are_dropped_by_seeding() -> None:
+    drawn = []
+    for _ in range(2):
+        rng.seed_all(3)
+        drawn.append((torch.randn(()).item(), np.random.randn(), random.gauss(0, 1)))
+    assert drawn[0] == drawn[1]
+
+
+def test_without_a_look_into_the_generators_memory_seeding_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with a torch or numpy that keeps its state elsewhere."""
+    drawn = []
+    for name in ("", "_TORCH_WORDS", "NUMPY_NORMAL"):
+        if name:
+            monkeypatch.setattr(rng, name, None)
+        torch.randn(())
+        np.random.randn()
+        rng.seed_all(3)
+        drawn.append((torch.randn(()).item(), np.random.randn(), random.gauss(0, 1)))
+    assert drawn[0] == drawn[1] == drawn[2]
+
+
+def test_a_global_generator_of_another_kind_is_refused() -> None:
+    """Its memory is not what we would write to."""
+    before = np.random.get_bit_generator()
+    np.random.set_bit_generator(np.random.PCG64(1))
+    try:
+        with pytest.raises(UserError, match="numpy's global generator is PCG64"):
+            rng.seed_all(3)
+    finally:
+        np.random.set_bit_generator(before)

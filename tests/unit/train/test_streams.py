@@ -38,6 +38,19 @@ def test_a_sample_draws_the_same_however_much_was_made_and_whatever_was_drawn_be
         assert drawn[sample] == USES[kind](count)
 
 
+@pytest.mark.parametrize("kind", ["torch, normal", "numpy, normal"])
+@pytest.mark.parametrize("draws", [[0, 1, 1], [0, 0, 1], [1, 2, 1], [2, 2, 2]])
+def test_a_kept_normal_number_of_one_sample_is_not_the_next_ones(kind: str, draws: list[int]) -> None:
+    """Until one is seen, nothing but the words is set for each sample; then a piece is loaded once more."""
+    stream, pieces = _stream(kind), []
+    while not pieces or not stream.sufficed():
+        pieces.append([USES[kind](draws[i]) for i in stream.each(mix(3, 5), 7, len(draws), range(len(draws)))])
+    assert len(pieces) == 2
+    for sample, count in enumerate(draws):
+        sample_streams.begin(3, 5, 7 + sample)
+        assert pieces[-1][sample] == USES[kind](count)
+
+
 @pytest.mark.parametrize("kind", ["torch", "numpy", "python"])
 def test_few_words_are_enough_for_samples_that_draw_little(kind: str) -> None:
     stream = _stream(kind)
@@ -55,7 +68,7 @@ def _stream(kind: str) -> streams.Stream:
 def test_words_are_those_of_pcg64_and_no_two_samples_have_one_in_common() -> None:
     """Section by section, each an own generator of numpy's."""
     start, samples = mix(7), [0, 1, 5000, 2**33]
-    made = [streams.words(np.random.PCG64(), start, sample, 1, 624)[0] for sample in samples]
+    made = [sample_streams.words(streams.Sections(), start, sample, 1, 624)[0] for sample in samples]
     for row, sample in zip(made, samples, strict=True):
         for begin, length in [(0, 8), *((8 << i, 8 << i) for i in range(7))]:
             pcg64 = np.random.PCG64()
@@ -68,20 +81,23 @@ def test_words_are_those_of_pcg64_and_no_two_samples_have_one_in_common() -> Non
 
 @pytest.mark.parametrize("count", [8, 16, 64, 512, 624])
 def test_a_piece_has_the_words_of_its_samples(count: int) -> None:
-    source, start = np.random.PCG64(), mix(7)
-    alone = [streams.words(source, start, 90 + i, 1, 624)[0, :count].tolist() for i in range(5)]
-    assert streams.words(source, start, 90, 5, count).tolist() == alone
+    """Whichever were drawn before, of this epoch and of others."""
+    sections, start = streams.Sections(), mix(7)
+    alone = [sample_streams.words(sections, start, 90 + i, 1, 624)[0, :count].tolist() for i in range(5)]
+    for other, first in [(start, 95), (start, 3), (mix(8), 40), (start, 90)]:
+        sample_streams.words(sections, other, first, 5, count)
+        assert sample_streams.words(sections, start, 90, 5, count).tolist() == alone
 
 
 def test_without_a_look_into_the_generators_memory_the_numbers_are_the_same() -> None:
     """As with a torch or numpy that keeps its state elsewhere."""
 
     def drawn(of_torch: streams.Stream, of_numpy: streams.Stream) -> list[list[float]]:
-        values = [[torch.rand(()).item(), torch.randn(()).item()] for _ in of_torch.each(9, 0, 20, range(20))]
-        values += [[np.random.rand(), np.random.randn()] for _ in of_numpy.each(9, 0, 20, range(20))]
-        assert of_torch.sufficed()
-        assert of_numpy.sufficed()
-        return values
+        while True:
+            values = [[torch.rand(()).item(), torch.randn(()).item()] for _ in of_torch.each(9, 0, 20, range(20))]
+            values += [[np.random.rand(), np.random.randn()] for _ in of_numpy.each(9, 0, 20, range(20))]
+            if all([of_torch.sufficed(), of_numpy.sufficed()]):
+                return values
 
     kept = streams.of_torch(), streams.of_numpy()
     kept[1].made = 64
