@@ -1,15 +1,16 @@
-"""A small trainer with steps of a known duration: float64, fixed global batch, digits."""
+"""A small trainer with steps of a known duration: float64, fixed global batch, made-up data."""
 
 import argparse
 import time
 from pathlib import Path
 
 import torch
-from sklearn.datasets import load_digits
 from torch import nn
 from torch.utils.data import TensorDataset
 
 import pilot.train
+
+SAMPLES = 1797
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--epochs", type=int, required=True)
@@ -20,9 +21,8 @@ arguments = parser.parse_args()
 
 torch.manual_seed(0)
 torch.set_default_dtype(torch.float64)
-digits = load_digits()
-pixels = torch.tensor(digits.data) / 16
-target = torch.tensor(digits.target, dtype=torch.float64).unsqueeze(1)
+pixels = torch.rand(SAMPLES, 64)
+target = pixels.square().sum(1, keepdim=True).round()
 model = nn.Sequential(nn.Linear(64, 48), nn.Tanh(), nn.Linear(48, 1))
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
 session = pilot.train.session(model, optimizer, seed=1)
