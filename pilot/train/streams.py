@@ -89,8 +89,12 @@ class _Section:
         """As :meth:`Sections.fill`; fewer columns than ``length`` get the first words."""
         samples, count = columns.shape
         if start != self._start:
-            state = {"state": mix(start, self._begin) << 64 | start, "inc": INCREMENT}
-            self._source.state = {"bit_generator": "PCG64", "state": state, "has_uint32": 0, "uinteger": 0}  # type: ignore[typeddict-item]
+            self._source.state = {
+                "bit_generator": "PCG64",
+                "state": {"state": mix(start, self._begin) << 64 | start, "inc": INCREMENT},
+                "has_uint32": 0,
+                "uinteger": 0,
+            }
             self._start, self._next = start, 0
         if first != self._next:
             self._source.advance((first - self._next) * self.length // 2 % _PERIOD)
