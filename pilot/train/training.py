@@ -144,6 +144,8 @@ class Training:
         """Step these at the learning rate for the group's size, each with its scheduler, unless the loss scaler skipped
         it."""
         factor = self.rate.factor(self.position.step)
+        for parameter in self.trained.empty:  # not summed: some ranks may have a gradient, and others none
+            parameter.grad = None
         for stepper in steppers:
             if stepper.step(factor):
                 for _ in range(self._ticks(share)):
