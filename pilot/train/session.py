@@ -80,6 +80,7 @@ class Session:
         self._by_iteration = False
         self._stopping = False
         self._in_group = False
+        self._has_looped = False
 
     # --- what scripts use --------------------------------------------------------------------------------------------
 
@@ -234,6 +235,13 @@ class Session:
         self, number: Callable[[], int], count: int, begin: Callable[[], None], end: Callable[[], None]
     ) -> Iterator[int]:
         """Up to ``count``: a turn's ``number``, between its ``begin`` and its ``end``."""
+        if self._has_looped:
+            raise UserError(
+                "a session has one loop, with whose end training has finished, and this is a second one: make one"
+                " session.epochs (or session.iterations) for all of it, in whose body (if epoch == 3:) you change what"
+                " is to change on the way"
+            )
+        self._has_looped = True
         self._check.whole()
         check_scheduled(self._training.steppers, self._training.tracked.values())
         self._own.begin(getattr(self._loader, "dataset", None))

@@ -406,6 +406,14 @@ def counts_epochs_itself(made: Made) -> None:
             made.session.step()
 
 
+@_refused("a second loop of session.epochs", "a session has one loop", "one loop, and `if epoch == 3:` in its body")
+def loops_once_more(made: Made) -> None:
+    for epochs in (1, 2):
+        for x in made.batches(epochs):
+            made.loss(x).backward()
+            made.session.step()
+
+
 @_refused_script("session.loader in the loop's body", "session.loader first: before session.epochs", "before the loop")
 def makes_its_loader_late() -> None:
     model = nn.Linear(2, 1)
