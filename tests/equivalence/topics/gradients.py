@@ -82,6 +82,26 @@ def set_by_hand(loss: torch.Tensor, model: nn.Module) -> None:
         p.grad = gradient
 
 
+class NotZeroed(torch.optim.SGD):
+    """For a script without ``zero_grad``."""
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        pass
+
+
+def replaced_where_used(loss: torch.Tensor, model: nn.Module) -> None:
+    parameters = list(model.parameters())
+    for p, gradient in zip(parameters, torch.autograd.grad(loss, parameters, allow_unused=True), strict=True):
+        if gradient is not None:
+            p.grad = gradient
+
+
+def with_unused() -> nn.Module:
+    model = mlp()
+    model[0].register_parameter("unused", nn.Parameter(torch.ones(2)))
+    return model
+
+
 def two_roots(loss: torch.Tensor, _model: nn.Module) -> None:
     torch.autograd.backward([loss, loss * 0.5])
 
@@ -178,6 +198,12 @@ def unperturbs(loss: torch.Tensor, model: nn.Module) -> None:
 
 ROWS: list[Row] = [
     Recipe(name="gradients by torch.autograd.grad, set by hand", backward=set_by_hand),
+    Recipe(
+        name="gradients set by hand where there are any, without zero_grad",
+        model=with_unused,
+        optimizer=lambda parameters: NotZeroed(parameters, lr=0.05, momentum=0.9),
+        backward=replaced_where_used,
+    ),
     Recipe(name="torch.autograd.backward of two losses", backward=two_roots),
     Recipe(
         name="a backward for each of two parts of the model",
