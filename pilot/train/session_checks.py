@@ -52,6 +52,18 @@ def check_scheduled(steppers: Steppers, tracked: Iterable[object]) -> None:
         )
 
 
+def check_callback(function: object) -> None:
+    """:class:`UserError` if ``session.on_restore`` could not call it; it might be called only when a node joins."""
+    try:
+        fits = callable(function) and inspect.signature(function).bind() is not None
+    except TypeError:
+        fits = False
+    except ValueError:  # not every function of C has a signature
+        fits = True
+    if not fits:
+        raise UserError("session.on_restore takes a function that needs no arguments; it is called as function()")
+
+
 def check_whole(name: str, stateful: Any) -> None:
     """:class:`UserError` if its state has shards, or cannot be loaded."""
     for path, tensor in stateful.state_dict(keep_vars=True).items() if isinstance(stateful, nn.Module) else ():
@@ -78,7 +90,7 @@ def reported(metrics: Mapping[str, Any]) -> dict[str, float]:
 def _number(name: str, value: Any) -> float:
     try:
         return float(value)
-    except (TypeError, ValueError, RuntimeError) as error:
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         told = str(error).splitlines()[0]
         raise UserError(f"session.report: {name} must be a number, got {type(value).__name__} ({told})") from None
 

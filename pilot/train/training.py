@@ -122,6 +122,7 @@ class Training:
         self._options = options_of(self.steppers, scheduled=False)
         self.in_meeting = False
         self.behind = False
+        self.restoring = False
         self.samples_per_tick = 1
         self.reports = MetricReports(os.environ.get(METRIC, ""))
 
@@ -341,8 +342,12 @@ class Training:
 
     def tell_restored(self) -> None:
         """Tell the script that the state was replaced."""
-        for function in self.on_restore:
-            function()
+        self.restoring = True
+        try:
+            for function in self.on_restore:
+                function()
+        finally:
+            self.restoring = False
 
 
 def _as_one(model: Models) -> nn.Module:
