@@ -147,6 +147,17 @@ def halve(model: nn.Module) -> None:
             p.grad.mul_(0.5)
 
 
+def moves_the_sums(session: pilot.train.Session, model: nn.Module) -> None:
+    if session.sum():
+        move(model)
+
+
+def move(model: nn.Module) -> None:
+    for p in model.parameters():
+        if p.grad is not None:
+            p.grad.data = p.grad.data.clamp(-0.02, 0.02)
+
+
 def clips_values(session: pilot.train.Session, model: nn.Module) -> None:
     if session.sum():
         clip_value(model)
@@ -220,6 +231,7 @@ ROWS: list[Row] = [
     Recipe(name="a hook that clamps a gradient", fitted=hooks_a_clamp, different="it sees each rank's own gradient"),
     Recipe(name="gradients scaled after session.sum", before_step=scales_itself, plain_before_step=halve),
     Recipe(name="clip_grad_value_ after session.sum", before_step=clips_values, plain_before_step=clip_value),
+    Recipe(name="p.grad.data replaced after session.sum", before_step=moves_the_sums, plain_before_step=move),
     Recipe(name="a gradient set to None after session.sum", before_step=drops_one, plain_before_step=drop_one),
     Recipe(name="micro-batches of 1", micro=1),
     Recipe(name="micro-batches of 2 of 5 samples, ragged", micro=2, batch=5, core=True),
