@@ -292,8 +292,10 @@ class Training:
         stored."""
         return encoded(self.capture())
 
+    @torch.inference_mode(mode=False)
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take over a state from :meth:`capture` on this or another rank, or from a checkpoint.
+        """Take over a state from :meth:`capture` on this or another rank, or from a checkpoint. Also if the script is
+        evaluating in ``torch.inference_mode``: nobody could change the tensors that it makes.
 
         The script's own values are kept if it is in a meeting whose outcome is in this state: then it will do by itself
         what the others have done since.
@@ -323,6 +325,7 @@ class Training:
         rng.restore(state["rng"])
         self.tell_restored()
 
+    @torch.inference_mode(mode=False)
     def _adopt(self, state: Mapping[str, Any], *, own_options: bool) -> None:
         """Load models, optimizers and tracked objects from ``state``."""
         self.model.load_state_dict(state["model"])
