@@ -28,7 +28,14 @@ from pilot.train.node_fabric import NodeFabric
 from pilot.train.own_values import OwnValues
 from pilot.train.rollback import Rollback
 from pilot.train.sampler import Batching
-from pilot.train.session_checks import check_callback, check_scheduled, check_tracked, check_whole, reported
+from pilot.train.session_checks import (
+    check_callback,
+    check_count,
+    check_scheduled,
+    check_tracked,
+    check_whole,
+    reported,
+)
 from pilot.train.state_check import StateCheck
 from pilot.train.step import Number, Step
 from pilot.train.stream import Stream
@@ -211,6 +218,7 @@ class Session:
                 self._course.end_pass()
             self._end_epoch({name: float(measure()) for name, measure in measures.items()})
 
+        check_count("session.epochs", count)
         self._metrics[EPOCHS] = float(count)
         self._step.is_last = lambda share, size: (
             self._training.position.epoch + 1 == count and self._made_loader().ends_with(share, size)
@@ -224,6 +232,7 @@ class Session:
         Within a turn, ``for batch in loader:`` yields the batches of the step, or ``loader.next()`` the next one of
         them; then call ``session.step``. A turn whose step is void is repeated with the same number.
         """
+        check_count("session.iterations", count)
         self._by_iteration = True
         self._metrics[ITERATIONS] = float(count)
         course, loader = self._course, self._made_loader()
