@@ -9,8 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from pilot.comm.channel import Gone
 from pilot.core.errors import PilotError
+from pilot.train.blocks import gather_blocks
 from pilot.train.checksums import MODULUS
 from pilot.train.group import RankGroup
 from pilot.train.held_alike import OWN, HeldAlike
@@ -23,6 +26,10 @@ EVERY_STEPS = 100
 """A check reads each tensor once; a step does so several times. See ``benchmarks.guards``."""
 FIRST_STEPS = (1, 10)
 """Most faults of a script show early."""
+
+_Told = tuple[int, dict[str, int]]
+"""One rank's last step in which the ranks agreed, and its checksums by name."""
+_decoder = msgspec.msgpack.Decoder(_Told)
 
 
 class Alarm:
@@ -69,16 +76,18 @@ class Alarm:
             return True
         if not agreed(words.checksum, words.checksum_squares, size):
             try:
-                table = group.gather([self._training.agreed_step, *self._numbers.values()])
+                own = msgspec.msgpack.encode((self._training.agreed_step, self._numbers))
+                told = [_decoder.decode(block) for block in gather_blocks(own, group.gather)]
             except Gone:
                 return False
-            self._judge(step, group, table)
+            self._judge(step, group, told)
         self._training.agreed_step = step
         return True
 
-    def _judge(self, step: int, group: RankGroup, table: list[list[int]]) -> None:
-        since = min(row[0] for row in table)
-        columns = dict(zip(self._numbers, zip(*(row[1:] for row in table), strict=True), strict=True))
+    def _judge(self, step: int, group: RankGroup, told: Sequence[_Told]) -> None:
+        since = min(agreed_step for agreed_step, _ in told)
+        names = dict.fromkeys(name for _, numbers in told for name in numbers)
+        columns = {name: [numbers.get(name) for _, numbers in told] for name in names}
         self.held.are_own({name for name, column in columns.items() if OWN in column})
         differing = [name for name, column in columns.items() if OWN not in column and self._differ(name, column)]
         if differing:
@@ -90,7 +99,7 @@ class Alarm:
                 f" then submit it again from an earlier checkpoint: {group.distrust(since)}"
             )
 
-    def _differ(self, name: str, column: Sequence[int]) -> bool:
+    def _differ(self, name: str, column: Sequence[int | None]) -> bool:
         shards = self._shards if name in self.held.of_shards else 1
         return any(len(set(column[shard::shards])) > 1 for shard in range(shards))
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from pilot.core.errors import UserError
+from pilot.train import refusal
 from pilot.train.collectives import Collectives
 from pilot.train.group import RankGroup
 from pilot.train.guards import StepGuard
@@ -54,6 +55,7 @@ class SessionCourse:
         self._has = has
         self._ended: int | None = None
         self._passes = 0
+        self._told = False
         self._turns: Turns | None = None
         self._roll_over: Callable[[], None] = _not_by_iteration
 
@@ -133,6 +135,12 @@ class SessionCourse:
         self._training.reached_end()
         self._ended, self._guard.passing = before[0], False
         if self._turns is None:
+            if before[1] == 0 and not self._told:
+                self._told = True
+                refusal.note(
+                    f"epoch {before[0]} has no step, so nothing is trained in it: there are no samples, or fewer than a"
+                    " full step of this group takes, which drop_last leaves out; use a smaller batch, or no drop_last"
+                )
             return True
         if before[1] == 0:
             raise UserError("session.iterations: an epoch has no full step; use a smaller batch, or no drop_last")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sized
+from collections.abc import Callable, Collection, Iterator, Mapping, Sized
 from contextlib import contextmanager
 from itertools import islice
 from typing import Any, SupportsFloat, cast
@@ -16,6 +16,7 @@ from pilot.core.errors import UserError
 from pilot.train.agreement_log import Sums, total
 from pilot.train.auto_loading import AUTO
 from pilot.train.collectives import Collectives
+from pilot.train.session_checks import number
 from pilot.train.sharding import reshard
 
 ROUND_BATCHES = 8
@@ -47,6 +48,8 @@ class Evaluation:
         options: dict[str, Any],
         in_step: int = 1,
     ) -> None:
+        if not (hasattr(dataset, "__len__") and (hasattr(dataset, "__getitem__") or hasattr(dataset, "__getitems__"))):
+            raise UserError("session.evaluate needs a map-style dataset with a length (itself, not a DataLoader of it)")
         self._length = len(cast(Sized, dataset))
         if batch_size < 1 or not self._length:
             raise UserError(f"session.evaluate: {self._length} samples in batches of {batch_size} cannot be evaluated")
@@ -56,6 +59,7 @@ class Evaluation:
         self._batch_size, self._options = batch_size, options
         self._in_step = in_step
         self._sums: Sums = {}
+        self._names: Collection[str] = ()
         self._planned: tuple[int, int, int] | None = None
         self._batches: Iterator[tuple[int, Any]] = iter(())
 
@@ -91,7 +95,18 @@ class Evaluation:
 
     def _measured(self, size: int, batch: Any) -> Sums:
         """The sums over a batch that counts as ``size`` samples."""
-        values = {name: float(value) for name, value in self._function(batch).items()}
+        given = self._function(batch)
+        if not isinstance(given, Mapping):
+            raise UserError(
+                f"session.evaluate: the function must return a dict of means by name, got {type(given).__name__}"
+            )
+        values = {name: number(f"session.evaluate: {name!r}", value) for name, value in given.items()}
+        self._names = self._names or values.keys()
+        if values.keys() != self._names:
+            raise UserError(
+                f"session.evaluate: the function returned {', '.join(map(repr, self._names))} for one batch and"
+                f" {', '.join(map(repr, values)) or 'nothing'} for another; each is a mean over all of the dataset"
+            )
         return {name: value * size for name, value in values.items()} | {_SAMPLES: float(size)} if size else {}
 
     def _piece(self, done: int, number: int, ranks: int) -> tuple[int, int, int]:
@@ -106,7 +121,11 @@ class Evaluation:
         while done < self._length:
             cuts += self._cuts(done, number, ranks)
             *_, done = self._piece(done, number, ranks)
-        loader = DataLoader(self._dataset, batch_sampler=[list(batch) for _, batch in cuts], **self._options)
+        batches = [list(batch) for _, batch in cuts]
+        try:
+            loader = DataLoader(self._dataset, batch_sampler=batches, **self._options)
+        except (TypeError, ValueError) as error:
+            raise UserError(f"session.evaluate divides the dataset in its order into batches: {error}") from error
         return zip((size for size, _ in cuts), loader, strict=True)
 
     def _cuts(self, done: int, number: int, ranks: int) -> list[tuple[int, range]]:

@@ -81,6 +81,7 @@ class Exchange:
             self._buckets[slot.bucket].append(index, parameter)
         self._staging = self._staged(whole, group)
         self._stale = [Stale(p) for p in self._parameters]
+        self._voided = False
         self.idle()
         for number, bucket in enumerate(self._buckets):
             bucket.watch(-1, self._look(number))
@@ -142,6 +143,8 @@ class Exchange:
         """A micro-batch begins, whose gradients have this ``weight`` (0: they do not count); buckets are sent with the
         last one."""
         first, self._first = self._first, False
+        if self._voided:  # zeros that are ours, and which the script need not zero
+            self.drop_gradients()
         if not first:
             self._collect_rest()
         self._weight, self._last = weight, last
@@ -297,9 +300,11 @@ class Exchange:
         for parameter in self._parameters:
             if parameter.requires_grad:
                 parameter.grad = torch.zeros_like(parameter)
+        self._voided = True
 
     def drop_gradients(self) -> None:
         """Set all gradients to None."""
+        self._voided = False
         for parameter in self._parameters:
             parameter.grad = None
 

@@ -20,7 +20,7 @@ import torch
 from pilot.comm.arena import Arena
 from pilot.comm.arena_layout import ArenaLayout
 from pilot.train.node_group import NodeGroup, Work
-from pilot.train.staging import Ring, keep_apart, pin, place_in
+from pilot.train.staging import Places, Ring, pin, place_in
 
 
 class FlatStaging:
@@ -48,13 +48,14 @@ class FlatStaging:
         self._shares = shares
         self._own = shares if device.type == "cpu" else [torch.zeros_like(share, device=device) for share in shares]
         self._flats = [own.new_zeros(len(own) * group.size) for own in self._own] if group is not None else self._own
-        self._places = []
+        places = []
         self._of_bucket: list[list[int]] = [[] for _ in shares]
         for index, (slot, parameter) in enumerate(zip(whole.slots, parameters, strict=True)):
             flat = self._flats[slot.bucket]
             begin = (slot.offset - whole.parts[slot.bucket].offset) // flat.itemsize
-            self._places.append(place_in(flat[begin : begin + slot.count], parameter))
+            places.append(place_in(flat[begin : begin + slot.count], parameter))
             self._of_bucket[slot.bucket].append(index)
+        self._places = Places(places)
         self._dtypes = [parameter.dtype for parameter in parameters]
         self._copies: _Copies = _HostCopies() if device.type == "cpu" else _DeviceCopies(device, arena)
         self._under_way: deque[tuple[_Copy, Ring]] = deque()
@@ -62,7 +63,7 @@ class FlatStaging:
 
     def begin(self) -> None:
         """See :class:`~pilot.train.staging.Staging`."""
-        keep_apart(self._places)
+        self._places.renew()
 
     def start(self, number: int, gradients: list[torch.Tensor], weight: float) -> None:
         """See :class:`~pilot.train.staging.Staging`."""

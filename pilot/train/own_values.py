@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import dis
 import itertools
+import math
 import random
 import re
 import sys
@@ -111,7 +112,7 @@ class OwnValues:
     def _of_dataset(self) -> dict[_Place, Any]:
         """Not what it keeps in lists and dicts: samples that it has read."""
         found = {
-            f"dataset.{name}": value if isinstance(value, _PLAIN) else _random_state(value)
+            f"dataset.{name}": _itself(value) if isinstance(value, _PLAIN) else _random_state(value)
             for name, value in inner(self._dataset)
         }
         return {(id(self._dataset), name): mark for name, mark in found.items() if mark is not None}
@@ -182,13 +183,18 @@ def _marks(name: str, value: Any, known: set[int], depth: int) -> Iterator[tuple
     if name.startswith("__") or name == "_" or id(value) in known or isinstance(value, Dataset):
         return
     if value is None or isinstance(value, _PLAIN):
-        yield name, value
+        yield name, _itself(value)
     else:
         if (mark := _mark(value, is_variable=depth == _DEPTH)) is not None:
             yield name, mark
         if depth > 1:
             for path, one in _held(value):
                 yield from _marks(name + path, one, known, depth - 1)
+
+
+def _itself(value: Any) -> Any:
+    """What is not a number does not equal itself."""
+    return repr(value) if isinstance(value, float | np.floating) and math.isnan(value) else value
 
 
 def _mark(value: Any, *, is_variable: bool) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from numbers import Integral
 
 from pilot.core.errors import UserError
 
@@ -92,14 +93,16 @@ class Batching:
     def __post_init__(self) -> None:
         if (self.per_node is None) == (self.whole is None):
             raise UserError("session.loader needs either batch_size (per node) or global_batch_size")
-        for name, size in (
-            ("batch_size", self.per_node),
-            ("global_batch_size", self.whole),
-            ("micro_batch_size", self.micro),
-            ("accumulate", self.accumulate),
+        for name, field_name in (
+            ("batch_size", "per_node"),
+            ("global_batch_size", "whole"),
+            ("micro_batch_size", "micro"),
+            ("accumulate", "accumulate"),
         ):
-            if size is not None and (not isinstance(size, int) or size < 1):
+            size = getattr(self, field_name)
+            if size is not None and (not isinstance(size, Integral) or size < 1):
                 raise UserError(f"session.loader: {name} must be a whole number of at least 1, got {size!r}")
+            object.__setattr__(self, field_name, size and int(size))  # numpy's, too
         if self.accumulate > 1:
             self._check_accumulation()
 

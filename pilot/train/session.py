@@ -22,13 +22,20 @@ from pilot.train.exchanges import Exchanges
 from pilot.train.group import group_of
 from pilot.train.guards import StepGuard
 from pilot.train.loader import Loader
-from pilot.train.membership import Seat
+from pilot.train.membership import Membership, Seat
 from pilot.train.metric_log import metric_log
 from pilot.train.node_fabric import NodeFabric
 from pilot.train.own_values import OwnValues
 from pilot.train.rollback import Rollback
 from pilot.train.sampler import Batching
-from pilot.train.session_checks import check_scheduled, check_tracked, check_whole, reported
+from pilot.train.session_checks import (
+    check_callback,
+    check_count,
+    check_scheduled,
+    check_tracked,
+    check_whole,
+    reported,
+)
 from pilot.train.state_check import StateCheck
 from pilot.train.step import Number, Step
 from pilot.train.stream import Stream
@@ -80,18 +87,19 @@ class Session:
         self._by_iteration = False
         self._stopping = False
         self._in_group = False
+        self._has_looped = False
 
     # --- what scripts use --------------------------------------------------------------------------------------------
 
     @property
     def rank(self) -> int:
         """This process's index in the group; it changes when the group does."""
-        return self._step.member.rank
+        return self._entered().rank
 
     @property
     def size(self) -> int:
         """The current number of training processes in the group."""
-        return self._step.member.size
+        return self._entered().size
 
     @property
     def local_rank(self) -> int:
@@ -104,8 +112,8 @@ class Session:
         batch counts from its first ``session.step`` on.) Asked for before the loop, it waits for the group: a process
         that has just started does not know it.
         """
-        if not self._in_group:
-            self._in_group = self._step.member is not None  # waits for it
+        if not (self._in_group or self._training.restoring):
+            self._in_group = self._entered() is not None  # waits for it
         return self._training.position.step + self._step.has_stepped
 
     @property
@@ -210,6 +218,7 @@ class Session:
                 self._course.end_pass()
             self._end_epoch({name: float(measure()) for name, measure in measures.items()})
 
+        check_count("session.epochs", count)
         self._metrics[EPOCHS] = float(count)
         self._step.is_last = lambda share, size: (
             self._training.position.epoch + 1 == count and self._made_loader().ends_with(share, size)
@@ -223,6 +232,7 @@ class Session:
         Within a turn, ``for batch in loader:`` yields the batches of the step, or ``loader.next()`` the next one of
         them; then call ``session.step``. A turn whose step is void is repeated with the same number.
         """
+        check_count("session.iterations", count)
         self._by_iteration = True
         self._metrics[ITERATIONS] = float(count)
         course, loader = self._course, self._made_loader()
@@ -234,6 +244,13 @@ class Session:
         self, number: Callable[[], int], count: int, begin: Callable[[], None], end: Callable[[], None]
     ) -> Iterator[int]:
         """Up to ``count``: a turn's ``number``, between its ``begin`` and its ``end``."""
+        if self._has_looped:
+            raise UserError(
+                "a session has one loop, with whose end training has finished, and this is a second one: make one"
+                " session.epochs (or session.iterations) for all of it, in whose body (if epoch == 3:) you change what"
+                " is to change on the way"
+            )
+        self._has_looped = True
         self._check.whole()
         check_scheduled(self._training.steppers, self._training.tracked.values())
         self._own.begin(getattr(self._loader, "dataset", None))
@@ -272,6 +289,7 @@ class Session:
         batch_size : most samples that a rank processes at once
         options : options of torch's ``DataLoader``
         """
+        self._expect_group()
         self._step.came_back()
         if self._step.is_open:
             raise UserError("call session.evaluate between two steps: after session.step, or outside the loop")
@@ -339,8 +357,10 @@ class Session:
 
     def on_restore(self, function: Callable[[], object]) -> None:
         """Call ``function`` whenever a state was taken over (from another rank or a checkpoint) or restored after a
-        void step: for whatever the script derives from the model, tracked objects or :attr:`state`.
+        void step: for whatever the script derives from the model, tracked objects, :attr:`state` or :attr:`steps`.
+        (The process is not in a group then.)
         """
+        check_callback(function)
         self._training.on_restore.append(function)
 
     def report(self, **metrics: float) -> None:
@@ -364,6 +384,19 @@ class Session:
             self._step.logs.append(metric_log(kind, folder))
 
     # --- its parts ---------------------------------------------------------------------------------------------------
+
+    def _entered(self) -> Membership:
+        """The group; waits for it."""
+        self._expect_group()
+        return self._step.member
+
+    def _expect_group(self) -> None:
+        if self._training.restoring:
+            raise UserError(
+                "a function of session.on_restore runs while its process is in no group, so it cannot use session.rank,"
+                " session.size or session.evaluate; it may use the models, tracked objects, session.state and"
+                " session.steps"
+            )
 
     def _end_epoch(self, measured: Sums) -> None:
         """Agree with the other ranks that the epoch is over, on its measures, and on whether it was the last."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any
+from typing import Any, SupportsFloat
 
 import torch
 from torch import nn
@@ -52,6 +52,18 @@ def check_scheduled(steppers: Steppers, tracked: Iterable[object]) -> None:
         )
 
 
+def check_callback(function: object) -> None:
+    """:class:`UserError` if ``session.on_restore`` could not call it; it might be called only when a node joins."""
+    try:
+        fits = callable(function) and inspect.signature(function).bind() is not None
+    except TypeError:
+        fits = False
+    except ValueError:  # not every function of C has a signature
+        fits = True
+    if not fits:
+        raise UserError("session.on_restore takes a function that needs no arguments; it is called as function()")
+
+
 def check_whole(name: str, stateful: Any) -> None:
     """:class:`UserError` if its state has shards, or cannot be loaded."""
     for path, tensor in stateful.state_dict(keep_vars=True).items() if isinstance(stateful, nn.Module) else ():
@@ -72,15 +84,31 @@ def reported(metrics: Mapping[str, Any]) -> dict[str, float]:
     """What ``session.report`` was given, as numbers; :class:`UserError` if it cannot use a name or a value."""
     if taken := sorted(BY_SESSION.intersection(metrics)):
         raise UserError(f"session.report: {', '.join(taken)} is reserved; choose another name")
-    return {name: _number(name, value) for name, value in metrics.items()}
+    return {name: number(f"session.report: {name}", value) for name, value in metrics.items()}
 
 
-def _number(name: str, value: Any) -> float:
+def single(loss: Any) -> float | torch.Tensor:
+    """What ``session.step`` was given as loss; not converted to a number yet if it is on a GPU, which would wait for
+    all of backward.
+    """
+    if isinstance(loss, torch.Tensor) and loss.numel() == 1:
+        return loss.detach()
+    return number("session.step: the loss", loss)
+
+
+def check_count(what: str, count: object) -> None:
+    """:class:`UserError` if it is no number, as an argument of a command line without its type."""
+    if not isinstance(count, SupportsFloat):
+        raise UserError(f"{what} needs a number, got {count!r}")
+
+
+def number(what: str, value: Any) -> float:
+    """``value`` as a number; :class:`UserError` if it is none."""
     try:
         return float(value)
-    except (TypeError, ValueError, RuntimeError) as error:
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         told = str(error).splitlines()[0]
-        raise UserError(f"session.report: {name} must be a number, got {type(value).__name__} ({told})") from None
+        raise UserError(f"{what} must be a number, got {type(value).__name__} ({told})") from None
 
 
 def _check_tensors(model: nn.Module) -> None:

@@ -82,7 +82,7 @@ class HostStaging:
         self._narrow = [
             p.dtype if p.dtype != place.dtype else None for p, place in zip(parameters, places, strict=True)
         ]
-        self._places = list(places)
+        self._places = Places(places)
         self._buckets = buckets
         self._together = [self._are_small(bucket) for bucket in buckets]
 
@@ -95,7 +95,7 @@ class HostStaging:
 
     def begin(self) -> None:
         """See :class:`Staging`."""
-        keep_apart(self._places)
+        self._places.renew()
 
     def start(self, number: int, gradients: list[torch.Tensor], weight: float) -> None:
         """See :class:`Staging`. For small tensors, one call per tensor takes longer than another pass over all."""
@@ -110,6 +110,7 @@ class HostStaging:
     def add(self, index: int, gradient: torch.Tensor, weight: float, *, first: bool) -> None:
         """See :class:`Staging`. In one pass: the scaling for the weighted mean writes into the arena."""
         if first:
+            self._places.stay(index)  # an optimizer of several may be stepped again in the same step
             place = self._places[index]
             torch.mul(gradient, _factor(weight, place.dtype), out=place)
         else:
@@ -120,6 +121,7 @@ class HostStaging:
         if 0 in holds:
             for index, held in zip(self._buckets[number].indices, holds, strict=True):
                 if not held:
+                    self._places.stay(index)
                     self._places[index].zero_()
 
     def then(self, ring: Ring) -> None:
@@ -238,17 +240,42 @@ def gradient_strides(parameter: torch.Tensor) -> tuple[int, ...]:
     return strides if dense else torch.empty(parameter.shape, device="meta").stride()
 
 
-def keep_apart(places: list[torch.Tensor]) -> None:
-    """If the script or an optimizer still references one of ``places`` (a gradient of the last step), give that its own
-    memory: in a plain loop backward creates new gradients, and does not change referenced ones.
+class Places:
+    """The gradients' places in the arena, which scripts get as ``p.grad``.
+
+    Parameters
+    ----------
+    places : of the parameters' shapes
     """
-    if max(map(getrefcount, places), default=0) <= _REFERENCES:
-        return
-    for index in range(len(places)):
-        if getrefcount(places[index]) > _REFERENCES:
-            kept = places[index]
-            places[index] = kept.detach()
-            kept.data = kept.clone()
+
+    def __init__(self, places: Sequence[torch.Tensor]) -> None:
+        self._places = list(places)
+        self._unseen = [place.detach() for place in places]
+        self._addresses = list(map(torch.Tensor.data_ptr, places))
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return self._places[index]
+
+    def renew(self) -> None:
+        """Before a step. If the script has moved one elsewhere (``p.grad.data = ...``), there is another tensor in its
+        place. If the script or an optimizer still references one (a gradient of the last step), give that its own
+        memory: in a plain loop backward creates new gradients, and does not change referenced ones.
+        """
+        if list(map(torch.Tensor.data_ptr, self._places)) != self._addresses:
+            for index in range(len(self._places)):
+                self.stay(index)
+        if max(map(getrefcount, self._places), default=0) <= _REFERENCES:
+            return
+        for index in range(len(self._places)):
+            if getrefcount(self._places[index]) > _REFERENCES:
+                kept = self._places[index]
+                self._places[index] = kept.detach()
+                kept.data = kept.clone()
+
+    def stay(self, index: int) -> None:
+        """If the script has moved this one elsewhere, there is another tensor in its place."""
+        if self._places[index].data_ptr() != self._addresses[index]:
+            self._places[index] = self._unseen[index].detach()
 
 
 _REFERENCES = 2

@@ -26,6 +26,7 @@ from pilot.train.metric_log import MetricLog
 from pilot.train.node_ties import NodeTies
 from pilot.train.rollback import Rollback
 from pilot.train.sampler import StepShare, mix
+from pilot.train.session_checks import single
 from pilot.train.step_words import Words
 from pilot.train.stepper import Stepper
 from pilot.train.training import Training
@@ -264,8 +265,7 @@ class Step:
         if self._held:
             self._exchanges.release(factor)
         if loss is not None and factor:
-            # Not converted to a number yet if it is on a GPU, which would wait for all of backward.
-            self._loss = self._loss + factor * (loss.detach() if isinstance(loss, torch.Tensor) else loss)
+            self._loss = self._loss + factor * single(loss)
         if self.has_more:
             return
         if self._counts:

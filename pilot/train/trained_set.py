@@ -27,7 +27,7 @@ Rows = dict[str, Any]
 class TrainedSet:
     """The trained set of one session.
 
-    ``named``: the known parameters; ``bare``: those of them that are in no model.
+    ``named``: the known parameters; ``bare``: those of them that are in no model; ``empty``: those without elements.
     """
 
     def __init__(self, model: nn.Module, steppers: Steppers) -> None:
@@ -37,6 +37,7 @@ class TrainedSet:
         self.bare = dict(_bare(self._modelled, steppers))
         self.named: dict[str, nn.Parameter] = self._modelled | self.bare
         self._parameters = list(self.named.values())
+        self.empty = [parameter for parameter in self._parameters if not parameter.numel()]
         self._name_of = {id(parameter): name for name, parameter in self.named.items()}
         self._readding = [_Readding(optimizer) for optimizer in steppers.optimizers.values()]
         self._laid_out = self._now()

@@ -122,6 +122,7 @@ class Training:
         self._options = options_of(self.steppers, scheduled=False)
         self.in_meeting = False
         self.behind = False
+        self.restoring = False
         self.samples_per_tick = 1
         self.reports = MetricReports(os.environ.get(METRIC, ""))
 
@@ -144,6 +145,8 @@ class Training:
         """Step these at the learning rate for the group's size, each with its scheduler, unless the loss scaler skipped
         it."""
         factor = self.rate.factor(self.position.step)
+        for parameter in self.trained.empty:  # not summed: some ranks may have a gradient, and others none
+            parameter.grad = None
         for stepper in steppers:
             if stepper.step(factor):
                 for _ in range(self._ticks(share)):
@@ -289,8 +292,10 @@ class Training:
         stored."""
         return encoded(self.capture())
 
+    @torch.inference_mode(mode=False)
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take over a state from :meth:`capture` on this or another rank, or from a checkpoint.
+        """Take over a state from :meth:`capture` on this or another rank, or from a checkpoint. Also if the script is
+        evaluating in ``torch.inference_mode``: nobody could change the tensors that it makes.
 
         The script's own values are kept if it is in a meeting whose outcome is in this state: then it will do by itself
         what the others have done since.
@@ -320,6 +325,7 @@ class Training:
         rng.restore(state["rng"])
         self.tell_restored()
 
+    @torch.inference_mode(mode=False)
     def _adopt(self, state: Mapping[str, Any], *, own_options: bool) -> None:
         """Load models, optimizers and tracked objects from ``state``."""
         self.model.load_state_dict(state["model"])
@@ -339,8 +345,12 @@ class Training:
 
     def tell_restored(self) -> None:
         """Tell the script that the state was replaced."""
-        for function in self.on_restore:
-            function()
+        self.restoring = True
+        try:
+            for function in self.on_restore:
+                function()
+        finally:
+            self.restoring = False
 
 
 def _as_one(model: Models) -> nn.Module:

@@ -17,6 +17,7 @@ from typing import SupportsFloat
 
 from pilot.core.errors import UserError
 from pilot.train.sampler import StepShare
+from pilot.train.session_checks import number
 from pilot.train.step_words import Words
 
 
@@ -65,10 +66,10 @@ class Weights:
         self._given = weight is not None
         if weight is None:
             return self._share.weight(batch)
-        number = float(weight)
-        if not (math.isfinite(number) and number >= 0):
-            raise UserError(f"session.step: weight must be a finite number of at least 0, got {number}")
-        factor = number / self._unit if self._share.samples else 0.0
+        own = number("session.step: weight", weight)
+        if not (math.isfinite(own) and own >= 0):
+            raise UserError(f"session.step: weight must be a finite number of at least 0, got {own}")
+        factor = own / self._unit if self._share.samples else 0.0
         self.local += factor
         return factor
 

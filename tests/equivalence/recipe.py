@@ -283,13 +283,15 @@ class Buffers:
 def tensors_of(
     model: nn.Module, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler | None = None
 ) -> Tensors:
-    """Everything trained: the model, the optimizer with its learning rates, and the scaler's scale."""
+    """Everything trained: the model, the optimizer with its learning rates, and the scaler's scale; not what has no
+    elements."""
     state = optimizer.state_dict()
     kept = {f"optimizer/{i}/{name}": value for i, row in state["state"].items() for name, value in row.items()}
     rates = {f"optimizer/lr/{i}": torch.as_tensor(g["lr"]) for i, g in enumerate(state["param_groups"]) if "lr" in g}
     scale = {} if scaler is None else {"scale": torch.tensor(scaler.get_scale())}
     found = {f"model/{name}": value for name, value in model.state_dict().items()} | kept | rates | scale
-    return {name: value.detach().clone() for name, value in found.items() if isinstance(value, torch.Tensor)}
+    tensors = {name: value for name, value in found.items() if isinstance(value, torch.Tensor)}
+    return {name: tensor.detach().clone() for name, tensor in tensors.items() if tensor.numel()}
 
 
 def _scaled(loss: torch.Tensor, scaler: torch.amp.GradScaler | None) -> torch.Tensor:

@@ -62,6 +62,10 @@ def set_moment(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     state["exp_avg"].view(-1)[0] += 1e-3
 
 
+def clear_state(_model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    optimizer.state.clear()
+
+
 def set_rate(_model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     optimizer.param_groups[0]["lr"] = 0.05
 
@@ -84,6 +88,7 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
         (set_parameter, r"3\.weight", 6, (4, 8)),
         (set_moment, r"0\.weight", 6, (4, 8)),
         (set_moment, r"optimizer\.state\[0\.weight\]\['exp_avg'\]", 8, (4, 8)),
+        (clear_state, r"optimizer\.state\[0\.weight\]\['step'\]", 8, (4, 8)),
         (set_rate, r"optimizer\.param_groups\[0\]\['lr'\]", 6, (4, 8)),
         (set_buffer, r"2\.scale", 6, (4, 8)),
     ],

@@ -17,6 +17,7 @@ import pilot.train
 from pilot.core.errors import UserError
 from tests.equivalence.loops import BATCH, DATA, EPOCHS, Result, assert_equal, fresh, mlp, session, tensors
 from tests.equivalence.rows import on_ranks
+from tests.unit.train.storm import End
 
 Deed = Callable[[int, nn.Module, torch.optim.Optimizer], object]
 
@@ -263,3 +264,28 @@ def test_of_a_state_without_modes_each_module_keeps_its_own() -> None:
     net[1].eval()
     state.restore(kept)
     assert [module.training for module in net] == [True, False, True]
+
+
+@pytest.mark.parametrize("at", [13, 14, 15])
+def test_a_state_taken_over_in_inference_mode_can_be_trained(at: int) -> None:
+    """As by a script that evaluates in it."""
+
+    def script(made: Callable[..., Any]) -> Result:
+        net = fresh(mlp)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
+        session = made(net, optimizer)
+        loader = session.loader(DATA, global_batch_size=BATCH)
+        for _ in session.epochs(EPOCHS):
+            for x, y in loader:
+                optimizer.zero_grad()
+                loss = mse_loss(net(x), y)
+                loss.backward()
+                session.step(loss)
+            with torch.inference_mode():
+                session.evaluate(DATA, lambda batch: {"loss": mse_loss(net(batch[0]), batch[1])}, batch_size=1)
+        return tensors(model=net, optimizer=optimizer)
+
+    expected = script(pilot.train.session)
+    for result in on_ranks(lambda: script(pilot.train.session), 1, [End(at, (True,), (False,), 1)]):
+        for name, value in result.items():
+            torch.testing.assert_close(value, expected[name], rtol=1e-12, atol=1e-12)

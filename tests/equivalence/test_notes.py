@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import math
 import random
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ from torch.nn.functional import mse_loss
 from torch.utils.data import DataLoader, TensorDataset
 
 from tests.equivalence.loops import BATCH, DATA, fresh, mlp, session
+from tests.equivalence.rows import on_ranks
 
 Script = Callable[[Any, Callable[[Any], None]], None]
 
@@ -261,14 +263,14 @@ def test_what_is_made_in_the_loop_kept_in_the_state_or_restored_is_not_told_of(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     def script(ours: Any, loader: Any, step: Any) -> None:
-        best, fixed = ours.state.get("best", 99.0), Stopper()
+        best, fixed, unknown = ours.state.get("best", 99.0), Stopper(), math.nan
         for _ in ours.epochs(2):
             stopper, total = Stopper(), 0.0
             for i, (x, y) in enumerate(loader):
                 step(x, y)
                 stopper.counter += 1
                 total += i
-                best = ours.state["best"] = best - 1.0 / (1 + fixed.counter)
+                best = ours.state["best"] = best - 1.0 / (1 + fixed.counter) + 0 * math.isnan(unknown)
 
     def restores(ours: Any, loader: Any, step: Any) -> None:
         count = 0
@@ -330,3 +332,22 @@ def test_what_the_optimizer_trains_or_the_session_tracks_is_not_told_of(capsys: 
             ours.step(loss)
 
     assert "keeps values" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("nodes", "told"), [(1, 0), (2, 2)])
+def test_an_epoch_without_a_full_step_is_told_of(nodes: int, told: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """With a batch for each node there may be one on one node, and none on two."""
+
+    def script() -> None:
+        model = fresh(mlp)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        ours = session(model, optimizer)
+        loader = ours.loader(DATA, batch_size=len(DATA) * 2 // 3, drop_last=True)
+        for _ in ours.epochs(2):
+            for x, y in loader:
+                optimizer.zero_grad()
+                mse_loss(model(x), y).backward()
+                ours.step()
+
+    on_ranks(script, nodes, [])
+    assert capsys.readouterr().err.count("has no step, so nothing is trained in it") == told

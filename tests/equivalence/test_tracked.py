@@ -379,3 +379,45 @@ def test_ranks_that_track_different_things_are_refused() -> None:
     first = [False, True]
     with pytest.raises(UserError, match="the tracked object counter is"):
         on_ranks(script, 2, [])
+
+
+def test_a_function_of_on_restore_may_use_the_steps() -> None:
+    """Also in a process that joins, and does not know its group yet."""
+    told: list[int] = []
+
+    def script() -> list[int]:
+        model = fresh(mlp)
+        optimizer = sgd(model)
+        ours = session(model, optimizer)
+        loader = ours.loader(DATA, global_batch_size=BATCH)
+        ours.on_restore(lambda: told.append(ours.steps))
+        for _ in ours.epochs(2):
+            for x, y in loader:
+                a_step(ours, model, optimizer, x, y)
+        return told
+
+    on_ranks(script, 1, [End(4, (True,), (False,), 1)])
+    assert told
+    assert 0 < max(told) < 12
+
+
+@pytest.mark.parametrize("what", ["rank", "size"])
+def test_a_function_of_on_restore_does_not_know_the_group(what: str) -> None:
+    def script() -> None:
+        model = fresh(mlp)
+        optimizer = sgd(model)
+        ours = session(model, optimizer)
+        loader = ours.loader(DATA, global_batch_size=BATCH)
+        ours.on_restore(lambda: getattr(ours, what))
+        for _ in ours.epochs(2):
+            for x, y in loader:
+                a_step(ours, model, optimizer, x, y)
+
+    with pytest.raises(UserError, match="runs while its process is in no group"):
+        on_ranks(script, 2, [])
+
+
+@pytest.mark.parametrize("function", [3, lambda state: state])
+def test_what_on_restore_could_not_call_is_refused_at_once(function: Any) -> None:
+    with pytest.raises(UserError, match="needs no arguments"):
+        session(model := fresh(mlp), sgd(model)).on_restore(function)

@@ -82,6 +82,26 @@ def set_by_hand(loss: torch.Tensor, model: nn.Module) -> None:
         p.grad = gradient
 
 
+class NotZeroed(torch.optim.SGD):
+    """For a script without ``zero_grad``."""
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        pass
+
+
+def replaced_where_used(loss: torch.Tensor, model: nn.Module) -> None:
+    parameters = list(model.parameters())
+    for p, gradient in zip(parameters, torch.autograd.grad(loss, parameters, allow_unused=True), strict=True):
+        if gradient is not None:
+            p.grad = gradient
+
+
+def with_unused() -> nn.Module:
+    model = mlp()
+    model[0].register_parameter("unused", nn.Parameter(torch.ones(2)))
+    return model
+
+
 def two_roots(loss: torch.Tensor, _model: nn.Module) -> None:
     torch.autograd.backward([loss, loss * 0.5])
 
@@ -125,6 +145,17 @@ def halve(model: nn.Module) -> None:
     for p in model.parameters():
         if p.grad is not None:
             p.grad.mul_(0.5)
+
+
+def moves_the_sums(session: pilot.train.Session, model: nn.Module) -> None:
+    if session.sum():
+        move(model)
+
+
+def move(model: nn.Module) -> None:
+    for p in model.parameters():
+        if p.grad is not None:
+            p.grad.data = p.grad.data.clamp(-0.02, 0.02)
 
 
 def clips_values(session: pilot.train.Session, model: nn.Module) -> None:
@@ -178,6 +209,12 @@ def unperturbs(loss: torch.Tensor, model: nn.Module) -> None:
 
 ROWS: list[Row] = [
     Recipe(name="gradients by torch.autograd.grad, set by hand", backward=set_by_hand),
+    Recipe(
+        name="gradients set by hand where there are any, without zero_grad",
+        model=with_unused,
+        optimizer=lambda parameters: NotZeroed(parameters, lr=0.05, momentum=0.9),
+        backward=replaced_where_used,
+    ),
     Recipe(name="torch.autograd.backward of two losses", backward=two_roots),
     Recipe(
         name="a backward for each of two parts of the model",
@@ -194,6 +231,7 @@ ROWS: list[Row] = [
     Recipe(name="a hook that clamps a gradient", fitted=hooks_a_clamp, different="it sees each rank's own gradient"),
     Recipe(name="gradients scaled after session.sum", before_step=scales_itself, plain_before_step=halve),
     Recipe(name="clip_grad_value_ after session.sum", before_step=clips_values, plain_before_step=clip_value),
+    Recipe(name="p.grad.data replaced after session.sum", before_step=moves_the_sums, plain_before_step=move),
     Recipe(name="a gradient set to None after session.sum", before_step=drops_one, plain_before_step=drop_one),
     Recipe(name="micro-batches of 1", micro=1),
     Recipe(name="micro-batches of 2 of 5 samples, ragged", micro=2, batch=5, core=True),

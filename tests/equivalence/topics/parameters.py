@@ -29,6 +29,13 @@ class WithEmpty(nn.Module):
         return self.used(x) + (x @ self.empty.t()).sum()
 
 
+class WithEmptyAtTimes(WithEmpty):
+    """As a cluster of an adaptive softmax that some batches do not reach."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) if x[0, 0] > 0 else self.used(x)
+
+
 class WithUnused(nn.Module):
     """One that is never used, and one that is used only in some batches."""
 
@@ -181,6 +188,7 @@ ROWS: list[Row] = [
     Recipe(name="two in one block of memory", model=shared_storage),
     Recipe(name="frozen", model=with_frozen),
     Recipe(name="without elements", model=WithEmpty),
+    Recipe(name="without elements, and used in some batches only", model=WithEmptyAtTimes),
     Recipe(name="unused, and used in some batches only", model=WithUnused),
 ]
 TOPIC = Topic(20, "Parameters", ROWS)

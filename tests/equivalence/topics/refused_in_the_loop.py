@@ -406,6 +406,36 @@ def counts_epochs_itself(made: Made) -> None:
             made.session.step()
 
 
+@_refused("a loss of each sample in session.step", "the loss must be a number, got Tensor", "its mean")
+def steps_with_several_losses(made: Made) -> None:
+    for x in made.batches():
+        losses = made.model(x).square()
+        losses.mean().backward()
+        made.session.step(losses.expand(-1, 2))
+
+
+@_refused("a weight of each sample in session.step", "weight must be a number, got Tensor", "their sum")
+def steps_with_several_weights(made: Made) -> None:
+    for x in made.batches():
+        loss = made.loss(x)
+        loss.backward()
+        made.session.step(loss, weight=torch.ones(2))
+
+
+@_refused("session.epochs of a text", "session.epochs needs a number, got '3'", "argparse's `type=int`")
+def counts_in_text(made: Made) -> None:
+    for _ in made.session.epochs("3"):  # type: ignore[arg-type]  # as a command line gives it
+        pass
+
+
+@_refused("a second loop of session.epochs", "a session has one loop", "one loop, and `if epoch == 3:` in its body")
+def loops_once_more(made: Made) -> None:
+    for epochs in (1, 2):
+        for x in made.batches(epochs):
+            made.loss(x).backward()
+            made.session.step()
+
+
 @_refused_script("session.loader in the loop's body", "session.loader first: before session.epochs", "before the loop")
 def makes_its_loader_late() -> None:
     model = nn.Linear(2, 1)

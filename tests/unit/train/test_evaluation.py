@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
-from torch.utils.data import TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
 import pilot.train
 from pilot.core.errors import UserError
@@ -90,3 +92,25 @@ def test_it_is_for_between_two_steps_and_for_data() -> None:
             assert session.evaluate(data, mean_square)["square"] == pytest.approx(1 / 3, rel=0.01)
     with pytest.raises(UserError, match="cannot be evaluated"):
         session.evaluate(TensorDataset(x[:0]), mean_square)
+
+
+@pytest.mark.parametrize(
+    ("function", "options", "line"),
+    [
+        (lambda _: 1.0, {}, "must return a dict of means by name, got float"),
+        (lambda _: {"a": "x"}, {}, "'a' must be a number, got str"),
+        (lambda batch: {"a": batch[0].flatten()}, {}, "'a' must be a number, got Tensor"),
+        (lambda batch: {"a" if len(batch[0]) == 200 else "b": 1.0}, {}, "'a' for one batch and 'b' for"),
+        (mean_square, {"shuffle": True}, "session.evaluate divides the dataset in its order"),
+    ],
+)
+def test_what_has_no_mean_is_refused(function: Any, options: dict[str, Any], line: str) -> None:
+    _, session, data, _ = made()
+    with pytest.raises(UserError, match=line):
+        session.evaluate(data, function, batch_size=200, **options)
+
+
+def test_a_loader_is_no_dataset() -> None:
+    _, session, data, _ = made()
+    with pytest.raises(UserError, match="not a DataLoader of it"):
+        session.evaluate(DataLoader(data, batch_size=4), mean_square)

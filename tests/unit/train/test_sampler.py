@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -200,3 +201,9 @@ def divided(rng: random.Random) -> list[object]:
         ]
     found.append([batching.over(cursor, length, size) for cursor in range(length + 1)])
     return found
+
+
+def test_a_whole_number_of_numpy_is_one() -> None:
+    batching = Batching(whole=np.int64(4), micro=np.int32(2))  # type: ignore[arg-type]  # as from a search over sizes
+    assert [type(size) for size in (batching.whole, batching.micro, batching.accumulate)] == [int, int, int]
+    assert batching == Batching(whole=4, micro=2)
