@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import dis
+import enum
 import itertools
 import random
 import re
@@ -107,6 +108,10 @@ class OwnValues:
                 place = id(value) if isinstance(value, _ARRAYS) else which
                 for path, mark in _marks(name, value, known, _DEPTH):
                     yield (place, path), mark
+        for name, value in self._training.numbers.others():
+            place = id(value) if isinstance(value, _ARRAYS) else 0
+            for path, mark in _marks(name, value, known, _DEPTH):
+                yield (place, path), mark
 
     def _of_dataset(self) -> dict[_Place, Any]:
         """Not what it keeps in lists and dicts: samples that it has read."""
@@ -181,7 +186,7 @@ def _marks(name: str, value: Any, known: set[int], depth: int) -> Iterator[tuple
     """What changes if ``value``, or something in it, does."""
     if name.startswith("__") or name == "_" or id(value) in known or isinstance(value, Dataset):
         return
-    if value is None or isinstance(value, _PLAIN):
+    if value is None or isinstance(value, (*_PLAIN, enum.Enum)):
         yield name, value
     else:
         if (mark := _mark(value, is_variable=depth == _DEPTH)) is not None:
