@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 import xxhash
 
@@ -31,7 +32,8 @@ def of_tensors(tensors: Sequence[torch.Tensor]) -> list[int]:
 
 
 def _hashed(tensor: torch.Tensor) -> int:
-    return xxhash.xxh3_64_intdigest(_bits(tensor).numpy().data) % MODULUS if tensor.numel() else 0
+    """Not by ``tensor.numpy()``: torch lets nobody resize such a tensor any more."""
+    return xxhash.xxh3_64_intdigest(np.from_dlpack(_bits(tensor)).data) % MODULUS if tensor.numel() else 0
 
 
 def _summed(tensor: torch.Tensor) -> torch.Tensor:

@@ -88,6 +88,20 @@ class ModuleNumbers:
         for path, module in self.modules() if numbers else ():
             put_in(module, numbers.get(path, {}))
 
+    def others(self) -> Iterator[tuple[str, Any]]:
+        """What else they keep in attributes, by name: random generators, objects, what is large. Not what a forward
+        pass leaves there for its loss.
+        """
+        owned = cache(self._owned)
+        for path, module in self.modules():
+            kept = _attributes(module, owned)
+            place = (path if path.startswith("tracked ") else f"model.{path}").rstrip(".: ")
+            for name, value in vars(module).items():
+                if name in _OF_TORCH or name in kept:
+                    continue
+                if not any(_is_view(one, owned) for one in islice(_leaves(value), _MOST)):
+                    yield f"{place}.{name}", value
+
     def modules(self) -> Iterator[tuple[str, nn.Module]]:
         """By path. (A scripted module keeps its attributes elsewhere.)"""
         tracked = ((f"tracked {name}: ", one) for name, one in self._tracked.items() if isinstance(one, nn.Module))
@@ -126,6 +140,11 @@ def _fits(value: Any, owned: Owned) -> bool:
         return _is_plain(value, owned)
     few = list(islice(_leaves(value), _MOST + 1))
     return len(few) <= _MOST and all(_is_plain(one, owned) for one in few)
+
+
+def _is_view(value: Any, owned: Owned) -> bool:
+    """Of a parameter or buffer, or part of a graph."""
+    return type(value) is torch.Tensor and (value.requires_grad or _memory(value) in owned())
 
 
 def _leaves(value: Any, depth: int = _DEPTH) -> Iterator[Any]:

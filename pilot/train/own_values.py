@@ -8,20 +8,18 @@ Whether training depends on them cannot be seen, so nothing is refused.
 from __future__ import annotations
 
 import argparse
-import dis
+import enum
 import itertools
 import math
 import random
-import re
 import sys
 import weakref
 import zlib
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
-from functools import cache
 from itertools import chain
-from types import CodeType, FrameType, FunctionType, GeneratorType, SimpleNamespace
+from types import FrameType, FunctionType, GeneratorType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -29,7 +27,7 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset, Subset
 
-from pilot.train import refusal
+from pilot.train import loop_code, refusal
 from pilot.train.training import Training
 from pilot.train.untracked import inner, is_of_the_script
 
@@ -42,9 +40,6 @@ _MANY = (list, dict, set, deque)
 _WITH_ITEMS = (list, tuple, dict, deque)
 _HOLDERS = (argparse.Namespace, SimpleNamespace)
 """Objects in which scripts keep values, without a class of their own."""
-
-_OF_VARIABLES = re.compile(r"(LOAD|STORE)_(FAST(?!_AND_CLEAR)|NAME|GLOBAL|DEREF)")
-_USE = re.compile("LOAD|STORE")
 
 _Place = tuple[int, str]
 """A frame or a module's variables (which one), and a name in it; or a tensor or array in a variable, and its name."""
@@ -60,12 +55,17 @@ class OwnValues:
         self._told: set[_Place] = set()
         self._dataset: object = None
         self._epoch: int | None = None
+        self._frame = self._head = 0
+        self._anew: set[_Place] = set()
+        self._at_beginning: set[_Place] = set()
 
     def begin(self, dataset: object) -> None:
         """The loop over ``dataset`` begins: a process that joins will have these values."""
         while isinstance(dataset, Subset):
             dataset = dataset.dataset
         self._dataset = dataset
+        frame = next(_frames())
+        self._frame, self._head = id(frame), max(loop_code.heads(frame.f_code, frame.f_lasti), default=0)
         self._before = dict(self._seen())
         self._arrays = {
             (which, name): weakref.ref(value) if isinstance(value, _ARRAYS) else None
@@ -74,12 +74,16 @@ class OwnValues:
         }
 
     def step(self) -> None:
-        """The script steps. What a dataset has at an epoch's first step counts as set at the epoch's beginning, as on a
-        process that joins.
+        """The script steps. What a dataset, or an attribute that each epoch's beginning sets, has at an epoch's first
+        step is what a process that joins has.
         """
         if self._epoch != self._training.position.epoch:
             self._epoch = self._training.position.epoch
             self._before |= self._of_dataset()
+            self._look_at_code()
+            if self._at_beginning:
+                others = dict(self._seen(self._at_beginning))
+                self._before |= {place: mark for place, mark in self._seen() if place not in others}
 
     def look(self) -> None:
         """Tell, once, of each that has changed, unless the script says that it restores its values itself."""
@@ -101,13 +105,40 @@ class OwnValues:
                 " they are before the loop: what training depends on belongs in session.state or session.track"
             )
 
-    def _seen(self) -> Iterator[tuple[_Place, Any]]:
+    def _look_at_code(self) -> None:
+        frames = self._in_loop()
+        for frame, head in self._loops(frames):
+            which = id(frame.f_globals if frame.f_locals is frame.f_globals else frame)
+            self._anew |= {(which, name) for name in loop_code.set_anew(frame.f_code, head)}
+        self._at_beginning |= {
+            (id(owner), f".{name}") for owner, name in loop_code.set_at_beginning(frames, self._head)
+        }
+
+    def _in_loop(self) -> list[FrameType]:
+        """The running functions, from the one with the session's loop on."""
+        return list(itertools.dropwhile(lambda frame: id(frame) != self._frame, [*_frames()][::-1]))
+
+    def _loops(self, frames: Sequence[FrameType]) -> Iterator[tuple[FrameType, int]]:
+        """Where the session's loop begins, and the outermost ones of other functions."""
+        for frame in frames:
+            heads = loop_code.heads(frame.f_code, frame.f_lasti)
+            if heads:
+                yield frame, self._head if self._head in heads and id(frame) == self._frame else heads[0]
+
+    def _seen(self, without: Collection[_Place] = ()) -> Iterator[tuple[_Place, Any]]:
+        """``without`` these attributes, by object."""
         known = self._known()
         for which, values in _spaces():
             for name, value in list(values.items()):
+                if (which, name) in self._anew:
+                    continue
                 place = id(value) if isinstance(value, _ARRAYS) else which
-                for path, mark in _marks(name, value, known, _DEPTH):
+                for path, mark in _marks(name, value, known, without, _DEPTH):
                     yield (place, path), mark
+        for name, value in self._training.numbers.others():
+            place = id(value) if isinstance(value, _ARRAYS) else 0
+            for path, mark in _marks(name, value, known, without, _DEPTH):
+                yield (place, path), mark
 
     def _of_dataset(self) -> dict[_Place, Any]:
         """Not what it keeps in lists and dicts: samples that it has read."""
@@ -120,8 +151,8 @@ class OwnValues:
     def _replaced(self) -> Iterator[_Place]:
         """Tensors and arrays that each turn of the loop leaves to the next one in a variable from before the loop."""
         known = self._known() | set(map(id, self._training.user.values()))
-        for frame in _frames():
-            for name in _read_first(frame.f_code, frame.f_lasti):
+        for frame, head in self._loops(self._in_loop() or list(_frames())):
+            for name in loop_code.read_first(frame.f_code, head):
                 for which, values in ((id(frame), frame.f_locals), (id(frame.f_globals), frame.f_globals)):
                     place, value = (which, name), values.get(name)
                     if place in self._arrays and isinstance(value, _ARRAYS) and id(value) not in known:
@@ -161,35 +192,21 @@ def _frames() -> Iterator[FrameType]:
         frame = frame.f_back
 
 
-@cache
-def _read_first(code: CodeType, at: int) -> tuple[str, ...]:
-    """The variables that the outermost loop around the instruction ``at`` reads before it sets them."""
-    instructions = list(dis.get_instructions(code))
-    ends = [one for one in instructions if "JUMP_BACKWARD" in one.opname and one.argval <= at <= one.offset]
-    if not ends:
-        return ()
-    first, last = min(one.argval for one in ends), max(one.offset for one in ends)
-    uses: dict[str, str] = {}
-    for one in instructions:
-        if first <= one.offset <= last and _OF_VARIABLES.match(one.opname):
-            names = one.argval if isinstance(one.argval, tuple) else (one.argval,)
-            for use, name in zip(_USE.findall(one.opname), names, strict=False):
-                uses.setdefault(name, use)
-    return tuple(name for name, use in uses.items() if use == "LOAD")
-
-
-def _marks(name: str, value: Any, known: set[int], depth: int) -> Iterator[tuple[str, Any]]:
+def _marks(
+    name: str, value: Any, known: set[int], without: Collection[_Place], depth: int
+) -> Iterator[tuple[str, Any]]:
     """What changes if ``value``, or something in it, does."""
     if name.startswith("__") or name == "_" or id(value) in known or isinstance(value, Dataset):
         return
-    if value is None or isinstance(value, _PLAIN):
+    if value is None or isinstance(value, (*_PLAIN, enum.Enum)):
         yield name, _itself(value)
     else:
         if (mark := _mark(value, is_variable=depth == _DEPTH)) is not None:
             yield name, mark
         if depth > 1:
             for path, one in _held(value):
-                yield from _marks(name + path, one, known, depth - 1)
+                if (id(value), path) not in without:
+                    yield from _marks(name + path, one, known, without, depth - 1)
 
 
 def _itself(value: Any) -> Any:

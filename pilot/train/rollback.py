@@ -24,6 +24,7 @@ from torch import nn
 from pilot.checkpoint.shards import local_of
 from pilot.checkpoint.tree import copied
 from pilot.train import checksums
+from pilot.train.loading import load
 from pilot.train.module_numbers import ModuleNumbers, put_in
 from pilot.train.state import encoded
 from pilot.train.stepper import options_of, set_options
@@ -170,6 +171,11 @@ class _Slot:
     def small(self) -> bool:
         return self.now is None or self.now.nbytes <= SMALL_BYTES
 
+    @property
+    def resized(self) -> bool:
+        """Whether its shape was changed in place since it was marked."""
+        return self.tensor is not None and self.copy is not None and self.tensor.shape != self.copy.shape
+
     def bits(self) -> Any:
         return None if self.now is None else checksums.of_tensors([self.now])
 
@@ -184,7 +190,10 @@ class _Slot:
             if self.tensor is not None and self.copy is not None:
                 # Through .data, because a graph that the step still needs has saved the tensor and would notice a
                 # change.
-                local_of(self.tensor).data.copy_(local_of(self.copy))
+                if self.resized:
+                    self.tensor.data = self.copy.clone()
+                else:
+                    local_of(self.tensor).data.copy_(local_of(self.copy))
 
     def forget(self) -> None:
         self.tensor, self.copy, self._marked = None, None, False
@@ -221,7 +230,7 @@ class _Object:
     def back(self) -> None:
         # Unchanged values are not written: a graph that the step still needs would notice.
         if self._state is not None and self._bits_of(self._state) != self.bits():
-            self._stateful.load_state_dict(copied(self._state))
+            load(copied(self._state), into=self._stateful)
 
     def forget(self) -> None:
         self._state = None
@@ -338,7 +347,13 @@ def _mark(kept: Iterable[_Kept]) -> None:
     """Mark all, with one call for the tensors that have not moved."""
     copies, tensors = [], []
     for one in kept:
-        if isinstance(one, _Slot) and one.copy is not None and one.tensor is not None and one.tensor is one.now:
+        if (
+            isinstance(one, _Slot)
+            and one.copy is not None
+            and one.tensor is not None
+            and one.tensor is one.now
+            and not one.resized
+        ):
             copies.append(local_of(one.copy))
             tensors.append(local_of(one.tensor).detach())
         else:

@@ -19,6 +19,7 @@ from pilot.core.run_identity import OPTIONS, RULES, AcceptedChange
 from pilot.train import identity, rng
 from pilot.train.agreement_log import END_OF_EPOCH, STOP, Agreement, AgreementLog, Place, Sums
 from pilot.train.lineage import Lineage
+from pilot.train.loading import load
 from pilot.train.lr import LearningRate
 from pilot.train.membership import Seat
 from pilot.train.metric_reports import METRIC, MetricReports
@@ -328,7 +329,7 @@ class Training:
     @torch.inference_mode(mode=False)
     def _adopt(self, state: Mapping[str, Any], *, own_options: bool) -> None:
         """Load models, optimizers and tracked objects from ``state``."""
-        self.model.load_state_dict(state["model"])
+        load(state["model"], into=self.model)
         with torch.no_grad():
             for name, parameter in self.trained.bare.items():
                 parameter.copy_(state["parameters"][name])
@@ -340,7 +341,7 @@ class Training:
         if own_options:
             set_options(self.steppers, self._options)
         for name, one in self.tracked.items():
-            one.load_state_dict(copied(state["tracked"][name]))
+            load(copied(state["tracked"][name]), into=one)
         self.numbers.restore(state.get("numbers", {}))
 
     def tell_restored(self) -> None:

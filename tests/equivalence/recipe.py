@@ -267,7 +267,7 @@ class Buffers:
         """Load its buffers into the model."""
         kept = iter(self._of[member])
         for buffer in self._buffers:
-            buffer.data.copy_(next(kept))
+            buffer.data = next(kept).clone()  # its shape may have changed
         for module in self._extras:
             module.set_extra_state(next(kept))
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrizations
 
-from tests.equivalence.recipe import Recipe
+from tests.equivalence.recipe import Recipe, square
 from tests.equivalence.rows import Row, Topic
 from tests.equivalence.topics.modules import normed
 
@@ -68,6 +68,34 @@ class Extra(nn.Module):
         return self.inner(x * (1 + 0.01 * self.calls))
 
 
+class History(nn.Module):
+    """A buffer that grows in place with each forward: by a weight, or by an output."""
+
+    def __init__(self, *, of_outputs: bool = False) -> None:
+        super().__init__()
+        self.inner, self.of_outputs = nn.Linear(3, 1), of_outputs
+        self.register_buffer("past", torch.zeros(0))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        output: torch.Tensor = self.inner(x)
+        self.past.resize_(len(self.past) + 1)
+        self.past[-1] = (output if self.of_outputs else self.inner.weight).detach().mean()
+        return output + 0.1 * self.past.mean()
+
+
+def observers_by_channel() -> nn.Module:
+    """The ranges get their shape with the first batch."""
+    from torch.ao.quantization import FakeQuantize, MovingAveragePerChannelMinMaxObserver
+
+    by_channel = {"dtype": torch.qint8, "qscheme": torch.per_channel_symmetric, "ch_axis": 1}
+    return nn.Sequential(
+        nn.Linear(3, 5),
+        FakeQuantize(MovingAveragePerChannelMinMaxObserver, quant_min=-128, quant_max=127, **by_channel),
+        nn.Tanh(),
+        nn.Linear(5, 1),
+    )
+
+
 OWN_BATCH = "each rank normalizes over its own batch"
 ROWS: list[Row] = [
     Recipe(name="spectral norm (parametrizations)", model=spectral, core=True),
@@ -77,5 +105,18 @@ ROWS: list[Row] = [
     Recipe(name="an average of weights in a buffer, in forward", model=Averages),
     Recipe(name="a buffer of integers, a buffer that is not saved", model=Counts),
     Recipe(name="a module with get_extra_state", model=Extra),
+    Recipe(name="a buffer that grows in place, in forward", model=History),
+    Recipe(
+        name="a bank of outputs that grows, in forward",
+        model=lambda: History(of_outputs=True),
+        different="each rank keeps those of its own batches",
+    ),
+    Recipe(
+        name="fake quantization by channel",
+        model=observers_by_channel,
+        different="each rank observes its own batch",
+        dtype=torch.float32,
+        loss=lambda m, x: square(m, x.float()),
+    ),
 ]
 TOPIC = Topic(35, "What forward changes", ROWS)

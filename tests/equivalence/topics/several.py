@@ -59,6 +59,14 @@ TRACKED = elsewhere(
         ),
     },
 )
+GROWING = elsewhere(
+    "test_growing",
+    {
+        "in_the_model": "a model's buffer that grows between epochs (exemplars)",
+        "tracked": "a tracked module's buffer that grows between epochs (rollouts)",
+    },
+    refused={},
+)
 CHANGES = elsewhere(
     "test_trained_set",
     {
@@ -75,4 +83,6 @@ CHANGES = elsewhere(
         "unfreezes_what_nobody_steps": ("a layer unfrozen that no optimizer has", "add_param_group"),
     },
 )
-TOPIC = Topic(70, "Several models and optimizers, what is tracked, what is trained", [*SEVERAL, *TRACKED, *CHANGES])
+TOPIC = Topic(
+    70, "Several models and optimizers, what is tracked, what is trained", [*SEVERAL, *TRACKED, *GROWING, *CHANGES]
+)

@@ -1,0 +1,130 @@
+"""What a script's loop does with variables and attributes, read from its code: whether one turn leaves a value to the
+next, or each turn sets it anew.
+"""
+
+from __future__ import annotations
+
+import dis
+import re
+from collections.abc import Iterator, Sequence
+from functools import cache
+from types import CodeType, FrameType
+
+_OF_VARIABLES = re.compile(r"(LOAD|STORE)_(FAST(?!_AND_CLEAR)|NAME|GLOBAL|DEREF)")
+_USE = re.compile("LOAD|STORE")
+_Use = tuple[int, str, str]
+"""Where, LOAD or STORE, and the variable."""
+
+
+@cache
+def heads(code: CodeType, at: int) -> list[int]:
+    """Where the loops around the instruction ``at`` begin, from the outermost one on."""
+    loops = (one for one in _instructions(code) if "JUMP_BACKWARD" in one.opname and one.argval <= at <= one.offset)
+    return sorted({one.argval for one in loops})
+
+
+@cache
+def read_first(code: CodeType, head: int) -> tuple[str, ...]:
+    """The variables that the loop which begins at ``head`` reads before it sets them."""
+    first: dict[str, str] = {}
+    for _, use, name in _uses(_loop(code, head)):
+        first.setdefault(name, use)
+    return tuple(name for name, use in first.items() if use == "LOAD")
+
+
+@cache
+def set_anew(code: CodeType, head: int) -> frozenset[str]:
+    """The variables that each turn of this loop sets before it reads them, and that functions in it do not read."""
+    loop = _loop(code, head)
+    uses = list(_uses(loop))
+    shared = {*code.co_cellvars, *code.co_freevars, *_read_within(code)}
+    found = set()
+    for name in {name for _, _, name in uses} - shared:
+        (begin, use), *rest = [(where, use) for where, use, other in uses if other == name]
+        end = next((where for where, use in rest if use == "LOAD"), None)
+        if use == "STORE" and (end is None or not _may_be_skipped(loop, begin, end)):
+            found.add(name)
+    return frozenset(found)
+
+
+def set_at_beginning(frames: Sequence[FrameType], head: int) -> Iterator[tuple[object, str]]:
+    """Attributes that each turn of the first function's loop sets before its inner loop begins, and does not read
+    before: the object and the name. The inner loop is in the same function, or in one of the next, which it calls.
+    """
+    found: list[tuple[object, str]] = []
+    begin = head
+    for number, frame in enumerate(frames):
+        inner = heads(frame.f_code, frame.f_lasti)
+        if not number:
+            if head not in inner:
+                return
+            inner = inner[inner.index(head) + 1 :]
+        for owner, *names, name in _attributes_set(frame.f_code, begin, inner[0] if inner else frame.f_lasti):
+            found.append((_value(frame, owner, names), name))
+        if inner:
+            yield from found
+            return
+        begin = 0
+
+
+@cache
+def _attributes_set(code: CodeType, begin: int, end: int) -> list[list[str]]:
+    """In any case, between two instructions: the variable, and the attributes from there."""
+    part = [one for one in _instructions(code) if begin <= one.offset < end]
+    read, found = [], []
+    for number, one in enumerate(part):
+        if one.opname in ("LOAD_ATTR", "LOAD_METHOD"):
+            read.append(_path(part, number))
+        elif one.opname == "STORE_ATTR" and not _may_be_skipped(part, one.offset, end):
+            path = _path(part, number)
+            found += [path] if path and path not in read else []
+    return found
+
+
+def _path(code: Sequence[dis.Instruction], number: int) -> list[str]:
+    """Of the attribute of this instruction, from a variable on; empty: it belongs to something else."""
+    names = [code[number].argval]
+    for one in reversed(code[:number]):
+        if one.opname != "LOAD_ATTR":
+            variables = [name for _, use, name in _uses([one]) if use == "LOAD"]
+            return [*variables[-1:], *names] if variables else []
+        names.insert(0, one.argval)
+    return []
+
+
+def _value(frame: FrameType, variable: str, attributes: Sequence[str]) -> object:
+    value = frame.f_locals.get(variable, frame.f_globals.get(variable))
+    for name in attributes:
+        value = getattr(value, "__dict__", {}).get(name)
+    return value
+
+
+def _may_be_skipped(code: Sequence[dis.Instruction], where: int, end: int) -> bool:
+    """Whether a branch goes past the instruction at ``where``, but not past ``end``. (Inner loops have turns.)"""
+    return any("JUMP" in one.opname and one.offset < where < one.argval <= end for one in code)
+
+
+def _loop(code: CodeType, head: int) -> list[dis.Instruction]:
+    """Its instructions."""
+    ends = [one.offset for one in _instructions(code) if "JUMP_BACKWARD" in one.opname and one.argval == head]
+    return [one for one in _instructions(code) if head <= one.offset <= max(ends)]
+
+
+def _uses(instructions: Sequence[dis.Instruction]) -> Iterator[_Use]:
+    for one in instructions:
+        if _OF_VARIABLES.match(one.opname):
+            names = one.argval if isinstance(one.argval, tuple) else (one.argval,)
+            for use, name in zip(_USE.findall(one.opname), names, strict=False):
+                yield one.offset, use, name
+
+
+def _read_within(code: CodeType) -> Iterator[str]:
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from (name for _, use, name in _uses(_instructions(constant)) if use == "LOAD")
+            yield from _read_within(constant)
+
+
+@cache
+def _instructions(code: CodeType) -> list[dis.Instruction]:
+    return list(dis.get_instructions(code))

@@ -1,0 +1,126 @@
+"""A script is told of what one turn of its loop leaves to the next, and not of what each turn sets anew."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.functional import mse_loss
+
+from tests.equivalence.loops import BATCH, DATA, fresh, mlp, session
+
+Step = Callable[[torch.Tensor, torch.Tensor], float]
+
+
+class Trainer:
+    """With a function for the epoch."""
+
+    def __init__(self) -> None:
+        self.epoch, self.level, self.args = 0, 1.0, SimpleNamespace(epoch=0)
+        self.stage = self.total = self.rounds = self.last = 0.0
+
+    def fit(self, ours: Any, loader: Any, step: Step) -> None:
+        for self.epoch in ours.epochs(3):
+            self.args.epoch = self.epoch
+            self.rounds += 1
+            if self.epoch == 1:
+                self.stage = 1.0
+            self.train_epoch(self.epoch, loader, step)
+
+    def train_epoch(self, epoch: int, loader: Any, step: Step) -> None:
+        self.level = 1.0 + epoch
+        self.total = 0.0
+        for x, y in loader:
+            self.total += step(x, y)
+            self.last = 2.0 * self.total
+
+
+def test_attributes_that_an_epochs_beginning_sets(capsys: pytest.CaptureFixture[str]) -> None:
+    trainer = Trainer()
+    names = {name.removeprefix("trainer.").removeprefix("self.") for name in told(trainer.fit, capsys)}
+    assert names == {"total", "last", "rounds", "stage"}
+
+
+def test_attributes_that_the_same_function_sets_before_its_pass(capsys: pytest.CaptureFixture[str]) -> None:
+    def script(ours: Any, loader: Any, step: Step) -> None:
+        kept = SimpleNamespace(alpha=0.0, beta=0.0, gamma=0.0)
+        for epoch in ours.epochs(3):
+            kept.alpha = epoch / 10
+            kept.beta = kept.beta + 1
+            kept.gamma = 0.0 if epoch < 2 else kept.gamma + 1
+            for x, y in loader:
+                step(x, y)
+
+    assert told(script, capsys) == {"kept.beta", "kept.gamma"}
+
+
+def test_variables_that_each_turn_sets_before_it_reads_them(capsys: pytest.CaptureFixture[str]) -> None:
+    def script(ours: Any, loader: Any, step: Step) -> None:
+        last = total = rate = shared = 0.0
+        best = 9.0
+
+        def halved() -> float:
+            return shared / 2
+
+        for epoch in ours.epochs(3):
+            total = 0.0
+            if epoch == 1:
+                rate = 0.1
+            for x, y in loader:
+                last = step(x, y)
+                total += last + halved()
+                shared = last
+            best = min(best, total + rate)
+
+    assert told(script, capsys) == {"rate", "best", "shared", "halved.shared"}
+
+
+def test_a_loop_around_the_sessions(capsys: pytest.CaptureFixture[str]) -> None:
+    def script(ours: Any, loader: Any, step: Step) -> None:
+        count = 1
+        for _ in range(1):
+            count = 0
+            for _ in ours.epochs(2):
+                for x, y in loader:
+                    step(x, y)
+                    count += 1
+
+    assert told(script, capsys) == {"count"}
+
+
+def test_epochs_asked_for_by_next(capsys: pytest.CaptureFixture[str]) -> None:
+    def script(ours: Any, loader: Any, step: Step) -> None:
+        kept = SimpleNamespace(alpha=0.0)
+        epochs = ours.epochs(2)
+        epoch = next(epochs, None)
+        while epoch is not None:
+            kept.alpha = epoch + 1
+            for x, y in loader:
+                step(x, y)
+            epoch = next(epochs, None)
+
+    assert told(script, capsys) == {"kept.alpha"}
+
+
+def told(script: Callable[[Any, Any, Step], None], capsys: pytest.CaptureFixture[str]) -> set[str]:
+    """The names in what a script tells; it is called with a session, its loader and a function that trains on a batch,
+    and returns the loss.
+    """
+    model = fresh(mlp)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    ours = session(model, optimizer)
+    loader = ours.loader(DATA, global_batch_size=BATCH)
+
+    def step(x: torch.Tensor, y: torch.Tensor) -> float:
+        optimizer.zero_grad()
+        loss = mse_loss(model(x), y)
+        loss.backward()
+        ours.step(loss)
+        return loss.item()
+
+    script(ours, loader, step)
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("pilot: ")]
+    return {name for line in lines for name in line.partition("change in its loop (")[2].partition(")")[0].split(", ")}
