@@ -14,7 +14,6 @@ import math
 import random
 import sys
 import weakref
-import zlib
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
@@ -24,16 +23,20 @@ from typing import Any
 
 import numpy as np
 import torch
+import xxhash
 from torch import nn
 from torch.utils.data import Dataset, Subset
 
-from pilot.train import loop_code, refusal
+from pilot.checkpoint.shards import local_of
+from pilot.train import checksums, loop_code, refusal
 from pilot.train.training import Training
 from pilot.train.untracked import inner, is_of_the_script
 
 _DEPTH = 3
 _SHOWN = 5
-_LARGE_BYTES = 1 << 20
+_SMALL_BYTES = 1 << 20
+_SAMPLED = 1 << 14
+"""A tensor or array up to this size is read whole; of a larger one, so many numbers."""
 _PLAIN = (bool, int, float, str, np.number, np.bool_)
 _ARRAYS = (torch.Tensor, np.ndarray)
 _MANY = (list, dict, set, deque)
@@ -52,6 +55,7 @@ class OwnValues:
         self._training = training
         self._before: dict[_Place, Any] = {}
         self._arrays: dict[_Place, weakref.ref[Any] | None] = {}
+        self._first: dict[int, weakref.ref[Any]] = {}
         self._told: set[_Place] = set()
         self._dataset: object = None
         self._epoch: int | None = None
@@ -72,6 +76,7 @@ class OwnValues:
             for which, values in _spaces()
             for name, value in values.items()
         }
+        self._first = {id(value()): value for value in self._arrays.values() if value is not None}
 
     def step(self) -> None:
         """The script steps. What a dataset, or an attribute that each epoch's beginning sets, has at an epoch's first
@@ -89,6 +94,8 @@ class OwnValues:
         """Tell, once, of each that has changed, unless the script says that it restores its values itself."""
         if self._training.on_restore:
             return
+        for place in [one for one in self._before if one[0] in self._first and self._first[one[0]]() is None]:
+            del self._before[place]  # another array may have its number by now
         before, kept = self._before, [value for value in self._training.user.values() if isinstance(value, _PLAIN)]
         changed = [
             place
@@ -161,7 +168,9 @@ class OwnValues:
                             yield place
 
     def _known(self) -> set[int]:
-        """What the session has, and what its optimizers change."""
+        """What the session has, and what its optimizers change; of tensors also their memory, which others may share
+        (``model.state_dict()``).
+        """
         training = self._training
         steppers, tracked = training.steppers, training.tracked.values()
         ours: list[Any] = [training.user, *tracked, *training.trained.named.values()]
@@ -170,7 +179,8 @@ class OwnValues:
         ours += [*steppers.schedulers.values(), *steppers.scalers.values()]
         for one in steppers.optimizers.values():
             ours += [one, one.state, one.param_groups, *one.param_groups]
-        return set(map(id, ours))
+            ours += [value for state in one.state.values() if isinstance(state, dict) for value in state.values()]
+        return {*map(id, ours), *(_memory(one) for one in ours if isinstance(one, torch.Tensor))}
 
 
 def _spaces() -> Iterator[tuple[int, dict[str, Any]]]:
@@ -200,7 +210,7 @@ def _marks(
         return
     if value is None or isinstance(value, (*_PLAIN, enum.Enum)):
         yield name, _itself(value)
-    else:
+    elif not isinstance(value, _ARRAYS) or _memory(value) not in known:
         if (mark := _mark(value, is_variable=depth == _DEPTH)) is not None:
             yield name, mark
         if depth > 1:
@@ -218,13 +228,38 @@ def _mark(value: Any, *, is_variable: bool) -> Any:
     """Variables hold batches, too: of a tensor there only a change in place counts."""
     if isinstance(value, _MANY):
         return len(value)
-    if type(value) is torch.Tensor and value.layout is torch.strided and not value.is_inference():
-        return value._version if is_variable else (value.data_ptr(), value._version)
-    if type(value) is np.ndarray and value.nbytes <= _LARGE_BYTES and not value.dtype.hasobject:
-        return zlib.crc32(value.tobytes())
+    if type(value) in (torch.Tensor, nn.Parameter) and value.layout is torch.strided and not value.is_inference():
+        return _content(value, is_variable=is_variable)
+    if type(value) is np.ndarray and not value.dtype.hasobject:
+        return xxhash.xxh3_64_intdigest(_sampled(value, value.size).tobytes())
     if isinstance(value, GeneratorType) and not refusal.is_of_a_library(value.gi_code.co_filename):
         return value.gi_frame and value.gi_frame.f_lasti
     return repr(value) if isinstance(value, itertools.count) else _random_state(value)
+
+
+def _content(value: torch.Tensor, *, is_variable: bool) -> Any:
+    """Writes through ``.data`` or an array leave the version as it was."""
+    if value.is_meta or value.is_quantized:
+        return None
+    seen = checksums.of_tensors([_sampled(value.detach(), value.numel())])
+    if value.nbytes <= _SMALL_BYTES:
+        return seen
+    return seen, value._version, None if is_variable else value.data_ptr()
+
+
+def _sampled(value: Any, count: int) -> Any:
+    """A tensor or array, or some of its numbers, if it is large."""
+    if value.nbytes <= _SMALL_BYTES:
+        return value
+    return value.reshape(-1)[:: -(-count // _SAMPLED)]
+
+
+def _memory(value: Any) -> int:
+    """Where its numbers begin; 0: nowhere."""
+    if isinstance(value, np.ndarray):
+        return int(value.__array_interface__["data"][0])
+    local = local_of(value)
+    return local.untyped_storage().data_ptr() if local.layout is torch.strided and not local.is_meta else 0
 
 
 def _random_state(value: Any) -> Any:

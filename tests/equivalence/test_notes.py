@@ -169,7 +169,13 @@ def test_what_a_script_keeps_and_changes(capsys: pytest.CaptureFixture[str]) -> 
         (lambda: deque([0.0], maxlen=1), lambda kept: kept.append(kept[0] + 1), "kept[0]"),
         (lambda: ([0],), lambda kept: kept[0].append(0), "kept[0]"),
         (lambda: np.zeros(2), lambda kept: kept.__iadd__(1), "kept"),
+        (lambda: np.zeros(1 << 20), lambda kept: kept.__iadd__(1), "kept"),
         (lambda: torch.zeros(2), lambda kept: kept.add_(1), "kept"),
+        (lambda: torch.zeros(2), lambda kept: kept.data.add_(1), "kept"),
+        (lambda: torch.zeros(1 << 20), lambda kept: kept.data.add_(1), "kept"),
+        (lambda: torch.zeros(1 << 20), lambda kept: kept[3].add_(1), "kept"),
+        (lambda: [torch.zeros(2)], lambda kept: setattr(kept[0], "data", torch.ones(2)), "kept[0]"),
+        (lambda: [torch.nn.Parameter(torch.zeros(2), False)], lambda kept: kept[0].add_(1), "kept[0]"),
         (lambda: np.random.default_rng(0), lambda kept: kept.random(), "kept"),
         (lambda: np.random.RandomState(0), lambda kept: kept.rand(), "kept"),
         (lambda: torch.Generator().manual_seed(0), lambda kept: torch.rand(1, generator=kept), "kept"),
@@ -313,6 +319,25 @@ def test_batches_tensors_of_other_kinds_and_the_sessions_own_parts_are_not_told_
     assert [group] == groups
     assert "keeps values" not in capsys.readouterr().err
     assert said(script, capsys) == []
+
+
+def test_what_shares_its_memory_with_the_model_is_not_told_of(capsys: pytest.CaptureFixture[str]) -> None:
+    model = fresh(mlp)
+    state, weights = model.state_dict(), [p.data for p in model.parameters()]
+    first = next(iter(weights)).numpy()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    ours = session(model, optimizer)
+    loader = ours.loader(DATA, global_batch_size=BATCH)
+    for _ in ours.epochs(2):
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss = mse_loss(model(x), y)
+            loss.backward()
+            ours.step(loss)
+
+    assert len(state) == len(weights)
+    assert first.shape
+    assert "keeps values" not in capsys.readouterr().err
 
 
 def test_what_the_optimizer_trains_or_the_session_tracks_is_not_told_of(capsys: pytest.CaptureFixture[str]) -> None:
