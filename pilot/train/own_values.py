@@ -30,6 +30,7 @@ from torch.utils.data import Dataset, Subset
 from pilot.checkpoint.shards import local_of
 from pilot.train import checksums, loop_code, refusal
 from pilot.train.training import Training
+from pilot.train.training_loader import TrainingLoader
 from pilot.train.untracked import inner, is_of_the_script
 
 _DEPTH = 3
@@ -216,7 +217,8 @@ def _marks(
         if depth > 1:
             for path, one in _held(value):
                 if (id(value), path) not in without:
-                    yield from _marks(name + path, one, known, without, depth - 1)
+                    same_depth = isinstance(value, _WITH_ITEMS) and is_of_the_script(type(one))  # a trainer's callbacks
+                    yield from _marks(name + path, one, known, without, depth if same_depth else depth - 1)
 
 
 def _itself(value: Any) -> Any:
@@ -233,8 +235,14 @@ def _mark(value: Any, *, is_variable: bool) -> Any:
     if type(value) is np.ndarray and not value.dtype.hasobject:
         return xxhash.xxh3_64_intdigest(_sampled(value, value.size).tobytes())
     if isinstance(value, GeneratorType) and not refusal.is_of_a_library(value.gi_code.co_filename):
-        return value.gi_frame and value.gi_frame.f_lasti
+        return None if _loops_over_the_loader(value) else value.gi_frame and value.gi_frame.f_lasti
     return repr(value) if isinstance(value, itertools.count) else _random_state(value)
+
+
+def _loops_over_the_loader(generator: GeneratorType[Any, Any, Any]) -> bool:
+    """Then its place is the session's."""
+    frame = generator.gi_frame
+    return frame is not None and any(isinstance(one, TrainingLoader) for one in frame.f_locals.values())
 
 
 def _content(value: torch.Tensor, *, is_variable: bool) -> Any:

@@ -11,8 +11,9 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from itertools import islice
-from types import FrameType, ModuleType
+from types import FrameType, MemberDescriptorType, ModuleType
 from typing import Any
 
 import torch
@@ -177,7 +178,16 @@ def inner(value: Any) -> list[tuple[Any, Any]]:
     if issubclass(kind, type | ModuleType) or _package(kind.__module__) in _NOT_THE_SCRIPTS:
         return []
     held = getattr(value, "__dict__", None)
-    return list(islice(held.items(), _MOST)) if type(held) is dict else []
+    found = list(islice(held.items(), _MOST)) if type(held) is dict else []
+    return [*found, *_in_slots(value)] if is_of_the_script(kind) else found
+
+
+def _in_slots(value: Any) -> Iterator[tuple[str, Any]]:
+    for kind in type(value).__mro__:
+        for name, slot in vars(kind).items():
+            if isinstance(slot, MemberDescriptorType):
+                with suppress(AttributeError):  # it has no value yet
+                    yield name, slot.__get__(value)
 
 
 def is_of_the_script(kind: type) -> bool:

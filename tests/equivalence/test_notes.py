@@ -8,6 +8,7 @@ import math
 import random
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -29,6 +30,13 @@ class Stopper:
     def __init__(self) -> None:
         self.counter = 0
         self.options = {"patience": 3}
+
+
+@dataclass(slots=True)
+class Best:
+    """Without a dict of attributes."""
+
+    measure: float = 0.0
 
 
 class Pool:
@@ -165,6 +173,12 @@ def test_what_a_script_keeps_and_changes(capsys: pytest.CaptureFixture[str]) -> 
         (lambda: argparse.Namespace(rate=1.0), lambda kept: setattr(kept, "rate", kept.rate / 2), "kept.rate"),
         (lambda: SimpleNamespace(seen=0), lambda kept: setattr(kept, "seen", 1 + kept.seen), "kept.seen"),
         (OfNumbers, lambda kept: setattr(kept, "rate", kept.rate / 2), "kept.rate"),
+        (Best, lambda kept: setattr(kept, "measure", kept.measure + 1), "kept.measure"),
+        (
+            lambda: SimpleNamespace(callbacks=[Best()]),
+            lambda kept: setattr(kept.callbacks[0], "measure", kept.callbacks[0].measure + 1),
+            "kept.callbacks[0].measure",
+        ),
         (lambda: defaultdict(float, loss=0.0), lambda kept: kept.update(loss=kept["loss"] + 1), "kept['loss']"),
         (lambda: deque([0.0], maxlen=1), lambda kept: kept.append(kept[0] + 1), "kept[0]"),
         (lambda: ([0],), lambda kept: kept[0].append(0), "kept[0]"),
@@ -318,6 +332,29 @@ def test_batches_tensors_of_other_kinds_and_the_sessions_own_parts_are_not_told_
 
     assert [group] == groups
     assert "keeps values" not in capsys.readouterr().err
+    assert said(script, capsys) == []
+
+
+def endless(loader: Any) -> Iterator[Any]:
+    """The usual generator over a loader."""
+    while True:
+        yield from loader
+
+
+def batches(loader: Any) -> Iterator[Any]:
+    """The same, with something of each batch."""
+    while True:
+        for x, y in loader:
+            yield x.double(), y
+
+
+@pytest.mark.parametrize("make", [endless, batches])
+def test_a_generator_over_the_loader_is_not_told_of(make: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    def script(ours: Any, loader: Any, step: Any) -> None:
+        given = make(loader)
+        for _ in ours.iterations(5):
+            step(*next(given))
+
     assert said(script, capsys) == []
 
 
