@@ -91,8 +91,9 @@ class SessionCourse:
         """The body of ``session.epochs`` has ended, and its loop continues."""
         if self._guard.passing:
             raise UserError(
-                "the loop over session.loader was left in the middle of an epoch and session.epochs continues; nodes"
-                " that join would leave it elsewhere. End training with session.stop(), or count steps with"
+                "the loop over session.loader was left in the middle of an epoch, or before the loader's end (which"
+                " `for batch in loader` reaches, and a range(len(loader)) does not), and session.epochs continues;"
+                " nodes that join would leave it elsewhere. End training with session.stop(), or count steps with"
                 " session.iterations"
             )
 

@@ -79,7 +79,8 @@ class Taken(Placeholder):
         "between backward and session.step the gradients are on their way to the other nodes: clip with"
         " session.clip_grad_norm; to use or change them, call session.sum() first, then session.step; call backward"
         " once per batch (accumulate with micro_batch_size, add losses before backward, checkpoint with"
-        " use_reentrant=False); and leave optimizer.step() to session.step"
+        " use_reentrant=False, get an input's gradient from torch.autograd.grad); and leave optimizer.step() to"
+        " session.step"
     )
 
 

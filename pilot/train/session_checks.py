@@ -64,6 +64,17 @@ def check_callback(function: object) -> None:
         raise UserError("session.on_restore takes a function that needs no arguments; it is called as function()")
 
 
+def check_scheduler(scheduler: object) -> None:
+    """:class:`UserError` if it has not what the session uses of a scheduler."""
+    for method in ("step", "state_dict", "load_state_dict"):
+        if not callable(getattr(scheduler, method, None)):
+            raise UserError(
+                f"{type(scheduler).__name__} has no {method}, which a scheduler needs so that nodes that join continue"
+                " where it is: give it step, state_dict and load_state_dict, use torch's LambdaLR, or set the learning"
+                " rate in the loop from session.steps"
+            )
+
+
 def check_whole(name: str, stateful: Any) -> None:
     """:class:`UserError` if its state has shards, or cannot be loaded."""
     for path, tensor in stateful.state_dict(keep_vars=True).items() if isinstance(stateful, nn.Module) else ():

@@ -25,7 +25,7 @@ from pilot.train.membership import Seat
 from pilot.train.metric_reports import METRIC, MetricReports
 from pilot.train.module_numbers import ModuleNumbers
 from pilot.train.sampler import StepShare
-from pilot.train.session_checks import admit
+from pilot.train.session_checks import admit, check_scheduler
 from pilot.train.sharded_state import Wanted, models_adopted, optimizers_adopted, rows_wanted
 from pilot.train.sharding import sharding_of
 from pilot.train.state import encoded
@@ -374,6 +374,8 @@ def _labelled(what: str, name: str) -> str:
 
 
 def _check_schedule(schedulers: Collection[Scheduler], schedule: str | None) -> None:
+    for scheduler in schedulers:
+        check_scheduler(scheduler)
     kinds = {isinstance(one, torch.optim.lr_scheduler.ReduceLROnPlateau) for one in schedulers}
     plateau = True in kinds
     if len(kinds) > 1:

@@ -218,6 +218,23 @@ class ByEpoch:
     def step(self, epoch: int) -> None:
         self.optimizer.param_groups[0]["lr"] = 0.1 / (epoch + 1)
 
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, _state: dict[str, Any]) -> None:
+        return
+
+
+class Warmup:
+    """Owns the optimizer, and counts by itself."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self.optimizer, self.count = optimizer, 0
+
+    def step(self) -> None:
+        self.count += 1
+        self.optimizer.param_groups[0]["lr"] = 0.1 * min(1.0, self.count / 10)
+
 
 def step_lr(optimizer: torch.optim.Optimizer) -> Any:
     return torch.optim.lr_scheduler.StepLR(optimizer, 30)
@@ -242,6 +259,12 @@ ROWS += [
             "ByEpoch.step needs epoch",
             "step it, and session.track",
             _scheduled(ByEpoch, "epoch"),
+        ),
+        (
+            "a scheduler of one's own without state_dict",
+            "Warmup has no state_dict",
+            "state_dict and load_state_dict, or session.steps",
+            _scheduled(Warmup, "step"),
         ),
         ("ReduceLROnPlateau by step", "needs a measure", "schedule='loss'", _scheduled(plateau, "step")),
         ("an IterableDataset in session.loader", "session.stream", "`session.stream`", _loading(Endless())),
