@@ -56,6 +56,7 @@ class SessionCourse:
         self._ended: int | None = None
         self._passes = 0
         self._told = False
+        self.pass_begins: Callable[[], None] = _nobody
         self._turns: Turns | None = None
         self._roll_over: Callable[[], None] = _not_by_iteration
 
@@ -193,6 +194,7 @@ class SessionCourse:
                 "an epoch is one pass over session.loader, and this is a second one: keep using the first iterator, or"
                 " take single batches with `for step in session.iterations(n): batch = loader.next()`"
             )
+        self.pass_begins()
         return rest()
 
     def next_batch(self, rest: Rest) -> Any:
@@ -210,6 +212,10 @@ class SessionCourse:
             )
         self._guard.expect_own_thread()
         self._training.position.begun = True
+
+
+def _nobody() -> None:
+    return None
 
 
 def _not_by_iteration() -> None:

@@ -88,7 +88,8 @@ def expect_same(identities: Sequence[Identity]) -> None:
         for name, first, other in _differences(identities[0], identity):
             raise UserError(
                 f"the ranks of this trainer differ: {name} is {first} on rank 0 and {other} on rank {rank};"
-                " the script must do the same on all nodes (use no process id, host name or time)"
+                " the script must do the same on all nodes (use no process id, host name or time, and no file that"
+                " another of them has saved)"
             )
 
 

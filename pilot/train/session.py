@@ -17,6 +17,7 @@ from pilot.train.agreement_log import END_OF_EPOCH, STOP, Sums
 from pilot.train.check_group import CheckGroup
 from pilot.train.collectives import Collectives
 from pilot.train.course import SessionCourse
+from pilot.train.epoch_copies import EpochCopies
 from pilot.train.evaluation import Evaluation, Function
 from pilot.train.exchanges import Exchanges
 from pilot.train.group import group_of
@@ -64,6 +65,7 @@ class Session:
         self._guard = StepGuard(training.steppers)
         self._untracked = Untracked(training)
         self._own = OwnValues(training)
+        self._copies = EpochCopies(training)
         self._rollback = Rollback(training, with_user=training.steppers.apart)
         fabric = NodeFabric.of(os.environ, self._seat, training)
         exchanges = Exchanges(training, wire_dtype, fabric.group)
@@ -83,6 +85,7 @@ class Session:
             lambda: dict(self._metrics),
             self._epoch_has,
         )
+        self._course.pass_begins = self._copies.pass_begins
         self._loader: TrainingLoader | None = None
         self._by_iteration = False
         self._stopping = False
@@ -212,6 +215,10 @@ class Session:
             (``accuracy=...``) and passed to a scheduler that needs them
         """
 
+        def begin() -> None:
+            self._course.new_epoch()
+            self._copies.epoch_begins()
+
         def end() -> None:
             self._own.look()
             if not self._stopping:
@@ -223,7 +230,7 @@ class Session:
         self._step.is_last = lambda share, size: (
             self._training.position.epoch + 1 == count and self._made_loader().ends_with(share, size)
         )
-        yield from self._loop(lambda: self._training.position.epoch, count, self._course.new_epoch, end)
+        yield from self._loop(lambda: self._training.position.epoch, count, begin, end)
 
     def iterations(self, count: int) -> Iterator[int]:
         """Yield the indices, from 0, of those of ``count`` steps that are still to do, one per turn; epochs advance by

@@ -61,7 +61,7 @@ class Untracked:
         if looked or self._looked:
             self._compare()
         if self._looked:
-            seen = _what_the_script_sees()
+            seen = what_the_script_sees()
             self._seen, self._named = self._sums(seen), self._sums_by_name(seen)
         return self._looked
 
@@ -131,7 +131,7 @@ def _sums_of(values: Iterable[torch.Tensor]) -> list[int]:
     return checksums.of_tensors([one for one in values if one.layout is torch.strided and not one.is_meta])
 
 
-def _what_the_script_sees() -> dict[str, Any]:
+def what_the_script_sees() -> dict[str, Any]:
     """By name; a function's variables hide those of its callers."""
     found: dict[str, Any] = {}
     frame: FrameType | None = sys._getframe()
@@ -143,23 +143,25 @@ def _what_the_script_sees() -> dict[str, Any]:
 
 
 def _modules(values: Mapping[str, Any]) -> Iterator[tuple[str, nn.Module]]:
-    return _held(values, lambda value: isinstance(value, nn.Module))
+    return found_in(values, lambda value: isinstance(value, nn.Module))
 
 
 def _dicts(values: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Of tensors."""
-    return _held(
+    return found_in(
         values, lambda value: isinstance(value, dict) and isinstance(next(iter(value.values()), None), torch.Tensor)
     )
 
 
-def _held(values: Mapping[str, Any], wanted: Callable[[Any], bool], depth: int = _DEPTH) -> Iterator[tuple[str, Any]]:
+def found_in(
+    values: Mapping[str, Any], wanted: Callable[[Any], bool], depth: int = _DEPTH
+) -> Iterator[tuple[str, Any]]:
     """What is wanted among ``values``, and in what they hold, apart from modules."""
     for name, value in values.items():
         if wanted(value):
             yield name, value
         elif depth > 1 and not isinstance(value, nn.Module):
-            yield from _held({f"{name}.{key}": inner for key, inner in inner(value)}, wanted, depth - 1)
+            yield from found_in({f"{name}.{key}": inner for key, inner in inner(value)}, wanted, depth - 1)
 
 
 def _like(value: Any, parameter: torch.Tensor) -> bool:

@@ -1,0 +1,80 @@
+"""Tells of copies of the parameters that a script makes at an epoch's beginning, for all of its steps: a teacher for
+this epoch, the anchor of a proximal term, the snapshot of SVRG. A process that joins in the middle of the epoch runs
+its beginning, too, and would copy the parameters of then.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+
+import torch
+from torch import nn
+
+from pilot.train import refusal
+from pilot.train.training import Training
+from pilot.train.untracked import found_in, what_the_script_sees
+
+_SHOWN = 5
+_PAUSE = 1000
+"""The time between two looks, in multiples of a look's duration: epochs may be as short as a step."""
+
+
+class EpochCopies:
+    """Looks for one session. ``training``: what it knows."""
+
+    def __init__(self, training: Training) -> None:
+        self._training = training
+        self._first_step: int | None = None
+        self._before: set[int] = set()
+        self._looks = False
+        self._due_s = 0.0
+
+    def epoch_begins(self) -> None:
+        """The body of ``session.epochs`` begins. What is a copy now, such as the best weights, was made for something
+        else; and so was what equals parameters that have not moved yet.
+        """
+        training = self._training
+        step, began_s = training.position.step, time.monotonic()
+        self._first_step = step if self._first_step is None else self._first_step
+        self._looks = step != self._first_step and training.sharding is None and began_s >= self._due_s
+        if self._looks:
+            self._before = {id(value) for _, value in self._copies()}
+            self._due_s = began_s + 2 * _PAUSE * (time.monotonic() - began_s)
+
+    def pass_begins(self) -> None:
+        """The loop over the loader begins."""
+        if not self._looks:
+            return
+        made = list(dict.fromkeys(name for name, value in self._copies() if id(value) not in self._before))
+        if made and not self._training.on_restore:
+            self._due_s = math.inf
+            refusal.note(
+                f"the script copies the model's parameters at an epoch's beginning ({', '.join(made[:_SHOWN])}"
+                f"{', ...' if len(made) > _SHOWN else ''}), and a node that joins in the middle of the epoch copies"
+                " those of then: what training depends on belongs in session.state or session.track"
+            )
+
+    def _copies(self) -> Iterator[tuple[str, torch.Tensor]]:
+        training = self._training
+        known = {id(value) for _, value in _tensors_in({"state": training.user, "tracked": training.tracked})}
+        trained = list(training.trained.trained().values())
+        memory = {parameter.untyped_storage().data_ptr() for parameter in trained}
+        for name, value in _tensors_in(what_the_script_sees()):
+            plain = type(value) in (torch.Tensor, nn.Parameter) and value.layout is torch.strided and not value.is_meta
+            own = plain and id(value) not in known and value.untyped_storage().data_ptr() not in memory
+            if own and any(_is_copy(value, parameter) for parameter in trained):
+                yield name, value
+
+
+def _tensors_in(values: dict[str, object]) -> Iterator[tuple[str, torch.Tensor]]:
+    """Also the parameters of modules, by the module's name."""
+    for name, value in found_in(values, lambda one: isinstance(one, nn.Module | torch.Tensor)):
+        yield from ((name, one) for one in (value.parameters() if isinstance(value, nn.Module) else [value]))
+
+
+def _is_copy(value: torch.Tensor, parameter: torch.Tensor) -> bool:
+    """A tensor of equal numbers may be equal by chance."""
+    alike = value.shape == parameter.shape and value.dtype == parameter.dtype and value.device == parameter.device
+    return alike and torch.equal(value, parameter) and bool((value != value.flatten()[:1]).any())
