@@ -41,6 +41,7 @@ _SAMPLED = 1 << 14
 _PLAIN = (bool, int, float, str, np.number, np.bool_)
 _ARRAYS = (torch.Tensor, np.ndarray)
 _MANY = (list, dict, set, deque)
+_CHANGEABLE = (*_MANY, *_ARRAYS)
 _WITH_ITEMS = (list, tuple, dict, deque)
 _HOLDERS = (argparse.Namespace, SimpleNamespace)
 """Objects in which scripts keep values, without a class of their own."""
@@ -57,6 +58,7 @@ class OwnValues:
         self._before: dict[_Place, Any] = {}
         self._arrays: dict[_Place, weakref.ref[Any] | None] = {}
         self._first: dict[int, weakref.ref[Any]] = {}
+        self._shared: dict[str, tuple[str, Any]] = {}
         self._told: set[_Place] = set()
         self._dataset: object = None
         self._epoch: int | None = None
@@ -78,6 +80,7 @@ class OwnValues:
             for name, value in values.items()
         }
         self._first = {id(value()): value for value in self._arrays.values() if value is not None}
+        self._shared = self._shared_now()
 
     def step(self) -> None:
         """The script steps. What a dataset, or an attribute that each epoch's beginning sets, has at an epoch's first
@@ -112,6 +115,31 @@ class OwnValues:
                 f"{', ...' if len(names) > _SHOWN else ''}), and a node that joins, or a run that resumes, has them as"
                 " they are before the loop: what training depends on belongs in session.state or session.track"
             )
+        self._look_at_shared()
+
+    def _look_at_shared(self) -> None:
+        now = self._shared_now()
+        changed = [name for name, was in self._shared.items() if name in now and now[name] != was]
+        if changed:
+            name, key = changed[0], self._shared[changed[0]][0]
+            self._shared = {}
+            refusal.note(
+                f"the script changes session.state[{key!r}] by another name, which it has from before the loop"
+                f" ({name}); on a node that joins, or in a run that resumes, session.state holds another object then:"
+                f" write session.state[{key!r}] where it is used"
+            )
+
+    def _shared_now(self) -> dict[str, tuple[str, Any]]:
+        """Variables and attributes of the script that are values of ``session.state``, with the keys and contents."""
+        keys = {id(one): (key, one) for key, one in self._training.user.items() if isinstance(one, _CHANGEABLE)}
+        found = {}
+        for name, value in ((name, value) for _, values in _spaces() for name, value in list(values.items())):
+            held = _held(value) if keys and is_of_the_script(type(value)) else ()
+            for path, one in [("", value), *held]:
+                if id(one) in keys:
+                    key, shared = keys[id(one)]
+                    found[name + path] = key, dict(_marks("", shared, set(), (), _DEPTH))
+        return found
 
     def _look_at_code(self) -> None:
         frames = self._in_loop()
@@ -158,7 +186,7 @@ class OwnValues:
 
     def _replaced(self) -> Iterator[_Place]:
         """Tensors and arrays that each turn of the loop leaves to the next one in a variable from before the loop."""
-        known = self._known() | set(map(id, self._training.user.values()))
+        known = self._known()
         for frame, head in self._loops(self._in_loop() or list(_frames())):
             for name in loop_code.read_first(frame.f_code, head):
                 for which, values in ((id(frame), frame.f_locals), (id(frame.f_globals), frame.f_globals)):
@@ -175,13 +203,14 @@ class OwnValues:
         training = self._training
         steppers, tracked = training.steppers, training.tracked.values()
         ours: list[Any] = [training.user, *tracked, *training.trained.named.values()]
+        ours += [one for one in training.user.values() if isinstance(one, _CHANGEABLE)]
         for module in (training.model, *(one for one in tracked if isinstance(one, nn.Module))):
             ours += [*module.modules(), *module.parameters(), *module.buffers()]
         ours += [*steppers.schedulers.values(), *steppers.scalers.values()]
         for one in steppers.optimizers.values():
             ours += [one, one.state, one.param_groups, *one.param_groups]
             ours += [value for state in one.state.values() if isinstance(state, dict) for value in state.values()]
-        return {*map(id, ours), *(_memory(one) for one in ours if isinstance(one, torch.Tensor))}
+        return {*map(id, ours), *(_memory(one) for one in ours if isinstance(one, _ARRAYS))}
 
 
 def _spaces() -> Iterator[tuple[int, dict[str, Any]]]:
