@@ -46,8 +46,13 @@ _WITH_ITEMS = (list, tuple, dict, deque)
 _HOLDERS = (argparse.Namespace, SimpleNamespace)
 """Objects in which scripts keep values, without a class of their own."""
 
+_HOOKS_OF_MODULES = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
+_HOOKS_OF_OPTIMIZERS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
+
 _Place = tuple[int, str]
-"""A frame or a module's variables (which one), and a name in it; or a tensor or array in a variable, and its name."""
+"""A frame or a module's variables (which one), and a name in it; or a tensor or array in a variable, and its name; or 0
+and a name among the session's parts.
+"""
 
 
 class OwnValues:
@@ -171,10 +176,25 @@ class OwnValues:
                 place = id(value) if isinstance(value, _ARRAYS) else which
                 for path, mark in _marks(name, value, known, without, _DEPTH):
                     yield (place, path), mark
-        for name, value in self._training.numbers.others():
+        for name, value in chain(self._training.numbers.others(), self._attached()):
             place = id(value) if isinstance(value, _ARRAYS) else 0
             for path, mark in _marks(name, value, known, without, _DEPTH):
                 yield (place, path), mark
+
+    def _attached(self) -> Iterator[tuple[str, Any]]:
+        """What the script has put on parameters (``p.average``), and hooks, which may have a state."""
+        model = self._training.model
+        for name, parameter in model.named_parameters():
+            yield from ((f"{name}.{key}", one) for key, one in vars(parameter).items())
+        of_modules = ((path or "model", one, _HOOKS_OF_MODULES) for path, one in model.named_modules())
+        of_optimizers = (
+            ("optimizer", one, _HOOKS_OF_OPTIMIZERS) for one in self._training.steppers.optimizers.values()
+        )
+        for path, one, kinds in chain(of_modules, of_optimizers):
+            for kind in kinds:
+                yield from (
+                    (f"{path}.hook", getattr(hook, "__self__", hook)) for hook in getattr(one, kind, {}).values()
+                )
 
     def _of_dataset(self) -> dict[_Place, Any]:
         """Not what it keeps in lists and dicts: samples that it has read."""

@@ -1,0 +1,91 @@
+"""What a script is told of what it puts on the session's parts; see :mod:`tests.equivalence.test_notes`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import mse_loss
+
+from tests.equivalence.loops import BATCH, DATA, fresh, mlp, session
+
+
+class Counter:
+    """A hook with a state."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self, *_: Any) -> None:
+        self.count += 1
+
+
+def averages(model: nn.Module, _optimizer: torch.optim.Optimizer) -> None:
+    for p in model.parameters():
+        p.average = p.detach().clone()
+
+
+def notes(model: nn.Module, _optimizer: torch.optim.Optimizer) -> None:
+    for p in model.parameters():
+        p.decays = p.dim() > 1
+
+
+def on_a_module(model: nn.Module, _optimizer: torch.optim.Optimizer) -> None:
+    model[0].register_forward_hook(Counter())
+
+
+def on_the_optimizer(_model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    optimizer.register_step_pre_hook(Counter())
+
+
+def of_a_closure(model: nn.Module, _optimizer: torch.optim.Optimizer) -> None:
+    count = 0
+
+    def hook(*_: Any) -> None:
+        nonlocal count
+        count += 1
+
+    model.register_forward_pre_hook(hook)
+
+
+def by_a_method(model: nn.Module, _optimizer: torch.optim.Optimizer) -> None:
+    model[0].register_forward_pre_hook(Counter().__call__)
+
+
+def without_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    model.register_forward_hook(lambda _module, _given, output: output * 2)
+    optimizer.register_step_post_hook(lambda *_: None)
+
+
+@pytest.mark.parametrize(
+    ("prepare", "names"),
+    [
+        (averages, "0.weight.average, 0.bias.average, 2.weight.average, 2.bias.average"),
+        (on_a_module, "0.hook.count"),
+        (on_the_optimizer, "optimizer.hook.count"),
+        (of_a_closure, "model.hook.count"),
+        (by_a_method, "0.hook.count"),
+        (notes, ""),
+        (without_state, ""),
+    ],
+)
+def test_what_is_put_on_parameters_and_into_hooks(prepare: Any, names: str, capsys: pytest.CaptureFixture[str]) -> None:
+    model = fresh(mlp)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    prepare(model, optimizer)
+    ours = session(model, optimizer)
+    loader = ours.loader(DATA, global_batch_size=BATCH)
+    for _ in ours.epochs(2):
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss = mse_loss(model(x), y)
+            loss.backward()
+            ours.step(loss)
+            for p in model.parameters() if prepare is averages else ():
+                p.average.lerp_(p.detach(), 0.1)
+
+    lines = [line for line in capsys.readouterr().err.splitlines() if "keeps values" in line]
+    assert len(lines) == bool(names)
+    assert not names or f"change in its loop ({names})" in lines[0]
