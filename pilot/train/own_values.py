@@ -27,7 +27,6 @@ import xxhash
 from torch import nn
 from torch.utils.data import Dataset, Subset
 
-from pilot.checkpoint.shards import local_of
 from pilot.train import checksums, loop_code, refusal
 from pilot.train.training import Training
 from pilot.train.training_loader import TrainingLoader
@@ -39,6 +38,7 @@ _SMALL_BYTES = 1 << 20
 _SAMPLED = 1 << 14
 """A tensor or array up to this size is read whole; of a larger one, so many numbers."""
 _PLAIN = (bool, int, float, str, np.number, np.bool_)
+_TENSORS = (torch.Tensor, nn.Parameter)
 _ARRAYS = (torch.Tensor, np.ndarray)
 _MANY = (list, dict, set, deque)
 _CHANGEABLE = (*_MANY, *_ARRAYS)
@@ -46,8 +46,10 @@ _WITH_ITEMS = (list, tuple, dict, deque)
 _HOLDERS = (argparse.Namespace, SimpleNamespace)
 """Objects in which scripts keep values, without a class of their own."""
 
-_HOOKS_OF_MODULES = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
-_HOOKS_OF_OPTIMIZERS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
+_HOOKS = (
+    *("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks"),
+    *("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"),
+)
 
 _Place = tuple[int, str]
 """A frame or a module's variables (which one), and a name in it; or a tensor or array in a variable, and its name; or 0
@@ -78,7 +80,7 @@ class OwnValues:
         self._dataset = dataset
         frame = next(_frames())
         self._frame, self._head = id(frame), max(loop_code.heads(frame.f_code, frame.f_lasti), default=0)
-        self._before = dict(self._seen())
+        self._before = dict(self._seen(self._known()))
         self._arrays = {
             (which, name): weakref.ref(value) if isinstance(value, _ARRAYS) else None
             for which, values in _spaces()
@@ -96,8 +98,9 @@ class OwnValues:
             self._before |= self._of_dataset()
             self._look_at_code()
             if self._at_beginning:
-                others = dict(self._seen(self._at_beginning))
-                self._before |= {place: mark for place, mark in self._seen() if place not in others}
+                known = self._known()
+                others = dict(self._seen(known, self._at_beginning))
+                self._before |= {place: mark for place, mark in self._seen(known) if place not in others}
 
     def look(self) -> None:
         """Tell, once, of each that has changed, unless the script says that it restores its values itself."""
@@ -105,13 +108,14 @@ class OwnValues:
             return
         for place in [one for one in self._before if one[0] in self._first and self._first[one[0]]() is None]:
             del self._before[place]  # another array may have its number by now
+        known = self._known()
         before, kept = self._before, [value for value in self._training.user.values() if isinstance(value, _PLAIN)]
         changed = [
             place
-            for place, value in chain(self._seen(), self._of_dataset().items())
+            for place, value in chain(self._seen(known), self._of_dataset().items())
             if place in before and before[place] != value and place not in self._told and value not in kept
         ]
-        changed += [place for place in self._replaced() if place not in self._told]
+        changed += [place for place in self._replaced(known) if place not in self._told]
         if changed:
             self._told.update(changed)
             names = list(dict.fromkeys(name for _, name in changed))
@@ -166,9 +170,8 @@ class OwnValues:
             if heads:
                 yield frame, self._head if self._head in heads and id(frame) == self._frame else heads[0]
 
-    def _seen(self, without: Collection[_Place] = ()) -> Iterator[tuple[_Place, Any]]:
+    def _seen(self, known: set[int], without: Collection[_Place] = ()) -> Iterator[tuple[_Place, Any]]:
         """``without`` these attributes, by object."""
-        known = self._known()
         for which, values in _spaces():
             for name, value in list(values.items()):
                 if (which, name) in self._anew:
@@ -183,18 +186,16 @@ class OwnValues:
 
     def _attached(self) -> Iterator[tuple[str, Any]]:
         """What the script has put on parameters (``p.average``), and hooks, which may have a state."""
-        model = self._training.model
-        for name, parameter in model.named_parameters():
-            yield from ((f"{name}.{key}", one) for key, one in vars(parameter).items())
-        of_modules = ((path or "model", one, _HOOKS_OF_MODULES) for path, one in model.named_modules())
-        of_optimizers = (
-            ("optimizer", one, _HOOKS_OF_OPTIMIZERS) for one in self._training.steppers.optimizers.values()
-        )
-        for path, one, kinds in chain(of_modules, of_optimizers):
-            for kind in kinds:
-                yield from (
-                    (f"{path}.hook", getattr(hook, "__self__", hook)) for hook in getattr(one, kind, {}).values()
-                )
+        holders = [*self._training.model.named_modules()]
+        for path, module in holders:
+            for key, parameter in module._parameters.items():
+                if parameter is not None:
+                    yield from ((f"{path}.{key}.{name}", one) for name, one in vars(parameter).items())
+        optimizers = (("optimizer", one) for one in self._training.steppers.optimizers.values())
+        for path, one in chain(holders, optimizers):
+            for kind in _HOOKS:
+                for hook in vars(one).get(kind, {}).values():
+                    yield f"{path or 'model'}.hook", getattr(hook, "__self__", hook)
 
     def _of_dataset(self) -> dict[_Place, Any]:
         """Not what it keeps in lists and dicts: samples that it has read."""
@@ -204,9 +205,8 @@ class OwnValues:
         }
         return {(id(self._dataset), name): mark for name, mark in found.items() if mark is not None}
 
-    def _replaced(self) -> Iterator[_Place]:
+    def _replaced(self, known: set[int]) -> Iterator[_Place]:
         """Tensors and arrays that each turn of the loop leaves to the next one in a variable from before the loop."""
-        known = self._known()
         for frame, head in self._loops(self._in_loop() or list(_frames())):
             for name in loop_code.read_first(frame.f_code, head):
                 for which, values in ((id(frame), frame.f_locals), (id(frame.f_globals), frame.f_globals)):
@@ -225,11 +225,14 @@ class OwnValues:
         ours: list[Any] = [training.user, *tracked, *training.trained.named.values()]
         ours += [one for one in training.user.values() if isinstance(one, _CHANGEABLE)]
         for module in (training.model, *(one for one in tracked if isinstance(one, nn.Module))):
-            ours += [*module.modules(), *module.parameters(), *module.buffers()]
+            for part in module.modules():
+                held = chain(part._parameters.values(), part._buffers.values())
+                ours += [part, *(tensor for tensor in held if tensor is not None)]
         ours += [*steppers.schedulers.values(), *steppers.scalers.values()]
         for one in steppers.optimizers.values():
             ours += [one, one.state, one.param_groups, *one.param_groups]
-            ours += [value for state in one.state.values() if isinstance(state, dict) for value in state.values()]
+            states = chain.from_iterable(its.values() for its in one.state.values() if isinstance(its, dict))
+            ours += [value for value in states if isinstance(value, torch.Tensor)]
         return {*map(id, ours), *(_memory(one) for one in ours if isinstance(one, _ARRAYS))}
 
 
@@ -279,7 +282,7 @@ def _mark(value: Any, *, is_variable: bool) -> Any:
     """Variables hold batches, too: of a tensor there only a change in place counts."""
     if isinstance(value, _MANY):
         return len(value)
-    if type(value) in (torch.Tensor, nn.Parameter) and value.layout is torch.strided and not value.is_inference():
+    if type(value) in _TENSORS and value.layout is torch.strided and not value.is_inference():
         return _content(value, is_variable=is_variable)
     if type(value) is np.ndarray and not value.dtype.hasobject:
         return xxhash.xxh3_64_intdigest(_sampled(value, value.size).tobytes())
@@ -315,8 +318,7 @@ def _memory(value: Any) -> int:
     """Where its numbers begin; 0: nowhere."""
     if isinstance(value, np.ndarray):
         return int(value.__array_interface__["data"][0])
-    local = local_of(value)
-    return local.untyped_storage().data_ptr() if local.layout is torch.strided and not local.is_meta else 0
+    return value.data_ptr() if type(value) in _TENSORS and value.layout is torch.strided else 0
 
 
 def _random_state(value: Any) -> Any:
