@@ -127,6 +127,11 @@ class StepGuard:
                 " scaled gradients: pass it to pilot.train.session as scaler="
             )
 
+    def updates(self, scaler: torch.amp.GradScaler) -> None:
+        """Refuse an update that is not the session's."""
+        if self.passing and not self._ours and scaler.is_enabled():
+            raise UserError("the script calls scaler.update() in its loop: remove that; session.step does it")
+
     def loaded(self, batches: _BaseDataLoaderIter) -> None:
         """Tell of a second source of training data, which the ranks do not divide. (Evaluations come between two steps,
         or need no gradients.)
@@ -188,18 +193,22 @@ def _watch() -> None:
     _tell(torch.optim.Optimizer, "zero_grad", StepGuard.zeroed)
     _tell(LRScheduler, "__init__", StepGuard.scheduled)
     _tell(torch.amp.GradScaler, "scale", StepGuard.scaled)
+    _tell(torch.amp.GradScaler, "update", StepGuard.updates, before=True)
     _tell(_BaseDataLoaderIter, "__next__", StepGuard.loaded)
     _tell_of_backward()
 
 
-def _tell(kind: type, method: str, said: Any) -> None:
-    """Watch a method for which torch has no hooks."""
+def _tell(kind: type, method: str, said: Any, *, before: bool = False) -> None:
+    """Watch a method for which torch has no hooks, when it has returned or ``before``."""
     original = getattr(kind, method)
 
     @wraps(original)
     def told(self: Any, *arguments: Any, **keywords: Any) -> Any:
+        guard = _in_loops.get(threading.get_ident())
+        if guard is not None and before:
+            said(guard, self)
         given = original(self, *arguments, **keywords)
-        if (guard := _in_loops.get(threading.get_ident())) is not None:
+        if guard is not None and not before:
             said(guard, self)
         return given
 
