@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import SupportsIndex
+
+from pilot.core.errors import UserError
 from pilot.train import refusal
 from pilot.train.lr import LearningRate
 from pilot.train.session import Session
@@ -49,5 +52,7 @@ def session(
         These cannot be trained together, or the site's nodes cannot train them; one line says what to change.
     """
     refusal.show_in_one_line()
+    if not isinstance(seed, SupportsIndex):
+        raise UserError(f"pilot.train.session: seed must be a whole number, got {seed!r}")
     rate = LearningRate(lr_rule, warmup_steps)
-    return Session(Training(model, optimizer, scheduler, schedule, rate, scaler), seed, wire_dtype)
+    return Session(Training(model, optimizer, scheduler, schedule, rate, scaler), int(seed), wire_dtype)

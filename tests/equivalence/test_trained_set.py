@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.functional import mse_loss
+from torch.nn.utils import prune
 
 from pilot.core.errors import UserError
 from pilot.train.lr import LearningRate
@@ -51,6 +52,19 @@ def unfrozen(made: Callable[..., Any]) -> Result:
 
     model = frozen()
     return trained(made, model, torch.optim.Adam(model.parameters(), lr=0.01), change)
+
+
+def pruned_further(made: Callable[..., Any]) -> Result:
+    """Iterative magnitude pruning, by the current weights: ``layer.weight`` is that of the last forward."""
+    model = fresh(mlp)
+    prune.identity(model[0], "weight")
+
+    def change(model: Any, _optimizer: Any, epoch: int) -> None:
+        if epoch > 0:
+            scores = model[0].weight_orig.detach() * model[0].weight_mask
+            prune.l1_unstructured(model[0], "weight", amount=0.3, importance_scores=scores)
+
+    return trained(made, model, torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9), change)
 
 
 def group_added(made: Callable[..., Any]) -> Result:
@@ -107,7 +121,15 @@ def by_name(made: Callable[..., Any]) -> Result:
     return trained(made, model, torch.optim.SGD(model[2].named_parameters(), lr=0.01, momentum=0.9), change)
 
 
-SCRIPTS: list[Script] = [unfrozen, group_added, layer_by_layer, frozen_later, frozen_after_the_session, by_name]
+SCRIPTS: list[Script] = [
+    unfrozen,
+    pruned_further,
+    group_added,
+    layer_by_layer,
+    frozen_later,
+    frozen_after_the_session,
+    by_name,
+]
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=[script.__name__ for script in SCRIPTS])

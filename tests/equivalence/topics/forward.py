@@ -102,6 +102,11 @@ ROWS: list[Row] = [
     Recipe(name="spectral norm (torch.nn.utils)", model=old_spectral),
     Recipe(name="batch norm", model=lambda: normed(nn.BatchNorm1d(4)), different=OWN_BATCH),
     Recipe(name="batch norm, micro-batches", model=lambda: normed(nn.BatchNorm1d(4)), micro=2, different=OWN_BATCH),
+    Recipe(
+        name="SyncBatchNorm",
+        model=lambda: nn.SyncBatchNorm.convert_sync_batchnorm(normed(nn.BatchNorm1d(4))),
+        different=OWN_BATCH,
+    ),
     Recipe(name="an average of weights in a buffer, in forward", model=Averages),
     Recipe(name="a buffer of integers, a buffer that is not saved", model=Counts),
     Recipe(name="a module with get_extra_state", model=Extra),

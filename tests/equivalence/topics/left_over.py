@@ -45,13 +45,6 @@ def passes_losses_by_name(made: Made, x: torch.Tensor) -> None:
     made.session.step(losses)  # type: ignore[arg-type]  # that is the mistake
 
 
-def updates_the_scaler(made: Made, x: torch.Tensor) -> None:
-    assert made.scaler is not None
-    made.scaler.scale(made.losses(x).mean()).backward()
-    made.session.step()
-    made.scaler.update()
-
-
 def steps_the_scaler(made: Made, x: torch.Tensor) -> None:
     assert made.scaler is not None
     made.scaler.scale(made.losses(x).mean()).backward()
@@ -87,16 +80,14 @@ def _row(name: str, line: str, instead: str, step: Step, *, scaled: bool = False
     return Script(name=name, refused=line, instead=instead, elastic=script)
 
 
+def without_a_seed() -> None:
+    model = nn.Linear(2, 1)
+    pilot.train.session(model, torch.optim.SGD(model.parameters(), lr=0.1), seed=None)  # type: ignore[arg-type]
+
+
 ROWS: list[Row] = [
     _row("session.step(optimizer)", "the loss must be a number, got SGD", "session.step(loss)", passes_the_optimizer),
     _row("session.step of a dict of losses", "the loss must be a number, got dict", "their sum", passes_losses_by_name),
-    _row(
-        "scaler.update() after session.step",
-        r"scaler.update\(\) in its loop: remove that",
-        "leave it out",
-        updates_the_scaler,
-        scaled=True,
-    ),
     _row(
         "scaler.step(optimizer) before session.step",
         r"leave optimizer.step\(\) to session.step",
@@ -109,6 +100,9 @@ ROWS: list[Row] = [
         "input's gradient from torch.autograd.grad",
         "`torch.autograd.grad`, or backward(inputs=...)",
         attacks_by_backward,
+    ),
+    Script(
+        name="seed=None", refused="seed must be a whole number, got None", instead="a number", elastic=without_a_seed
     ),
     Script(
         name="for _ in range(len(loader)), with next(batches)",

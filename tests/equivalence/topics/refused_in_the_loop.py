@@ -6,9 +6,11 @@ import copy
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
+from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.utils import prune
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import TensorDataset
 
@@ -20,12 +22,12 @@ class Made:
     """What a script creates before its loop."""
 
     def __init__(
-        self, parameters: Iterable[nn.Parameter] = (), others: Iterable[nn.Module] = (), batch: int = 4
+        self, parameters: Iterable[nn.Parameter] = (), others: Iterable[nn.Module] = (), batch: int = 4, **options: Any
     ) -> None:
         self.model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2), nn.Linear(2, 1), *others)
         self.model[1].requires_grad_(False)
         self.optimizer = torch.optim.SGD([*self.model.parameters(), *parameters], lr=0.1)
-        self.session = pilot.train.session(self.model, self.optimizer)
+        self.session = pilot.train.session(self.model, self.optimizer, **options)
         self.loader = self.session.loader(TensorDataset(torch.ones(8, 2)), global_batch_size=batch)
 
     def batches(self, epochs: int = 1) -> Iterator[torch.Tensor]:
@@ -358,6 +360,16 @@ def scales_the_loss_by_itself(made: Made) -> None:
         made.session.step()
 
 
+@_refused_script("scaler.update() after session.step", "calls scaler.update", "leave it out")
+def updates_the_scaler() -> None:
+    scaler = torch.amp.GradScaler("cpu")
+    made = Made(scaler=scaler)
+    for x in made.batches():
+        scaler.scale(made.loss(x)).backward()
+        made.session.step()
+        scaler.update()
+
+
 @_refused("no zero_grad", "zero_grad is missing", "zero_grad before backward")
 def never_zeroes(made: Made) -> None:
     for _ in made.session.epochs(1):
@@ -372,6 +384,16 @@ def unfreezes(made: Made) -> None:
         made.model[1].requires_grad_(True)
         made.loss(x).backward()
         made.session.step()
+
+
+@_refused("a layer pruned for the first time", "parameters have changed", "prune.identity before the optimizer")
+def prunes(made: Made) -> None:
+    for _ in made.session.epochs(1):
+        prune.l1_unstructured(made.model[0], "weight", amount=0.5)
+        for (x,) in made.loader:
+            made.optimizer.zero_grad()
+            made.loss(x).backward()
+            made.session.step()
 
 
 @_refused("a layer frozen later", "2.weight was frozen", "lr=0 and a scheduler")

@@ -71,6 +71,7 @@ CHANGES = elsewhere(
     "test_trained_set",
     {
         "unfrozen": "a layer unfrozen at an epoch's beginning",
+        "pruned_further": "a layer pruned further at an epoch's beginning, by importance_scores=",
         "group_added": "add_param_group at an epoch's beginning",
         "layer_by_layer": "one group more in each epoch",
         "frozen_later": "a layer frozen and unfrozen, alternately",
