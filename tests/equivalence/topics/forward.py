@@ -21,6 +21,18 @@ def old_spectral() -> nn.Module:
     return nn.Sequential(nn.utils.spectral_norm(nn.Linear(3, 5)), nn.Tanh(), nn.Linear(5, 1))
 
 
+class InstanceNormed(nn.Module):
+    """It normalizes each sample by itself, and keeps running statistics as batch norm does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Conv1d(3, 4, 3), nn.Linear(4, 1)
+        self.norm = nn.InstanceNorm1d(4, affine=True, track_running_stats=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(torch.tanh(self.norm(self.first(x))).mean(2))
+
+
 class Averages(nn.Module):
     """Keeps an average of its weight in a buffer, updated by each forward."""
 
@@ -106,6 +118,10 @@ ROWS: list[Row] = [
         name="SyncBatchNorm",
         model=lambda: nn.SyncBatchNorm.convert_sync_batchnorm(normed(nn.BatchNorm1d(4))),
         different=OWN_BATCH,
+        name="instance norm with running statistics",
+        model=InstanceNormed,
+        features=(3, 5),
+        different="each rank averages its own batches",
     ),
     Recipe(name="an average of weights in a buffer, in forward", model=Averages),
     Recipe(name="a buffer of integers, a buffer that is not saved", model=Counts),
