@@ -118,6 +118,8 @@ ROWS: list[Row] = [
         name="SyncBatchNorm",
         model=lambda: nn.SyncBatchNorm.convert_sync_batchnorm(normed(nn.BatchNorm1d(4))),
         different=OWN_BATCH,
+    ),
+    Recipe(
         name="instance norm with running statistics",
         model=InstanceNormed,
         features=(3, 5),
