@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pilot.comm.channel import Channel, Gone, ready
+from pilot.comm.peer_sockets import PeerSockets
 
 FIRST_NAP_S = 10e-6
 LONGEST_NAP_S = 1e-3
@@ -46,6 +47,10 @@ class Fabric(Protocol):
 
     def barrier(self) -> Operation:
         """Complete when all ranks have called it."""
+
+    @property
+    def sockets(self) -> PeerSockets:
+        """On which operations make progress when a peer has sent something."""
 
 
 def longer(nap_s: float) -> float:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from pilot.comm.fabric import LONGEST_NAP_S, Fabric, Operation
 from pilot.comm.narrow import Floats, narrowed, widened
+from pilot.comm.peer_sockets import PeerSockets
 
 mpi4py.rc.initialize = False
 mpi4py.rc.finalize = False
@@ -57,6 +58,9 @@ class _NarrowSum:
 
 class MpiFabric:
     """The ranks of a communicator."""
+
+    sockets = PeerSockets()
+    """Of the process, whichever communicator."""
 
     def __init__(self, comm: MPI.Intracomm, back: MPI.Intracomm | None = None) -> None:
         self._comm = comm

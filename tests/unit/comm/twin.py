@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from pilot.comm.fabric import Fabric, Operation
 from pilot.comm.narrow import narrowed, widened
+from pilot.comm.peer_sockets import PeerSockets
 
 Deposits = dict[int, NDArray[Any]]
 
@@ -64,6 +65,7 @@ class TwinFabric:
         self._operations = 0
         self.rank = rank
         self.size = len(members)
+        self.sockets = PeerSockets()
 
     def sum(self, numbers: NDArray[Any]) -> Operation:
         def combine(deposits: Deposits) -> None:

@@ -1,0 +1,71 @@
+"""This process's TCP connections to its peers. MPI reads them only when it is asked to make progress, so a rank process
+that waits for its peers sleeps until one of them has sent something.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from pilot.comm.channel import Channel, ready
+
+LOOK_EVERY_S = 1.0
+"""MPI connects when it first sends to a peer, and opens no file that names the connection."""
+_SELECT_BELOW = 1024
+"""``select`` accepts only lower descriptors."""
+_OPEN = Path("/proc/self/fd")
+
+
+class PeerSockets:
+    """The connections that MPI has opened; none if it uses something else than TCP."""
+
+    def __init__(self) -> None:
+        self._found: list[int] = []
+        self._looked_s = float("-inf")
+
+    def readable_when_sent_to(self) -> list[int]:
+        """Their descriptors, as of at most a second ago: one of them may have been closed since."""
+        now_s = time.monotonic()
+        if now_s - self._looked_s >= LOOK_EVERY_S:
+            self._found, self._looked_s = _connections(), now_s
+        return self._found
+
+    def look_again(self) -> None:
+        """One of them is closed."""
+        self._looked_s = float("-inf")
+
+
+def ready_or_sent(channels: Sequence[Channel], sockets: PeerSockets, timeout_s: float) -> tuple[list[Channel], bool]:
+    """The channels that have something to receive, or are closed, and whether a peer has sent something; waits for one
+    of them, at most ``timeout_s``.
+    """
+    waited_for: list[Channel | int] = [*channels, *sockets.readable_when_sent_to()]
+    try:
+        readable = select.select(waited_for, [], [], timeout_s)[0]
+    except OSError:  # MPI has closed one
+        sockets.look_again()
+        return ready(channels, timeout_s), False
+    rung = [one for one in readable if isinstance(one, Channel)]
+    return rung, len(readable) > len(rung)
+
+
+def _connections() -> list[int]:
+    with suppress(OSError):
+        return [int(one.name) for one in _OPEN.iterdir() if int(one.name) < _SELECT_BELOW and _is_connection(one)]
+    return []
+
+
+def _is_connection(descriptor: Path) -> bool:
+    try:
+        if not str(descriptor.readlink()).startswith("socket:"):
+            return False
+        with socket.socket(fileno=os.dup(int(descriptor.name))) as one:
+            one.getpeername()
+            return one.family in (socket.AF_INET, socket.AF_INET6) and one.type == socket.SOCK_STREAM
+    except OSError:  # it listens, or is closed
+        return False
