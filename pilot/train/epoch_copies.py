@@ -5,20 +5,19 @@ its beginning, too, and would copy the parameters of then.
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Iterator
 
 import torch
 from torch import nn
 
 from pilot.train import refusal
+from pilot.train.spaced import Spaced
 from pilot.train.training import Training
 from pilot.train.untracked import found_in, what_the_script_sees
 
 _SHOWN = 5
-_PAUSE = 1000
-"""The time between two looks, in multiples of a look's duration: epochs may be as short as a step."""
+_PARTS = 1000
+"""Looks take one of so many parts of the time."""
 
 
 class EpochCopies:
@@ -28,28 +27,30 @@ class EpochCopies:
         self._training = training
         self._first_step: int | None = None
         self._before: set[int] = set()
-        self._looks = False
-        self._due_s = 0.0
+        self._looks = self._told = False
+        self._spaced = Spaced(_PARTS)
 
     def epoch_begins(self) -> None:
         """The body of ``session.epochs`` begins. What is a copy now, such as the best weights, was made for something
         else; and so was what equals parameters that have not moved yet.
         """
         training = self._training
-        step, began_s = training.position.step, time.monotonic()
+        step = training.position.step
         self._first_step = step if self._first_step is None else self._first_step
-        self._looks = step != self._first_step and training.sharding is None and began_s >= self._due_s
+        may = not (self._told or training.on_restore or training.sharding is not None)
+        self._looks = may and step != self._first_step and self._spaced.is_due()
         if self._looks:
-            self._before = {id(value) for _, value in self._copies()}
-            self._due_s = began_s + 2 * _PAUSE * (time.monotonic() - began_s)
+            with self._spaced.doing():
+                self._before = {id(value) for _, value in self._copies()}
 
     def pass_begins(self) -> None:
         """The loop over the loader begins."""
         if not self._looks:
             return
-        made = list(dict.fromkeys(name for name, value in self._copies() if id(value) not in self._before))
-        if made and not self._training.on_restore:
-            self._due_s = math.inf
+        with self._spaced.doing():
+            made = list(dict.fromkeys(name for name, value in self._copies() if id(value) not in self._before))
+        if made:
+            self._told = True
             refusal.note(
                 f"the script copies the model's parameters at an epoch's beginning ({', '.join(made[:_SHOWN])}"
                 f"{', ...' if len(made) > _SHOWN else ''}), and a node that joins in the middle of the epoch copies"

@@ -28,10 +28,14 @@ from torch import nn
 from torch.utils.data import Dataset, Subset
 
 from pilot.train import checksums, loop_code, refusal
+from pilot.train.spaced import Spaced
 from pilot.train.training import Training
 from pilot.train.training_loader import TrainingLoader
 from pilot.train.untracked import inner, is_of_the_script
 
+_PARTS = 100
+"""Looks take one of so many parts of the time, but for the first ones."""
+_FIRST_LOOKS = 16
 _DEPTH = 3
 _SHOWN = 5
 _SMALL_BYTES = 1 << 20
@@ -69,6 +73,8 @@ class OwnValues:
         self._told: set[_Place] = set()
         self._dataset: object = None
         self._epoch: int | None = None
+        self._spaced = Spaced(_PARTS, _FIRST_LOOKS)
+        self._looks = True
         self._frame = self._head = 0
         self._anew: set[_Place] = set()
         self._at_beginning: set[_Place] = set()
@@ -95,17 +101,26 @@ class OwnValues:
         """
         if self._epoch != self._training.position.epoch:
             self._epoch = self._training.position.epoch
-            self._before |= self._of_dataset()
-            self._look_at_code()
-            if self._at_beginning:
-                known = self._known()
-                others = dict(self._seen(known, self._at_beginning))
-                self._before |= {place: mark for place, mark in self._seen(known) if place not in others}
+            self._looks = not self._training.on_restore and self._spaced.is_due()
+            if self._looks:
+                with self._spaced.doing():
+                    self._epoch_has_begun()
+
+    def _epoch_has_begun(self) -> None:
+        self._before |= self._of_dataset()
+        self._look_at_code()
+        if self._at_beginning:
+            known = self._known()
+            others = dict(self._seen(known, self._at_beginning))
+            self._before |= {place: mark for place, mark in self._seen(known) if place not in others}
 
     def look(self) -> None:
         """Tell, once, of each that has changed, unless the script says that it restores its values itself."""
-        if self._training.on_restore:
-            return
+        if self._looks and not self._training.on_restore:
+            with self._spaced.doing():
+                self._look()
+
+    def _look(self) -> None:
         for place in [one for one in self._before if one[0] in self._first and self._first[one[0]]() is None]:
             del self._before[place]  # another array may have its number by now
         known = self._known()

@@ -408,7 +408,7 @@ class Session:
     def _end_epoch(self, measured: Sums) -> None:
         """Agree with the other ranks that the epoch is over, on its measures, and on whether it was the last."""
         self._step.came_back()
-        self._check.whole()
+        self._check.after_epoch()
         stop = {STOP: 1.0} if self._stopping else {}
         agreed = self._collectives.hold(END_OF_EPOCH, lambda rank, _ranks: stop | (measured if rank == 0 else {}))
         self.report(**{name: value for name, value in (agreed or {}).items() if name != STOP})

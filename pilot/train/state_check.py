@@ -4,25 +4,26 @@ So this also happens when a script runs alone, and not only when a node joins or
 
 from __future__ import annotations
 
-import time
-
 from torch import nn
 
 from pilot.core.errors import UserError
+from pilot.train.spaced import Spaced
 from pilot.train.state import encoded
 from pilot.train.training import Training
 
-_PAUSE = 1000
-"""The time between two checks of ``session.state``, in multiples of a check's duration, so that checks take 0.1% of the
-time."""
+_PARTS_OF_STEPS = 1000
+"""Checks of ``session.state`` before steps take one of so many parts of the time."""
+_PARTS_OF_EPOCHS = 100
+"""So do checks at the end of an epoch, but for those of the first ones."""
+_FIRST_EPOCHS = 8
 
 
 class StateCheck:
     """When a session checks.
 
     The whole state (model, optimizer, scheduler, ``session.state``) is checked when ``session.epochs`` begins, before
-    the second step (an optimizer has no state before the first) and at the end of each epoch; ``session.state`` also
-    before an evaluation, and before steps as often as the cost is negligible. Checkpoints and transfers check what they
+    the second step (an optimizer has no state before the first) and at the end of epochs; ``session.state`` also before
+    an evaluation, and before steps. Both as often as the cost is negligible. Checkpoints and transfers check what they
     use.
     """
 
@@ -30,7 +31,8 @@ class StateCheck:
         self._training = training
         self._names: dict[str, set[str]] = {}
         self._steps = 0
-        self._due_s = 0.0
+        self._before_steps = Spaced(_PARTS_OF_STEPS)
+        self._after_epochs = Spaced(_PARTS_OF_EPOCHS, _FIRST_EPOCHS)
 
     def whole(self) -> None:
         """Check everything that would be saved and sent now, and ``session.state`` (at the end of an epoch it is saved
@@ -58,10 +60,14 @@ class StateCheck:
     def before_step(self) -> None:
         """Check before a step, if it is time."""
         self._steps += 1
-        began_s = time.monotonic()
         if self._steps == 2:
             self.whole()
-        elif began_s >= self._due_s:
-            self.user()
-            now_s = time.monotonic()
-            self._due_s = now_s + _PAUSE * (now_s - began_s)
+        elif self._before_steps.is_due():
+            with self._before_steps.doing():
+                self.user()
+
+    def after_epoch(self) -> None:
+        """Check at the end of an epoch, if it is time."""
+        if self._after_epochs.is_due():
+            with self._after_epochs.doing():
+                self.whole()
