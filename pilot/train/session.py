@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 from torch.utils.data import Dataset, default_collate
 
@@ -35,6 +35,7 @@ from pilot.train.session_checks import (
     check_scheduled,
     check_tracked,
     check_whole,
+    norm_of,
     reported,
 )
 from pilot.train.state_check import StateCheck
@@ -341,12 +342,18 @@ class Session:
         """
         return self._step.sum(loss, name, weight)
 
-    def clip_grad_norm(self, max_norm: float) -> None:
+    def clip_grad_norm(self, max_norm: float, *others: object) -> None:
         """Scale the gradients of this step (and optimizer) so that their 2-norm over the group is at most ``max_norm``.
 
-        Replaces torch's function; call it before :meth:`step`.
+        Replaces torch's function, whose other arguments are refused; call it before :meth:`step`.
         """
-        self._step.max_norm = max_norm
+        self._step.max_norm = norm_of(max_norm, others)
+
+    def __reduce__(self) -> NoReturn:
+        raise UserError(
+            "a session cannot be copied or pickled, nor can an object that has it (copy.deepcopy(trainer), a dataset"
+            " that is sent to workers): copy model.state_dict() instead, and give others only what they need"
+        )
 
     def track(self, name: str, stateful: Stateful) -> None:
         """Keep ``stateful``'s state with the model's, through rescales and in checkpoints: an average of the

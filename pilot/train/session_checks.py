@@ -107,6 +107,16 @@ def single(loss: Any) -> float | torch.Tensor:
     return number("session.step: the loss", loss)
 
 
+def norm_of(max_norm: Any, others: Collection[object]) -> float:
+    """What ``session.clip_grad_norm`` was given."""
+    if others or not isinstance(max_norm, SupportsFloat):
+        raise UserError(
+            "session.clip_grad_norm takes the largest norm and nothing else, as the session knows the parameters:"
+            " session.clip_grad_norm(1.0)"
+        )
+    return number("session.clip_grad_norm: the norm", max_norm)
+
+
 def check_count(what: str, count: object) -> None:
     """:class:`UserError` if it is no number, as an argument of a command line without its type."""
     if not isinstance(count, SupportsFloat):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 
 import torch
@@ -43,6 +44,19 @@ def passes_losses_by_name(made: Made, x: torch.Tensor) -> None:
     losses = {"square": made.losses(x).mean()}
     losses["square"].backward()
     made.session.step(losses)  # type: ignore[arg-type]  # that is the mistake
+
+
+def clips_by_torchs_arguments(made: Made, x: torch.Tensor) -> None:
+    made.losses(x).mean().backward()
+    made.session.clip_grad_norm(made.model.parameters(), 1.0)  # type: ignore[arg-type]  # that is the mistake
+    made.session.step()
+
+
+def copies_the_session(made: Made, x: torch.Tensor) -> None:
+    """As a copy of the best trainer so far does."""
+    made.losses(x).mean().backward()
+    made.session.step()
+    copy.deepcopy(made)
 
 
 def steps_the_scaler(made: Made, x: torch.Tensor) -> None:
@@ -87,6 +101,18 @@ def without_a_seed() -> None:
 
 ROWS: list[Row] = [
     _row("session.step(optimizer)", "the loss must be a number, got SGD", "session.step(loss)", passes_the_optimizer),
+    _row(
+        "session.clip_grad_norm(model.parameters(), 1.0)",
+        "takes the largest norm and nothing else",
+        "`session.clip_grad_norm(1.0)`",
+        clips_by_torchs_arguments,
+    ),
+    _row(
+        "copy.deepcopy of an object that has the session",
+        "a session cannot be copied or pickled",
+        "a copy of `model.state_dict()`",
+        copies_the_session,
+    ),
     _row("session.step of a dict of losses", "the loss must be a number, got dict", "their sum", passes_losses_by_name),
     _row(
         "scaler.step(optimizer) before session.step",
