@@ -223,7 +223,7 @@ class OfNumpy(_InMemory):
     def _complete(self, rows: Words) -> None:
         rows[:, -1] = _position(self.made)
 
-    def _place(self, rows: Words, words: Words) -> int:  # noqa: ARG002
+    def _place(self, rows: Words, words: Words) -> int:  # noqa: ARG002  # torch's has the seed in its rows
         _last_first(words)
         return numpy_address() + 4 * (ALL - self.made)
 
@@ -264,7 +264,7 @@ class BySetting(Stream):
     def _unwritten(self) -> ctypes.c_uint32:
         return ctypes.c_uint32()
 
-    def _each(self, rows: Words, words: Words, items: Iterable[int]) -> Iterator[int]:  # noqa: ARG002
+    def _each(self, rows: Words, words: Words, items: Iterable[int]) -> Iterator[int]:  # noqa: ARG002  # nothing is beside them
         for item, row in zip(items, words, strict=True):
             self._set_state(row)
             yield item

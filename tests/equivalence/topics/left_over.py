@@ -96,7 +96,7 @@ def _row(name: str, line: str, instead: str, step: Step, *, scaled: bool = False
 
 def without_a_seed() -> None:
     model = nn.Linear(2, 1)
-    pilot.train.session(model, torch.optim.SGD(model.parameters(), lr=0.1), seed=None)  # type: ignore[arg-type]
+    pilot.train.session(model, torch.optim.SGD(model.parameters(), lr=0.1), seed=None)  # type: ignore[arg-type]  # that is the mistake
 
 
 ROWS: list[Row] = [

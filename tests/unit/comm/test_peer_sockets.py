@@ -89,7 +89,7 @@ def test_what_nobody_reads_does_not_end_sleeps_for_ever(connection: Ends, monkey
 
     def sleep_early(*arguments: object) -> tuple[list[Channel], bool]:
         sleeps["early"] += 1
-        return ready_or_sent(*arguments)  # type: ignore[arg-type]
+        return ready_or_sent(*arguments)  # type: ignore[arg-type]  # whatever it gets
 
     def sleep(*_: object) -> list[Channel]:
         sleeps["whole"] += 1
@@ -98,6 +98,6 @@ def test_what_nobody_reads_does_not_end_sleeps_for_ever(connection: Ends, monkey
     monkeypatch.setattr(step_sum, "ready_or_sent", sleep_early)
     monkeypatch.setattr(step_sum, "ready", sleep)
     connection[1].send(b"of the next sum")
-    fabric: Fabric = Ahead()  # type: ignore[assignment]
+    fabric: Fabric = Ahead()  # type: ignore[assignment]  # it has what a step needs
     step_sum.StepSum([SharedPart((np.ones(4),), "", apart=True)], [], fabric, Rails()).run()
     assert sleeps == {"early": step_sum.MOST_WAKES, "whole": 1}
