@@ -84,8 +84,8 @@ class OwnValues:
         while isinstance(dataset, Subset):
             dataset = dataset.dataset
         self._dataset = dataset
-        frame = next(_frames())
-        self._frame, self._head = id(frame), max(loop_code.heads(frame.f_code, frame.f_lasti), default=0)
+        if frame := next(_frames(), None):  # none of the script's if all of it is installed
+            self._frame, self._head = id(frame), max(loop_code.heads(frame.f_code, frame.f_lasti), default=0)
         self._before = dict(self._seen(self._known()))
         self._arrays = {
             (which, name): weakref.ref(value) if isinstance(value, _ARRAYS) else None

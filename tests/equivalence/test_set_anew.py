@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch.nn.functional import mse_loss
 
+from pilot.train import refusal
 from tests.equivalence.loops import BATCH, DATA, fresh, mlp, session
 
 Step = Callable[[torch.Tensor, torch.Tensor], float]
@@ -103,6 +104,22 @@ def test_epochs_asked_for_by_next(capsys: pytest.CaptureFixture[str]) -> None:
             epoch = next(epochs, None)
 
     assert told(script, capsys) == {"kept.alpha"}
+
+
+def test_a_script_all_of_which_is_installed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As ``pilot doctor``'s is: it has no variables of its own."""
+    monkeypatch.setattr(refusal, "is_of_a_library", lambda _filename: True)
+
+    def script(ours: Any, loader: Any, step: Step) -> None:
+        count = 0
+        for _ in ours.epochs(2):
+            for x, y in loader:
+                step(x, y)
+                count += 1
+
+    assert told(script, capsys) == set()
 
 
 def told(script: Callable[[Any, Any, Step], None], capsys: pytest.CaptureFixture[str]) -> set[str]:
