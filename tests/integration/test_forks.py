@@ -9,7 +9,9 @@ import socket
 import subprocess
 import sys
 import venv
+from collections.abc import Callable, Coroutine
 from pathlib import Path
+from typing import Any
 
 from pilot.agent import fork_server
 from pilot.agent import workdir as workdirs
@@ -35,12 +37,7 @@ def test_its_last_words_are_heard_though_it_never_read_a_job(tmp_path: Path) -> 
         os.waitid(os.P_PID, server.pid, os.WEXITED | os.WNOWAIT)  # nothing is read before it has ended
         await asyncio.wait_for(over.wait(), LIMIT_S)
 
-    home = workdirs.create(Path("/tmp"))
-    try:
-        asyncio.run(play(home))
-    finally:
-        os.close(home.lock)
-        assert workdirs.erase(home.path) == []
+    in_a_workdir(play)
     assert heard == [("failed", ["ModuleNotFoundError: No module named 'numpy'"]), ("gone", [1])]
 
 
@@ -57,13 +54,18 @@ def test_a_job_is_ordered_after_it_ended_with_modules_to_preload_unread(tmp_path
         server.preload(tmp_path / "imports", [])
         await asyncio.wait_for(over.wait(), LIMIT_S)
 
+    in_a_workdir(play)
+    assert heard == [("gone", [1])]
+
+
+def in_a_workdir(play: Callable[[workdirs.Workdir], Coroutine[Any, Any, None]]) -> None:
+    """Run ``play``; nothing may be left in its directory that cannot be erased."""
     home = workdirs.create(Path("/tmp"))
     try:
         asyncio.run(play(home))
     finally:
         os.close(home.lock)
         assert workdirs.erase(home.path) == []
-    assert heard == [("gone", [1])]
 
 
 REFUSES = """
