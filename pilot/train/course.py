@@ -56,9 +56,9 @@ class SessionCourse:
         self._ended: int | None = None
         self._passes = 0
         self._told = False
-        self.pass_begins: Callable[[], None] = _nobody
+        self.pass_begins: Callable[[], None] = _nothing
         self._turns: Turns | None = None
-        self._roll_over: Callable[[], None] = _not_by_iteration
+        self._roll_over: Callable[[], None] = _nothing
 
     def where(self) -> tuple[int, int, int, int, int]:
         """See :class:`~pilot.train.training_loader.Course`. In the middle of a step, the position of its beginning."""
@@ -214,9 +214,5 @@ class SessionCourse:
         self._training.position.begun = True
 
 
-def _nobody() -> None:
-    return None
-
-
-def _not_by_iteration() -> None:
+def _nothing() -> None:
     return None
