@@ -11,7 +11,8 @@ import mpi4py
 import numpy as np
 from numpy.typing import NDArray
 
-from pilot.comm.fabric import LONGEST_NAP_S, Fabric, Operation
+from pilot.comm.fabric import Fabric, Operation
+from pilot.comm.naps import LONGEST_NAP_S
 from pilot.comm.narrow import Floats, narrowed, widened
 from pilot.comm.peer_sockets import PeerSockets
 

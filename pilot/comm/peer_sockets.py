@@ -5,14 +5,10 @@ that waits for its peers sleeps until one of them has sent something.
 from __future__ import annotations
 
 import os
-import select
 import socket
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-
-from pilot.comm.channel import Channel, ready
 
 LOOK_EVERY_S = 1.0
 """MPI connects when it first sends to a peer, and opens no file that names the connection."""
@@ -38,20 +34,6 @@ class PeerSockets:
     def look_again(self) -> None:
         """One of them is closed."""
         self._looked_s = float("-inf")
-
-
-def ready_or_sent(channels: Sequence[Channel], sockets: PeerSockets, timeout_s: float) -> tuple[list[Channel], bool]:
-    """The channels that have something to receive, or are closed, and whether a peer has sent something; waits for one
-    of them, at most ``timeout_s``.
-    """
-    waited_for: list[Channel | int] = [*channels, *sockets.readable_when_sent_to()]
-    try:
-        readable = select.select(waited_for, [], [], timeout_s)[0]
-    except OSError:  # MPI has closed one
-        sockets.look_again()
-        return ready(channels, timeout_s), False
-    rung = [one for one in readable if isinstance(one, Channel)]
-    return rung, len(readable) > len(rung)
 
 
 def _connections() -> list[int]:

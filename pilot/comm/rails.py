@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 
 from pilot.comm import note_checks
 from pilot.comm.channel import Channel, Gone, ready
-from pilot.comm.fabric import FIRST_NAP_S, LONGEST_NAP_S, Fabric, longer, wait_for
+from pilot.comm.fabric import Fabric
 from pilot.comm.messages import Attach, Bring, Quit, Select
+from pilot.comm.naps import LONGEST_NAP_S, Naps, wait_for
 from pilot.comm.pipeline import Pipeline, pieces
 from pilot.comm.shared_part import SharedPart, put_pieces, shared_parts
 from pilot.core.errors import ProtocolError
@@ -131,22 +132,22 @@ class RailServer:
 
     def _sum(self, parts: Sequence[SharedPart]) -> None:
         """Sum one step, whose first part is full already."""
-        sums, told, started, nap_s = Pipeline(), 0, 0, 0.0
-        rung = True
+        sums, told, started = Pipeline(), 0, 0
+        naps, rung = Naps(self._fabric.sockets), True
         while told < len(parts):
             if rung:
                 put_pieces(sums, self._fabric, parts, started, self._rail, self._rails)
-                started, nap_s = started + 1, 0.0
+                started += 1
             sums.done()
-            nap_s = FIRST_NAP_S if told < sums.over else longer(nap_s)
             for _ in range(told, sums.over):
                 self._channel.ring()
+                naps.part_over()
             told = sums.over
-            rung = told < len(parts) and self._rung(nap_s if told < started else None)
+            rung = told < len(parts) and self._rung(naps, under_way=told < started)
 
-    def _rung(self, nap_s: float | None) -> bool:
-        """Whether rail 0 rings within ``nap_s`` (None: wait until it does)."""
-        if not ready([self._channel], nap_s):
+    def _rung(self, naps: Naps, *, under_way: bool) -> bool:
+        """Whether rail 0 rang during a nap."""
+        if not naps.nap([self._channel], under_way=under_way):
             return False
         note, _ = self._channel.receive()
         if note is not None:

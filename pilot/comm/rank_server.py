@@ -14,8 +14,9 @@ import numpy as np
 from pilot.comm import note_checks
 from pilot.comm.arena import Arena
 from pilot.comm.channel import Channel, ready
-from pilot.comm.fabric import Fabric, wait_for
+from pilot.comm.fabric import Fabric
 from pilot.comm.messages import AnyNote, Attach, Bring, Gather, Gathered, Here, Moving, Quit, Select, Spread, Spreaded
+from pilot.comm.naps import wait_for
 from pilot.comm.pipeline import Pipeline
 from pilot.comm.rails import Rails, bring_pieces, leave_together
 from pilot.comm.shared_part import SharedPart, shared_parts

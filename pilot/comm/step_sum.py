@@ -14,17 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pilot.comm.channel import Channel, ready
-from pilot.comm.fabric import FIRST_NAP_S, Fabric, longer
+from pilot.comm.channel import Channel
+from pilot.comm.fabric import Fabric
+from pilot.comm.naps import Naps
 from pilot.comm.node import add_up, hand_out
-from pilot.comm.peer_sockets import ready_or_sent
 from pilot.comm.pipeline import Pipeline
 from pilot.comm.rails import Rails
 from pilot.comm.shared_part import SharedPart, put_pieces
 from pilot.core.errors import ProtocolError
-
-MOST_WAKES = 1000
-"""So many times what peers send may end a sleep before a part is over: a large one comes in a few hundred pieces."""
 
 
 class StepSum:
@@ -41,36 +38,19 @@ class StepSum:
         self._silent = list(channels)  # those that have not rung for the next part yet
 
     def run(self) -> None:
-        """Sum all parts, then ring. All training processes have rung for the first part already.
-
-        Doorbells are read before MPI makes progress; while nothing happens, sleeps get longer. They end when a peer has
-        sent something, but not without end: what MPI does not read yet would wake us again and again.
+        """Sum all parts, then ring. All training processes have rung for the first part already. Doorbells are read
+        before MPI makes progress.
         """
         self._rails.begin_step()
         self._start_rung()
-        nap_s, woken = 0.0, 0
+        naps = Naps(self._fabric.sockets)
         while self._over < len(self._parts):
-            rung, sent = self._sleep(nap_s, early=woken < MOST_WAKES)
-            if rung:
+            if rung := naps.nap(self._expected(), under_way=self._over < self._started):
                 self._hear(rung)
-                nap_s = 0.0
             elif self._finish():
-                nap_s, woken = FIRST_NAP_S, 0
-            elif sent:
-                nap_s, woken = FIRST_NAP_S, woken + 1
-            else:
-                nap_s = longer(nap_s)
+                naps.part_over()
         for channel in self._channels:
             channel.ring()
-
-    def _sleep(self, nap_s: float, *, early: bool) -> tuple[list[Channel], bool]:
-        """The channels with something to read, and whether a peer has sent something, which ends the sleep if
-        ``early``."""
-        if self._over == self._started:
-            return ready(self._expected()), False
-        if not early:
-            return ready(self._expected(), nap_s), False
-        return ready_or_sent(self._expected(), self._fabric.sockets, nap_s)
 
     def _expected(self) -> Sequence[Channel]:
         """The channels that may have something to read, if only that they are closed."""

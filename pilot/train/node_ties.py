@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import torch
 
 from pilot.comm.channel import Gone
-from pilot.comm.fabric import FIRST_NAP_S, longer
+from pilot.comm.naps import FIRST_NAP_S, longer
 from pilot.core.errors import PilotError
 
 _FAILED, _DONE, _GENERATIONS = 0, 1, 2

@@ -8,10 +8,11 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from pilot.comm import peer_sockets, step_sum
+from pilot.comm import naps, peer_sockets, step_sum
 from pilot.comm.channel import Channel
 from pilot.comm.fabric import Fabric
-from pilot.comm.peer_sockets import PeerSockets, ready_or_sent
+from pilot.comm.naps import ready_or_sent
+from pilot.comm.peer_sockets import PeerSockets
 from pilot.comm.rails import Rails
 from pilot.comm.shared_part import SharedPart
 
@@ -81,7 +82,7 @@ def test_what_nobody_reads_does_not_end_sleeps_for_ever(connection: Ends, monkey
         rank, size = 0, 2
 
         def done(self) -> bool:
-            assert sleeps["early"] <= step_sum.MOST_WAKES
+            assert sleeps["early"] <= naps.MOST_WAKES
             return sleeps["whole"] > 0
 
         def sum(self, _numbers: object) -> Ahead:
@@ -95,9 +96,9 @@ def test_what_nobody_reads_does_not_end_sleeps_for_ever(connection: Ends, monkey
         sleeps["whole"] += 1
         return []
 
-    monkeypatch.setattr(step_sum, "ready_or_sent", sleep_early)
-    monkeypatch.setattr(step_sum, "ready", sleep)
+    monkeypatch.setattr(naps, "ready_or_sent", sleep_early)
+    monkeypatch.setattr(naps, "ready", sleep)
     connection[1].send(b"of the next sum")
     fabric: Fabric = Ahead()  # type: ignore[assignment]  # it has what a step needs
     step_sum.StepSum([SharedPart((np.ones(4),), "", apart=True)], [], fabric, Rails()).run()
-    assert sleeps == {"early": step_sum.MOST_WAKES, "whole": 1}
+    assert sleeps == {"early": naps.MOST_WAKES, "whole": 1}

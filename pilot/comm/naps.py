@@ -1,0 +1,74 @@
+"""How a process waits for MPI, which makes progress only when it is asked: sleeping, never spinning."""
+
+from __future__ import annotations
+
+import select
+from collections.abc import Callable, Sequence
+
+from pilot.comm.channel import Channel, Gone, ready
+from pilot.comm.peer_sockets import PeerSockets
+
+FIRST_NAP_S = 10e-6
+LONGEST_NAP_S = 1e-3
+GROWTH = 1.2
+"""The end of a wait of 1 ms is noticed within 0.2 ms; a wait of 10 ms or more costs at most 1,000 checks per second."""
+MOST_WAKES = 1000
+"""So many times what peers send may end a sleep before a part is over: a large one comes in a few hundred pieces."""
+
+
+class Naps:
+    """A rank process's sleeps of one step. While nothing happens they get longer. They end when a peer has sent
+    something, but not without end: what MPI does not read yet would wake us again and again.
+    """
+
+    def __init__(self, sockets: PeerSockets) -> None:
+        self._sockets = sockets
+        self._woken = 0
+        self._nap_s = 0.0
+
+    def nap(self, channels: Sequence[Channel], *, under_way: bool) -> list[Channel]:
+        """The channels that have something to receive, or are closed; unless a sum is ``under_way``, waits until there
+        is one.
+        """
+        rung, sent = self._sleep(channels) if under_way else (ready(channels), False)
+        self._woken += sent
+        self._nap_s = 0.0 if rung else FIRST_NAP_S if sent else longer(self._nap_s)
+        return rung
+
+    def part_over(self) -> None:
+        """A part is summed, and the next one may be soon."""
+        self._woken, self._nap_s = 0, FIRST_NAP_S
+
+    def _sleep(self, channels: Sequence[Channel]) -> tuple[list[Channel], bool]:
+        """Those that rang, and whether a peer has sent something."""
+        if self._woken < MOST_WAKES:
+            return ready_or_sent(channels, self._sockets, self._nap_s)
+        return ready(channels, self._nap_s), False
+
+
+def ready_or_sent(channels: Sequence[Channel], sockets: PeerSockets, timeout_s: float) -> tuple[list[Channel], bool]:
+    """The channels that have something to receive, or are closed, and whether a peer has sent something; waits for one
+    of them, at most ``timeout_s``.
+    """
+    waited_for: list[Channel | int] = [*channels, *sockets.readable_when_sent_to()]
+    try:
+        readable = select.select(waited_for, [], [], timeout_s)[0]
+    except OSError:  # MPI has closed one
+        sockets.look_again()
+        return ready(channels, timeout_s), False
+    rung = [one for one in readable if isinstance(one, Channel)]
+    return rung, len(readable) > len(rung)
+
+
+def longer(nap_s: float) -> float:
+    """How long to sleep after a sleep of ``nap_s`` in which nothing happened."""
+    return min(max(nap_s * GROWTH, FIRST_NAP_S), LONGEST_NAP_S)
+
+
+def wait_for(done: Callable[[], bool], channels: Sequence[Channel]) -> None:
+    """Sleep until ``done``; :class:`Gone` if a training process ends meanwhile (they send nothing while they wait)."""
+    nap_s = FIRST_NAP_S
+    while not done():
+        if ready(channels, nap_s):
+            raise Gone
+        nap_s = longer(nap_s)
