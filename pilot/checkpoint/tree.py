@@ -256,6 +256,8 @@ def _advice(value: Any) -> str:
         return "only its script could recreate it: store a tuple, or a dict"
     if isinstance(value, dict):
         return "keep dict(it)"
+    if callable(getattr(value, "state_dict", None)):  # a scheduler in a scheduler's attribute
+        return "keep its state_dict() in its place, and load that in load_state_dict"
     return (
         "a state can hold tensors, numpy arrays of numbers, numbers, strings, bytes, None, and list, tuple, set or"
         " dict of these"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sized
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import islice
-from typing import Any, SupportsFloat, cast
+from typing import Any, SupportsFloat
 
 import torch
 from torch import nn
@@ -16,6 +16,7 @@ from pilot.core.errors import UserError
 from pilot.train.agreement_log import Sums, total
 from pilot.train.auto_loading import AUTO
 from pilot.train.collectives import Collectives
+from pilot.train.loader_options import length_of
 from pilot.train.session_checks import number
 from pilot.train.sharding import reshard
 
@@ -48,9 +49,7 @@ class Evaluation:
         options: dict[str, Any],
         in_step: int = 1,
     ) -> None:
-        if not (hasattr(dataset, "__len__") and (hasattr(dataset, "__getitem__") or hasattr(dataset, "__getitems__"))):
-            raise UserError("session.evaluate needs a map-style dataset with a length (itself, not a DataLoader of it)")
-        self._length = len(cast(Sized, dataset))
+        self._length = length_of(dataset, "session.evaluate")
         if batch_size < 1 or not self._length:
             raise UserError(f"session.evaluate: {self._length} samples in batches of {batch_size} cannot be evaluated")
         if options.get("num_workers") == AUTO:

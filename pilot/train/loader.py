@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sized
+from numbers import Integral
 from typing import Any, cast
 
 from torch.utils.data import DataLoader, Dataset, Sampler
@@ -11,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from pilot.core.errors import UserError
 from pilot.train.auto_loading import AUTO, OF_PROCESSES, AutoLoading
 from pilot.train.collate import collate
-from pilot.train.loader_options import check_dataset, checked
+from pilot.train.loader_options import checked, length_of
 from pilot.train.order import Drawn, Order, Sequential, shuffled
 from pilot.train.sampler import Batching, StepShare
 from pilot.train.seeded import OwnDataset, Piece, PieceLoader, Seeded
@@ -62,10 +63,9 @@ class Loader(TrainingLoader):
         num_samples: int | None = None,
         options: Mapping[str, Any],
     ) -> None:
-        check_dataset(dataset)
+        self._samples = length_of(dataset, "session.loader")
         super().__init__(course, batching)
         self.dataset = dataset
-        self._samples = len(cast(Sized, dataset))
         self.order = _order(course.seed, self._samples, shuffle, replacement, num_samples)
         self.length = self.order.length
         self._endless = replacement and num_samples is None
@@ -183,9 +183,10 @@ def _order(seed: int, samples: int, shuffle: bool, replacement: bool, num_sample
                 "session.loader: num_samples needs replacement=True; otherwise an epoch is every sample once"
             )
         return shuffled(seed, samples) if shuffle else Sequential(samples)
-    if not shuffle or samples == 0 or (num_samples is not None and num_samples < 1):
+    wrong = num_samples is not None and not (isinstance(num_samples, Integral) and num_samples >= 1)
+    if not shuffle or samples == 0 or wrong:
         raise UserError(
-            "session.loader: replacement=True needs num_samples of at least 1 and a dataset that is not empty, and"
-            " cannot be combined with shuffle=False"
+            "session.loader: replacement=True needs num_samples, a whole number of at least 1, and a dataset that is"
+            " not empty, and cannot be combined with shuffle=False"
         )
-    return Drawn(seed, samples, samples if num_samples is None else num_samples)
+    return Drawn(seed, samples, samples if num_samples is None else int(num_samples))

@@ -32,15 +32,16 @@ _INSTEAD = {
 }
 
 
-def check_dataset(dataset: Dataset[Any]) -> None:
-    """Raise an error if it cannot be read by index."""
+def length_of(dataset: Dataset[Any], user: str) -> int:
+    """Its samples; :class:`UserError` if ``user``, a method of the session, cannot read it by index."""
     if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
-        raise UserError("session.loader needs a map-style dataset with a length; session.stream takes one without")
+        raise UserError(f"{user} needs a map-style dataset with a length; session.stream trains on one without")
     if not (hasattr(dataset, "__getitem__") or hasattr(dataset, "__getitems__")):
         raise UserError(
-            f"session.loader needs a dataset with __getitem__; {type(dataset).__name__} has none (give the dataset"
-            " itself, not a DataLoader)"
+            f"{user} needs a dataset with __getitem__; {type(dataset).__name__} has none (give the dataset itself, not"
+            " a DataLoader)"
         )
+    return len(dataset)
 
 
 def checked(options: Mapping[str, Any]) -> dict[str, Any]:

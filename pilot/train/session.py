@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NoReturn
+from typing import Any
 
 from torch.utils.data import Dataset, default_collate
 
@@ -43,10 +43,11 @@ from pilot.train.step import Number, Step
 from pilot.train.stream import Stream
 from pilot.train.training import Stateful, Training
 from pilot.train.training_loader import TrainingLoader
+from pilot.train.uncopied import Uncopied
 from pilot.train.untracked import Untracked
 
 
-class Session:
+class Session(Uncopied):
     """An elastic training loop; create one with :func:`pilot.train.session`.
 
     Raises
@@ -55,6 +56,8 @@ class Session:
         Every method raises it if it is called in the wrong place, or with values that cannot work. Its one line says
         what to change; unless the script catches it, it becomes the reason why the trainer failed.
     """
+
+    _known_as = "a session"
 
     def __init__(self, training: Training, seed: int, wire_dtype: str | None) -> None:
         self.seed = seed
@@ -348,12 +351,6 @@ class Session:
         Replaces torch's function, whose other arguments are refused; call it before :meth:`step`.
         """
         self._step.max_norm = norm_of(max_norm, others)
-
-    def __reduce__(self) -> NoReturn:
-        raise UserError(
-            "a session cannot be copied or pickled, nor can an object that has it (copy.deepcopy(trainer), a dataset"
-            " that is sent to workers): copy model.state_dict() instead, and give others only what they need"
-        )
 
     def track(self, name: str, stateful: Stateful) -> None:
         """Keep ``stateful``'s state with the model's, through rescales and in checkpoints: an average of the

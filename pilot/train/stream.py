@@ -41,6 +41,8 @@ class Stream(TrainingLoader):
         batching: Batching,
         collate_fn: Callable[[list[Any]], Any] = default_collate,
     ) -> None:
+        if not isinstance(source, Iterable) and not hasattr(source, "__getitem__"):
+            raise UserError(f"session.stream: the source is read sample by sample, but {source!r} cannot be iterated")
         if iter(source) is source:
             raise UserError(
                 "session.stream: the source can be read only once; pass an object whose __iter__ starts again"

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from pilot.train.sampler import Batching, StepShare
+from pilot.train.uncopied import Uncopied
 
 Rest = Callable[[], Iterator[Any]]
 """This rank's batches from the session's position to the end of the epoch."""
@@ -52,7 +53,7 @@ class Course(Protocol):
         """A single batch, when counting iterations."""
 
 
-class TrainingLoader:
+class TrainingLoader(Uncopied):
     """What a script iterates over.
 
     Parameters
@@ -60,6 +61,8 @@ class TrainingLoader:
     course : the session
     batching : how many samples a step takes
     """
+
+    _known_as = "a session's loader"
 
     def __init__(self, course: Course, batching: Batching) -> None:
         self.course = course

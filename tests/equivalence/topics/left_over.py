@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 from collections.abc import Callable, Iterator
 
 import torch
@@ -59,6 +60,11 @@ def copies_the_session(made: Made, x: torch.Tensor) -> None:
     copy.deepcopy(made)
 
 
+def pickles_the_loader(made: Made, _: torch.Tensor) -> None:
+    """As a checkpoint of all that a trainer has does."""
+    pickle.dumps(made.loader)
+
+
 def steps_the_scaler(made: Made, x: torch.Tensor) -> None:
     assert made.scaler is not None
     made.scaler.scale(made.losses(x).mean()).backward()
@@ -112,6 +118,12 @@ ROWS: list[Row] = [
         "a session cannot be copied or pickled",
         "a copy of `model.state_dict()`",
         copies_the_session,
+    ),
+    _row(
+        "a loader that is pickled",
+        "a session's loader cannot be copied or pickled",
+        "a copy of what it needs",
+        pickles_the_loader,
     ),
     _row("session.step of a dict of losses", "the loss must be a number, got dict", "their sum", passes_losses_by_name),
     _row(

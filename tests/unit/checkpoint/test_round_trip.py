@@ -93,6 +93,7 @@ def _cycle() -> dict[str, Any]:
         ({"session": {"best": object()}}, "state['session']['best'] is of type object; a state can hold tensors"),
         ({"session": _Point(1)}, "is of type _Point; only its script could recreate it: store a tuple, or a dict"),
         ({"d": defaultdict(int)}, "is of type defaultdict; keep dict(it)"),
+        ({"after": torch.nn.Linear(1, 1)}, "is of type Linear; keep its state_dict() in its place"),
         ({"i": signal.SIGTERM}, "is of type Signals"),
         ({"s": {"seen": {(1, Path("p"))}}}, "state['s']['seen'][...][1] is of type PosixPath"),
         ({"s": torch.eye(3).to_sparse()}, "state['s'] is a sparse tensor"),

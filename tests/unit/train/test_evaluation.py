@@ -112,5 +112,5 @@ def test_what_has_no_mean_is_refused(function: Any, options: dict[str, Any], lin
 
 def test_a_loader_is_no_dataset() -> None:
     _, session, data, _ = made()
-    with pytest.raises(UserError, match="not a DataLoader of it"):
+    with pytest.raises(UserError, match="not a DataLoader"):
         session.evaluate(DataLoader(data, batch_size=4), mean_square)

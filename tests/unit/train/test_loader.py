@@ -341,6 +341,7 @@ def test_options_that_it_cannot_keep_are_refused(options: dict[str, Any], why: s
         ({"num_samples": 3}, "needs replacement"),
         ({"replacement": True, "shuffle": False}, "shuffle=False"),
         ({"replacement": True, "num_samples": 0}, "at least 1"),
+        ({"replacement": True, "num_samples": 10.0}, "a whole number of at least 1"),
     ],
 )
 def test_orders_that_make_no_sense_are_refused(order: dict[str, Any], why: str) -> None:

@@ -154,10 +154,12 @@ def test_a_session_trains_on_a_stream_and_its_source_may_prefetch(workers: int) 
     assert session.steps == 6
 
 
-def test_what_can_be_read_once_only_is_refused() -> None:
+def test_what_cannot_be_read_or_only_once_is_refused() -> None:
     model = nn.Linear(1, 1)
     session = pilot.train.session(model, torch.optim.SGD(model.parameters(), lr=0.01))
     with pytest.raises(UserError, match="read only once"):
         session.stream(iter([1, 2]), batch_size=1)
+    with pytest.raises(UserError, match="3 cannot be iterated"):
+        session.stream(3, batch_size=1)  # type: ignore[arg-type]  # that is the mistake
     with pytest.raises(UserError, match=r"session\.stream"):
         session.loader(Numbers(3), batch_size=1)
