@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sized
-from numbers import Integral
 from typing import Any, cast
 
 from torch.utils.data import DataLoader, Dataset, Sampler
@@ -14,7 +13,7 @@ from pilot.train.auto_loading import AUTO, OF_PROCESSES, AutoLoading
 from pilot.train.collate import collate
 from pilot.train.loader_options import checked, length_of
 from pilot.train.order import Drawn, Order, Sequential, shuffled
-from pilot.train.sampler import Batching, StepShare
+from pilot.train.sampler import Batching, StepShare, count_of
 from pilot.train.seeded import OwnDataset, Piece, PieceLoader, Seeded
 from pilot.train.training_loader import Course, TrainingLoader
 
@@ -183,10 +182,9 @@ def _order(seed: int, samples: int, shuffle: bool, replacement: bool, num_sample
                 "session.loader: num_samples needs replacement=True; otherwise an epoch is every sample once"
             )
         return shuffled(seed, samples) if shuffle else Sequential(samples)
-    wrong = num_samples is not None and not (isinstance(num_samples, Integral) and num_samples >= 1)
-    if not shuffle or samples == 0 or wrong:
+    if not shuffle or samples == 0:
         raise UserError(
-            "session.loader: replacement=True needs num_samples, a whole number of at least 1, and a dataset that is"
-            " not empty, and cannot be combined with shuffle=False"
+            "session.loader: replacement=True needs a dataset that is not empty, and cannot be combined with"
+            " shuffle=False"
         )
-    return Drawn(seed, samples, samples if num_samples is None else int(num_samples))
+    return Drawn(seed, samples, samples if num_samples is None else count_of("num_samples", num_samples))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sized
+from typing import Any, cast
 
 from torch.utils.data import Dataset, IterableDataset
 
@@ -41,7 +41,7 @@ def length_of(dataset: Dataset[Any], user: str) -> int:
             f"{user} needs a dataset with __getitem__; {type(dataset).__name__} has none (give the dataset itself, not"
             " a DataLoader)"
         )
-    return len(dataset)
+    return len(cast(Sized, dataset))
 
 
 def checked(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,11 +10,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from numbers import Integral
+from typing import Any
 
 from pilot.core.errors import UserError
 
 _MASK = (1 << 64) - 1
 _STEP, _FACTORS = 0x9E3779B97F4A7C15, (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+
+
+def count_of(name: str, value: Any) -> int:
+    """The argument ``name`` of ``session.loader``, which may be one of numpy's numbers."""
+    if not isinstance(value, Integral) or value < 1:
+        raise UserError(f"session.loader: {name} must be a whole number of at least 1, got {value!r}")
+    return int(value)
 
 
 def mix(*numbers: int) -> int:
@@ -100,9 +108,7 @@ class Batching:
             ("accumulate", "accumulate"),
         ):
             size = getattr(self, field_name)
-            if size is not None and (not isinstance(size, Integral) or size < 1):
-                raise UserError(f"session.loader: {name} must be a whole number of at least 1, got {size!r}")
-            object.__setattr__(self, field_name, size and int(size))  # numpy's, too
+            object.__setattr__(self, field_name, size if size is None else count_of(name, size))
         if self.accumulate > 1:
             self._check_accumulation()
 

@@ -41,9 +41,7 @@ class Stream(TrainingLoader):
         batching: Batching,
         collate_fn: Callable[[list[Any]], Any] = default_collate,
     ) -> None:
-        if not isinstance(source, Iterable) and not hasattr(source, "__getitem__"):
-            raise UserError(f"session.stream: the source is read sample by sample, but {source!r} cannot be iterated")
-        if iter(source) is source:
+        if _once(source):
             raise UserError(
                 "session.stream: the source can be read only once; pass an object whose __iter__ starts again"
             )
@@ -112,3 +110,11 @@ class Stream(TrainingLoader):
         if hasattr(self._source, "from_cursor"):
             return iter(self._source.from_cursor(cursor))
         return islice(self._source, cursor, None)
+
+
+def _once(source: Iterable[Any]) -> bool:
+    """Whether it cannot be read from the beginning again."""
+    try:
+        return iter(source) is source
+    except TypeError as error:
+        raise UserError(f"session.stream reads its source sample by sample, but {error}") from None

@@ -159,7 +159,7 @@ def test_what_cannot_be_read_or_only_once_is_refused() -> None:
     session = pilot.train.session(model, torch.optim.SGD(model.parameters(), lr=0.01))
     with pytest.raises(UserError, match="read only once"):
         session.stream(iter([1, 2]), batch_size=1)
-    with pytest.raises(UserError, match="3 cannot be iterated"):
+    with pytest.raises(UserError, match="'int' object is not iterable"):
         session.stream(3, batch_size=1)  # type: ignore[arg-type]  # that is the mistake
     with pytest.raises(UserError, match=r"session\.stream"):
         session.loader(Numbers(3), batch_size=1)
