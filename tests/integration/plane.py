@@ -27,6 +27,7 @@ import psutil
 from pilot.comm.rank_order import WARM, RankOrder, encode
 from pilot.io import wire
 from pilot.io.framing import Frames, framed
+from pilot.train.ddp import WITH_OPTIMIZERS
 from pilot.train.script_end import script_ended
 from tests.integration.rank_processes import serve, start_rails
 
@@ -34,7 +35,7 @@ DEADLINE_S = 60.0
 _Message = TypeVar("_Message")
 _cold = multiprocessing.get_context("spawn")
 _warm = multiprocessing.get_context("forkserver")
-_warm.set_forkserver_preload(["torch", "torch.utils.data", "pilot.train"])
+_warm.set_forkserver_preload(["torch", "torch.utils.data", WITH_OPTIMIZERS, "pilot.train"])
 
 
 @dataclass
