@@ -16,6 +16,7 @@ from pilot.core.ids import TrainerId
 from pilot.core.ledger_proof import proof
 from pilot.doctor.finding import Findings
 from pilot.io.journal import read, replay
+from pilot.io.pool_status import PoolStatus
 from pilot.observation.ledgers import ledgers
 from pilot.service.settings import fresh_core
 from tests.pools import LIMIT_S, TRAIN, Pool
@@ -106,6 +107,7 @@ def test_a_script_that_raises_has_failed_and_the_others_go_on(pool: Pool, tmp_pa
     status = pool.until("it has failed", lambda s: s.trainers[1].phase == "failed")
     assert "ValueError: no such data set" in status.trainers[1].reason
     assert "ValueError: no such data set" in pool.pilot("status").stdout
+    assert msgspec.json.decode(pool.pilot("status", "--json").stdout, type=PoolStatus).trainers[1] == status.trainers[1]
     assert "ValueError: no such data set" in pool.pilot("logs", broken).stdout
     assert pool.pilot("wait", good).stdout == f"{good} finished\n"
     assert pool.pilot("wait", broken, check=False).returncode == 1

@@ -9,6 +9,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
+from pilot.io.pool_status import PoolStatus
 from tests.pbs.lab import CPUS, Lab, options
 from tests.pools import Pool
 
@@ -43,6 +46,10 @@ class PbsPool(Pool):
         """
         ours = {name: value for name, value in super().environment().items() if name != "TMPDIR"}
         return {**ours, "PYTHONPATH": str(REPOSITORY), "LC_ALL": "C.UTF-8"}
+
+    def status(self) -> PoolStatus:
+        """Asked by the user: nobody reads another user's connection file."""
+        return msgspec.json.decode(self.pilot("status", "--json").stdout, type=PoolStatus)
 
     def up_on(self, pilots: int | None, **changes: object) -> None:
         """Start the coordinator on the lab's site with some fields changed, and wait for all pilots; None: as many as
