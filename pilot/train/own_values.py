@@ -56,8 +56,8 @@ _HOOKS = (
 )
 
 _Place = tuple[int, str]
-"""A frame or a module's variables (which one), and a name in it; or a tensor or array in a variable, and its name; or 0
-and a name among the session's parts.
+"""A frame or a module's variables (which one), and a name in it; or a tensor or array in a variable, and its name; or
+one of the session's parts (0: a module) or a hook, and a name.
 """
 
 
@@ -194,23 +194,28 @@ class OwnValues:
                 place = id(value) if isinstance(value, _ARRAYS) else which
                 for path, mark in _marks(name, value, known, without, _DEPTH):
                     yield (place, path), mark
-        for name, value in chain(self._training.numbers.others(), self._attached()):
-            place = id(value) if isinstance(value, _ARRAYS) else 0
+        kept = ((0, name, value) for name, value in self._training.numbers.others())
+        for which, name, value in chain(kept, self._attached()):
+            place = id(value) if isinstance(value, _ARRAYS) else which
             for path, mark in _marks(name, value, known, without, _DEPTH):
                 yield (place, path), mark
 
-    def _attached(self) -> Iterator[tuple[str, Any]]:
-        """What the script has put on parameters (``p.average``), and hooks, which may have a state."""
-        holders = [*self._training.model.named_modules()]
+    def _attached(self) -> Iterator[tuple[int, str, Any]]:
+        """What the script has put on parameters (``p.average``), hooks, which may have a state, and what optimizers
+        keep in attributes.
+        """
+        steppers, holders = self._training.steppers, [*self._training.model.named_modules()]
         for path, module in holders:
             for key, parameter in module._parameters.items():
                 if parameter is not None:
-                    yield from ((f"{path}.{key}.{name}", one) for name, one in vars(parameter).items())
-        optimizers = (("optimizer", one) for one in self._training.steppers.optimizers.values())
+                    yield from ((id(parameter), f"{path}.{key}.{name}", one) for name, one in vars(parameter).items())
+        optimizers = (("optimizer", one) for one in steppers.optimizers.values())
         for path, one in chain(holders, optimizers):
             for kind in _HOOKS:
                 for hook in vars(one).get(kind, {}).values():
-                    yield f"{path or 'model'}.hook", getattr(hook, "__self__", hook)
+                    value = getattr(hook, "__self__", hook)
+                    yield id(value), f"{path or 'model'}.hook", value
+        yield from ((id(one), f"optimizer.{name}", value) for one, name, value in steppers.other_attributes())
 
     def _of_dataset(self) -> dict[_Place, Any]:
         """Not what it keeps in lists and dicts: samples that it has read."""
