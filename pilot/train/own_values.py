@@ -219,11 +219,8 @@ class OwnValues:
 
     def _of_dataset(self) -> dict[_Place, Any]:
         """Not what it keeps in lists and dicts: samples that it has read."""
-        found = {
-            f"dataset.{name}": _itself(value) if isinstance(value, _PLAIN) else _random_state(value)
-            for name, value in inner(self._dataset)
-        }
-        return {(id(self._dataset), name): mark for name, mark in found.items() if mark is not None}
+        found = numbers_and_generators(self._dataset)
+        return {(id(self._dataset), f"dataset.{name}"): mark for name, mark in found.items()}
 
     def _replaced(self, known: set[int]) -> Iterator[_Place]:
         """Tensors and arrays that each turn of the loop leaves to the next one in a variable from before the loop."""
@@ -254,6 +251,14 @@ class OwnValues:
             states = chain.from_iterable(its.values() for its in one.state.values() if isinstance(its, dict))
             ours += [value for value in states if isinstance(value, torch.Tensor)]
         return {*map(id, ours), *(_memory(one) for one in ours if isinstance(one, _ARRAYS))}
+
+
+def numbers_and_generators(holder: object) -> dict[str, Any]:
+    """What an object of the script has in attributes, by name: what changes if these do."""
+    marks = {
+        name: _itself(value) if isinstance(value, _PLAIN) else _random_state(value) for name, value in inner(holder)
+    }
+    return {name: mark for name, mark in marks.items() if mark is not None}
 
 
 def _spaces() -> Iterator[tuple[int, dict[str, Any]]]:
