@@ -78,6 +78,7 @@ class OwnValues:
         self._frame = self._head = 0
         self._anew: set[_Place] = set()
         self._at_beginning: set[_Place] = set()
+        self._begun: dict[_Place, Any] = {}
 
     def begin(self, dataset: object) -> None:
         """The loop over ``dataset`` begins: a process that joins will have these values."""
@@ -112,7 +113,10 @@ class OwnValues:
         if self._at_beginning:
             known = self._known()
             others = dict(self._seen(known, self._at_beginning))
-            self._before |= {place: mark for place, mark in self._seen(known) if place not in others}
+            for place in self._begun:  # it may be of a function that has ended, and whose number another has by now
+                self._before.pop(place, None)
+            self._begun = {place: mark for place, mark in self._seen(known) if place not in others}
+            self._before |= self._begun
 
     def look(self) -> None:
         """Tell, once, of each that has changed, unless the script says that it restores its values itself."""
