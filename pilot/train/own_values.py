@@ -310,7 +310,9 @@ def _itself(value: Any) -> Any:
 def _mark(value: Any, *, is_variable: bool) -> Any:
     """Variables hold batches, too: of a tensor there only a change in place counts."""
     if isinstance(value, _MANY):
-        return len(value)
+        return len(value) - sum(_is_of_a_graph(one) for _, one in inner(value))
+    if _is_of_a_graph(value):
+        return None
     if type(value) in _TENSORS and value.layout is torch.strided and not value.is_inference():
         return _content(value, is_variable=is_variable)
     if type(value) is np.ndarray and not value.dtype.hasobject:
@@ -318,6 +320,11 @@ def _mark(value: Any, *, is_variable: bool) -> Any:
     if isinstance(value, GeneratorType) and not refusal.is_of_a_library(value.gi_code.co_filename):
         return None if _loops_over_the_loader(value) else value.gi_frame and value.gi_frame.f_lasti
     return repr(value) if isinstance(value, itertools.count) else _random_state(value)
+
+
+def _is_of_a_graph(value: Any) -> bool:
+    """A forward pass has left it there, for its loss (a hook's ``outputs[name] = output``)."""
+    return isinstance(value, torch.Tensor) and value.requires_grad and not value.is_leaf
 
 
 def _loops_over_the_loader(generator: GeneratorType[Any, Any, Any]) -> bool:

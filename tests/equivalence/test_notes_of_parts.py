@@ -88,6 +88,18 @@ def two_of_which_none_changes(model: nn.Module, _optimizer: torch.optim.Optimize
         model[0].register_forward_hook(hook)
 
 
+def outputs(model: nn.Module, _optimizer: torch.optim.Optimizer) -> None:
+    """For a loss that uses them."""
+    found: dict[str, torch.Tensor] = {}
+    every: list[torch.Tensor] = []
+
+    def keep(_module: nn.Module, _given: Any, output: torch.Tensor) -> None:
+        found["hidden"] = output
+        every[:] = [output, output]
+
+    model[0].register_forward_hook(keep)
+
+
 def without_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     model.register_forward_hook(lambda _module, _given, output: output * 2)
     optimizer.register_step_post_hook(lambda *_: None)
@@ -102,6 +114,7 @@ def without_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         (of_a_closure, "model.hook.count"),
         (by_a_method, "0.hook.count"),
         (notes, ""),
+        (outputs, ""),
         (two_of_which_none_changes, ""),
         (without_state, ""),
     ],
