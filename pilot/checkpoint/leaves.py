@@ -127,10 +127,15 @@ def why_no_array(array: np.ndarray[Any, Any]) -> str | None:
     return None
 
 
+def bytes_in_line(tensor: torch.Tensor) -> torch.Tensor:
+    """The bytes of its numbers, on its device."""
+    plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    line = plain.as_strided((plain.numel(),), (1,))  # view(-1) would keep the odd stride of a single element
+    return line.view(torch.uint8)
+
+
 def _tensor_bytes(tensor: torch.Tensor) -> Bytes:
-    plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
-    line = plain.as_strided((plain.numel(),), (1,))  # reshape(-1) would keep the odd stride of a single element
-    return line.view(torch.uint8).numpy()
+    return bytes_in_line(tensor.cpu()).numpy()
 
 
 def _array_bytes(array: np.ndarray[Any, Any]) -> Bytes:

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 import xxhash
 
+from pilot.checkpoint.leaves import bytes_in_line
 from pilot.checkpoint.shards import local_of
 
 MODULUS = 65_521
@@ -33,7 +34,7 @@ def of_tensors(tensors: Sequence[torch.Tensor]) -> list[int]:
 
 def _hashed(tensor: torch.Tensor) -> int:
     """Not by ``tensor.numpy()``: torch lets nobody resize such a tensor any more."""
-    return xxhash.xxh3_64_intdigest(np.from_dlpack(_bits(tensor)).data) % MODULUS if tensor.numel() else 0
+    return xxhash.xxh3_64_intdigest(np.from_dlpack(bytes_in_line(tensor)).data) % MODULUS if tensor.numel() else 0
 
 
 def _summed(tensor: torch.Tensor) -> torch.Tensor:
@@ -41,12 +42,7 @@ def _summed(tensor: torch.Tensor) -> torch.Tensor:
     limit memory.
     """
     total = torch.zeros((), dtype=torch.int64, device=tensor.device)
-    for piece in _bits(tensor).split(_PIECE_BYTES):  # type: ignore[no-untyped-call]  # torch has no types for it
+    for piece in bytes_in_line(tensor).split(_PIECE_BYTES):  # type: ignore[no-untyped-call]  # torch has no types for it
         numbers = (piece.to(torch.int64) + torch.arange(len(piece), device=piece.device)) * _MIX
         total = total * 31 + (numbers ^ (numbers >> 29)).sum()
     return total
-
-
-def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    plain = tensor.detach().resolve_conj().resolve_neg()
-    return plain.contiguous().view(-1).view(torch.uint8)

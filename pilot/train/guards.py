@@ -88,13 +88,14 @@ class StepGuard:
         if self._has(optimizer):
             if not self._ours:
                 raise UserError("the script calls optimizer.step() in its loop: remove that; session.step does it")
+        elif self._ours:
+            raise UserError(
+                f"an optimizer of the session steps another one in its own step ({type(optimizer).__name__}), whose"
+                " state would not reach the other nodes: pass that one to pilot.train.session, do the rest after"
+                " session.step, and pass the state of the outer one to session.track; if it steps copies of the"
+                " parameters (in float32), keep them, and what their step needs, in optimizer.state[parameter]"
+            )
         elif self.passing and _steps_parameters(optimizer):
-            if self._ours:
-                raise UserError(
-                    f"an optimizer of the session steps another one in its own step ({type(optimizer).__name__}), whose"
-                    " state would not reach the other nodes: pass that one to pilot.train.session, do the rest after"
-                    " session.step, and pass the state of the outer one to session.track"
-                )
             raise UserError(
                 f"a second optimizer ({type(optimizer).__name__}) steps between the batches of session.loader: its"
                 " gradients are not summed over the nodes; pass both to pilot.train.session, as a list or a dict by"

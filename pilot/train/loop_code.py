@@ -12,6 +12,7 @@ from types import CodeType, FrameType
 
 _OF_VARIABLES = re.compile(r"(LOAD|STORE)_(FAST(?!_AND_CLEAR)|NAME|GLOBAL|DEREF)")
 _USE = re.compile("LOAD|STORE")
+_SEEDS = {"seed", "manual_seed", "setstate", "set_state"}
 _Use = tuple[int, str, str]
 """Where, LOAD or STORE, and the variable."""
 
@@ -65,6 +66,14 @@ def set_at_beginning(frames: Sequence[FrameType], head: int) -> Iterator[tuple[o
             yield from found
             return
         begin = 0
+
+
+def set_by(code: CodeType) -> set[str]:
+    """Attributes of a function's first argument that it sets in any case, or seeds."""
+    whole = _instructions(code)
+    seeded = [_path(whole, number)[:-1] for number, one in enumerate(whole) if one.argval in _SEEDS]
+    found = [*_attributes_set(code, 0, len(code.co_code)), *seeded]
+    return {name for *owner, name in filter(None, found) if owner == [*code.co_varnames[:1]]}
 
 
 @cache

@@ -56,8 +56,8 @@ _HOOKS = (
 )
 
 _Place = tuple[int, str]
-"""A frame or a module's variables (which one), and a name in it; or a tensor or array in a variable, and its name; or 0
-and a name among the session's parts.
+"""A frame or a module's variables (which one), and a name in it; or a tensor or array in a variable, and its name; or
+one of the session's parts (0: a module) or a hook, and a name.
 """
 
 
@@ -78,6 +78,7 @@ class OwnValues:
         self._frame = self._head = 0
         self._anew: set[_Place] = set()
         self._at_beginning: set[_Place] = set()
+        self._begun: dict[_Place, Any] = {}
 
     def begin(self, dataset: object) -> None:
         """The loop over ``dataset`` begins: a process that joins will have these values."""
@@ -112,7 +113,10 @@ class OwnValues:
         if self._at_beginning:
             known = self._known()
             others = dict(self._seen(known, self._at_beginning))
-            self._before |= {place: mark for place, mark in self._seen(known) if place not in others}
+            for place in self._begun:  # it may be of a function that has ended, and whose number another has by now
+                self._before.pop(place, None)
+            self._begun = {place: mark for place, mark in self._seen(known) if place not in others}
+            self._before |= self._begun
 
     def look(self) -> None:
         """Tell, once, of each that has changed, unless the script says that it restores its values itself."""
@@ -194,31 +198,33 @@ class OwnValues:
                 place = id(value) if isinstance(value, _ARRAYS) else which
                 for path, mark in _marks(name, value, known, without, _DEPTH):
                     yield (place, path), mark
-        for name, value in chain(self._training.numbers.others(), self._attached()):
-            place = id(value) if isinstance(value, _ARRAYS) else 0
+        kept = ((0, name, value) for name, value in self._training.numbers.others())
+        for which, name, value in chain(kept, self._attached()):
+            place = id(value) if isinstance(value, _ARRAYS) else which
             for path, mark in _marks(name, value, known, without, _DEPTH):
                 yield (place, path), mark
 
-    def _attached(self) -> Iterator[tuple[str, Any]]:
-        """What the script has put on parameters (``p.average``), and hooks, which may have a state."""
-        holders = [*self._training.model.named_modules()]
+    def _attached(self) -> Iterator[tuple[int, str, Any]]:
+        """What the script has put on parameters (``p.average``), hooks, which may have a state, and what optimizers
+        keep in attributes.
+        """
+        steppers, holders = self._training.steppers, [*self._training.model.named_modules()]
         for path, module in holders:
             for key, parameter in module._parameters.items():
                 if parameter is not None:
-                    yield from ((f"{path}.{key}.{name}", one) for name, one in vars(parameter).items())
-        optimizers = (("optimizer", one) for one in self._training.steppers.optimizers.values())
+                    yield from ((id(parameter), f"{path}.{key}.{name}", one) for name, one in vars(parameter).items())
+        optimizers = (("optimizer", one) for one in steppers.optimizers.values())
         for path, one in chain(holders, optimizers):
             for kind in _HOOKS:
                 for hook in vars(one).get(kind, {}).values():
-                    yield f"{path or 'model'}.hook", getattr(hook, "__self__", hook)
+                    value = getattr(hook, "__self__", hook)
+                    yield id(value), f"{path or 'model'}.hook", value
+        yield from ((id(one), f"optimizer.{name}", value) for one, name, value in steppers.other_attributes())
 
     def _of_dataset(self) -> dict[_Place, Any]:
         """Not what it keeps in lists and dicts: samples that it has read."""
-        found = {
-            f"dataset.{name}": _itself(value) if isinstance(value, _PLAIN) else _random_state(value)
-            for name, value in inner(self._dataset)
-        }
-        return {(id(self._dataset), name): mark for name, mark in found.items() if mark is not None}
+        found = numbers_and_generators(self._dataset)
+        return {(id(self._dataset), f"dataset.{name}"): mark for name, mark in found.items()}
 
     def _replaced(self, known: set[int]) -> Iterator[_Place]:
         """Tensors and arrays that each turn of the loop leaves to the next one in a variable from before the loop."""
@@ -249,6 +255,14 @@ class OwnValues:
             states = chain.from_iterable(its.values() for its in one.state.values() if isinstance(its, dict))
             ours += [value for value in states if isinstance(value, torch.Tensor)]
         return {*map(id, ours), *(_memory(one) for one in ours if isinstance(one, _ARRAYS))}
+
+
+def numbers_and_generators(holder: object) -> dict[str, Any]:
+    """What an object of the script has in attributes, by name: what changes if these do."""
+    marks = {
+        name: _itself(value) if isinstance(value, _PLAIN) else _random_state(value) for name, value in inner(holder)
+    }
+    return {name: mark for name, mark in marks.items() if mark is not None}
 
 
 def _spaces() -> Iterator[tuple[int, dict[str, Any]]]:
@@ -296,7 +310,9 @@ def _itself(value: Any) -> Any:
 def _mark(value: Any, *, is_variable: bool) -> Any:
     """Variables hold batches, too: of a tensor there only a change in place counts."""
     if isinstance(value, _MANY):
-        return len(value)
+        return len(value) - sum(_is_of_a_graph(one) for _, one in inner(value))
+    if _is_of_a_graph(value):
+        return None
     if type(value) in _TENSORS and value.layout is torch.strided and not value.is_inference():
         return _content(value, is_variable=is_variable)
     if type(value) is np.ndarray and not value.dtype.hasobject:
@@ -304,6 +320,11 @@ def _mark(value: Any, *, is_variable: bool) -> Any:
     if isinstance(value, GeneratorType) and not refusal.is_of_a_library(value.gi_code.co_filename):
         return None if _loops_over_the_loader(value) else value.gi_frame and value.gi_frame.f_lasti
     return repr(value) if isinstance(value, itertools.count) else _random_state(value)
+
+
+def _is_of_a_graph(value: Any) -> bool:
+    """A forward pass has left it there, for its loss (a hook's ``outputs[name] = output``)."""
+    return isinstance(value, torch.Tensor) and value.requires_grad and not value.is_leaf
 
 
 def _loops_over_the_loader(generator: GeneratorType[Any, Any, Any]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 import pytest
@@ -36,6 +37,25 @@ def on_a_module(model: nn.Module, _optimizer: torch.optim.Optimizer) -> None:
     model[0].register_forward_hook(Counter())
 
 
+class Clipping(torch.optim.SGD):
+    """By the last norms of its gradients. Its momentum and its count of steps are part of the state."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, lr=0.05, momentum=0.9)
+        self.norms, self.counter, self.count = deque[float](maxlen=3), Counter(), 0
+        self.own = self.param_groups[0]["params"]
+
+    @torch.no_grad()
+    def step(self, _closure: Any = None) -> None:
+        self.count += 1
+        self.counter()
+        norm = float(torch.stack([p.grad.norm() for p in self.own]).norm())
+        for p in self.own:
+            p.grad *= min(1.0, (1.0 + sum(self.norms)) / (1.0 + len(self.norms)) / norm)
+        self.norms.append(norm)
+        super().step()
+
+
 def on_the_optimizer(_model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     optimizer.register_step_pre_hook(Counter())
 
@@ -54,6 +74,32 @@ def by_a_method(model: nn.Module, _optimizer: torch.optim.Optimizer) -> None:
     model[0].register_forward_pre_hook(Counter().__call__)
 
 
+class Fixed(Counter):
+    """Does not count."""
+
+    def __call__(self, *_: Any) -> None:
+        return
+
+
+def two_of_which_none_changes(model: nn.Module, _optimizer: torch.optim.Optimizer) -> None:
+    for count in (1, 2):
+        hook = Fixed()
+        hook.count = count
+        model[0].register_forward_hook(hook)
+
+
+def outputs(model: nn.Module, _optimizer: torch.optim.Optimizer) -> None:
+    """For a loss that uses them."""
+    found: dict[str, torch.Tensor] = {}
+    every: list[torch.Tensor] = []
+
+    def keep(_module: nn.Module, _given: Any, output: torch.Tensor) -> None:
+        found["hidden"] = output
+        every[:] = [output, output]
+
+    model[0].register_forward_hook(keep)
+
+
 def without_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     model.register_forward_hook(lambda _module, _given, output: output * 2)
     optimizer.register_step_post_hook(lambda *_: None)
@@ -68,6 +114,8 @@ def without_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         (of_a_closure, "model.hook.count"),
         (by_a_method, "0.hook.count"),
         (notes, ""),
+        (outputs, ""),
+        (two_of_which_none_changes, ""),
         (without_state, ""),
     ],
 )
@@ -89,3 +137,19 @@ def test_what_is_put_on_parameters_and_into_hooks(prepare: Any, names: str, caps
     lines = [line for line in capsys.readouterr().err.splitlines() if "keeps values" in line]
     assert len(lines) == bool(names)
     assert not names or f"change in its loop ({names})" in lines[0]
+
+
+def test_what_an_optimizer_keeps_in_attributes(capsys: pytest.CaptureFixture[str]) -> None:
+    model = fresh(mlp)
+    optimizer = Clipping(model.parameters())
+    ours = session(model, optimizer)
+    loader = ours.loader(DATA, global_batch_size=BATCH)
+    for _ in ours.epochs(2):
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss = mse_loss(model(x), y)
+            loss.backward()
+            ours.step(loss)
+
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "keeps values" in line]
+    assert "change in its loop (optimizer.norms, optimizer.counter.count)" in line

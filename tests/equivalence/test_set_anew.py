@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -56,6 +56,31 @@ def test_attributes_that_the_same_function_sets_before_its_pass(capsys: pytest.C
                 step(x, y)
 
     assert told(script, capsys) == {"kept.beta", "kept.gamma"}
+
+
+class Twofold:
+    """Its first and its eighth step are made by a function that does not make the others."""
+
+    def fit(self, ours: Any, loader: Any, step: Step) -> None:
+        makes = self.makes(step)
+        for self.epoch in ours.epochs(2):
+            for number, batch in enumerate(loader, 6 * self.epoch):
+                self.batch = batch
+                if number in (0, 7):
+                    next(makes)
+                else:
+                    step(*batch)
+
+    def makes(self, step: Step) -> Iterator[float]:
+        while True:
+            yield step(*self.batch)
+
+
+def test_an_attribute_seen_in_a_function_that_was_away_at_an_epochs_beginning(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """As a function that runs anew, and has the place of an ended one."""
+    assert told(Twofold().fit, capsys) == {"makes"}
 
 
 def test_variables_that_each_turn_sets_before_it_reads_them(capsys: pytest.CaptureFixture[str]) -> None:

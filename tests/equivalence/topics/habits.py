@@ -274,6 +274,24 @@ class Lookahead(torch.optim.Optimizer):
                     p.copy_(slow)
 
 
+class MastersAside(torch.optim.Optimizer):
+    """Copies of the parameters, which another optimizer steps."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {"lr": 0.05})
+        self.masters = [p.detach().clone() for p in self.param_groups[0]["params"]]
+        self.inner = sgd(self.masters)
+
+    @torch.no_grad()
+    def step(self, _closure: Any = None) -> None:
+        pairs = list(zip(self.param_groups[0]["params"], self.masters, strict=True))
+        for p, master in pairs:
+            master.grad = p.grad
+        self.inner.step()
+        for p, master in pairs:
+            p.copy_(master)
+
+
 def with_a_pre_hook(parameters: Any) -> torch.optim.Optimizer:
     """Centres the gradients before each step."""
     optimizer = sgd(parameters)
@@ -431,6 +449,12 @@ ROWS: list[Row] = [
         optimizer=lambda p: Lookahead(sgd(p)),
         refused="steps another one in its own step",
         instead="the inner one, and session.track",
+    ),
+    Recipe(
+        name="an optimizer around another one, of copies of the parameters (masters)",
+        optimizer=MastersAside,
+        refused="steps another one in its own step",
+        instead="the masters and their momentum in `optimizer.state`",
     ),
     Recipe(name="an optimizer with a hook before its step", optimizer=with_a_pre_hook),
     Recipe(name="an optimizer with state_dict hooks", optimizer=with_state_hooks),

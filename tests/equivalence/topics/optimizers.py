@@ -181,6 +181,22 @@ def half_precision(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
     return (model(x.to(dtype)) - 0.5).square().mean()
 
 
+class Sampling(torch.optim.Optimizer):
+    """Keeps averages of each fourth number of a gradient, as views with gaps: of a short parameter only one number."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {"lr": 0.05})
+
+    @torch.no_grad()
+    def step(self, _closure: Any = None) -> None:
+        for group in self.param_groups:
+            for p in group["params"]:
+                seen = p.grad.flatten()[::4]
+                average = self.state[p].setdefault("average", torch.zeros_like(seen))
+                average.lerp_(seen, 0.1)
+                p.sub_(p.grad, alpha=group["lr"] / (1 + float(average.abs().sum())))
+
+
 ROWS: list[Row] = [
     Recipe(name="SGD with momentum", core=True),
     Recipe(
@@ -220,6 +236,7 @@ ROWS: list[Row] = [
         name="an optimizer of one's own, that keeps p.grad, a state for all, and sets its rate", optimizer=Remembering
     ),
     Recipe(name="an optimizer of one's own, with matrices in columns", optimizer=Rotating),
+    Recipe(name="an optimizer of one's own, with averages of some numbers (Prodigy's slice_p)", optimizer=Sampling),
     Recipe(
         name="float32 masters over bfloat16",
         optimizer=Masters,
