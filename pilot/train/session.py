@@ -12,7 +12,7 @@ from torch.utils.data import Dataset, default_collate
 from pilot.core.errors import UserError
 from pilot.core.goal import EPOCH_SAMPLES, EPOCHS, ITERATIONS
 from pilot.core.run_identity import SEED
-from pilot.train import identity, script_end
+from pilot.train import identity, rng, script_end
 from pilot.train.agreement_log import END_OF_EPOCH, STOP, Sums
 from pilot.train.check_group import CheckGroup
 from pilot.train.collectives import Collectives
@@ -28,7 +28,7 @@ from pilot.train.metric_log import metric_log
 from pilot.train.node_fabric import NodeFabric
 from pilot.train.own_values import OwnValues
 from pilot.train.rollback import Rollback
-from pilot.train.sampler import Batching
+from pilot.train.sampler import Batching, mix
 from pilot.train.session_checks import (
     check_callback,
     check_count,
@@ -45,6 +45,9 @@ from pilot.train.training import Stateful, Training
 from pilot.train.training_loader import TrainingLoader
 from pilot.train.uncopied import Uncopied
 from pilot.train.untracked import Untracked
+
+_OF_A_TURN = 1 << 61
+"""Used instead of a rank when seeding the generators at the beginning of a turn of the loop."""
 
 
 class Session(Uncopied):
@@ -269,6 +272,8 @@ class Session(Uncopied):
         with self._guard.in_loop():
             while number() < count and not self._training.position.stopped:
                 begin()
+                # Who joins or resumes in the middle of a turn runs its beginning again, and draws the same there.
+                rng.seed_all(mix(self.seed, number(), _OF_A_TURN))
                 try:
                     yield number()
                 except GeneratorExit:  # by break, or by an exception

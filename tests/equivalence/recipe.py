@@ -157,6 +157,7 @@ class Recipe(Row):
     def _batch(self, step: Step, part: Part) -> Any:
         """Each sample draws from its own streams."""
         dataset, samples = self.dataset(self._data()), []
+        rng.seed_all(mix(SEED, step.epoch, 1 << 61))  # the same on all ranks
         self.each_epoch(dataset, step.epoch)
         for position, index in enumerate(self.order(step.epoch)[part.start : part.stop], part.start):
             sample_streams.begin(SEED, step.epoch, position)

@@ -7,6 +7,7 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.utils.data import TensorDataset
@@ -45,6 +46,14 @@ def noisy(model: nn.Module) -> None:
 def decides_by_chance(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
     """As in stochastic depth."""
     return square(model, x) if random.random() < 0.5 else square(model, -x)
+
+
+class Negatives(TensorDataset):
+    """Samples that the script draws anew for each epoch, as recommenders do."""
+
+    def sample(self, _epoch: int) -> None:
+        drawn = random.random() + np.random.random() + torch.rand(self.tensors[0].shape, dtype=torch.float64)
+        self.tensors = (drawn,)
 
 
 # --- of one optimizer after the other ---
@@ -110,6 +119,7 @@ ROWS: list[Row] = [
     Recipe(name="an optimizer that draws noise (SGLD)", optimizer=lambda p: Langevin(p, lr=0.05), real=True),
     Recipe(name="noise on the sums", before_step=noise_on_the_sums, plain_before_step=noisy, real=True),
     Recipe(name="a loss chosen by chance", loss=decides_by_chance, real=True, different="each rank draws its own"),
+    Recipe(name="samples drawn at an epoch's beginning", dataset=Negatives, each_epoch=Negatives.sample, real=True),
     Script(
         name="noise for one of two optimizers, drawn after the other one's step",
         elastic=draws_twice,
