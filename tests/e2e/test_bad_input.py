@@ -108,6 +108,13 @@ def test_a_port_in_use(refused: Refused, tmp_path: Path) -> None:
     assert "in use" in said
 
 
+@pytest.mark.parametrize("odd", [" ", "$", "(", "*", "\udce9"])
+def test_a_run_directory_from_which_no_job_can_be_submitted(refused: Refused, tmp_path: Path, odd: str) -> None:
+    said = refused("up", "--site", "local", "--pilots", "1", "--run-dir", tmp_path / f"my{odd}pool")
+    assert "cannot be submitted from a path with" in said
+    assert list(tmp_path.glob("my*")) == []
+
+
 def test_an_unknown_planner(refused: Refused, tmp_path: Path) -> None:
     said = refused("up", "--site", "local", "--planner", "simplex", "--run-dir", tmp_path / "run")
     assert "milp" in said
