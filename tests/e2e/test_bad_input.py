@@ -128,6 +128,14 @@ def test_a_run_directory_that_another_coordinator_owns(pool: Pool) -> None:
     assert pool.status().pool == []
 
 
+def test_a_python_that_prints_much_as_it_starts(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    (pool.folder / "sitecustomize.py").write_text("import sys\nsys.stderr.write('noise\\n' * 30_000)\n")
+    monkeypatch.setenv("PYTHONPATH", str(pool.folder))
+    pool.up()
+    second = pool.pilot("up", "--site", pool.folder / "e2e.py", check=False)
+    assert (second.returncode, "is already up" in second.stderr.splitlines()[-1]) == (2, True)
+
+
 def test_a_pilot_of_another_version_or_with_a_wrong_token_is_refused_and_logged(pool: Pool, tmp_path: Path) -> None:
     pool.up()
     true = connection.load(pool.run_dir / "connection.json")
