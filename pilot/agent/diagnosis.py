@@ -58,7 +58,7 @@ def after_loop(event: WorkerEnded, within_s: float, reason: str, *, cut: bool) -
     if status < 0:
         return ExitCause.DIED, f"its code after the training loop was {_by_signal(-status)}"
     if status > 0:
-        said = headline(last_words(event.tail)) if event.tail.strip() else f"exit status {status}"
+        said = headline(_failed(event.tail, status)) if event.tail.strip() else f"exit status {status}"
         return ExitCause.RAISED, f"its script failed after the loop: {said}"
     return ExitCause.STOPPED, "its script has ended"
 

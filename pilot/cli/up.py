@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import click
 
@@ -143,19 +143,15 @@ def start(root: Path, arguments: list[str]) -> PoolStatus:
     UserError, PilotError
         The coordinator exited; its one-line message says why.
     """
-    process = subprocess.Popen(
-        arguments,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-        text=True,
-    )
-    try:
-        return _await(process, root)
-    except KeyboardInterrupt:
-        process.terminate()  # it drains what it started
-        raise
+    nowhere = subprocess.DEVNULL
+    # Not a pipe: nobody reads before it exits, and the user's Python may print more than a pipe holds as it starts.
+    with os.fdopen(os.memfd_create("stderr"), "r+", errors="replace") as said:
+        process = subprocess.Popen(arguments, stdin=nowhere, stdout=nowhere, stderr=said, start_new_session=True)
+        try:
+            return _await(process, root, said)
+        except KeyboardInterrupt:
+            process.terminate()  # it drains what it started
+            raise
 
 
 def supervise(root: Path, arguments: list[str]) -> None:
@@ -174,11 +170,11 @@ def supervise(root: Path, arguments: list[str]) -> None:
         click.echo(f"warning: the coordinator will not be restarted if it crashes: {error.strerror}", err=True)
 
 
-def _await(process: subprocess.Popen[str], root: Path) -> PoolStatus:
+def _await(process: subprocess.Popen[bytes], root: Path, said: TextIO) -> PoolStatus:
     deadline = time.monotonic() + START_LIMIT_S
     while time.monotonic() < deadline:
         if process.poll() is not None:
-            raise _ended(process)
+            raise _ended(process.returncode, said)
         if (told := _answer(root, process.pid)) is not None:
             return told
         time.sleep(0.05)
@@ -201,7 +197,8 @@ def _answer(root: Path, pid: int) -> PoolStatus | None:
         return None
 
 
-def _ended(process: subprocess.Popen[str]) -> PilotError:
-    said = process.stderr.read().strip() if process.stderr is not None else ""
-    line = said.splitlines()[-1].removeprefix("pilot: ") if said else f"it exited with status {process.returncode}"
-    return UserError(line) if process.returncode == UserError.exit_status else PilotError(line)
+def _ended(status: int, said: TextIO) -> PilotError:
+    said.seek(0)
+    lines = said.read().strip().splitlines()
+    line = lines[-1].removeprefix("pilot: ") if lines else f"it exited with status {status}"
+    return UserError(line) if status == UserError.exit_status else PilotError(line)

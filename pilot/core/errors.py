@@ -46,6 +46,10 @@ class SiteError(UserError):
     """A site file is wrong; its author can fix it."""
 
 
+class LostFileError(UserError):
+    """A file is missing or damaged, and with it what only it said."""
+
+
 class NoRestartError(UserError):
     """No coordinator is to be started here: another one runs, or the pool was shut down."""
 

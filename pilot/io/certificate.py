@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 
-from pilot.core.errors import UserError
+from pilot.core.errors import LostFileError, UserError
 from pilot.io.files import publish
 
 _KEY = "-----BEGIN PRIVATE KEY-----"
@@ -48,11 +48,15 @@ class Certificate:
 
     @classmethod
     def load(cls, path: Path) -> Certificate:
-        """Read it from a file; :class:`UserError` if that is missing or damaged."""
+        """Read it from a file; :class:`LostFileError` if that is missing or damaged, :class:`UserError` if it cannot be
+        read.
+        """
         try:
             made = cls(path.read_bytes())
             made.server_context()
-        except (OSError, ValueError) as error:
+        except (FileNotFoundError, ssl.SSLError, ValueError) as error:
+            raise LostFileError(f"the coordinator's key {path} is missing or damaged: {error}") from None
+        except OSError as error:
             raise UserError(f"cannot read the coordinator's key {path}: {error}") from None
         return made
 

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from pilot.core.errors import UserError
+from pilot.core.errors import LostFileError, UserError
 from pilot.io.files import open_regular, publish
 
 
@@ -75,13 +75,15 @@ def write(path: Path, connection: Connection) -> None:
 
 
 def load(path: Path) -> Connection:
-    """Read the file; :class:`UserError` if it is missing, another user's, readable by others, or malformed."""
+    """Read the file; :class:`LostFileError` if it is missing or malformed, :class:`UserError` if it cannot be read, or
+    is another user's or readable by others.
+    """
     try:
         with open_regular(path) as file:
             _check_private(path, os.fstat(file.fileno()))
             return _decode(path, file.read(MOST_BYTES))
     except FileNotFoundError:
-        raise UserError(f"no connection file {path}; is the coordinator up? (pilot up)") from None
+        raise LostFileError(f"no connection file {path}; is the coordinator up? (pilot up)") from None
     except OSError as error:
         raise UserError(f"cannot read the connection file {path}: {error.strerror}") from None
 
@@ -103,4 +105,4 @@ def _decode(path: Path, data: bytes) -> Connection:
             raise ValueError("its endpoint has no port")
         return connection
     except (ValueError, RecursionError) as error:
-        raise UserError(f"connection file {path} is damaged: {error}; run pilot up again") from None
+        raise LostFileError(f"connection file {path} is damaged: {error}; run pilot up again") from None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
+import shlex
 import stat
 import time
 from dataclasses import replace
@@ -16,6 +18,10 @@ from pilot.io.heartbeat import Owner
 
 GLANCE_S = 0.5
 """Asking for the owner takes the lock for a moment; a process that holds it longer than this is the owner."""
+
+UNQUOTED = re.compile(r"[\w@+=:,./~-]+")
+"""Paths that mean the same in quotes and without. Parsl gives a script's path to a shell, and batch systems read the
+output's path in a directive; neither is quoted. Bytes that are not UTF-8 could not be stored in our own files."""
 
 
 def default_path(site: str) -> Path:
@@ -74,14 +80,20 @@ class RunDir:
         self.sampler = self.root / "sampler"
 
     def create(self) -> None:
-        """Create it with mode 0700; :class:`UserError` if that fails, or if it is another user's or open to others."""
+        """Create it with mode 0700; :class:`UserError` if that fails, if it is another user's or open to others, or if
+        jobs could not be submitted from it.
+        """
+        if odd := UNQUOTED.sub("", str(self.root)):
+            raise UserError(
+                f"run directory {self.root}: jobs cannot be submitted from a path with {odd[0]!r}; choose another one"
+            )
         try:
             self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
             status = self.root.stat()
             if status.st_uid != os.geteuid():
                 raise UserError(f"run directory {self.root} belongs to user {status.st_uid}; choose another one")
             if stat.S_IMODE(status.st_mode) & 0o077:
-                raise UserError(f"run directory {self.root} is open to others; chmod 700 {self.root}")
+                raise UserError(f"run directory {self.root} is open to others; chmod 700 {shlex.quote(str(self.root))}")
             for folder in (self.trainers, self.pilots):
                 folder.mkdir(mode=0o700, exist_ok=True)
         except OSError as error:

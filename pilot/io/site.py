@@ -153,6 +153,24 @@ class Site(BaseModel):
             raise ValueError(str(error)) from None
         return value
 
+    @field_validator("scratch_dir", "checkpoint_dir", "python")
+    @classmethod
+    def _is_where_it_says(cls, value: str | None, about: ValidationInfo) -> str | None:
+        """Nothing expands it, and the coordinator, its jobs and its next start are in different folders."""
+        on_path = about.field_name == "python" and value and "/" not in value
+        if value is not None and ("$" in value or not (on_path or value.startswith("/"))):
+            raise ValueError(f"{value!r} is not an absolute path (~ and $ are not expanded)")
+        return value
+
+    @field_validator("scheduler_options")
+    @classmethod
+    def _are_directives(cls, value: str) -> str:
+        """Any other line is a command of the job's script, and a scheduler reads no directives after the first."""
+        for line in value.splitlines():
+            if line.strip() and not line.startswith("#"):
+                raise ValueError(f"{line!r} is not a directive")
+        return value
+
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         if contradictions := self._contradictions():

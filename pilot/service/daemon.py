@@ -181,6 +181,8 @@ class Live:
             self._sampler.perform(told)
         for asked in driver.pending.asking.values():
             self._sampler.perform(asked)
+        if self._pool.lost:
+            self._tell(f"pilots of before the restart cannot come back, they save and leave: {self._pool.lost}")
         for remark in restored.remarks:
             self._tell(remark)
         if restored.left_out:

@@ -13,7 +13,7 @@ import msgspec
 
 from pilot import __version__
 from pilot.core.coordinator import Coordinator
-from pilot.core.errors import JournalError, NoRestartError, UserError
+from pilot.core.errors import JournalError, LostFileError, NoRestartError, UserError
 from pilot.core.events import DrainRequested, PoolReopened
 from pilot.io import connection
 from pilot.io.addresses import advertise_address, bind_address
@@ -38,7 +38,7 @@ _ANEW = "pilot up --fresh starts a new pool and keeps this one aside"
 class PoolIdentity:
     """One pool's identity. ``contents`` is the journal from which it continues; None: it is new. ``header`` is its
     journal's header. ``reopened``: it was shut down, and comes up again. ``known``: its pilots know its certificate and
-    tokens."""
+    tokens. ``lost``: why they do not, though they should; "" if that is as it should be."""
 
     header: Header
     token: str
@@ -48,6 +48,7 @@ class PoolIdentity:
     contents: Contents | None = None
     reopened: bool = False
     known: bool = False
+    lost: str = ""
 
     @property
     def name(self) -> str:
@@ -106,7 +107,7 @@ def open_pool(
         if not contents.header.after and not contents.last.entries:
             log.info("nothing ever happened in the pool that was here; its journal is in %s", rundir.set_aside())
         elif not _was_drained(contents):
-            pool = _earlier_pool(rundir, contents)
+            pool = _earlier_pool(rundir, contents, site.port)
             if pool.settings != msgspec.structs.replace(settings, priors=pool.settings.priors):
                 log.warning("this pool keeps the settings with which it was started: %s", pool.settings)
             return pool
@@ -133,17 +134,21 @@ def _again(rundir: RunDir, contents: Contents, now: Configured, port: int) -> Po
     header = contents.header
     header = msgspec.structs.replace(header, reopened=[*header.reopened, now])
     if rundir.connection.exists() and rundir.server_key.exists():
-        return replace(_earlier_pool(rundir, contents), header=header, reopened=True)
+        return replace(_earlier_pool(rundir, contents, port), header=header, reopened=True)
     return PoolIdentity(header, new_token(), new_token(), Certificate.make(), port, contents, reopened=True)
 
 
-def _earlier_pool(rundir: RunDir, contents: Contents) -> PoolIdentity:
-    """The pilots of that pool know its certificate and tokens, so these must not change, nor its address if
-    possible."""
+def _earlier_pool(rundir: RunDir, contents: Contents, port: int) -> PoolIdentity:
+    """The pilots of that pool know its certificate and tokens, so these must not change, nor its address if possible.
+    If they are lost, the trainers continue all the same, on ``port``: pilots that are still there save and leave.
+    """
     try:
         known = connection.load(rundir.connection)
         certificate = Certificate.load(rundir.server_key)
         port = known.address[1]
+    except LostFileError as error:
+        anew = new_token(), new_token(), Certificate.make()
+        return PoolIdentity(contents.header, *anew, port, contents, lost=str(error))
     except UserError as error:
         raise JournalError(f"cannot continue the pool in {rundir.root}: {error}; {_ANEW}") from None
     return PoolIdentity(contents.header, known.token, known.enrolment, certificate, port, contents, known=True)

@@ -33,6 +33,9 @@ if session.rank == 0:
         (folder / "saved").touch()
     finally:
         (folder / "tidied").touch()
+    if sys.argv[2:] == ["5"]:
+        print("accuracy 0.9")
+        sys.exit(5)
     if sys.argv[2:]:
         raise ValueError(sys.argv[2])
 """
@@ -62,6 +65,14 @@ def test_it_comes_to_its_end_while_other_nodes_are_free(pool: Pool) -> None:
     (pool.folder / "go").touch()
     assert ended(pool, name) == "after step 4; its script failed after the loop: ValueError: no more room"
     assert (pool.folder / "saved").exists()
+
+
+def test_its_exit_status_is_told_if_its_last_line_is_no_error(pool: Pool) -> None:
+    pool.up()
+    pool.agent()
+    (pool.folder / "go").touch()
+    name = submit(pool, "5")
+    assert ended(pool, name) == "after step 4; its script failed after the loop: accuracy 0.9 (exit status 5)"
 
 
 def test_where_it_is_cut_the_ending_says_so(pool: Pool, tmp_path: Path) -> None:

@@ -108,6 +108,13 @@ def test_a_port_in_use(refused: Refused, tmp_path: Path) -> None:
     assert "in use" in said
 
 
+@pytest.mark.parametrize("odd", [" ", "$", "(", "*", "\udce9"])
+def test_a_run_directory_from_which_no_job_can_be_submitted(refused: Refused, tmp_path: Path, odd: str) -> None:
+    said = refused("up", "--site", "local", "--pilots", "1", "--run-dir", tmp_path / f"my{odd}pool")
+    assert "cannot be submitted from a path with" in said
+    assert list(tmp_path.glob("my*")) == []
+
+
 def test_an_unknown_planner(refused: Refused, tmp_path: Path) -> None:
     said = refused("up", "--site", "local", "--planner", "simplex", "--run-dir", tmp_path / "run")
     assert "milp" in said
@@ -119,6 +126,14 @@ def test_a_run_directory_that_another_coordinator_owns(pool: Pool) -> None:
     assert second.returncode == 2
     assert "is already up (coordinator: process" in second.stderr
     assert pool.status().pool == []
+
+
+def test_a_python_that_prints_much_as_it_starts(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    (pool.folder / "sitecustomize.py").write_text("import sys\nsys.stderr.write('noise\\n' * 30_000)\n")
+    monkeypatch.setenv("PYTHONPATH", str(pool.folder))
+    pool.up()
+    second = pool.pilot("up", "--site", pool.folder / "e2e.py", check=False)
+    assert (second.returncode, "is already up" in second.stderr.splitlines()[-1]) == (2, True)
 
 
 def test_a_pilot_of_another_version_or_with_a_wrong_token_is_refused_and_logged(pool: Pool, tmp_path: Path) -> None:

@@ -113,9 +113,14 @@ def test_a_worker_that_is_told_to_stop_has_time_to_end_by_itself(up: Machine) ->
     [
         (WorkerEnded("t1", 0, ""), ("stopped", "its script has ended")),
         (
-            WorkerEnded("t1", 1, "Traceback\nOSError: no room\n"),
+            WorkerEnded("t1", 1, "Traceback (most recent call last):\nOSError: no room\n"),
             ("raised", "its script failed after the loop: OSError: no room"),
         ),
+        (
+            WorkerEnded("t1", 5, "accuracy 0.9\n"),
+            ("raised", "its script failed after the loop: accuracy 0.9 (exit status 5)"),
+        ),
+        (WorkerEnded("t1", 5, ""), ("raised", "its script failed after the loop: exit status 5")),
         (WorkerEnded("t1", -9, ""), ("died", "its code after the training loop was killed by SIGKILL")),
     ],
 )

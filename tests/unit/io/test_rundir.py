@@ -53,6 +53,12 @@ def test_it_is_private(tmp_path: Path) -> None:
         rundir.create()
 
 
+@pytest.mark.parametrize("name", ["pool", "a:b,c=d@e+f.g_h~i", "größe"])
+def test_names_that_need_no_quotes_are_allowed(tmp_path: Path, name: str) -> None:
+    RunDir(tmp_path / name).create()
+    assert (tmp_path / name / "pilots").is_dir()
+
+
 def test_a_place_where_none_can_be_made_is_one_clear_line(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match="cannot create the run directory"):

@@ -45,10 +45,21 @@ def test_defaults_are_enough() -> None:
         ({"ranks_per_node": 0}, "ranks_per_node: input should be greater than or equal to 1, got 0"),
         ({"ranks_per_node": 4, "cores_per_node": 2}, "ranks_per_node: 4 is more than cores_per_node, 2"),
         ({"name": "a b"}, "name: string should match pattern"),
+        ({"checkpoint_dir": "checkpoints"}, "checkpoint_dir: 'checkpoints' is not an absolute path (~ and $ are not"),
+        ({"scratch_dir": "/scratch/$USER"}, "scratch_dir: '/scratch/$USER' is not an absolute path"),
+        ({"scratch_dir": ""}, "scratch_dir: '' is not an absolute path"),
+        ({"python": "~/venv/bin/python"}, "python: '~/venv/bin/python' is not an absolute path"),
+        ({"scheduler_options": "#SBATCH -C gpu\n--mem=0"}, "scheduler_options: '--mem=0' is not a directive; for"),
     ],
 )
 def test_a_wrong_field_is_named_with_what_is_wrong(fields: dict[str, object], message: str) -> None:
     assert [line for line in mistakes(**fields) if line.startswith(message)]
+
+
+def test_an_interpreter_on_the_path_and_comments_between_directives_are_right() -> None:
+    options = "\n#SBATCH -C gpu\n# memory\n#SBATCH --mem=0\n"
+    site = Site(name="x", scheduler="slurm", python="python3.12", scheduler_options=options)
+    assert (site.python, site.scheduler_options) == ("python3.12", options)
 
 
 def test_all_mistakes_are_told_at_once() -> None:
