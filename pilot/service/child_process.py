@@ -37,6 +37,8 @@ class ChildProcess:
         """Run ``python -m module LIFELINE OPTIONS``, with ``scratch`` for its temporary files."""
         reading, writing = os.pipe2(os.O_CLOEXEC)
         threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+        # Pyomo reads docstrings when it is imported, which a user's PYTHONOPTIMIZE=2 would drop.
+        ours = {**threads, "PYTHONOPTIMIZE": "", "TMPDIR": str(scratch)}
         try:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-P", "-m", module, str(reading), *options),
@@ -44,7 +46,7 @@ class ChildProcess:
                 stdout=asyncio.subprocess.PIPE,
                 pass_fds=(reading,),
                 start_new_session=True,
-                env={**os.environ, **threads, "TMPDIR": str(scratch)},
+                env={**os.environ, **ours},
                 limit=2**26,
             )
         except BaseException:

@@ -19,6 +19,7 @@ from pilot.io import connection
 from pilot.io.addresses import advertise_address, bind_address
 from pilot.io.certificate import Certificate
 from pilot.io.connection import Connection
+from pilot.io.files import publish
 from pilot.io.heartbeat import since_boot_s
 from pilot.io.journal import FORMAT, Configured, Contents, Header, read
 from pilot.io.journal_writer import JournalWriter
@@ -193,7 +194,7 @@ def announce(rundir: RunDir, pool: PoolIdentity, site: Site, site_file: Path, se
     """Write the files by which agents and the CLI find ``server``."""
     pool.certificate.save(rundir.server_key)
     if site_file != rundir.site:
-        shutil.copyfile(site_file, rundir.site)
+        publish(rundir.site, site_file.read_bytes())
     host = advertise_address(site)
     endpoint = f"tcp://[{host}]:{server.port}" if ":" in host else f"tcp://{host}:{server.port}"
     pin = pool.certificate.fingerprint

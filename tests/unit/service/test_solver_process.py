@@ -78,6 +78,11 @@ def test_a_plan_comes_back_under_its_id(tmp_path: Path, planner: str) -> None:
     run(tmp_path, play, planner=planner)
 
 
+def test_pyomo_plans_in_an_environment_that_drops_docstrings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONOPTIMIZE", "2")
+    test_a_plan_comes_back_under_its_id(tmp_path, "milp")
+
+
 def test_a_stuck_child_is_killed_and_dp_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(solver_process, "SPARE_S", 0.1)
 
