@@ -71,6 +71,10 @@ class SessionCourse:
             position, revision = self._training.position, self._group.revision
         return position.epoch, position.cursor, member.rank, member.size, revision
 
+    def steps_done(self) -> int:
+        """See :class:`~pilot.train.training_loader.Course`."""
+        return self._training.position.epoch_steps
+
     def align(self) -> None:
         """See :class:`~pilot.train.training_loader.Course`. Ends the script if the others have stopped."""
         self._expect_loop()

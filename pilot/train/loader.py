@@ -122,7 +122,9 @@ class Loader(TrainingLoader):
         self._looks_back = True
         try:
             for batch in self._batches:
-                self.course.look_back(*self._pieces.planned.popleft())
+                share, number = self._pieces.planned.popleft()
+                self.course.look_back(share, number)
+                self._number(number, back=1)
                 yield batch
                 self.course.came_back()
         finally:
@@ -141,6 +143,7 @@ class Loader(TrainingLoader):
             share, number = self._pieces.planned.popleft()
             self._in_step = number + 1 < len(share.batches)
             self.course.begin(share, number)
+            self._number(number)
             yield batch
             self.course.came_back()
             if self.course.where()[-1] != revision:

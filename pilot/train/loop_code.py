@@ -5,6 +5,7 @@ next, or each turn sets it anew.
 from __future__ import annotations
 
 import dis
+import inspect
 import re
 from collections.abc import Iterator, Sequence
 from functools import cache
@@ -66,6 +67,13 @@ def set_at_beginning(frames: Sequence[FrameType], head: int) -> Iterator[tuple[o
             yield from found
             return
         begin = 0
+
+
+def yields_each_turn(frame: FrameType) -> bool:
+    """Whether it is a generator that yields in the loop in which it is."""
+    code = frame.f_code
+    inner = heads(code, frame.f_lasti)[-1:] if code.co_flags & inspect.CO_GENERATOR else []
+    return any(one.opname == "YIELD_VALUE" for head in inner for one in _loop(code, head))
 
 
 def set_by(code: CodeType) -> set[str]:

@@ -57,15 +57,16 @@ class Stateful(Protocol):
 @dataclass(slots=True)
 class Position:
     """``step``: steps applied so far; ``phase``: how many optimizers of the next step have been stepped, if they are
-    stepped separately; ``cursor``: samples of ``epoch`` used so far; ``samples``: of all epochs; ``at_end``: the script
-    is in its code at the end of the epoch; ``stopped``: there are no more epochs; ``begun``: the script has reached its
-    first batch; ``weight``: the sum of the last step's weights, 0: its samples are the weights (see
-    :mod:`pilot.train.weights`), None: there was no step yet.
+    stepped separately; ``cursor``: samples of ``epoch`` used so far; ``epoch_steps``: its steps so far; ``samples``: of
+    all epochs; ``at_end``: the script is in its code at the end of the epoch; ``stopped``: there are no more epochs;
+    ``begun``: the script has reached its first batch; ``weight``: the sum of the last step's weights, 0: its samples
+    are the weights (see :mod:`pilot.train.weights`), None: there was no step yet.
     """
 
     step: int = 0
     epoch: int = 0
     cursor: int = 0
+    epoch_steps: int = 0
     samples: int = 0
     at_end: bool = False
     stopped: bool = False
@@ -168,6 +169,7 @@ class Training:
         position.step += 1
         position.phase = 0
         position.cursor = share.cursor_end
+        position.epoch_steps += 1
         position.samples += share.total
 
     def clip(self, max_norm: float, steppers: Sequence[Stepper] | None = None) -> float:
@@ -249,6 +251,7 @@ class Training:
         self._user_at_end = None
         self.position.epoch += 1
         self.position.cursor = 0
+        self.position.epoch_steps = 0
         self.position.at_end = False
         self.position.stopped = STOP in measured
         if not self.steppers.schedulers or self._schedule in ("step", "samples"):

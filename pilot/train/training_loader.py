@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
+from pilot.train.batch_numbers import BatchNumbers
 from pilot.train.sampler import Batching, StepShare
 from pilot.train.uncopied import Uncopied
 
@@ -21,6 +22,9 @@ class Course(Protocol):
         """(epoch, cursor, rank, size, revision) in the group. The revision changes if a step was void or the group
         changed.
         """
+
+    def steps_done(self) -> int:
+        """How many steps of this epoch are done."""
 
     def align(self) -> None:
         """Before a step: wait until all ranks are about to do it; this may change the position."""
@@ -67,6 +71,7 @@ class TrainingLoader(Uncopied):
     def __init__(self, course: Course, batching: Batching) -> None:
         self.course = course
         self.batching = batching
+        self._numbers = BatchNumbers()
 
     def ends_with(self, share: StepShare, size: int) -> bool:  # noqa: ARG002  # those of a dataset's loader
         """Whether the epoch ends with ``share`` of a step in a group of ``size``; False if that is not known ahead."""
@@ -79,7 +84,8 @@ class TrainingLoader(Uncopied):
         others moved on to another epoch continues in that one: what a script does after an epoch is done once per
         epoch.
         """
-        return self.course.batches(self.rest_of_epoch)
+        batches = self.course.batches(self.rest_of_epoch)
+        return self._numbers.begin(batches) if self.course.by_epoch() else batches
 
     def next(self) -> Any:
         """In ``session.iterations``: the next batch of this step."""
@@ -88,6 +94,15 @@ class TrainingLoader(Uncopied):
     def rest_of_epoch(self) -> Iterator[Any]:
         """See :data:`Rest`."""
         raise NotImplementedError
+
+    def _number(self, batch: int, *, back: int = 0) -> None:
+        """The script gets micro-batch ``batch`` of the next step, or of the one that lies ``back``."""
+        epoch, _, rank, size, revision = self.course.where()
+        number = None
+        if self._numbers.may_jump((epoch, revision)):
+            whole_step = self.batching.share(0, self.batching.full(size), rank, size)
+            number = (self.course.steps_done() - back) * len(whole_step.batches) + batch
+        self._numbers.give((epoch, revision), number)
 
     def draw_without_end(self) -> None:
         """The script counts iterations, so epochs have no meaning: draw without end."""

@@ -65,11 +65,15 @@ class Course:
     epoch: int = 0
     seed: int = 0
     revision: int = 0
+    steps: int = 0
     begun: list[tuple[StepShare, int]] = field(default_factory=list)
     seen_again: list[tuple[StepShare, int]] = field(default_factory=list)
 
     def where(self) -> tuple[int, int, int, int, int]:
         return self.epoch, self.cursor, self.rank, self.size, self.revision
+
+    def steps_done(self) -> int:
+        return self.steps
 
     def align(self) -> None:
         pass

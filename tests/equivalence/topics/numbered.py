@@ -1,0 +1,89 @@
+"""What depends on a batch's number in its epoch, as ``enumerate`` gives it: a learning rate, a loss's weight."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+import pilot.train
+from tests.equivalence.history import Step
+from tests.equivalence.recipe import Recipe, Sums, inputs, tensors_of
+from tests.equivalence.rows import EPOCHS, SEED, Ran, Row, Topic
+
+Counted = Iterable[tuple[int, Any]]
+
+
+def shown(batches: Iterable[Any]) -> Iterator[Any]:
+    """As a progress bar shows them."""
+    seen = []
+    for batch in batches:
+        yield batch
+        seen.append(batch)
+
+
+def delegated(batches: Iterable[Any]) -> Iterator[Any]:
+    yield from batches
+
+
+def with_a_name(loader: Any) -> Counted:
+    """Beside another sequence."""
+    for number, (batch, _) in enumerate(zip(loader, "x" * 1000, strict=False)):
+        yield number, batch
+
+
+def rate(number: int, epoch: int) -> float:
+    """A warm-up and a decay by the fraction of epochs that are over."""
+    return 0.02 * (1 + number) / (1 + epoch)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Numbered(Recipe):
+    """``counted``: how a script numbers the batches of the loader, from ``first``."""
+
+    counted: Callable[[Any], Counted]
+    first: int = 0
+
+    def script(self) -> Ran:
+        """See :class:`~tests.equivalence.rows.Row`."""
+        model, optimizer, _, _ = self._made()
+        session = pilot.train.session(model, optimizer, seed=SEED)
+        loader = session.loader(self.dataset(self._data()), global_batch_size=self.batch, **self.loader)
+        for epoch in session.epochs(EPOCHS):
+            for number, batch in self.counted(loader):
+                for group in optimizer.param_groups:
+                    group["lr"] = rate(number, epoch)
+                optimizer.zero_grad()
+                self._weighted(number).loss(model, inputs(batch)).backward()
+                session.step()
+        return Ran(session, tensors_of(model, optimizer))
+
+    def _sums(self, step: Step, model: nn.Module, optimizer: Any, *others: Any) -> list[Sums]:
+        number = self.first + step.cursor // self.batch
+        optimizer.param_groups[0]["lr"] = rate(number, step.epoch)
+        return Recipe._sums(self._weighted(number), step, model, optimizer, *others)
+
+    def _weighted(self, number: int) -> Recipe:
+        def loss(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+            return self.loss(model, x) * (1 + number / 10)
+
+        return replace(self, loss=loss)
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+
+ROWS: list[Row] = [
+    Numbered(name="a learning rate and a loss's weight by enumerate(loader)", counted=enumerate, core=True),
+    Numbered(name="the same, counted from 1", counted=lambda loader: enumerate(loader, 1), first=1),
+    Numbered(name="the same, enumerate(progress bar of the loader)", counted=lambda loader: enumerate(shown(loader))),
+    Numbered(name="the same, progress bar of enumerate(loader)", counted=lambda loader: shown(enumerate(loader))),
+    Numbered(
+        name="the same, enumerate of a generator that delegates", counted=lambda loader: enumerate(delegated(loader))
+    ),
+    Numbered(name="the same, enumerate(zip(loader, names))", counted=with_a_name),
+]
+TOPIC = Topic(68, "Numbers of batches", ROWS)
