@@ -21,7 +21,7 @@ from pilot.agent.workdir import Workdir
 from pilot.agent.worker import LocalRanks, NodeWorker, TrainingProcess, check, kill_session
 from pilot.agent.worker_socket import WorkerSocket
 from pilot.core.errors import UserError
-from pilot.io import wire
+from pilot.io import proc, wire
 from pilot.io.imports import VARIABLE as IMPORTS
 from pilot.io.imports import file_of
 
@@ -176,10 +176,15 @@ class Workers:
         said, broken = partial(self._said, order.trainer, rank), partial(self._nonsense, order.trainer)
         return TrainingProcess(self._count, rank, server, WorkerSocket(ours, said, broken), path, begin)
 
+    def _mark(self, number: int) -> str:
+        """In the environment of the training process with this number, and of what it starts."""
+        return f"PILOT_WORKER_SOCKET={self.workdir.socket(number)}"
+
     def _job(self, worker: NodeWorker, rank: int) -> fork_server.ForkJob:
         order = worker.order
+        name, _, path = self._mark(self._count).partition("=")
         ours = {
-            "PILOT_WORKER_SOCKET": str(self.workdir.socket(self._count)),
+            name: path,
             "PILOT_TRAINER": order.trainer,
             "PILOT_TRAINER_UID": order.uid,
             "PILOT_TRAINER_DIR": order.directory,
@@ -301,6 +306,7 @@ class Workers:
                 life.control.drain()
                 life.control.close()
                 kill_session(life.pid)
+                proc.kill(proc.marked(self._mark(life.number)))  # what it started in sessions of their own
                 with suppress(OSError):  # it may be gone, or the file system read-only by now
                     self.workdir.socket(life.number).unlink()
                 worker.lives.remove(life)

@@ -110,6 +110,24 @@ def test_one_that_is_killed_takes_the_others_with_it(tmp_path: Path) -> None:
     asyncio.run(play())
 
 
+def test_what_it_started_in_a_session_of_its_own_ends_with_it(tmp_path: Path) -> None:
+    """As a script's server or monitor does: the node's next trainer would share the node with it."""
+
+    async def play() -> None:
+        async with bench(tmp_path) as it:
+            it.launch(
+                "import subprocess\n"
+                "apart = subprocess.Popen(['sleep', '1000'], start_new_session=True)\n"
+                "print('apart:', apart.pid, flush=True)\n",
+                ranks=1,
+            )
+            assert (await it.end()).status == 0
+            pid = int((tmp_path / "t" / "logs" / "n.log").read_text().split("apart:")[1])
+            await it.until(lambda: pid not in [one.pid for one in proc.marked(it.home.mark)], "its end")
+
+    asyncio.run(play())
+
+
 def test_of_those_found_to_have_ended_the_killed_one_ended_the_others(tmp_path: Path) -> None:
     """A fork server that is busy reports several exits at once; so does one that is stopped for a while."""
 
