@@ -150,9 +150,11 @@ def counts_by_itself() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     session = pilot.train.session(model, optimizer)
     loader = session.loader(TensorDataset(torch.arange(96, dtype=torch.float64).view(48, 2)), global_batch_size=4)
+    number = 0
     for _ in session.epochs(1):
-        for number, (x,) in enumerate(loader):
-            optimizer.param_groups[0]["lr"] = 0.1 / (1 + number)
+        for (x,) in loader:
+            number += 1
+            optimizer.param_groups[0]["lr"] = 0.1 / number
             optimizer.zero_grad()
             model(x).square().mean().backward()
             session.step()
