@@ -27,6 +27,8 @@ from pilot.io.imports import file_of
 
 log = logging.getLogger(__name__)
 
+_SOCKET = "PILOT_WORKER_SOCKET"
+"""In the environment of a training process, and of what it starts: which process it is."""
 _BACKENDS = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 """The variables that tell torch's backends which interface to use and listen on."""
 
@@ -176,15 +178,10 @@ class Workers:
         said, broken = partial(self._said, order.trainer, rank), partial(self._nonsense, order.trainer)
         return TrainingProcess(self._count, rank, server, WorkerSocket(ours, said, broken), path, begin)
 
-    def _mark(self, number: int) -> str:
-        """In the environment of the training process with this number, and of what it starts."""
-        return f"PILOT_WORKER_SOCKET={self.workdir.socket(number)}"
-
     def _job(self, worker: NodeWorker, rank: int) -> fork_server.ForkJob:
         order = worker.order
-        name, _, path = self._mark(self._count).partition("=")
         ours = {
-            name: path,
+            _SOCKET: str(self.workdir.socket(self._count)),
             "PILOT_TRAINER": order.trainer,
             "PILOT_TRAINER_UID": order.uid,
             "PILOT_TRAINER_DIR": order.directory,
@@ -306,9 +303,10 @@ class Workers:
                 life.control.drain()
                 life.control.close()
                 kill_session(life.pid)
-                proc.kill(proc.marked(self._mark(life.number)))  # what it started in sessions of their own
+                path = self.workdir.socket(life.number)
+                proc.kill(proc.marked(f"{_SOCKET}={path}"))  # what it started in sessions of their own
                 with suppress(OSError):  # it may be gone, or the file system read-only by now
-                    self.workdir.socket(life.number).unlink()
+                    path.unlink()
                 worker.lives.remove(life)
                 end = WorkerEnded(worker.order.trainer, status, life.last_words(), str(life.log))
                 self._end(worker, end)

@@ -8,6 +8,7 @@ import shutil
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, Self
 
 import msgspec
 
@@ -50,6 +51,11 @@ class PoolIdentity:
     reopened: bool = False
     known: bool = False
     lost: str = ""
+
+    @classmethod
+    def with_new_secrets(cls, header: Header, port: int, contents: Contents | None = None, **more: Any) -> Self:
+        """A pool whose certificate and tokens nobody knows yet."""
+        return cls(header, new_token(), new_token(), Certificate.make(), port, contents, **more)
 
     @property
     def name(self) -> str:
@@ -120,7 +126,7 @@ def open_pool(
         raise NoRestartError(f"there is no pool in {rundir.root} to continue; pilot up starts one")
     name = f"{site.name}-{secrets.token_hex(3)}"
     header = Header(FORMAT, __version__, name, time.time(), now.settings, now.site)
-    return PoolIdentity(header, new_token(), new_token(), Certificate.make(), site.port)
+    return PoolIdentity.with_new_secrets(header, site.port)
 
 
 def _was_drained(contents: Contents) -> bool:
@@ -136,7 +142,7 @@ def _again(rundir: RunDir, contents: Contents, now: Configured, port: int) -> Po
     header = msgspec.structs.replace(header, reopened=[*header.reopened, now])
     if rundir.connection.exists() and rundir.server_key.exists():
         return replace(_earlier_pool(rundir, contents, port), header=header, reopened=True)
-    return PoolIdentity(header, new_token(), new_token(), Certificate.make(), port, contents, reopened=True)
+    return PoolIdentity.with_new_secrets(header, port, contents, reopened=True)
 
 
 def _earlier_pool(rundir: RunDir, contents: Contents, port: int) -> PoolIdentity:
@@ -148,8 +154,7 @@ def _earlier_pool(rundir: RunDir, contents: Contents, port: int) -> PoolIdentity
         certificate = Certificate.load(rundir.server_key)
         port = known.address[1]
     except LostFileError as error:
-        anew = new_token(), new_token(), Certificate.make()
-        return PoolIdentity(contents.header, *anew, port, contents, lost=str(error))
+        return PoolIdentity.with_new_secrets(contents.header, port, contents, lost=str(error))
     except UserError as error:
         raise JournalError(f"cannot continue the pool in {rundir.root}: {error}; {_ANEW}") from None
     return PoolIdentity(contents.header, known.token, known.enrolment, certificate, port, contents, known=True)

@@ -11,7 +11,7 @@ import ctypes
 import gc
 import itertools
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import GeneratorType
 from typing import Any
 
@@ -36,20 +36,21 @@ class BatchNumbers:
         self._given, self._place, self._batches = 0, None, weakref.ref(batches)
         return batches
 
-    def may_jump(self, place: Place) -> bool:
-        """Whether the batch that is given next may be another one than the next in the epoch. ``place``: the epoch, and
-        the group's revision, which changes with each void step."""
-        return self._place != place
+    def give(self, place: Place, number: Callable[[], int]) -> None:
+        """The script gets the next batch, whose ``number`` in the epoch is not one more only in another ``place``: the
+        epoch, and the group's revision, which changes with each void step.
+        """
+        if place != self._place:
+            self._place = place
+            self._go_on_at(number())
+        self._given += 1
 
-    def give(self, place: Place, number: int | None = None) -> None:
-        """The script gets the next batch; ``number``: its number in the epoch, if it may jump."""
+    def _go_on_at(self, number: int) -> None:
         batches = self._batches() if self._batches is not None else None
-        if number is not None and number != self._given and batches is not None:
+        if number != self._given and batches is not None:
             for counter in _counters(batches):
                 _add(counter, number - self._given)
             self._given = number
-        self._place = place
-        self._given += 1
 
 
 def _counters(batches: GeneratorType[Any, Any, Any]) -> Iterator[enumerate[Any]]:

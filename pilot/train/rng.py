@@ -27,6 +27,11 @@ from pilot.train.generator_memory import (
 )
 from pilot.train.streams import OfPython, Stream, of_numpy, of_torch
 
+OF_ALL_RANKS, OF_A_TURN = 1 << 62, 1 << 61
+"""Used when seeding the generators alike on all ranks, instead of a micro-batch's number and of a rank: after a step's
+sums, and at the beginning of a turn of the loop.
+"""
+
 # All three are an array of 624 words and a position, which each use advances. If it is the same after a whole round,
 # all words have changed. So comparing the position and some words beside it suffices.
 _SEEN_BYTES = 3 * 4

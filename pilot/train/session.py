@@ -46,9 +46,6 @@ from pilot.train.training_loader import TrainingLoader
 from pilot.train.uncopied import Uncopied
 from pilot.train.untracked import Untracked
 
-_OF_A_TURN = 1 << 61
-"""Used instead of a rank when seeding the generators at the beginning of a turn of the loop."""
-
 
 class Session(Uncopied):
     """An elastic training loop; create one with :func:`pilot.train.session`.
@@ -273,7 +270,7 @@ class Session(Uncopied):
             while number() < count and not self._training.position.stopped:
                 begin()
                 # Who joins or resumes in the middle of a turn runs its beginning again, and draws the same there.
-                rng.seed_all(mix(self.seed, number(), _OF_A_TURN))
+                rng.seed_all(mix(self.seed, number(), rng.OF_A_TURN))
                 try:
                     yield number()
                 except GeneratorExit:  # by break, or by an exception

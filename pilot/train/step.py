@@ -37,10 +37,6 @@ IsLast = Callable[[StepShare, int], bool]
 """Whether the training's last step has this share, in a group of this size; the same on all ranks."""
 
 
-_OF_ALL_RANKS = 1 << 62
-"""Used instead of a micro-batch's number when seeding the generators."""
-
-
 class Step:
     """One rank's steps, one after the other.
 
@@ -287,7 +283,7 @@ class Step:
             checksum = 0
         self._group.sums_came()
         # From here on all ranks draw the same numbers: noise on the sums, or in an optimizer.
-        rng.seed_all(mix(self._seed, position.step, self._phases, _OF_ALL_RANKS))
+        rng.seed_all(mix(self._seed, position.step, self._phases, rng.OF_ALL_RANKS))
         return words
 
     def _sum_of(self, stepper: Stepper, checksum: int) -> Words | None:

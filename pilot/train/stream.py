@@ -53,7 +53,7 @@ class Stream(TrainingLoader):
             )
         super().__init__(course, batching)
         self._source = source
-        self._kept = StreamSource(source)
+        self._carried = StreamSource(source)
         self._collate = collate_fn
         self._samples: Iterator[Any] = iter(())
         self._reads: tuple[int, int] | None = None
@@ -94,14 +94,14 @@ class Stream(TrainingLoader):
             sample = next(self._samples, _END)
             if sample is _END:
                 self.course.epoch_has(end)
-                self._kept.has_read()
+                self._carried.has_read()
                 break
             place = (end - cursor) % self.batching.batch(size)
             if before <= place < after or place < filler:
                 kept[end] = sample
             end += 1
         if cursor == 0:
-            self._kept.has_read()
+            self._carried.has_read()
         self._reads = (epoch, end)
         return end, kept
 
@@ -113,7 +113,7 @@ class Stream(TrainingLoader):
     def _open(self, epoch: int, cursor: int) -> Iterator[Any]:
         if hasattr(self._source, "set_epoch"):
             self._source.set_epoch(epoch)
-        self._kept.opened()
+        self._carried.opened()
         if hasattr(self._source, "from_cursor"):
             return iter(self._source.from_cursor(cursor))
         return islice(self._source, cursor, None)

@@ -98,10 +98,11 @@ class TrainingLoader(Uncopied):
     def _number(self, batch: int, *, back: int = 0) -> None:
         """The script gets micro-batch ``batch`` of the next step, or of the one that lies ``back``."""
         epoch, _, rank, size, revision = self.course.where()
-        number = None
-        if self._numbers.may_jump((epoch, revision)):
+
+        def number() -> int:
             whole_step = self.batching.share(0, self.batching.full(size), rank, size)
-            number = (self.course.steps_done() - back) * len(whole_step.batches) + batch
+            return (self.course.steps_done() - back) * len(whole_step.batches) + batch
+
         self._numbers.give((epoch, revision), number)
 
     def draw_without_end(self) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.functional import mse_loss
 from torch.utils.data import TensorDataset
 
 import pilot.train
@@ -122,6 +123,16 @@ def _prototype(make: Callable[[], nn.Module]) -> nn.Module:
 def fresh(make: Callable[[], nn.Module]) -> Any:
     """A float64 model, initially the same on all ranks."""
     return copy.deepcopy(_prototype(make))
+
+
+def train(ours: Any, model: Any, optimizer: torch.optim.Optimizer, loader: Any) -> None:
+    """Two epochs of an ordinary loop."""
+    for _ in ours.epochs(2):
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss = mse_loss(model(x), y)
+            loss.backward()
+            ours.step(loss)
 
 
 def mlp() -> nn.Module:

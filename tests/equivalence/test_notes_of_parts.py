@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn.functional import mse_loss
 
-from tests.equivalence.loops import BATCH, DATA, fresh, mlp, session
+from tests.equivalence.loops import BATCH, DATA, fresh, mlp, session, train
 
 
 class Counter:
@@ -144,12 +144,7 @@ def test_what_an_optimizer_keeps_in_attributes(capsys: pytest.CaptureFixture[str
     optimizer = Clipping(model.parameters())
     ours = session(model, optimizer)
     loader = ours.loader(DATA, global_batch_size=BATCH)
-    for _ in ours.epochs(2):
-        for x, y in loader:
-            optimizer.zero_grad()
-            loss = mse_loss(model(x), y)
-            loss.backward()
-            ours.step(loss)
+    train(ours, model, optimizer, loader)
 
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "keeps values" in line]
     assert "change in its loop (optimizer.norms, optimizer.counter.count)" in line

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from torch.nn.functional import mse_loss
 from torch.utils.data import DataLoader, IterableDataset
 
-from tests.equivalence.loops import BATCH, DATA, fresh, mlp, session
+from tests.equivalence.loops import BATCH, DATA, fresh, mlp, session, train
 
 
 class Shuffled(IterableDataset[Any]):
@@ -77,12 +76,7 @@ def test_what_a_source_keeps(
     ours = session(model, optimizer)
     source = DataLoader(kind(), batch_size=None) if by_loader else kind()
     stream = ours.stream(source, global_batch_size=BATCH)
-    for _ in ours.epochs(2):
-        for x, y in stream:
-            optimizer.zero_grad()
-            loss = mse_loss(model(x), y)
-            loss.backward()
-            ours.step(loss)
+    train(ours, model, optimizer, stream)
 
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("pilot: ")]
     assert [f"changes what it keeps ({names})" in line for line in lines] == [True] * bool(names)
