@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-import pilot
 from pilot.agent import fork_server
 from pilot.agent.patience import patiently
 from pilot.agent.workdir import MARK, Workdir
@@ -117,5 +116,5 @@ def _package_link(workdir: Workdir) -> Path:
     folder.mkdir(exist_ok=True)
     link = folder / "pilot"
     if not link.is_symlink():
-        link.symlink_to(Path(pilot.__file__).parent)
+        link.symlink_to(Path(__file__).parents[1])
     return folder

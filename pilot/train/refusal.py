@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-import pilot
 from pilot.core.errors import REFUSAL, PilotError
 
-_LIBRARIES = ("<", *{f"{path}/" for path in [*sysconfig.get_paths().values(), Path(pilot.__file__).parent]})
+_LIBRARIES = ("<", *{f"{path}/" for path in [*sysconfig.get_paths().values(), Path(__file__).parents[1]]})
 
 
 def show_in_one_line() -> None:

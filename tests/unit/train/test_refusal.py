@@ -82,3 +82,12 @@ def test_a_refusal_in_a_thread_ends_the_script(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert done.stderr.startswith(f"pilot.train: {script}, line 11: another thread takes the batches")
+
+
+def test_a_script_beside_a_clone_of_this_repository_runs(tmp_path: Path) -> None:
+    """A folder named ``pilot`` beside it is a package for Python, without a file of its own."""
+    (tmp_path / "pilot").mkdir()
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT.format(before="", after="", line="model.zero_grad"))
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
+    assert done.stderr.startswith(f"pilot.train: {script}, line 14: zero_grad is missing")
