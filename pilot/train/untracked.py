@@ -1,6 +1,6 @@
-"""Finds modules, and dicts of tensors with the names of the model's, that a script changes from step to step and that
-the session does not know: a teacher or an average of weights that is not tracked. A node that joins would begin with
-its own.
+"""Finds modules, and dicts of tensors by the model's names or parameters, that a script changes from step to step and
+that the session does not know: a teacher or an average of weights that is not tracked. A node that joins would begin
+with its own.
 
 The session looks at what the script can see while it calls ``session.step``: modules in the variables of its running
 functions, and in the objects, lists and dicts there.
@@ -69,9 +69,9 @@ class Untracked:
         for name, (values, before) in self._named.items():
             if _sums_of(values.values()) != before:
                 raise UserError(
-                    f"the script changes tensors with the names of the model's from step to step ({name}, an average?),"
-                    " which nodes that join would not get: keep them in session.state, or call session.track for an"
-                    " object with state_dict and load_state_dict that has them"
+                    "the script changes tensors with the names of the model's, or by its parameters, from step to step"
+                    f" ({name}, an average?), which nodes that join would not get: keep them by name in session.state,"
+                    " or call session.track for an object with state_dict and load_state_dict that has them"
                 )
         for name, (module, before) in self._seen.items():
             if _sums_of(self._unknown(module)) != before:
@@ -88,10 +88,13 @@ class Untracked:
         return {name: (module, _sums_of(values)) for name, (module, values) in found.items() if values}
 
     def _sums_by_name(self, seen: Mapping[str, Any]) -> dict[str, tuple[dict[str, torch.Tensor], list[int]]]:
-        """Dicts of tensors with names and shapes of the model's parameters, which the session does not have."""
+        """Dicts of tensors by the model's parameters or their names, with their shapes, which the session does not
+        have.
+        """
         training = self._training
         kept = {id(one) for _, one in _dicts({"user": training.user, "tracked": training.tracked})}
-        its = training.trained.named
+        named = training.trained.named
+        its: dict[Any, torch.Tensor] = {**named, **{parameter: parameter for parameter in named.values()}}
         places = {local_of(value).data_ptr() for value in its.values()}
         found = {}
         for name, one in _dicts(seen):
@@ -161,7 +164,7 @@ def found_in(
         if wanted(value):
             yield name, value
         elif depth > 1 and not isinstance(value, nn.Module):
-            yield from found_in({f"{name}.{key}": inner for key, inner in inner(value)}, wanted, depth - 1)
+            yield from found_in({f"{name}.{key}": one for key, one in inner(value)}, wanted, depth - 1)
 
 
 def _like(value: Any, parameter: torch.Tensor) -> bool:
@@ -170,18 +173,23 @@ def _like(value: Any, parameter: torch.Tensor) -> bool:
 
 
 def inner(value: Any) -> list[tuple[Any, Any]]:
-    """What an object, list or dict holds, without computing anything; not all of what is long."""
+    """What an object, list or dict holds, by name, without computing anything; not all of what is long."""
     kind = type(value)
     for many in (list, tuple, deque):
         if issubclass(kind, many):
             return list(enumerate(islice(many.__iter__(value), _MOST)))
     if issubclass(kind, dict):
-        return list(islice(dict.items(value), _MOST))
+        return [(_name_of(key, at), one) for at, (key, one) in enumerate(islice(dict.items(value), _MOST))]
     if issubclass(kind, type | ModuleType) or _package(kind.__module__) in _NOT_THE_SCRIPTS:
         return []
     held = getattr(value, "__dict__", None)
     found = list(islice(held.items(), _MOST)) if type(held) is dict else []
     return [*found, *_in_slots(value)] if is_of_the_script(kind) else found
+
+
+def _name_of(key: Any, number: int) -> Any:
+    """A parameter's or a module's own text is long, and changes."""
+    return key if isinstance(key, str | int | float | bytes) else f"{type(key).__name__} {number}"
 
 
 def _in_slots(value: Any) -> Iterator[tuple[str, Any]]:

@@ -242,6 +242,21 @@ def averages_in_a_dict(made: Made) -> None:
             average.shadow[name] = 0.9 * average.shadow[name] + 0.1 * p.detach()
 
 
+@_refused(
+    "momenta by hand in a dict by the parameters",
+    r"momenta.*keep them by name in session.state, or call session.track",
+    "session.state, or session.track",
+)
+def momenta_in_a_dict(made: Made) -> None:
+    momenta = {p: torch.zeros_like(p) for p in made.model[0].parameters()}
+    for x in made.batches():
+        made.loss(x).backward()
+        if made.session.sum():
+            for p, momentum in momenta.items():
+                p.grad = momentum.mul_(0.9).add_(p.grad).clone()
+        made.session.step()
+
+
 class ByModule(torch.optim.SGD):
     """Scales by statistics of what its layer gets (like K-FAC)."""
 
