@@ -155,11 +155,12 @@ def test_an_edited_live_script_is_refused_for_newcomers_and_no_plan_is_made_for_
     name = pool.submit(
         script, "--epochs", "500", "--step-s", "0.03", options=("--live", "--min-nodes", "2", *pool.gains())
     )
-    pool.until_step(name, 5, nodes=2)
+    first = {node.node for node in pool.until_step(name, 5, nodes=2).pool}
     edited(script)
     pool.kill_tree(agents[1])
     for _ in range(3):
         pool.agent()
+    pool.until("the three are there", lambda s: len({node.node for node in s.pool} - first) == 3)
     said = "cannot use further nodes"
     refused = pool.until("no node more is tried", lambda s: said in " ".join(s.trainers[0].remarks))
     assert "was edited" in " ".join(refused.trainers[0].remarks)
