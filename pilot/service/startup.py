@@ -113,7 +113,7 @@ def open_pool(
             raise JournalError(f"{error}; {_ANEW}") from None
         if contents.last.warning:
             log.warning("%s", contents.last.warning)
-        if not contents.header.after and not contents.last.entries:
+        if anew and not contents.header.after and not contents.last.entries:
             log.info("nothing ever happened in the pool that was here; its journal is in %s", rundir.set_aside())
         elif not _was_drained(contents):
             pool = _earlier_pool(rundir, contents, site.port)
