@@ -57,7 +57,7 @@ SETS_KEPT = 100
 time with trainers is known."""
 
 REMARKS_KEPT = 20
-_STEP = re.compile(r"\bat step \d+")
+_STEP = re.compile(r"\bstep \d+")
 """A remark that differs from an earlier one only in this says that it happened again, and replaces it."""
 WARM_UPS_KEPT = 20
 SOLVES_KEPT = 1000
