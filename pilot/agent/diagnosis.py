@@ -6,7 +6,7 @@ import signal
 
 from pilot.agent.vocabulary import RankEnded, Watched, WorkerEnded
 from pilot.core.commands import Outcome
-from pilot.core.errors import REFUSAL
+from pilot.core.errors import ORPHANED_STATUS, REFUSAL
 from pilot.core.events import ExitCause, Seen
 from pilot.core.evidence import headline
 from pilot.io import wire
@@ -22,7 +22,14 @@ _CAUSES: dict[int, str] = {
     signal.SIGKILL: " (by hand, or out of memory)",
     signal.SIGBUS: " (is /dev/shm full? df /dev/shm on that node; or a file that it had mapped was cut short)",
 }
+_REMARK = "pilot: "
+"""How a session begins what it tells a script; none of it ends one."""
 _NOT_FINISHED = "the script ended on a node (status 0) while the trainer had not finished"
+
+_ORPHANED = (
+    "its training process could no longer reach its agent: the script has closed files that it did not open"
+    " (os.closerange, a library that daemonizes)"
+)
 
 
 def on_exit(event: WorkerEnded, up: bool, stop_reason: str | None, stuck_reason: str | None) -> tuple[ExitCause, str]:
@@ -42,6 +49,8 @@ def on_exit(event: WorkerEnded, up: bool, stop_reason: str | None, stuck_reason:
         return ExitCause.RAISED, event.tail
     if event.status < 0:
         return ExitCause.DIED, _by_signal(-event.status)
+    if event.status == ORPHANED_STATUS:  # of an agent that lives
+        return ExitCause.RAISED, _ORPHANED
     if event.status > 0:
         return ExitCause.RAISED, _failed(event.tail, event.status)
     return ExitCause.RAISED, _NOT_FINISHED if up else _NO_SESSION
@@ -94,7 +103,7 @@ def last_words(tail: str) -> str:
 
 def _failed(tail: str, status: int) -> str:
     """Why the script failed, with its exit status if its last words do not say it (``sys.exit(3)``)."""
-    words = last_words(tail)
+    words = last_words("\n".join(line for line in tail.splitlines() if not line.startswith(_REMARK)))
     if not words:
         return f"the script ended with exit status {status}"
     return words if _TRACEBACK in tail or is_refusal(tail) else f"{words} (exit status {status})"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import resource
 import shutil
 import signal
 import sys
@@ -20,6 +21,9 @@ Example, in a batch script of the preemptable queue:
   export PILOT_CONNECTION=$HOME/.local/state/pilot/polaris/connection.json
   exec pilot agent --interface hsn0
 """
+
+LEAST_FILE_BYTES = 128 << 20
+"""A trainer's log may grow to this. Shared memory, MPI's and that of the gradients, is limited as files are."""
 
 
 @click.command(name="agent", epilog=_EPILOG)
@@ -81,6 +85,7 @@ def command(
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if shutil.which(python) is None:
         raise UserError(f"--python: no interpreter {python} on this node")
+    _refuse_small_files()
     from pilot.agent.runner import Options, run
 
     os.umask(0o077)  # for our own files; scripts get the user's umask
@@ -89,3 +94,13 @@ def command(
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     options = Options(interface.split(",") if interface else (), fabric, python, walltime_end_s, grace_s)
     sys.exit(run(connection, options))
+
+
+def _refuse_small_files() -> None:
+    """MPI would take such a limit for a lack of memory."""
+    most, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if most != resource.RLIM_INFINITY and most < LEAST_FILE_BYTES:
+        raise UserError(
+            f"a file may have at most {most >> 10:,} KiB on this node (ulimit -f); the shared memory, logs and "
+            f"checkpoints of a pilot need {LEAST_FILE_BYTES >> 10:,} KiB or more: raise it where the pilot is started"
+        )

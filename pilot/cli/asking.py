@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -163,7 +164,7 @@ def _wait_for_restart(run_dir: Path, timeout_s: float) -> None:
     rundir = RunDir(run_dir)
     if not is_abandoned(rundir):
         return
-    gone = f"the coordinator in {run_dir} was killed or crashed (log: {rundir.log})"
+    gone = f"the coordinator in {run_dir} {_how_it_ended(rundir)} (log: {rundir.log})"
     if not _is_supervised(rundir):
         raise PilotError(f"{gone}; run pilot up for this directory to continue its pool")
     deadline = time.monotonic() + timeout_s
@@ -173,6 +174,15 @@ def _wait_for_restart(run_dir: Path, timeout_s: float) -> None:
         if time.monotonic() > deadline:
             raise PilotError(f"{gone}; it will be restarted, but was not within {timeout_s:g} s; try again later")
         time.sleep(0.1)
+
+
+def _how_it_ended(rundir: RunDir) -> str:
+    from pilot.io import ended
+
+    with suppress(UserError):
+        if (how := ended.load(rundir.ended)) is not None and how.failure:
+            return f"failed: {how.failure}"
+    return "was killed or crashed"
 
 
 def _is_supervised(rundir: RunDir) -> bool:

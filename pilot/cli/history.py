@@ -12,7 +12,7 @@ from pilot.cli.rows import INDENT, NAME_WIDTH, PHASE_STYLE, counts_epochs, folde
 from pilot.core.budget import unit
 from pilot.core.evidence import headline
 from pilot.io.pool_status import PoolStatus, TrainerHistory, TrainerStatus
-from pilot.observation.words import amount
+from pilot.observation.words import amount, counted
 
 COLUMNS = ("trainer", "state", "submitted", "elapsed", "node-hours", "samples", "steps")
 LEFT_ALIGNED = (0, 1, 2)
@@ -84,12 +84,12 @@ def _sentences(told: TrainerHistory, t: TrainerStatus) -> list[str]:
     if t.ended_s is not None:
         lines[-1] += f", ended {date(began_s + t.ended_s)}"
     nodes = f"nodes: {t.preemptions} preempted, {t.losses} lost{_lost(t)}"
-    samples = f", {t.samples:,} samples" if counts_epochs(t) else ""
+    samples = f", {counted(t.samples, 'sample')}" if counts_epochs(t) else ""
     kept = f"the newest {t.checkpoints_kept}" if t.checkpoints_kept is not None else "the site's default number"
     budget = f" of its budget of {t.budget_node_hours:g}" if t.budget_node_hours is not None else ""
     return [
         *lines,
-        f"used {amount(t.used_node_hours)}{budget} {unit(told.charge_factor)}: {t.step:,} steps{samples}",
+        f"used {amount(t.used_node_hours)}{budget} {unit(told.charge_factor)}: {counted(t.step, 'step')}{samples}",
         f"rescales: {t.rescales_up} up, {t.rescales_down} down; {nodes}",
         f"files: {t.directory}",
         f"checkpoints kept: {kept}",
@@ -101,7 +101,7 @@ def _lost(t: TrainerStatus) -> str:
     """The work that had to be repeated; empty for a trainer that never trained."""
     if t.started_s is None:
         return ""
-    return f"; {t.lost_steps} steps lost" if counts_epochs(t) else "; unsaved work was repeated"
+    return f"; {counted(t.lost_steps, 'step')} lost" if counts_epochs(t) else "; unsaved work was repeated"
 
 
 def _table(rows: Sequence[Sequence[str]], left: Sequence[int]) -> list[Text]:

@@ -16,7 +16,7 @@ from pilot.cli.numbers import Count, moment
 from pilot.core.errors import UserError
 from pilot.io.log_marks import NO_RANK
 from pilot.io.pool_status import TrainerStatus
-from pilot.io.printable import printable
+from pilot.io.printable import printable, printable_output
 
 POLL_S = 0.5
 
@@ -85,23 +85,35 @@ def _row(root: Path, trainer: str) -> TrainerStatus | None:
 def newest_lines(root: Path, trainer: str, count: int) -> list[str]:
     """The last ``count`` lines of the trainer's processes, safe for a terminal."""
     pieces = MergedLogs(log_folder(root, trainer), every_rank=True).grown()
-    told = (_prefixed(piece, text, for_screen=True) for piece, text in newest(pieces, count))
-    return [line for text in told for line in text.decode(errors="replace").splitlines()]
+    told = ((_whose(piece), _lines(text)) for piece, text in newest(pieces, count) if text)
+    return [f"{whose}{printable(line)}" for whose, lines in told for line in lines]
 
 
 def _print(pieces: Iterable[tuple[Piece, bytes]]) -> bool:
     """Print ``pieces``; returns whether there was anything to print."""
-    out, for_screen = sys.stdout.buffer, sys.stdout.isatty()
-    written = sum(out.write(_prefixed(piece, text, for_screen=for_screen)) for piece, text in pieces)
+    out, show = sys.stdout.buffer, _for_screen if sys.stdout.isatty() else _as_it_is
+    written = sum(out.write(show(_whose(piece), text)) for piece, text in pieces if text)
     out.flush()
     return written > 0
 
 
-def _prefixed(piece: Piece, text: bytes, *, for_screen: bool) -> bytes:
-    """``text`` with its process's name before each line; ``for_screen`` escapes control characters."""
-    if not text:
-        return b""
-    if for_screen:
-        text = printable(text.decode(errors="replace")).encode()
-    whose = f"{piece.name}[{'-' if piece.rank == NO_RANK else piece.rank}]: ".encode()
-    return whose + text.removesuffix(b"\n").replace(b"\n", b"\n" + whose) + b"\n"
+def _whose(piece: Piece) -> str:
+    """What stands before each line of a process."""
+    return f"{piece.name}[{'-' if piece.rank == NO_RANK else piece.rank}]: "
+
+
+def _as_it_is(whose: str, text: bytes) -> bytes:
+    begin = whose.encode()
+    return begin + text.removesuffix(b"\n").replace(b"\n", b"\n" + begin) + b"\n"
+
+
+def _for_screen(whose: str, text: bytes) -> bytes:
+    """With colours and progress bars, but nothing else that a terminal obeys: it might change the title or the
+    clipboard, or overwrite other lines.
+    """
+    shown = (printable_output(line.rstrip("\r")).replace("\r", f"\r{whose}") for line in _lines(text))
+    return "".join(f"{whose}{line}\n" for line in shown).encode()
+
+
+def _lines(text: bytes) -> list[str]:
+    return text.decode(errors="replace").removesuffix("\n").split("\n")

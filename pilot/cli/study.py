@@ -13,7 +13,7 @@ from pilot.cli.numbers import Count, FiniteRange
 from pilot.cli.script_arguments import TakesScript
 from pilot.cli.shared_options import env_option, python_option
 from pilot.cli.study_export import export, report
-from pilot.cli.study_show import show_best, show_study, show_trials
+from pilot.cli.study_show import show_best, show_study, show_trials, trials_words
 from pilot.cli.submit import launch, with_code
 from pilot.core.errors import UserError
 from pilot.io.files import read_regular
@@ -142,7 +142,7 @@ def run(
     if as_json:
         click.echo(to_json(told))
         return
-    click.echo(f"submitted study {told.study}: {told.trials} trials (progress: pilot study status {told.study})")
+    click.echo(f"submitted study {told.study}: {trials_words(told.trials)} (progress: pilot study status {told.study})")
 
 
 @command.command("status")
@@ -260,7 +260,7 @@ def add(study: str, more: int, run_dir: Path | None, as_json: bool) -> None:
       pilot study add s1 --trials 32
     """
     told = pool_at(find_run_dir(run_dir)).resume_study(study, more)
-    click.echo(to_json(told) if as_json else f"study {told.study} now has {told.trials} trials")
+    click.echo(to_json(told) if as_json else f"study {told.study} now has {trials_words(told.trials)}")
 
 
 command.add_command(export)

@@ -11,17 +11,24 @@ from pilot.cli.show import console
 from pilot.core.evidence import headline
 from pilot.io.study_definition import argument
 from pilot.io.study_verbs import StudyStatus, TrialList, TrialStatus
-from pilot.observation.words import duration
+from pilot.observation.words import counted, duration
+
+
+def trials_words(trials: int | None) -> str:
+    """How many trials a study has."""
+    return "the whole search space" if trials is None else counted(trials, "trial")
 
 
 def show_study(study: StudyStatus) -> None:
     """A study's progress."""
-    total = "" if study.trials is None else f" of {study.trials}"
+    total = (
+        counted(study.asked, "trial") if study.trials is None else f"{study.asked} of {counted(study.trials, 'trial')}"
+    )
     reason = f": {study.reason}" if study.reason else ""
     click.echo(f"study {study.study} ({study.sampler}) is {study.state}{reason}")
     states = ", ".join(f"{count} {state}" for state, count in sorted(study.by_state.items()))
     all_tried = " (the whole search space)" if study.trials is None else ""
-    click.echo(f"  {study.asked}{total} trials started{all_tried}{': ' if states else ''}{states}")
+    click.echo(f"  {total} started{all_tried}{': ' if states else ''}{states}")
     rungs = ", ".join(map(str, study.rungs))
     click.echo(f"  {'max' if study.maximise else 'min'}imise {study.metric}; compared after {rungs} reports")
     if study.deadline_left_s is not None:

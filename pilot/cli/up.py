@@ -114,8 +114,7 @@ def command(run_dir: Path | None, site: str, foreground: bool, as_json: bool, **
         click.echo(f"the coordinator runs in the foreground; Ctrl-C drains the pool; log: {root}/coordinator.log")
         sys.stdout.flush()
         os.execv(arguments[0], arguments)
-    told = start(root, arguments)
-    supervise(root, arguments)
+    told = start(root, arguments, supervised=True)
     if as_json:
         click.echo(to_json(told))
     else:
@@ -135,8 +134,9 @@ def coordinator_command(root: Path, site: str, settings: dict[str, Any]) -> list
     return command
 
 
-def start(root: Path, arguments: list[str]) -> PoolStatus:
-    """Run the coordinator in its own session and wait until it answers; returns its status.
+def start(root: Path, arguments: list[str], *, supervised: bool = False) -> PoolStatus:
+    """Run the coordinator in its own session and wait until it answers; returns its status. If it is ``supervised``, it
+    is restarted after a crash, also if we are killed meanwhile.
 
     Raises
     ------
@@ -147,27 +147,33 @@ def start(root: Path, arguments: list[str]) -> PoolStatus:
     # Not a pipe: nobody reads before it exits, and the user's Python may print more than a pipe holds as it starts.
     with os.fdopen(os.memfd_create("stderr"), "r+", errors="replace") as said:
         process = subprocess.Popen(arguments, stdin=nowhere, stdout=nowhere, stderr=said, start_new_session=True)
+        supervisor = _supervisor(process.pid, arguments) if supervised else None
         try:
             return _await(process, root, said)
-        except KeyboardInterrupt:
-            process.terminate()  # it drains what it started
+        except BaseException as error:
+            interrupted = isinstance(error, KeyboardInterrupt)
+            if supervisor is not None and (interrupted or process.poll() is not None):
+                supervisor.kill()  # the user is told that it is not up
+            if interrupted:
+                process.terminate()  # it drains what it started
             raise
+        finally:
+            if supervisor is not None and supervisor.stdin is not None:
+                supervisor.stdin.close()
 
 
-def supervise(root: Path, arguments: list[str]) -> None:
-    """Start a supervisor for the coordinator that owns ``root``: it restarts the coordinator after a crash."""
-    from pilot.io.rundir import RunDir, owner
-    from pilot.service import supervisor
+def _supervisor(pid: int, arguments: list[str]) -> subprocess.Popen[bytes] | None:
+    """Start a supervisor for the coordinator ``pid``, which begins when its standard input is closed: by us, or because
+    we were killed. None if it cannot be started."""
+    from pilot.service.supervisor import MODULE
 
-    pid = owner(RunDir(root))
-    if pid is None:
-        return
-    command = [sys.executable, "-P", "-m", supervisor.MODULE, str(pid), *arguments, "--go-on"]
+    command = [sys.executable, "-P", "-m", MODULE, str(pid), *arguments, "--go-on"]
     nowhere = subprocess.DEVNULL
     try:
-        subprocess.Popen(command, stdin=nowhere, stdout=nowhere, stderr=nowhere, start_new_session=True)
+        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=nowhere, stderr=nowhere, start_new_session=True)
     except OSError as error:
         click.echo(f"warning: the coordinator will not be restarted if it crashes: {error.strerror}", err=True)
+        return None
 
 
 def _await(process: subprocess.Popen[bytes], root: Path, said: TextIO) -> PoolStatus:

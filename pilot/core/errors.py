@@ -11,6 +11,9 @@ LONGEST = 1500
 REFUSAL = "pilot.train: "
 """Prefix of the line with which one of our errors ends a user's script."""
 
+ORPHANED_STATUS = 113
+"""The exit status of a training process that has lost its agent."""
+
 
 def one_line(text: str) -> str:
     """``text`` made safe to show: on one line, without control characters, of limited length.

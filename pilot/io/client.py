@@ -35,7 +35,8 @@ def request(file: Path, verb: str, arguments: dict[str, Any], timeout_s: float) 
     try:
         reply = _ask(where, message, end_s)
     except OSError as error:
-        reason = f"no answer within {timeout_s:g} s" if isinstance(error, TimeoutError) else f"no answer: {error}"
+        late = isinstance(error, TimeoutError)
+        reason = f"no answer within {timeout_s:g} s" if late else f"no answer: {error.strerror or error}"
         raise PilotError(
             f"{reason} from the coordinator at {where.endpoint}; "
             f"is it up? its log is {file.parent / 'coordinator.log'}",

@@ -78,6 +78,7 @@ class JournalWriter:
         self._synced = size
         self._unsynced = b""
         self._torn = False
+        self._cut = False
         self._queue: SimpleQueue[_Line | _End | None] = SimpleQueue()
         self._closing = threading.Event()
         self._error: JournalError | None = None
@@ -93,7 +94,7 @@ class JournalWriter:
             if path.exists():
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
             publish(path, line)  # nothing could be restored from half a header
-            return os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+            return os.open(path, os.O_RDWR | os.O_CLOEXEC)
 
         return cls(path, _open(path, start), header, len(line), header.after)
 
@@ -103,7 +104,7 @@ class JournalWriter:
         last = contents.last
 
         def start() -> int:
-            descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
             os.ftruncate(descriptor, last.good_bytes)
             os.fsync(descriptor)
             return descriptor
@@ -135,6 +136,16 @@ class JournalWriter:
     def last_seq(self) -> int:
         """The number of the last appended entry."""
         return self._seq
+
+    def is_whole(self) -> bool:
+        """Whether the file with the journal's name is the one that is written, with all of it. May have to wait for the
+        disk; False also for a moment while a new segment begins."""
+        try:
+            found = self._path.stat()
+        except FileNotFoundError:
+            return False
+        ours = os.path.samestat(found, os.fstat(self._descriptor))
+        return ours and not self._cut and found.st_size >= self._synced
 
     def end_segment(self, now_s: float, core: str, snapshot: bytes, header: Header | None = None) -> None:
         """Begin a new segment. ``snapshot`` is the present state, ``core`` the digest of the core's state in it. If a
@@ -193,6 +204,7 @@ class JournalWriter:
         """Write data; after an error, everything unsynced is written again, because the system may have dropped it."""
         pending = self._unsynced + data
         done = 0 if self._torn else len(self._unsynced)
+        self._cut = self._cut or os.fstat(self._descriptor).st_size < self._synced
         try:
             while done < len(pending):
                 done += os.pwrite(self._descriptor, pending[done:], self._synced + done)
@@ -213,7 +225,7 @@ class JournalWriter:
         line, header = b"", self._header
         try:
             self._append(b"", durable=True)
-            text = self._path.read_bytes()
+            text = self._written()
             header = msgspec.structs.replace(
                 end.header or self._header, version=__version__, after=end.after, now_s=end.now_s, core=end.core,
                 previous=segments.digest(text), snapshot=segments.digest(end.snapshot),
@@ -226,20 +238,29 @@ class JournalWriter:
             log.warning("the journal's segment was not closed properly: %s", error)
             if end.header is not None:
                 self._error = JournalError(f"cannot start a new segment of the journal {self._path}: {error.strerror}")
+            if end.header is not None or not self._has(line):
                 return
         self._go_on(line, header)
 
+    def _written(self) -> bytes:
+        """The segment, even if somebody has removed its file."""
+        return os.pread(self._descriptor, os.fstat(self._descriptor).st_size, 0)
+
+    def _has(self, line: bytes) -> bool:
+        """Whether the new segment was published, though there was an error."""
+        with suppress(OSError):
+            return bool(line) and self._path.read_bytes() == line
+        return False
+
     def _go_on(self, line: bytes, header: Header) -> None:
-        """Continue in the file with the journal's name: the new one, unless publishing it failed."""
+        """Continue in the file that has the journal's name now."""
         try:
-            if os.path.samestat(self._path.stat(), os.fstat(self._descriptor)):
-                return
-            descriptor = os.open(self._path, os.O_WRONLY | os.O_CLOEXEC)
+            descriptor = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
         except OSError as error:
             self._error = JournalError(f"cannot continue the journal {self._path}: {error.strerror}", transient=True)
             return
         os.close(self._descriptor)
-        self._descriptor, self._header, self._synced = descriptor, header, len(line)
+        self._descriptor, self._header, self._synced, self._cut = descriptor, header, len(line), False
         with suppress(OSError):
             segments.remove_other_snapshots(self._path, header.after)
 

@@ -11,10 +11,23 @@ _CONTROLS = re.compile(
 )
 """All control characters but tab and newline, and those that change the direction of text ("Trojan Source")."""
 
+_OUTPUT = re.compile("(\x1b\\[[0-9;:]*m|\r)")
+"""What programs that show colours or progress print on a terminal, and cannot do harm there."""
+_PLAIN = "\x1b[0m"
+
 
 def printable(text: str) -> str:
     """``text`` with control characters escaped, such as ``\\x1b``."""
     return _CONTROLS.sub(lambda found: found.group().encode("unicode_escape", "surrogatepass").decode(), text)
+
+
+def printable_output(line: str) -> str:
+    """A line of a program's output: :func:`printable`, but with its carriage returns and its colours, which end with
+    the line.
+    """
+    parts = _OUTPUT.split(line)
+    shown = "".join(part if at % 2 else printable(part) for at, part in enumerate(parts))
+    return f"{shown}{_PLAIN}" if "\x1b" in shown else shown
 
 
 def all_printable(value: Any) -> Any:

@@ -109,12 +109,12 @@ class RunDir:
         The trainers' folders stay, because agents that outlived the pool may still write there. Only those without a
         uid (from old versions) are moved, too: a new trainer could have the same name.
         """
-        if not self.journal.exists():
+        left = [path for path in (self.journal, self.journal.with_suffix("")) if path.exists()]
+        if not left:
             return None
         aside = self.root / "earlier" / time.strftime("%Y%m%d-%H%M%S")
         aside.mkdir(mode=0o700, parents=True)
-        segments = self.journal.with_suffix("")
-        for path in (self.journal, segments) if segments.exists() else (self.journal,):
+        for path in left:
             path.rename(aside / path.name)
         for folder in [entry for entry in self.trainers.iterdir() if trainer_folder.is_nameless(entry)]:
             (aside / self.trainers.name).mkdir(mode=0o700, exist_ok=True)

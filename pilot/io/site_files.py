@@ -22,6 +22,7 @@ from pydantic import ValidationError
 
 from pilot.core.errors import SiteError
 from pilot.io.files import open_regular
+from pilot.io.foreign_output import prints_to_stderr
 from pilot.io.node_pattern import NodePattern
 from pilot.io.site import Site, explain
 
@@ -141,7 +142,8 @@ def _execute(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     quiet, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     try:
-        with warnings.catch_warnings(action="ignore"):  # also the compiler's: they are for the file's author
+        # Also the compiler's warnings: they are for the file's author.
+        with warnings.catch_warnings(action="ignore"), prints_to_stderr():
             spec.loader.exec_module(module)
     except (ValidationError, KeyboardInterrupt):
         raise

@@ -9,6 +9,7 @@ touches.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -56,6 +57,8 @@ SETS_KEPT = 100
 time with trainers is known."""
 
 REMARKS_KEPT = 20
+_STEP = re.compile(r"\bstep \d+")
+"""A remark that differs from an earlier one only in this says that it happened again, and replaces it."""
 WARM_UPS_KEPT = 20
 SOLVES_KEPT = 1000
 DECISIONS_KEPT = 20
@@ -132,7 +135,7 @@ class Monitor:
         record = self.trainers.get(trainer)
         remarks = record.remarks if record is not None else self.pool_remarks
         if text not in remarks:
-            remarks.append(text)
+            remarks[:] = [*(known for known in remarks if _STEP.sub("", known) != _STEP.sub("", text)), text]
             del remarks[:-REMARKS_KEPT]
 
     def advance(self, now_s: float) -> None:

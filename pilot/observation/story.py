@@ -53,7 +53,7 @@ from pilot.core.study_events import (
 )
 from pilot.io.journal import Decision, Entry
 from pilot.io.pool_status import Told
-from pilot.observation.words import node_count, node_names, plan_change
+from pilot.observation.words import counted, node_count, node_names, plan_change
 
 
 class Kind(StrEnum):
@@ -119,7 +119,7 @@ class Story:
                 yield from self._pool(now_s, event)
             case TrainerSubmitted():
                 spec = event.spec
-                text = f"submitted, for {spec.min_nodes} to {spec.max_nodes} nodes"
+                text = f"submitted, for {spec.min_nodes} to {node_count(spec.max_nodes)}"
                 yield self._told(now_s, Kind.TRAINER, text, spec.trainer)
             case TrainerCancelled() | TrainerHeld():
                 yield self._told(now_s, Kind.TRAINER, event.reason, event.trainer)
@@ -162,7 +162,7 @@ class Story:
     ) -> Iterator[Happening]:
         match event:
             case StudySubmitted():
-                text = f"study {event.spec.study} submitted: {event.spec.trials} trials"
+                text = f"study {event.spec.study} submitted: {counted(event.spec.trials, 'trial')}"
             case StudyStopped():
                 text = f"study {event.study} {event.reason}"
             case StudyResumed():

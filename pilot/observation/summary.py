@@ -11,7 +11,7 @@ from pilot.core.ids import TrainerId
 from pilot.core.trainer import Phase, Trainer
 from pilot.observation.timeline import Fate, Timeline, Use
 from pilot.observation.utilisation import Utilisation
-from pilot.observation.words import amount, duration, node_count
+from pilot.observation.words import amount, counted, duration, node_count
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,17 +105,17 @@ def _trainers(summary: Summary) -> str:
     if not total:
         return "Nothing was submitted."
     ends = ", ".join(f"{count} {phase}" for phase, count in summary.phases.items())
-    steps = f"{summary.steps:,} steps of torchrun processes" if summary.steps else ""
-    samples = f"{summary.samples:,} samples" if summary.samples or not steps else ""
+    steps = f"{counted(summary.steps, 'step')} of torchrun processes" if summary.steps else ""
+    samples = counted(summary.samples, "sample") if summary.samples or not steps else ""
     done = " and ".join(filter(None, [samples, steps]))
-    return f"{total} trainer{'' if total == 1 else 's'} ({ends}) processed {done}."
+    return f"{counted(total, 'trainer')} ({ends}) processed {done}."
 
 
 def _losses(summary: Summary) -> str:
     taken, lost = summary.fates.get(Fate.GONE, 0), summary.fates.get(Fate.LOST, 0)
     if not taken and not lost:
         return "No node was preempted or lost."
-    again = f"{summary.lost_steps:,} steps" if summary.lost_steps else "no step"
+    again = counted(summary.lost_steps, "step") if summary.lost_steps else "no step"
     went = f"Preempted with notice: {node_count(taken)}; lost without notice: {node_count(lost)}"
     return f"{went}; {again} had to be repeated."
 

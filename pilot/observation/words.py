@@ -13,6 +13,11 @@ NAMED = 4
 SCHEDULERS = {"slurm": "Slurm", "pbspro": "PBS", "lsf": "LSF"}
 
 
+def counted(number: int, what: str) -> str:
+    """``1 step``, ``2,400 steps``."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
 def node_count(nodes: int) -> str:
     """``1 node``, ``2 nodes``."""
     return f"{nodes} node{'' if nodes == 1 else 's'}"

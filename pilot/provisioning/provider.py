@@ -18,6 +18,7 @@ from parsl.providers import LocalProvider, LSFProvider, PBSProProvider, SlurmPro
 
 from launchers.steps import PBS_SHELL, directives, pbs_shell, preamble, step
 from pilot.core.errors import SiteError, SubmitError
+from pilot.io.foreign_output import prints_to_stderr
 from pilot.io.site import Site, walltime_seconds, walltime_text
 from pilot.io.site_files import SiteFile
 from pilot.provisioning.scheduler_slurm import excluded
@@ -147,7 +148,8 @@ class PilotProvider:
         # Only PBS can shorten jobs by itself, see docs/sites.md.
         shortest = self.site.walltime_min if self.site.scheduler == "pbspro" else None
         site = self.site.replace(walltime=walltime, walltime_min=shortest)
-        provider = self._hook(site) if self._hook else make_provider(site)
+        with prints_to_stderr():
+            provider = self._hook(site) if self._hook else make_provider(site)
         provider.script_dir = str(self._script_dir)
         if site.scheduler == "pbspro":
             # After Parsl's own: PBS takes the last one.

@@ -12,6 +12,7 @@ from typing import Protocol, assert_never
 
 from pilot.core.ids import NodeId
 from pilot.io.site import Site
+from pilot.observation.words import counted
 from pilot.provisioning.keeper import Keeper, KeeperEvent
 from pilot.provisioning.pilot_jobs import EndKnown, JobEnded, JobNoticed, JobSuspended
 from pilot.provisioning.troubles import Troubled
@@ -67,7 +68,7 @@ class Autoscaler:
 
     def scale(self, pilots: int | None) -> None:
         """Keep this many from now on, also after a restart; None: as many as plans would use."""
-        text = "as many pilots as the trainers can use" if pilots is None else f"{pilots} pilots"
+        text = "as many pilots as the trainers can use" if pilots is None else counted(pilots, "pilot")
         log.info("scaled: keeping %s", text)
         self._driver.remark(pilots=pilots, text=f"scaled: keeping {text}")
         self._pilots, self._too_many = pilots, pilots is not None

@@ -52,6 +52,12 @@ log = logging.getLogger("pilot.service")
 ANSWERS_S = 1.0
 """How long an exiting coordinator stays to answer earlier requests."""
 
+TIMES_MISSED = 2
+"""How often in a row the journal's file must not be there, or not whole, before it is begun again: a shared file system
+may not show a file for a moment."""
+
+_HARMED = "was removed or damaged while the pool was up"
+
 LEARNED_S = 30.0
 """How often to store what trainers measured; a killed coordinator loses no more than this."""
 
@@ -80,7 +86,7 @@ class Live:
         self._pool = pool
         news: asyncio.Queue[KeeperEvent] = asyncio.Queue()
         self._server = startup.listen(pool, site)
-        where = startup.announce(rundir, pool, site, site_file.path, self._server)
+        where = self._where = startup.announce(rundir, pool, site, site_file.path, self._server)
         only = NodePattern.read(site.only_nodes) if site.only_nodes else None
         self._admission = Admission(where, rundir.pilots, site.nodes_per_pilot, only)
         self._keeper = make_keeper(site_file, rundir.pilots, rundir.root, news.put_nowait, self._admission)
@@ -95,6 +101,8 @@ class Live:
         self._roster = Roster(site)
         if pool.contents is not None:
             self._restore(pool.contents)
+        elif pool.lost:
+            self._tell(pool.lost)
         self._api = Api(
             self._server, self._driver, self._roster, self._launches, self._studies, self._about, self._scale, learned
         )
@@ -129,7 +137,7 @@ class Live:
         async with asyncio.TaskGroup() as tasks:
             scaling = tasks.create_task(self._autoscaler.run())
             served = [self._service.run(), self._solver.run(), self._sampler.run(), self._autoscaler.listen()]
-            served += [self._beat(), self._tidy(), self._keep_learned()]
+            served += [self._beat(), self._keep_files(), self._tidy(), self._keep_learned()]
             serving = [tasks.create_task(part) for part in served]
             await _either(stopped.wait(), self._drained())
             scaling.cancel()
@@ -242,6 +250,25 @@ class Live:
                 await asyncio.to_thread(self._lock.beat)
             except (OSError, RuntimeError) as error:  # no space, or no thread
                 log.warning("cannot show other hosts that this coordinator is alive: %s", error)
+
+    async def _keep_files(self) -> None:
+        """Write again what somebody removes or damages of the files without which a restart would lose the pool."""
+        missed = 0
+        while True:
+            await asyncio.sleep(BEAT_S)
+            if self._driver.core.draining:  # it removes some itself, and its journal's last segment shows the drain
+                continue
+            put: list[str] = []
+            with suppress(OSError, RuntimeError, UserError):  # a disk that fails for a while, or no thread for us
+                put = await asyncio.to_thread(startup.put_back, self._rundir, self._pool, self._where)
+                missed = 0 if await asyncio.to_thread(self._journal.is_whole) else missed + 1
+            if put:
+                self._tell(f"{' and '.join(put)} {_HARMED}; written again")
+            if missed >= TIMES_MISSED:
+                self._driver.begin_segment()
+            if missed == TIMES_MISSED:
+                again = "begun again: the pool goes on, but pilot report may lack what was before"
+                self._tell(f"{self._rundir.journal.name} {_HARMED}; {again}")
 
     async def _tidy(self) -> None:
         """Limit the size of what pilots leave behind, and of our own log."""

@@ -91,8 +91,12 @@ class LiveDriver:
         written = self._journal.decided(now_s, event, commands)
         self._queue.put_nowait((written, commands))
         if self._journal.segment_is_long and not self.core.draining:  # the last segment must show that it was drained
-            self._journal.end_segment(now_s, *taken(self.core, self.books, self._journal.last_seq))
+            self.begin_segment()
         return written
+
+    def begin_segment(self) -> None:
+        """Begin a new segment of the journal, with the present state."""
+        self._journal.end_segment(self.clock(), *taken(self.core, self.books, self._journal.last_seq))
 
     def remark(self, **note: str | float | None) -> None:
         """Journal a note that does not affect the core; most are for people."""

@@ -40,7 +40,8 @@ _ANEW = "pilot up --fresh starts a new pool and keeps this one aside"
 class PoolIdentity:
     """One pool's identity. ``contents`` is the journal from which it continues; None: it is new. ``header`` is its
     journal's header. ``reopened``: it was shut down, and comes up again. ``known``: its pilots know its certificate and
-    tokens. ``lost``: why they do not, though they should; "" if that is as it should be."""
+    tokens. ``lost``: why they do not, though they should, or why the pool that was here is not continued; "" if that is
+    as it should be."""
 
     header: Header
     token: str
@@ -104,6 +105,7 @@ def open_pool(
     if fresh and anew and (aside := rundir.set_aside()):
         log.info("started a new pool; the previous one is in %s", aside)
     now = configured(site, settings)
+    lost = ""
     if rundir.journal.exists():
         try:
             contents = read(rundir.journal, whole=False)
@@ -111,7 +113,7 @@ def open_pool(
             raise JournalError(f"{error}; {_ANEW}") from None
         if contents.last.warning:
             log.warning("%s", contents.last.warning)
-        if not contents.header.after and not contents.last.entries:
+        if anew and not contents.header.after and not contents.last.entries:
             log.info("nothing ever happened in the pool that was here; its journal is in %s", rundir.set_aside())
         elif not _was_drained(contents):
             pool = _earlier_pool(rundir, contents, site.port)
@@ -122,11 +124,26 @@ def open_pool(
             raise NoRestartError(f"the pool in {rundir.root} was shut down; pilot up continues its trainers")
         else:
             return _again(rundir, contents, now, site.port)
+    elif anew and not fresh:
+        lost = _lost_pool(rundir)
     if not anew:
         raise NoRestartError(f"there is no pool in {rundir.root} to continue; pilot up starts one")
     name = f"{site.name}-{secrets.token_hex(3)}"
     header = Header(FORMAT, __version__, name, time.time(), now.settings, now.site)
-    return PoolIdentity.with_new_secrets(header, site.port)
+    return PoolIdentity.with_new_secrets(header, site.port, lost=lost)
+
+
+def _lost_pool(rundir: RunDir) -> str:
+    """What is left of a pool whose journal is missing, in words; "" if there was none. Closed segments are set
+    aside, or they would be taken for the new pool's."""
+    aside = rundir.set_aside()
+    if aside is None and not (rundir.trainers.is_dir() and any(rundir.trainers.iterdir())):
+        return ""
+    kept = f"; the rest of it is in {aside}" if aside else ""
+    return (
+        f"the journal of the pool that was here, {rundir.journal}, is missing, so its trainers are not continued"
+        f" (their files are in {rundir.trainers}; pilot submit --from starts from their checkpoints){kept}"
+    )
 
 
 def _was_drained(contents: Contents) -> bool:
@@ -206,6 +223,24 @@ def announce(rundir: RunDir, pool: PoolIdentity, site: Site, site_file: Path, se
     where = Connection(endpoint, pin, pool.token, pool.enrolment, pool.name, __version__)
     connection.write(rundir.connection, where)
     return where
+
+
+def put_back(rundir: RunDir, pool: PoolIdentity, where: Connection) -> list[str]:
+    """Write again what pilots and commands need to find and know the pool, if somebody has removed or damaged it;
+    returns the names of these files. May have to wait for the disk.
+    """
+    put: list[str] = []
+    try:
+        connection.load(rundir.connection)
+    except LostFileError:
+        connection.write(rundir.connection, where)
+        put.append(rundir.connection.name)
+    try:
+        Certificate.load(rundir.server_key)
+    except LostFileError:
+        pool.certificate.save(rundir.server_key)
+        put.append(rundir.server_key.name)
+    return put
 
 
 def withdraw(rundir: RunDir) -> None:

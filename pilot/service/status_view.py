@@ -316,7 +316,7 @@ def _quiet(trainer: Trainer, record: TrainerRecord, now_s: float) -> list[str]:
     quiet_s = now_s - (record.progress_s if record.progress_s is not None else record.started_s)
     if quiet_s < QUIET_S:
         return []
-    return [f"it is training on {record.nodes} nodes but has reported no progress for {quiet_s:.0f} s"]
+    return [f"it is training on {node_count(record.nodes)} but has reported no progress for {quiet_s:.0f} s"]
 
 
 def _slow_to_start(trainer: Trainer, monitor: Monitor) -> list[str]:

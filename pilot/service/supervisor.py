@@ -1,6 +1,7 @@
 """Restarts a coordinator that was killed or crashed: ``python -m pilot.service.supervisor PID COMMAND…``.
 
-``pilot up`` starts it beside the coordinator with process id ``PID``, and it waits for that to end. If the coordinator
+``pilot up`` starts it beside the coordinator with process id ``PID``. When its standard input ends, because the
+coordinator is up or ``pilot up`` was killed, it waits for the coordinator to end. If the coordinator
 left a report (``ended.json``: it drained, or was told to stop), there is nothing to do. Otherwise the supervisor runs
 COMMAND, after a pause that grows each time, at most :data:`TIMES` times in a row; the count starts again once a
 coordinator has run for :data:`STEADY_S`. The supervisor is small and imports almost nothing, because login nodes limit
@@ -98,4 +99,5 @@ def note(root: Path, text: str) -> None:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    sys.stdin.buffer.read()
     main(int(sys.argv[1]), sys.argv[2:])

@@ -14,12 +14,11 @@ from pathlib import Path
 
 from pilot.comm.channel import Channel, Gone, close_inherited, listen
 from pilot.comm.messages import AnyNote, Gathered, Here, Spreaded
-from pilot.core.errors import ProtocolError, UserError
+from pilot.core.errors import ORPHANED_STATUS, REFUSAL, ProtocolError, UserError
 from pilot.io import wire
 from pilot.io.framing import Frames, framed
 from pilot.io.readable import readable
 
-ORPHANED_STATUS = 3
 MOST_STRANGERS = 16
 """Most connections that have not sent anything yet; if there are more, the oldest is closed."""
 
@@ -69,8 +68,8 @@ class AgentSocket:
             for frame in self._frames.feed(piece):
                 yield wire.decode_at_agent(frame)
         except ProtocolError as error:  # an agent that sends nonsense is useless
-            print(f"pilot: this process ends because of what its agent sent: {error}", file=sys.stderr, flush=True)
-            os._exit(ORPHANED_STATUS)
+            print(f"{REFUSAL}this process ends because of what its agent sent: {error}", file=sys.stderr, flush=True)
+            os._exit(1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,26 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import time
+from collections.abc import Callable
 
 import psutil
 
 from tests.pools import LIMIT_S, TRAIN, Pool
+
+IN_THE_COORDINATOR = """
+import sys, time
+from pathlib import Path
+if sys.argv[0].endswith("daemon.py"):
+    {what}
+"""
+
+
+def wait_for(what: Callable[[], object]) -> None:
+    deadline = time.monotonic() + LIMIT_S
+    while not what():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
 
 
 def test_a_killed_coordinator_comes_back_and_its_pilots_stay(pool: Pool) -> None:
@@ -62,3 +78,27 @@ def test_one_that_is_killed_while_it_drains_begins_no_new_pool(pool: Pool) -> No
     assert pool.supervisor() == []
     assert pool.coordinator() is None
     assert "was shut down" in (pool.run_dir / "coordinator.log").read_text()
+
+
+def test_a_coordinator_is_restarted_also_if_pilot_up_was_killed_before_it_answered(pool: Pool) -> None:
+    site, go = pool.folder / "e2e.py", pool.folder / "go"
+    site.write_text(
+        pool.site() + IN_THE_COORDINATOR.format(what=f"while not Path({str(go)!r}).exists(): time.sleep(0.1)")
+    )
+    command = pool.command("up", "--site", str(site), "--pilots", "0")
+    with subprocess.Popen(command, env=pool.environment(), stdout=subprocess.DEVNULL) as starting:
+        wait_for(pool.supervisor)
+        starting.kill()
+    go.touch()
+    wait_for(lambda: pool.coordinator() is not None and (pool.run_dir / "journal.jsonl").exists())
+    killed = pool.coordinator()
+    assert killed is not None
+    os.kill(killed, signal.SIGKILL)
+    pool.back_from(killed)
+
+
+def test_where_it_cannot_start_nobody_tries_again(pool: Pool) -> None:
+    site = pool.folder / "e2e.py"
+    site.write_text(pool.site() + IN_THE_COORDINATOR.format(what="raise OSError('not here')"))
+    assert "OSError: not here" in pool.pilot("up", "--site", site, check=False).stderr
+    wait_for(lambda: not pool.supervisor())

@@ -209,6 +209,20 @@ def test_a_journal_without_its_header_is_refused_in_one_line(live: Pool) -> None
     assert journal.read_bytes().splitlines()[0] == b"damage"
 
 
+def test_where_the_journal_of_the_pool_is_missing_the_new_one_says_so(live: Pool) -> None:
+    live.submit(name="forgotten")
+    live.kill()
+    (live.run_dir / "journal.jsonl").unlink()
+    (live.run_dir / "journal").mkdir()
+    (live.run_dir / "journal" / "000000000001.jsonl.gz").touch()
+    live.up()
+    status = live.client.status()
+    assert status.trainers == []
+    assert any("is missing, so its trainers are not continued" in remark for remark in status.remarks)
+    assert len(list((live.run_dir / "earlier").glob("*/journal/*"))) == 1, "it is not taken for the new pool's"
+    assert not (live.run_dir / "journal").exists()
+
+
 def test_after_a_drain_the_same_pool_comes_up_again_with_new_secrets_and_settings(live: Pool) -> None:
     peer = joined(live, 1)[0]
     before, secrets = live.client.status(), live.file.read_text()
@@ -377,3 +391,26 @@ def test_a_system_clock_that_was_set_moves_nothing_in_a_pool_that_is_restarted(l
     owner = heartbeat.read(live.run_dir / "coordinator.lock")
     assert owner is not None
     assert owner.zero_s is not None
+
+
+@pytest.mark.parametrize("harm", ["removed", "emptied"])
+def test_files_that_somebody_removes_or_empties_are_written_again_and_nothing_is_lost(live: Pool, harm: str) -> None:
+    trainer, peers = running(live, 1)
+    journal, key = live.run_dir / "journal.jsonl", live.run_dir / "server.key"
+    before = key.read_bytes()
+    connection = live.file.read_bytes()
+    for path in (journal, live.file, key):
+        path.unlink() if harm == "removed" else path.write_bytes(b"")
+    peers[0].say(wire.Progress(trainer, 1, 6, 0, 60))
+    until(lambda: live.file.exists() and live.file.read_bytes() == connection)
+    until(lambda: key.exists() and key.read_bytes() == before)
+    submitted = live.submit(name="acknowledged", min_nodes=50)
+    until(lambda: any("journal.jsonl was removed or damaged" in told for told in live.client.status().remarks))
+    live.kill(signal.SIGKILL)
+    live.up()
+    assert {t.trainer for t in live.client.status().trainers} == {trainer, submitted}
+    peer = back(live, peers[0], trainer, 1, 6)
+    peer.say(wire.Progress(trainer, 1, 7, 0, 70))
+    until(lambda: live.trainer(trainer).step == 7)
+    if harm == "removed":
+        replays(live)

@@ -6,7 +6,7 @@ import pytest
 
 from pilot.agent import diagnosis
 from pilot.agent.vocabulary import RankEnded, WorkerEnded
-from pilot.core.errors import REFUSAL
+from pilot.core.errors import ORPHANED_STATUS, REFUSAL
 from pilot.core.events import ExitCause
 
 TRACEBACK = """step 3
@@ -36,6 +36,7 @@ ValueError: b
         (-64, True, ExitCause.DIED, "killed by SIGRTMAX"),
         (-50, True, ExitCause.DIED, "killed by signal 50"),
         (3, True, ExitCause.RAISED, "the script ended with exit status 3"),
+        (ORPHANED_STATUS, True, ExitCause.RAISED, diagnosis._ORPHANED),
         (0, True, ExitCause.RAISED, "the script ended on a node (status 0) while the trainer had not finished"),
     ],
 )
@@ -49,6 +50,8 @@ def test_one_that_leaves_says_with_which_status_and_one_that_raises_has_said_why
         return diagnosis.on_exit(WorkerEnded("t1", status, tail), up=True, stop_reason=None, stuck_reason=None)[1]
 
     assert told(3, "step 3\nno data left\n") == "step 3\nno data left (exit status 3)"
+    assert told(3, "pilot: train.py, line 3: it keeps values\n") == "the script ended with exit status 3"
+    assert told(3, "no data left\npilot: it keeps values\n") == "no data left (exit status 3)"
     assert told(1, TRACEBACK) == diagnosis.last_words(TRACEBACK)
     assert told(2, f"{REFUSAL}no batch\n") == "no batch"
 

@@ -11,6 +11,7 @@ import pytest
 
 from pilot.cli.asking import find_run_dir, pool_at
 from pilot.core.errors import PilotError, UserError
+from pilot.io import ended
 from pilot.io.known_pools import remember
 from pilot.io.rundir import Lock, RunDir
 from pilot.service.supervisor import MODULE
@@ -72,3 +73,14 @@ def test_a_crashed_pool_is_not_supervised_by_any_process(tmp_path: Path, monkeyp
         with pytest.raises(PilotError, match="run pilot up for this directory"):
             pool_at(root, timeout_s=0.2)
         talker.communicate("\n")
+
+
+@pytest.mark.parametrize(
+    ("failure", "told"), [("", "was killed or crashed"), ("the disk is gone", "failed: the disk is gone")]
+)
+def test_why_the_coordinator_ended_is_told_if_it_is_known(tmp_path: Path, failure: str, told: str) -> None:
+    root = _crashed(tmp_path / "run")
+    if failure:
+        ended.write(root / "ended.json", ended.Ended(failure=failure))
+    with pytest.raises(PilotError, match=rf"the coordinator in {root} {told} \(log: "):
+        pool_at(root, timeout_s=0.2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import random
+import sys
 import time
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from click.testing import CliRunner
 
 from pilot.cli import logs
 from pilot.cli.logs import command
+from pilot.cli.main import run
 from pilot.cli.merged_logs import LineStarts, MergedLogs, newest, text_of
 from pilot.io import log_marks, log_rotation
 from pilot.io.log_marks import BEGINS, NO_RANK, times_of
@@ -134,6 +136,29 @@ def test_a_log_without_marks_or_with_nonsense_for_marks_is_shown(folder: Path) -
     assert sorted(line[6:] for line in shown(folder)) == ["one", "three", "two"]
     pieces = MergedLogs(folder).grown()
     assert [text for _, text in newest(pieces, 10)] and logs.newest_lines(folder.parents[2], "vit", 9)
+
+
+class Screen(io.TextIOWrapper):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_gets_colours_and_progress_bars_and_no_other_control_sequence(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harmful = "\x1b]52;c;cm0=\x07\x1b]0;title\x07\x1b[2A\x1b[2K\x9b5n\x08"
+    text = f"\x1b[1;31mred\x1b[0m\tplain\r\n{harmful}\n10%\r20%\n"
+    write(folder / "a.log", (1, 0, text))
+    screen = Screen(out := io.BytesIO())
+    monkeypatch.setattr(sys, "stdout", screen)
+    assert run(["logs", "vit", "--run-dir", str(folder.parents[2])]) == 0
+    first, second, third = out.getvalue().decode().removesuffix("\n").split("\n")
+    assert first == "a[0]: \x1b[1;31mred\x1b[0m\tplain\x1b[0m", "what it changed ends with its line"
+    assert second.isprintable() and "]52;c;cm0=" in second
+    assert third == "a[0]: 10%\ra[0]: 20%"
+    piped = CliRunner().invoke(command, ["vit", "--run-dir", str(folder.parents[2])]).stdout_bytes
+    assert harmful.encode() in piped, "a file or program gets it as it is"
+    assert all(line.isprintable() for line in logs.newest_lines(folder.parents[2], "vit", 9) if "\t" not in line)
 
 
 class Counted(io.BytesIO):

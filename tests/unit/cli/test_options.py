@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -66,3 +67,11 @@ def test_a_quoted_home_is_the_home(given: str, tmp_path: Path, monkeypatch: pyte
 def test_an_empty_run_directory_is_not_the_folder_that_one_is_in(capsys: Said) -> None:
     assert run(["down", "--run-dir", ""]) == 2
     assert "it is empty" in capsys.readouterr().err
+
+
+def test_an_agent_does_not_join_where_files_must_be_small(capsys: Said, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (100 << 10, 100 << 10))
+    assert run(["agent", "--connection", "nowhere.json"]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("pilot: a file may have at most 100 KiB on this node (ulimit -f); ")
+    assert told.count("\n") == 1

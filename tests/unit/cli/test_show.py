@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from pilot.cli.asking import JSON_FORMAT, to_json
-from pilot.cli.history import history_lines
+from pilot.cli.history import history_lines, history_view
 from pilot.cli.rows import trainer_rows
 from pilot.cli.show import show, status_lines
 from pilot.core.curve_learned import Estimate
@@ -24,6 +24,7 @@ from pilot.io.pool_status import (
     PoolStatus,
     SolveStatus,
     TimeSummary,
+    TrainerHistory,
     TrainerStatus,
     UtilisationStatus,
 )
@@ -249,3 +250,10 @@ def test_json_says_its_format_and_is_read_back_as_what_it_was() -> None:
 def test_json_has_null_for_a_loss_that_diverged() -> None:
     text = to_json(msgspec.structs.replace(TRAINER, metrics={"loss": math.nan}))
     assert msgspec.json.decode(text, type=TrainerStatus).metrics == {"loss": None}
+
+
+def test_the_history_of_a_trainer_counts_in_words() -> None:
+    once = msgspec.structs.replace(TRAINER, step=1, samples=1, lost_steps=1, started_s=1.0)
+    told = TrainerHistory(0.0, 9.0, 1.0, once, [])
+    text = "\n".join(line.plain for line in history_view(told, 200))
+    assert ": 1 step, 1 sample\n" in text and "; 1 step lost\n" in text

@@ -84,3 +84,29 @@ def test_check_names_every_mistake(tmp_path: Path, capsys: pytest.CaptureFixture
 def test_bad_input_is_one_line_and_exit_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["sites", *arguments]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+CHATTY = """
+import os
+from pilot.io.site import Site
+os.system("echo loading modules")
+print("my site")
+site = Site(name="mine", scheduler="local")
+def provider(site):
+    print("my provider")
+    from pilot.provisioning.provider import make_provider
+    return make_provider(site)
+"""
+
+
+@pytest.mark.parametrize("words", [["check"], ["show"]])
+def test_what_a_site_file_prints_is_not_in_the_json(
+    words: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(CHATTY)
+    assert run(["sites", *words, str(path), "--json"]) == 0
+    told = capfd.readouterr()
+    json.loads(told.out)
+    assert {"loading modules", "my site"} <= set(told.err.splitlines())
+    assert ("my provider" in told.err) == (words == ["show"])

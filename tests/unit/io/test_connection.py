@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import socket
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from pilot.core.errors import UserError
+from pilot.core.errors import PilotError, UserError
 from pilot.io import connection
 from pilot.io.connection import Connection
+from pilot.io.pool_client import PoolClient
 
 SAMPLE = Connection("tcp://login1:4411", "c" * 64, "secret", "enrolment", "pool-1", "0.1.0")
 
@@ -66,3 +68,12 @@ def test_an_endpoint_that_is_none_is_one_clear_line(endpoint: str) -> None:
 def test_the_address_of_an_endpoint() -> None:
     assert SAMPLE.address == ("login1", 4411)
     assert msgspec.structs.replace(SAMPLE, endpoint="tcp://[::1]:5").address == ("::1", 5)
+
+
+def test_a_coordinator_that_does_not_listen_is_told_without_the_number_of_the_error(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    path = tmp_path / "connection.json"
+    connection.write(path, msgspec.structs.replace(SAMPLE, endpoint=f"tcp://127.0.0.1:{port}"))
+    with pytest.raises(PilotError, match=r"^no answer: Connection refused from the coordinator at"):
+        PoolClient(path, 5.0).status()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -190,3 +191,53 @@ def test_a_segment_that_was_closed_has_no_more(tmp_path: Path) -> None:
     append(writer, core, EVENTS[2:3])
     assert read_more(path, last) is None
     writer.close()
+
+
+def emptied(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def halved(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def replaced(path: Path) -> None:
+    path.unlink()
+    path.write_text("something else\n")
+
+
+@pytest.mark.parametrize("harm", [Path.unlink, replaced, emptied, halved])
+def test_a_segment_that_somebody_removes_or_cuts_off_is_noticed_and_the_next_one_goes_on(
+    tmp_path: Path, harm: Callable[[Path], None]
+) -> None:
+    path = tmp_path / "journal.jsonl"
+    writer, core = JournalWriter.create(path, HEADER), Coordinator()
+    append(writer, core, EVENTS[:4])
+    assert writer.is_whole()
+    harm(path)
+    append(writer, core, EVENTS[4:6])
+    assert not writer.is_whole()
+    end(writer, core)
+    append(writer, core, EVENTS[6:])
+    assert writer.is_whole()
+    writer.close()
+    contents = read(path)
+    assert (contents.header.after, [decision.event for decision in contents.last.decisions]) == (6, EVENTS[6:])
+    assert segments.read_snapshot(path, 6, contents.header.snapshot) == SNAPSHOT
+    if harm in (Path.unlink, replaced):
+        assert replay(contents, Coordinator()) == ""
+
+
+def test_where_no_segment_can_begin_the_removed_one_goes_on_until_one_can(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    writer, core = JournalWriter.create(path, HEADER), Coordinator()
+    append(writer, core, EVENTS[:4])
+    path.unlink()
+    path.mkdir()
+    end(writer, core)
+    append(writer, core, EVENTS[4:6])
+    path.rmdir()
+    end(writer, core)
+    append(writer, core, EVENTS[6:])
+    writer.close()
+    assert replay(read(path), Coordinator()) == ""

@@ -146,6 +146,14 @@ def test_remarks_are_few_and_not_repeated() -> None:
     for number in range(100):
         monitor.remark(1.0, {"trainer": T, "text": f"remark {number // 2}"})
     assert list(monitor.trainers[T].remarks) == [f"remark {n}" for n in range(50 - REMARKS_KEPT, 50)]
+    for step in (10, 20):
+        monitor.remark(
+            1.0,
+            {"trainer": T, "text": f"a checkpoint at step {step} failed on n1: that of step {step} was not written"},
+        )
+    assert [text for text in monitor.trainers[T].remarks if "failed" in text] == [
+        "a checkpoint at step 20 failed on n1: that of step 20 was not written"
+    ]
     monitor.remark(1.0, {"text": "of the pool"})
     assert monitor.pool_remarks == ["of the pool"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pilot.observation.words import amount
+from pilot.observation.words import amount, counted
 
 
 @pytest.mark.parametrize(
@@ -21,3 +21,7 @@ from pilot.observation.words import amount
 )
 def test_an_amount_has_no_exponent(value: float, shown: str) -> None:
     assert amount(value) == shown
+
+
+def test_one_is_no_plural() -> None:
+    assert [counted(number, "step") for number in (0, 1, 2, 2400)] == ["0 steps", "1 step", "2 steps", "2,400 steps"]

@@ -70,7 +70,7 @@ def test_a_script_that_trains_without_a_word_or_never_trains_is_told_after_a_whi
     form = next(c for c in tell(130.0, WorkerReady(T, A)) if isinstance(c, FormGroup))
     assert remarks(130.0) == []
     tell(131.0, GroupFormed(T, form.generation, 0))
-    assert remarks(131.0 + QUIET_S) == ["it is training on 1 nodes but has reported no progress for 120 s"]
+    assert remarks(131.0 + QUIET_S) == ["it is training on 1 node but has reported no progress for 120 s"]
     tell(260.0, Progress(T, form.generation, 5, 0, 100))
     assert remarks(261.0) == []
 
