@@ -19,6 +19,11 @@ FOUND: dict[str, tuple[dict[str, str], int, list[End]]] = {
         1,
         [End(4, (True,), (False,), 1)],
     ),
+    "weights decayed by hand, and the very first step is void": (
+        {"gradients": "decayed"},
+        2,
+        [End(1, (False,), (False,), 0, void=True)],
+    ),
 }
 
 
