@@ -10,6 +10,8 @@ through ``.data`` do not change them. * Large values are copied only if they wer
 beginning and its sum: their bits are compared in the first step. From then on that is known, also to ranks that take
 over the state. * The rest is copied when a step turns out to be void, so what the script does after ``session.step`` is
 restored, too.
+
+Until it is known what changes, in the first step, all are copied: large ones into host memory, where there is space.
 """
 
 from __future__ import annotations
@@ -67,12 +69,17 @@ class Rollback:
             for one in self._kept or ():
                 if not one.changes:
                     one.bits_before = one.bits()
+                    one.mark()
 
     def seen(self) -> None:
         """Forward and backward are over: what changed in the first step will change in others."""
         if self._looking:
             for one in self._kept or ():
-                if not one.changes and one.bits() != one.bits_before:
+                if one.changes:
+                    continue
+                if one.bits() == one.bits_before:
+                    one.forget()
+                else:
                     one.changes = True
                     self._changing.append(one)
                     self._training.changing.add(one.name)
@@ -174,14 +181,18 @@ class _Slot:
     @property
     def resized(self) -> bool:
         """Whether its shape was changed in place since it was marked."""
-        return self.tensor is not None and self.copy is not None and self.tensor.shape != self.copy.shape
+        return self.tensor is not None and self.copy is not None and local_of(self.tensor).shape != self.copy.shape
 
     def bits(self) -> Any:
         return None if self.now is None else checksums.of_tensors([self.now])
 
     def mark(self) -> None:
         self.tensor, self._marked = self.now, True
-        self.copy = None if self.tensor is None else self.tensor.detach().clone()
+        self.copy = None if self.tensor is None else self._copied(local_of(self.tensor).detach())
+
+    def _copied(self, tensor: torch.Tensor) -> torch.Tensor:
+        """On a GPU there may be no space for copies of all large ones."""
+        return tensor.clone() if self.small or self.changes else tensor.to("cpu", copy=True)
 
     def back(self) -> None:
         if self._marked:
@@ -191,9 +202,9 @@ class _Slot:
                 # Through .data, because a graph that the step still needs has saved the tensor and would notice a
                 # change.
                 if self.resized:
-                    self.tensor.data = self.copy.clone()
+                    self.tensor.data = self.copy.to(self.tensor.device, copy=True)
                 else:
-                    local_of(self.tensor).data.copy_(local_of(self.copy))
+                    local_of(self.tensor).data.copy_(self.copy)
 
     def forget(self) -> None:
         self.tensor, self.copy, self._marked = None, None, False
@@ -353,8 +364,9 @@ def _mark(kept: Iterable[_Kept]) -> None:
             and one.tensor is not None
             and one.tensor is one.now
             and not one.resized
+            and one.copy.device == one.tensor.device
         ):
-            copies.append(local_of(one.copy))
+            copies.append(one.copy)
             tensors.append(local_of(one.tensor).detach())
         else:
             one.mark()

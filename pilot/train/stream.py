@@ -7,7 +7,6 @@ over another rank's state, it reads again from the cursor on.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
 from typing import Any
 
 from torch.utils.data import DataLoader, default_collate
@@ -85,13 +84,12 @@ class Stream(TrainingLoader):
     def _read(self, epoch: int, cursor: int, rank: int, size: int) -> tuple[int, _Kept]:
         """Where the step at ``cursor`` ends, and the samples of it that this rank may need."""
         if self._reads != (epoch, cursor):
-            self._samples = self._open(epoch, cursor)
+            self._open(epoch, cursor)
         before, after, filler = self._wanted(rank, size)
         kept: _Kept = {}
         end = cursor
         while end < cursor + self.batching.full(size):
-            rng.seed_all(mix(self.course.seed, epoch, end))
-            sample = next(self._samples, _END)
+            sample = self._next(epoch, end)
             if sample is _END:
                 self.course.epoch_has(end)
                 self._carried.has_read()
@@ -110,13 +108,23 @@ class Stream(TrainingLoader):
         one, before, after = (self.batching.quota_before(r, size) for r in (1, rank, rank + 1))
         return before, after, min(one, self.batching.micro or one)
 
-    def _open(self, epoch: int, cursor: int) -> Iterator[Any]:
+    def _open(self, epoch: int, cursor: int) -> None:
         if hasattr(self._source, "set_epoch"):
             self._source.set_epoch(epoch)
         self._carried.opened()
         if hasattr(self._source, "from_cursor"):
-            return iter(self._source.from_cursor(cursor))
-        return islice(self._source, cursor, None)
+            self._samples = iter(self._source.from_cursor(cursor))
+            return
+        self._samples = iter(self._source)
+        for position in range(cursor):
+            self._next(epoch, position)
+
+    def _next(self, epoch: int, position: int) -> Any:
+        """A sample that is skipped draws the same numbers as one that is used: what the source does with them may
+        depend on that.
+        """
+        rng.seed_all(mix(self.course.seed, epoch, position))
+        return next(self._samples, _END)
 
 
 def _once(source: Iterable[Any]) -> bool:

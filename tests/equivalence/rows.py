@@ -140,13 +140,13 @@ class Topic:
     rows: Sequence[Row]
 
 
-def in_world(script: Callable[[], Any], count: int, ends: Sequence[End]) -> tuple[World, list[Any]]:
+def in_world(script: Callable[[], Any], count: int, ends: Sequence[End], **options: Any) -> tuple[World, list[Any]]:
     """Run ``script`` on ranks that are threads, see :mod:`tests.unit.train.storm`; its result on each of the last
     ones.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(importlib.import_module("pilot.train.session"), "group_of", group_of)
-        world = World(script, count, ends)
+        world = World(script, count, ends, **options)
         return world, world.run()
 
 

@@ -4,6 +4,9 @@ cue.
 Everything that ranks do together is an *operation* of their generation (a gather, the sum of a step). A generation ends
 at one of them: some ranks still get its outcome, the others do not, and some may die. The next one begins when all
 survivors have noticed.
+
+The ranks take turns: one runs until it waits for the others. So each has random generators of its own, which threads
+share.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from pilot.comm.channel import Gone
+from pilot.train import rng
 from pilot.train.exchanges import Exchanges
 from pilot.train.group import Alone
 from pilot.train.identity import expect_same
@@ -79,10 +83,22 @@ class World:
     Parameters
     ----------
     ends : of consecutive generations; the one after the last runs to the end
+    begin : the state of an earlier run that it resumes from
+    keep_at : the step after which the state is kept, in ``kept``
     """
 
-    def __init__(self, script: Callable[[], Any], count: int, ends: Sequence[End]) -> None:
+    def __init__(
+        self,
+        script: Callable[[], Any],
+        count: int,
+        ends: Sequence[End],
+        begin: dict[str, Any] | None = None,
+        keep_at: int | None = None,
+    ) -> None:
         self._script = script
+        self._begin = begin
+        self.keep_at = keep_at
+        self.kept: dict[str, Any] | None = None
         self._ends = list(ends)
         self._threads: list[threading.Thread] = []
         self.changed = threading.Condition()
@@ -114,19 +130,21 @@ class World:
 
     def _live(self) -> None:
         _here.world = self
-        try:
-            self.results.append(self._script())
-        except Killed:
-            pass
-        except BaseException as error:
-            with self.changed:
+        with self.changed:
+            try:
+                self.results.append(self._script())
+            except Killed:
+                pass
+            except BaseException as error:
                 self.errors.append(error)
                 self.changed.notify_all()
 
     def wait(self, done: Callable[[], bool]) -> None:
-        """With the lock held: wait until ``done``."""
+        """It is the others' turn until ``done``."""
+        generators = rng.capture()
         if not self.changed.wait_for(lambda: done() or bool(self.errors), DEADLINE_S):
             raise TimeoutError("the ranks wait for each other")
+        rng.restore(generators)
         if self.errors:
             raise Killed
 
@@ -143,6 +161,9 @@ class World:
         self.now = Generation(number, ranks, self._ends.pop(0) if self._ends else None)
         self.generations.append(self.now)
         expect_same([rank.training.identity for rank in ranks])
+        if number == 1 and self._begin is not None:
+            for rank in ranks:
+                rank.training.restore(self._begin)
         spreading = who_spreads([rank.holding() for rank in ranks])
         state = travelled(ranks[spreading.root].training)
         for index, rank in enumerate(ranks):
@@ -259,6 +280,10 @@ class Rank(Alone):
 
     def applied(self, words: Words, share: StepShare, metrics: Any) -> None:
         pass
+
+    def settle(self) -> None:
+        if self.training.position.step == self.world.keep_at:
+            self.world.kept = travelled(self.training)
 
     def hand_over(self, giver: int, takers: Sequence[int]) -> None:
         def deal(rows: list[Any]) -> None:

@@ -1,0 +1,42 @@
+"""Scripts with several features at once, in storms."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.equivalence.composed import AXES, assert_equal, assert_stormy, covering
+from tests.equivalence.rotation import in_slice
+from tests.unit.train.storm import End
+
+SEED = 1
+COMPOSED = {f"{number}": one for number, one in enumerate(covering(SEED))}
+SHORT = in_slice([*COMPOSED])
+PLAINEST = {axis: choices[0] for axis, choices in AXES.items()}
+
+FOUND: dict[str, tuple[dict[str, str], int, list[End]]] = {
+    "one joins that reads a stream again, whose samples draw": (
+        {"data": "stream", "noise": "all"},
+        1,
+        [End(4, (True,), (False,), 1)],
+    ),
+    "weights decayed by hand, and the very first step is void": (
+        {"gradients": "decayed"},
+        2,
+        [End(1, (False,), (False,), 0, void=True)],
+    ),
+}
+
+
+def marked(name: str) -> object:
+    return pytest.param(name, marks=pytest.mark.slice if name in SHORT else pytest.mark.long)
+
+
+@pytest.mark.parametrize("name", [marked(name) for name in COMPOSED])
+def test_trains_as_its_plain_loop(name: str) -> None:
+    assert_stormy(COMPOSED[name], SEED * 1000 + int(name))
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_trains_as_its_plain_loop_where_it_once_did_not(name: str) -> None:
+    choices, count, ends = FOUND[name]
+    assert_equal(PLAINEST | choices, count, ends)
