@@ -34,6 +34,29 @@ def read_first(code: CodeType, head: int) -> tuple[str, ...]:
     return tuple(name for name, use in first.items() if use == "LOAD")
 
 
+def handed_on(frame: FrameType, head: int) -> Iterator[tuple[str, object]]:
+    """What each turn of this loop may leave to the next one: the variables, and attributes of objects in them, that it
+    reads before it sets them, and sets; with their values.
+    """
+    for variable, *names in _read_and_set(frame.f_code, head):
+        yield ".".join([variable, *names]), _value(frame, variable, names)
+
+
+@cache
+def _read_and_set(code: CodeType, head: int) -> list[tuple[str, ...]]:
+    loop = _loop(code, head)
+    first: dict[tuple[str, ...], str] = {}
+    are_set = set()
+    for number, one in enumerate(loop):
+        is_attribute = one.opname in ("LOAD_ATTR", "STORE_ATTR")
+        path = _path(loop, number) if is_attribute else []
+        uses = [(one.opname[: -len("_ATTR")], path)] if path else [(use, [name]) for _, use, name in _uses([one])]
+        for use, names in uses:
+            first.setdefault(tuple(names), use)
+            are_set |= {tuple(names)} if use == "STORE" else set()
+    return [names for names, use in first.items() if use == "LOAD" and names in are_set]
+
+
 @cache
 def set_anew(code: CodeType, head: int) -> frozenset[str]:
     """The variables that each turn of this loop sets before it reads them, and that functions in it do not read."""

@@ -71,6 +71,7 @@ class OwnValues:
         self._first: dict[int, weakref.ref[Any]] = {}
         self._shared: dict[str, tuple[str, Any]] = {}
         self._told: set[_Place] = set()
+        self._told_handed_on = False
         self._dataset: object = None
         self._epoch: int | None = None
         self._spaced = Spaced(_PARTS, _FIRST_LOOKS)
@@ -144,6 +145,7 @@ class OwnValues:
                 " they are before the loop: what training depends on belongs in session.state or session.track"
             )
         self._look_at_shared()
+        self._look_at_handed_on()
 
     def _look_at_shared(self) -> None:
         now = self._shared_now()
@@ -156,6 +158,31 @@ class OwnValues:
                 f" ({name}); on a node that joins, or in a run that resumes, session.state holds another object then:"
                 f" write session.state[{key!r}] where it is used"
             )
+
+    def _look_at_handed_on(self) -> None:
+        """A hidden state that goes from batch to batch. (Sums for a report are single numbers, or detached.)"""
+        if self._told_handed_on or (loop := self._batch_loop()) is None:
+            return
+        names = [name for name, value in loop_code.handed_on(*loop) if _has_outputs(value, _DEPTH)]
+        if names:
+            self._told_handed_on = True
+            refusal.note(
+                "the script hands what its model has computed for a batch on to the next one"
+                f" ({', '.join(names)}: a hidden state?); once there are several nodes, a node's next batch holds"
+                " samples that follow on others, and a node that joins has nothing from before: begin it anew in each"
+                " batch, or make each sample a whole sequence"
+            )
+
+    def _batch_loop(self) -> tuple[FrameType, int] | None:
+        """The first loop in the session's one, in its function or one that it calls; or, by iteration, the session's
+        own.
+        """
+        frames = self._in_loop()
+        for number, frame in enumerate(frames):
+            inner = [one for one in loop_code.heads(frame.f_code, frame.f_lasti) if number or one > self._head]
+            if inner:
+                return frame, inner[0]
+        return (frames[0], self._head) if frames else None
 
     def _shared_now(self) -> dict[str, tuple[str, Any]]:
         """Variables and attributes of the script that are values of ``session.state``, with the keys and contents."""
@@ -325,6 +352,13 @@ def _mark(value: Any, *, is_variable: bool) -> Any:
 def _is_of_a_graph(value: Any) -> bool:
     """A forward pass has left it there, for its loss (a hook's ``outputs[name] = output``)."""
     return isinstance(value, torch.Tensor) and value.requires_grad and not value.is_leaf
+
+
+def _has_outputs(value: Any, depth: int) -> bool:
+    """Whether it is a tensor of several numbers that a forward pass has left there, or has one."""
+    if depth and isinstance(value, _WITH_ITEMS):
+        return any(_has_outputs(one, depth - 1) for _, one in inner(value))
+    return _is_of_a_graph(value) and value.numel() > 1
 
 
 def _loops_over_the_loader(generator: GeneratorType[Any, Any, Any]) -> bool:

@@ -1,0 +1,120 @@
+"""A script is told of what it hands on from batch to batch, such as a hidden state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import mse_loss
+from torch.utils.data import TensorDataset
+
+from tests.equivalence.loops import BATCH, fresh, session
+from tests.equivalence.rows import SAMPLES
+
+SEQUENCES = TensorDataset(torch.randn(SAMPLES, 2, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64))
+
+
+class Recurrent(nn.Module):
+    """Its hidden state is a pair."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cells, self.out = nn.LSTM(3, 4, batch_first=True), nn.Linear(4, 1)
+
+    def forward(self, x: torch.Tensor, hidden: Any = None) -> tuple[torch.Tensor, Any]:
+        kept = None if hidden is None else tuple(one.detach()[:, : len(x)].contiguous() for one in hidden)
+        outputs, hidden = self.cells(x, kept)
+        return self.out(outputs), hidden
+
+
+Step = Callable[[torch.Tensor], None]
+Loop = Callable[[Any, Any, nn.Module, Step], None]
+
+
+def told(loop: Loop, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """The lines."""
+    model = fresh(Recurrent)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    ours = session({"R": model}, {"R": optimizer})
+    loader = ours.loader(SEQUENCES, global_batch_size=BATCH)
+
+    def step(output: torch.Tensor) -> None:
+        optimizer.zero_grad()
+        loss = mse_loss(output, torch.ones_like(output))
+        loss.backward()
+        ours.step(loss)
+
+    loop(ours, loader, model, step)
+    return [line for line in capsys.readouterr().err.splitlines() if "the script hands what" in line]
+
+
+def in_the_epoch(ours: Any, loader: Any, model: nn.Module, step: Step) -> None:
+    for _ in ours.epochs(2):
+        hidden = None
+        for (x,) in loader:
+            output, hidden = model(x, hidden)
+            step(output)
+
+
+def in_a_function(ours: Any, loader: Any, model: nn.Module, step: Step) -> None:
+    def epoch() -> None:
+        hidden = None
+        for (x,) in loader:
+            output, hidden = model(x, hidden)
+            step(output)
+
+    for _ in ours.epochs(2):
+        epoch()
+
+
+def by_iteration(ours: Any, loader: Any, model: nn.Module, step: Step) -> None:
+    hidden = None
+    for _ in ours.iterations(4):
+        output, hidden = model(*loader.next(), hidden)
+        step(output)
+
+
+class Trainer:
+    """With a function for the epoch."""
+
+    hidden: Any = None
+
+    def fit(self, ours: Any, loader: Any, model: nn.Module, step: Step) -> None:
+        for _ in ours.epochs(2):
+            self.hidden = None
+            self.epoch(loader, model, step)
+
+    def epoch(self, loader: Any, model: nn.Module, step: Step) -> None:
+        for (x,) in loader:
+            output, self.hidden = model(x, self.hidden)
+            step(output)
+
+
+@pytest.mark.parametrize(
+    ("loop", "name"),
+    [(in_the_epoch, "hidden"), (in_a_function, "hidden"), (by_iteration, "hidden"), (Trainer().fit, "self.hidden")],
+)
+def test_a_hidden_state(loop: Loop, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (line,) = told(loop, capsys)
+    assert "test_handed_on.py, line " in line
+    assert f"({name}: a hidden state?)" in line
+
+
+def test_not_what_a_batch_begins_anew_nor_sums_and_lists(capsys: pytest.CaptureFixture[str]) -> None:
+    def loop(ours: Any, loader: Any, model: nn.Module, step: Step) -> None:
+        for _ in ours.epochs(2):
+            total, mean, outputs = torch.zeros(1), torch.zeros(2), list[torch.Tensor]()
+            for (x,) in loader:
+                hidden = None
+                for begin, end in pairwise(range(3)):
+                    output, hidden = model(x[:, begin:end], hidden)
+                    step(output)
+                outputs.append(output)
+                total = total + output.sum()
+                mean = mean + output.detach().mean()
+
+    assert told(loop, capsys) == []
