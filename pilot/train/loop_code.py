@@ -42,9 +42,16 @@ def handed_on(frame: FrameType, head: int) -> Iterator[tuple[str, object]]:
         yield ".".join([variable, *names]), _value(frame, variable, names)
 
 
+def handed_on_by(code: CodeType) -> list[str]:
+    """The attributes of a function's first argument that it reads before it sets them, and sets."""
+    found = _read_and_set(code, None)
+    return [name for *owner, name in found if owner == [*code.co_varnames[:1]]]
+
+
 @cache
-def _read_and_set(code: CodeType, head: int) -> list[tuple[str, ...]]:
-    loop = _loop(code, head)
+def _read_and_set(code: CodeType, head: int | None) -> list[tuple[str, ...]]:
+    """In the loop that begins at ``head``, or in all of it."""
+    loop = _instructions(code) if head is None else _loop(code, head)
     first: dict[tuple[str, ...], str] = {}
     are_set = set()
     for number, one in enumerate(loop):

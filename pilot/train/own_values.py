@@ -161,9 +161,11 @@ class OwnValues:
 
     def _look_at_handed_on(self) -> None:
         """A hidden state that goes from batch to batch. (Sums for a report are single numbers, or detached.)"""
-        if self._told_handed_on or (loop := self._batch_loop()) is None:
+        if self._told_handed_on:
             return
-        names = [name for name, value in loop_code.handed_on(*loop) if _has_outputs(value, _DEPTH)]
+        loop = self._batch_loop()
+        found = chain(loop_code.handed_on(*loop) if loop is not None else (), self._handed_on_by_forward())
+        names = [name for name, value in found if _has_outputs(value, _DEPTH)]
         if names:
             self._told_handed_on = True
             refusal.note(
@@ -172,6 +174,15 @@ class OwnValues:
                 " samples that follow on others, and a node that joins has nothing from before: begin it anew in each"
                 " batch, or make each sample a whole sequence"
             )
+
+    def _handed_on_by_forward(self) -> Iterator[tuple[str, Any]]:
+        """What the script's modules keep in attributes from one forward pass for the next."""
+        for path, module in self._training.model.named_modules():
+            forward = getattr(type(module), "forward", None)
+            if isinstance(forward, FunctionType) and is_of_the_script(type(module)):
+                kept = vars(module)
+                for name in loop_code.handed_on_by(forward.__code__):
+                    yield f"{path or 'model'}.{name}", kept.get(name)
 
     def _batch_loop(self) -> tuple[FrameType, int] | None:
         """The first loop in the session's one, in its function or one that it calls; or, by iteration, the session's
@@ -249,8 +260,10 @@ class OwnValues:
         yield from ((id(one), f"optimizer.{name}", value) for one, name, value in steppers.other_attributes())
 
     def _of_dataset(self) -> dict[_Place, Any]:
-        """Not what it keeps in lists and dicts: samples that it has read."""
+        """Also labels and weights of its samples. Not what it keeps in lists and dicts: samples that it has read."""
+        arrays = {name: value for name, value in inner(self._dataset) if isinstance(value, _ARRAYS)}
         found = numbers_and_generators(self._dataset)
+        found |= {name: mark for name, value in arrays.items() if (mark := _mark(value, is_variable=True)) is not None}
         return {(id(self._dataset), f"dataset.{name}"): mark for name, mark in found.items()}
 
     def _replaced(self, known: set[int]) -> Iterator[_Place]:

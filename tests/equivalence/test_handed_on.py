@@ -31,13 +31,25 @@ class Recurrent(nn.Module):
         return self.out(outputs), hidden
 
 
+class Keeping(Recurrent):
+    """It keeps its hidden state, and what an epoch's beginning may look at."""
+
+    hidden: Any = None
+    seen: Any = None
+
+    def forward(self, x: torch.Tensor, _hidden: Any = None) -> tuple[torch.Tensor, Any]:
+        output, self.hidden = super().forward(x, self.hidden)
+        self.seen = output
+        return output, self.seen
+
+
 Step = Callable[[torch.Tensor], None]
 Loop = Callable[[Any, Any, nn.Module, Step], None]
 
 
-def told(loop: Loop, capsys: pytest.CaptureFixture[str]) -> list[str]:
+def told(loop: Loop, capsys: pytest.CaptureFixture[str], kind: type[Recurrent] = Recurrent) -> list[str]:
     """The lines."""
-    model = fresh(Recurrent)
+    model = fresh(kind)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     ours = session({"R": model}, {"R": optimizer})
     loader = ours.loader(SEQUENCES, global_batch_size=BATCH)
@@ -102,6 +114,17 @@ def test_a_hidden_state(loop: Loop, name: str, capsys: pytest.CaptureFixture[str
     (line,) = told(loop, capsys)
     assert "test_handed_on.py, line " in line
     assert f"({name}: a hidden state?)" in line
+
+
+def test_a_hidden_state_that_the_model_keeps(capsys: pytest.CaptureFixture[str]) -> None:
+    def loop(ours: Any, loader: Any, model: nn.Module, step: Step) -> None:
+        for _ in ours.epochs(2):
+            model.hidden = None
+            for (x,) in loader:
+                step(model(x)[0])
+
+    (line,) = told(loop, capsys, Keeping)
+    assert "(R.hidden: a hidden state?)" in line
 
 
 def test_not_what_a_batch_begins_anew_nor_sums_and_lists(capsys: pytest.CaptureFixture[str]) -> None:

@@ -237,6 +237,7 @@ class Levels(torch.utils.data.Dataset[Any]):
 
     def __init__(self) -> None:
         self.level, self.noise, self.read = 0, random.Random(3), []
+        self.labels, self.weights = torch.zeros(len(DATA)), np.ones(len(DATA))
 
     def __len__(self) -> int:
         return len(DATA)
@@ -253,6 +254,9 @@ class Levels(torch.utils.data.Dataset[Any]):
         (lambda data, epoch: setattr(data, "level", epoch), None, None, ""),
         (None, None, lambda data, _: setattr(data, "level", data.level + 1), "dataset.level"),
         (None, lambda data, _: data.noise.random(), None, "dataset.noise"),
+        (None, lambda data, _: data.labels.add_(1), None, "dataset.labels"),
+        (None, None, lambda data, epoch: data.weights.fill(epoch), "dataset.weights"),
+        (lambda data, epoch: data.weights.fill(epoch), None, None, ""),
     ],
 )
 def test_what_a_dataset_keeps(
