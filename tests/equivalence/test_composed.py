@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.equivalence.composed import AXES, assert_equal, assert_stormy, covering
+from tests.equivalence.composed.covering import AXES, covering
+from tests.equivalence.composed.storms import assert_equal, assert_stormy
 from tests.equivalence.rotation import in_slice
 from tests.unit.train.storm import End
 

@@ -296,7 +296,7 @@ def _request(file: Path, verb: str, arguments: dict[str, Any], *_: Any) -> Any:
     raise UserError("a stand-in: it would be sent")
 
 
-def _start(_root: Path, arguments: list[str]) -> dict[str, Any]:
+def _start(_root: Path, arguments: list[str], **_: Any) -> dict[str, Any]:
     """A coordinator that exits as soon as it would serve."""
     module = importlib.import_module(arguments[arguments.index("-m") + 1])
 

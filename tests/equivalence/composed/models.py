@@ -1,0 +1,93 @@
+"""Models, by choice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+from torch.nn.utils.parametrizations import spectral_norm
+
+from tests.equivalence.loops import mlp
+
+
+class Convolved(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.out = nn.Conv1d(1, 2, 2), nn.Linear(4, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.out(self.conv(x.unsqueeze(1)).tanh().flatten(1))
+
+
+class Embedded(nn.Module):
+    """A step looks only some rows up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows, self.out = nn.Embedding(9, 3, padding_idx=0), nn.Linear(3, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.out(self.rows((x.abs() * 4).long().clamp(max=8)).mean(1))
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other, self.out = nn.Linear(3, 3), nn.Linear(3, 3, bias=False), nn.Linear(3, 1)
+        self.other.weight = self.one.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.out(self.other(self.one(x).tanh()))
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm, self.out = nn.LSTM(1, 2, batch_first=True), nn.Linear(2, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.out(self.lstm(x.unsqueeze(2))[0][:, -1])
+
+
+class Counting(nn.Module):
+    """A buffer and a plain attribute that each forward in training changes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.temperature = mlp(), 1.0
+        self.register_buffer("passes", torch.zeros((), dtype=torch.float64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            self.passes += 1
+            self.temperature *= 0.98
+        return self.inner(x) * self.temperature + self.passes * 0.01
+
+
+class Unused(nn.Module):
+    """One layer is used only for some of the batches: those whose number of steps is even."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.extra = mlp(), nn.Linear(3, 1)
+        self.use_extra = True
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x) + self.extra(x) if self.use_extra else self.inner(x)
+
+
+def normed() -> nn.Module:
+    return nn.Sequential(spectral_norm(nn.Linear(3, 4)), nn.Tanh(), nn.Linear(4, 1))
+
+
+MODELS: dict[str, Callable[[], nn.Module]] = {
+    "mlp": mlp,
+    "convolution": Convolved,
+    "embedding": Embedded,
+    "tied": Tied,
+    "lstm": Recurrent,
+    "spectral norm": normed,
+    "counting": Counting,
+    "unused layer": Unused,
+}

@@ -1,0 +1,137 @@
+"""The plain loop that a composition is compared with: other data and loops than in :mod:`tests.equivalence.loops`,
+weights and evaluations.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import default_collate
+
+from pilot.train import rng
+from pilot.train.order import Drawn, permutation
+from pilot.train.sampler import mix
+from tests import sample_streams
+from tests.equivalence.composed.data import Sequence
+from tests.equivalence.loops import SAMPLES, SEED, Plain
+
+
+class PlainLoop(Plain):
+    """A plain session with these data and loops."""
+
+    def __init__(self, models: Any, optimizers: Any, schedulers: Any = None, **options: Any) -> None:
+        super().__init__(models, optimizers, schedulers, **options)
+        self._model = models["model"] if isinstance(models, dict) else models
+        self._evaluating = False
+
+    def loader(self, data: Any, **options: Any) -> PlainBatches:
+        self._batches = PlainBatches(self, data, options)
+        return self._batches
+
+    stream = loader
+
+    def epochs(self, count: int, **measures: Callable[[], float]) -> Iterator[int]:
+        for self.epoch in range(count):
+            rng.seed_all(mix(SEED, self.epoch, rng.OF_A_TURN))
+            yield self.epoch
+            self.epoch_ends({name: measure() for name, measure in measures.items()})
+
+    def epoch_ends(self, measured: dict[str, float]) -> None:
+        for scheduler in self._schedulers.values():
+            if self._schedule == "epoch":
+                scheduler.step()
+            elif self._schedule in measured:
+                scheduler.step(measured[self._schedule])
+
+    def iterations(self, count: int) -> Iterator[int]:
+        self.epoch, todo = 0, list[list[range]]()
+        for iteration in range(count):
+            if iteration and not todo:
+                self.epoch_ends({})
+                self.epoch += 1
+            todo = todo or self._batches.steps()
+            self._batches.begin_turn(todo.pop(0))
+            yield iteration
+
+    def step(self, _loss: Any = None, name: str | None = None, **_: Any) -> bool:
+        """Optimizers that are stepped together are clipped together."""
+        self.steps += not self.has_stepped
+        self.has_stepped = True
+        ours = [*self._optimizers] if name is None else [name]
+        if self._max_norm < math.inf:
+            groups = [group for one in ours for group in self._optimizers[one].param_groups]
+            nn.utils.clip_grad_norm_([p for group in groups for p in group["params"]], self._max_norm)
+            self._max_norm = math.inf
+        for one in ours:
+            self._optimizers[one].step()
+            if self._schedule in ("step", "samples") and one in self._schedulers:
+                self._schedulers[one].step()
+        return True
+
+    def evaluate(self, data: Any, function: Any, batch_size: int) -> dict[str, float]:
+        self._model.eval()
+        total = 0.0
+        with torch.no_grad():
+            for start in range(0, len(data), batch_size):
+                batch = [tensor[start : start + batch_size] for tensor in data.tensors]
+                total += function(batch)["loss"].item() * len(batch[0])
+        self._model.train()
+        return {"loss": total / len(data)}
+
+
+class PlainBatches:
+    """One process's batches; it splits none into micro-batches."""
+
+    def __init__(self, plain: PlainLoop, data: Any, options: dict[str, Any]) -> None:
+        self._plain, self._data, self._options = plain, data, options
+        self._turn: Iterator[Any] | None = None
+
+    def __iter__(self) -> Iterator[Any]:
+        """Of an epoch; in a loop by iteration, of a step."""
+        return self._loaded(itertools.chain(*self.steps())) if self._turn is None else self._turn
+
+    def next(self) -> Any:
+        """In a loop by iteration."""
+        assert self._turn is not None
+        return next(self._turn)
+
+    def begin_turn(self, step: list[range]) -> None:
+        """Of a loop by iteration."""
+        self._turn = self._loaded(step)
+
+    def steps(self) -> list[list[range]]:
+        """Of an epoch: the positions in each of a step's batches."""
+        options = self._options
+        size, parts = options["global_batch_size"], options.get("accumulate", 1)
+        samples = options.get("num_samples", SAMPLES)
+        cuts = [range(start, min(start + size, samples)) for start in range(0, samples, size)]
+        steps = [cuts[first : first + parts] for first in range(0, len(cuts), parts)]
+        return [one for one in steps if not options.get("drop_last") or sum(map(len, one)) == size * parts]
+
+    def _loaded(self, batches: Iterable[range]) -> Iterator[Any]:
+        epoch, order, samples = self._plain.epoch, self._order(), list[Any]()
+        for positions in batches:
+            self._plain.has_stepped = False
+            for position in positions:
+                if isinstance(self._data, Sequence):
+                    rng.seed_all(mix(SEED, epoch, position))
+                else:
+                    sample_streams.begin(SEED, epoch, position)
+                samples.append(self._data[order[position]])
+            yield self._options.get("collate_fn", default_collate)(samples)
+            samples.clear()
+
+    def _order(self) -> list[int]:
+        epoch = self._plain.epoch
+        if isinstance(self._data, Sequence):
+            return [(i + 5 * epoch) % SAMPLES for i in range(SAMPLES)]
+        if self._options.get("shuffle") is False:
+            return list(range(SAMPLES))
+        if "num_samples" in self._options:
+            return [int(i) for i in Drawn(SEED, SAMPLES, SAMPLES).indices(epoch, 0, SAMPLES)]
+        return [int(i) for i in permutation(SEED, epoch, SAMPLES)]
