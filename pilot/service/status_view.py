@@ -9,12 +9,13 @@ from pilot import planners
 from pilot.core.budget import hours
 from pilot.core.coordinator import Coordinator
 from pilot.core.errors import UserError
-from pilot.core.evidence import headline
+from pilot.core.evidence import DEATHS_WITHIN_S, headline
 from pilot.core.explain import explain, rate_sentences
 from pilot.core.goal import BY_SESSION, Goal
 from pilot.core.ids import TrainerId
 from pilot.core.objective import scaling_efficiency, worth_sentence
 from pilot.core.trainer import Trainer
+from pilot.core.transitions import DEATHS_ALLOWED
 from pilot.io.pool_status import (
     DecisionStatus,
     HeldNode,
@@ -40,8 +41,8 @@ from pilot.service.launch_store import LaunchStore
 from pilot.service.roster import Roster
 from pilot.service.waiting import Waiting
 
-SLOW_TOLD = 3
-"""How many slow nodes of a trainer are named."""
+NODES_TOLD = 3
+"""How many nodes of a trainer are named that are slow, or on which its processes die."""
 
 QUIET_S = 120.0
 """A trainer that reports no progress for this long gets a remark, and so does a script that has not reached its
@@ -219,11 +220,11 @@ def about_nodes(core: Coordinator, roster: Roster) -> list[str]:
         members = trainer.group.members if trainer.group is not None else ()
         here = {node: roster.pilots[node] for node in members if node in roster.pilots}
         found = paces.slow({node: pilot.pace_of(trainer.id) for node, pilot in here.items()})
-        for node, times in found[:SLOW_TOLD]:
+        for node, times in found[:NODES_TOLD]:
             job = hello.job if (hello := here[node].hello) is not None else ""
             lines.append(paces.sentence(node, times, trainer.id, len(members), job))
-        if len(found) > SLOW_TOLD:
-            lines.append(f"{node_count(len(found) - SLOW_TOLD)} more of {trainer.id} are as slow")
+        if len(found) > NODES_TOLD:
+            lines.append(f"{node_count(len(found) - NODES_TOLD)} more of {trainer.id} are as slow")
     return lines
 
 
@@ -307,7 +308,27 @@ def _trainer(trainer: Trainer, core: Coordinator, monitor: Monitor, launches: La
 def _remarks(trainer: Trainer, monitor: Monitor) -> list[str]:
     record, refusal = monitor.trainers[trainer.id], trainer.refusal
     refused = [f"it cannot use further nodes: {refusal}"] if refusal and refusal not in trainer.reason else []
-    return [*record.remarks, *refused, *_quiet(trainer, record, monitor.now_s), *_slow_to_start(trainer, monitor)]
+    now_s = monitor.now_s
+    return [
+        *record.remarks,
+        *refused,
+        *_dying(trainer, now_s),
+        *_quiet(trainer, record, now_s),
+        *_slow_to_start(trainer, monitor),
+    ]
+
+
+def _dying(trainer: Trainer, now_s: float) -> list[str]:
+    """Between two deaths it makes steps, so it goes on each time: without a word nobody would know what it loses."""
+    deaths = trainer.evidence.deaths.items() if trainer.open else ()
+    lately = {node: sum(now_s - at_s < DEATHS_WITHIN_S for at_s in times) for node, times in deaths}
+    if sum(lately.values()) < DEATHS_ALLOWED:
+        return []
+    most = sorted(lately, key=lambda node: -lately[node])[:NODES_TOLD]
+    return [
+        f"its training processes have died {sum(lately.values())} times within {DEATHS_WITHIN_S / 60:.0f} minutes"
+        f" ({', '.join(f'{lately[node]} on {node}' for node in most)}); pilot events --trainer {trainer.id} tells how"
+    ]
 
 
 def _quiet(trainer: Trainer, record: TrainerRecord, now_s: float) -> list[str]:

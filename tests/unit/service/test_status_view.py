@@ -75,6 +75,40 @@ def test_a_script_that_trains_without_a_word_or_never_trains_is_told_after_a_whi
     assert remarks(261.0) == []
 
 
+def test_deaths_with_steps_between_them_are_told(tmp_path: Path) -> None:
+    core, monitor = Coordinator(), Monitor()
+    launches = LaunchStore(RunDir(tmp_path), "pool", None)
+    now_s = 0.0
+
+    def tell(event: Event) -> list[Command]:
+        nonlocal now_s
+        now_s += 1.0
+        commands = core.handle(now_s, event)
+        monitor.note(now_s, event, commands)
+        return commands
+
+    def remarks() -> list[str]:
+        monitor.advance(now_s)
+        (row,) = trainers(core, monitor, launches, JOBS)
+        return row.remarks
+
+    tell(PoolChanged(joined=(A,)))
+    solve = next(c for c in tell(TrainerSubmitted(TrainerSpec(T, max_nodes=1))) if isinstance(c, Solve))
+    tell(PlanReady(solve.plan_id, Plan(PlanStatus.OPTIMAL, ((T, 1),), 1.0, planner="dp")))
+    for times in range(3):
+        assert remarks() == []
+        form = next(c for c in tell(WorkerReady(T, A)) if isinstance(c, FormGroup))
+        tell(GroupFormed(T, form.generation, 20 * times, resumed=20 * times))
+        tell(Progress(T, form.generation, 20 * times + 20, 0, 100))
+        tell(WorkerExited(T, A, ExitCause.DIED, "killed by SIGKILL"))
+    (line,) = remarks()
+    assert line == (
+        "its training processes have died 3 times within 30 minutes (3 on a); pilot events --trainer t tells how"
+    )
+    now_s += 1800.0
+    assert "have died" not in " ".join(remarks())
+
+
 def test_what_is_set_aside_is_told_with_its_reason(tmp_path: Path) -> None:
     core, monitor = Coordinator(), Monitor()
     launches = LaunchStore(RunDir(tmp_path), "pool", None)
