@@ -1,4 +1,7 @@
 import ast
+import contextlib
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -36,6 +39,35 @@ def test_every_command_has_help_with_an_example(name: str, capsys: pytest.Captur
     for words in ([name], *([name, other] for other in below)):
         assert cli_main.run([*words, "--help"]) == 0
         assert "Example" in capsys.readouterr().out, words
+
+
+def examples() -> list[list[str]]:
+    """The command lines in the commands' help."""
+    found, todo = [], list[click.Command]([cli_main.cli])
+    while todo:
+        command = todo.pop()
+        if isinstance(command, click.Group):
+            context = click.Context(command)
+            below = (command.get_command(context, name) for name in command.list_commands(context))
+            todo += filter(None, below)
+        text = re.sub(r"\\\n\s*", "", command.help or "")
+        found += re.findall(r"^ *pilot (\w.*?)(?: [|>&].*)?$", text, re.MULTILINE)
+    return [shlex.split(line, comments=True) for line in found]
+
+
+def test_the_examples_have_options_that_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    lines = examples()
+    assert len(lines) > len(cli_main.COMMANDS)
+    for line in lines:
+        command, words = cli_main.cli, line
+        while isinstance(command, click.Group) and words:
+            (name, *words), within = words, command
+            command = within.get_command(click.Context(within), name)
+        assert command is not None, line
+        # Files and pools that an example names need not be there.
+        with contextlib.suppress(click.BadParameter, UserError, click.exceptions.NoArgsIsHelpError):
+            command.make_context("pilot", words)
 
 
 NOT_JSON = {"agent", "logs", "checkpoint", "trace", "top", "completion", "report", "metrics", "study"}
