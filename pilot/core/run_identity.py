@@ -13,6 +13,7 @@ from pilot.core.errors import UserError
 SEED = "the seed"
 LENGTH = "the length of the dataset"
 STREAM = "a stream"
+SAMPLES = "the checksum of the dataset's indices and labels"
 PER_NODE = "batch_size"
 WHOLE = "global_batch_size"
 ACCUMULATE = "accumulate"
@@ -21,12 +22,12 @@ ORDER = "the order of the samples"
 RULES = "the rules"
 OPTIONS = "the options of the optimizer"
 
-ORDERED_BY = (SEED, LENGTH, ORDER)
+ORDERED_BY = (SEED, LENGTH, SAMPLES, ORDER)
 """What determines the order of the samples in an epoch."""
 
 ACCEPTABLE = {
     "seed": (SEED,),
-    "dataset": (LENGTH,),
+    "dataset": (LENGTH, SAMPLES),
     "batches": (PER_NODE, WHOLE, ACCUMULATE, DROP_LAST, ORDER),
     "rules": (RULES,),
     "options": (OPTIONS,),

@@ -18,6 +18,7 @@ from pilot.core.run_identity import (
     OPTIONS,
     ORDER,
     PER_NODE,
+    SAMPLES,
     STREAM,
     WHOLE,
     acceptable,
@@ -56,17 +57,23 @@ def of_training(model: nn.Module, steppers: Steppers, trained: TrainedSet) -> Id
     return identity | {f"the buffer {name}": _of_kept(kept[name]) for name in sorted(buffers)}
 
 
-def of_data(length: int | None, batching: Batching, *, shuffle: str, replacement: bool = False) -> Identity:
-    """The identity of the training loader; ``length`` in samples, None for a stream. (Ranks may split their shares
-    differently.)"""
+def of_data(
+    length: int | None, batching: Batching, *, shuffle: str, replacement: bool = False, samples: str = ""
+) -> Identity:
+    """The identity of the training loader; ``length`` in samples, None for a stream; ``samples``: their checksum, see
+    :func:`pilot.train.sample_numbers.checksum`. (Ranks may split their shares differently.)"""
     per_node = batching.per_node is not None
     several = {ACCUMULATE: str(batching.accumulate)} if batching.accumulate > 1 else {}
-    return several | {
-        LENGTH: STREAM if length is None else str(length),
-        PER_NODE if per_node else WHOLE: str(batching.per_node if per_node else batching.whole),
-        DROP_LAST: str(batching.drop_last),
-        ORDER: f"shuffle={shuffle}, replacement={replacement}",
-    }
+    return (
+        several
+        | ({SAMPLES: samples} if samples else {})
+        | {
+            LENGTH: STREAM if length is None else str(length),
+            PER_NODE if per_node else WHOLE: str(batching.per_node if per_node else batching.whole),
+            DROP_LAST: str(batching.drop_last),
+            ORDER: f"shuffle={shuffle}, replacement={replacement}",
+        }
+    )
 
 
 def in_short(identity: Identity) -> Identity:
@@ -88,8 +95,8 @@ def expect_same(identities: Sequence[Identity]) -> None:
         for name, first, other in _differences(identities[0], identity):
             raise UserError(
                 f"the ranks of this trainer differ: {name} is {first} on rank 0 and {other} on rank {rank};"
-                " the script must do the same on all nodes (use no process id, host name or time, and no file that"
-                " another of them has saved)"
+                " the script must do the same on all nodes (use no process id, host name or time, no generator of"
+                " its own without a seed, and no file that another of them has saved)"
             )
 
 

@@ -12,7 +12,7 @@ from torch.utils.data import Dataset, default_collate
 from pilot.core.errors import UserError
 from pilot.core.goal import EPOCH_SAMPLES, EPOCHS, ITERATIONS
 from pilot.core.run_identity import SEED
-from pilot.train import identity, rng, script_end
+from pilot.train import identity, rng, sample_numbers, script_end
 from pilot.train.agreement_log import END_OF_EPOCH, STOP, Sums
 from pilot.train.check_group import CheckGroup
 from pilot.train.collectives import Collectives
@@ -177,7 +177,11 @@ class Session(Uncopied):
         order: Any = {"shuffle": shuffle, "replacement": replacement, "num_samples": num_samples}
         self._loader = loader = Loader(self._course, dataset, batching, **order, options=options)
         self._training.identity |= identity.of_data(
-            loader.length, batching, shuffle=loader.order.shuffle, replacement=replacement
+            loader.length,
+            batching,
+            shuffle=loader.order.shuffle,
+            replacement=replacement,
+            samples=sample_numbers.checksum(dataset),
         )
         self._epoch_has(loader.length)
         self._step.trains_on(dataset)

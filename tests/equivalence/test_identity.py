@@ -6,10 +6,11 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import TensorDataset
+from torch.utils.data import Dataset, Subset, TensorDataset
 
 import pilot.train
 from pilot.core.errors import UserError
@@ -67,6 +68,46 @@ def test_ranks_that_differ_are_refused(change: Change, line: str) -> None:
     changes = itertools.cycle([{}, change])
     with pytest.raises(UserError, match=line):
         on_ranks(lambda: script(**next(changes)), 2, [])
+
+
+class Labelled(Dataset[Any]):
+    def __init__(self, labels: Any) -> None:
+        self.labels = labels
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, ...]:
+        return (torch.ones(2),)
+
+
+@pytest.mark.parametrize(
+    "split",
+    [
+        lambda drawn: Subset(TensorDataset(torch.ones(9, 2)), drawn.permutation(9)[:8].tolist()),
+        lambda drawn: Subset(Subset(TensorDataset(torch.ones(9, 2)), drawn.permutation(9)), range(8)),
+        lambda drawn: TensorDataset(torch.ones(8, 2), torch.from_numpy(drawn.integers(1000, size=8))),
+        lambda drawn: Labelled(drawn.permutation(8)),
+        lambda drawn: Labelled([*map(int, drawn.permutation(8))]),
+    ],
+)
+def test_ranks_with_other_splits_or_labels_are_refused(split: Callable[[np.random.Generator], Dataset[Any]]) -> None:
+    def script(seed: int) -> None:
+        model = nn.Linear(2, 1)
+        session = pilot.train.session(model, torch.optim.SGD(model.parameters(), lr=0.1), seed=1)
+        loader = session.loader(split(np.random.default_rng(seed)), global_batch_size=4)
+        for _ in session.epochs(1):
+            for x, *_ in loader:
+                model.zero_grad()
+                model(x).sum().backward()
+                session.step()
+
+    on_ranks(lambda: script(0), 2, [])
+    seeds = itertools.count()
+    with pytest.raises(
+        UserError, match=r"indices and labels is .* on rank 0 and .* generator of its own without a seed"
+    ):
+        on_ranks(lambda: script(next(seeds)), 2, [])
 
 
 def made(width: int = 2, samples: int = 8, rate: float = 0.1, rule: str = "none") -> Training:
