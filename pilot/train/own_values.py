@@ -119,11 +119,14 @@ class OwnValues:
             self._begun = {place: mark for place, mark in self._seen(known) if place not in others}
             self._before |= self._begun
 
-    def look(self) -> None:
-        """Tell, once, of each that has changed, unless the script says that it restores its values itself."""
+    def look(self, samples: int) -> None:
+        """Tell, once, of each that has changed, unless the script says that it restores its values itself. ``samples``:
+        of the batch that it has, if any.
+        """
         if self._looks and not self._training.on_restore:
             with self._spaced.doing():
                 self._look()
+                self._look_at_handed_on(samples)
 
     def _look(self) -> None:
         for place in [one for one in self._before if one[0] in self._first and self._first[one[0]]() is None]:
@@ -145,7 +148,6 @@ class OwnValues:
                 " they are before the loop: what training depends on belongs in session.state or session.track"
             )
         self._look_at_shared()
-        self._look_at_handed_on()
 
     def _look_at_shared(self) -> None:
         now = self._shared_now()
@@ -159,13 +161,13 @@ class OwnValues:
                 f" write session.state[{key!r}] where it is used"
             )
 
-    def _look_at_handed_on(self) -> None:
+    def _look_at_handed_on(self, samples: int) -> None:
         """A hidden state that goes from batch to batch. (Sums for a report are single numbers, or detached.)"""
         if self._told_handed_on:
             return
         loop = self._batch_loop()
         found = chain(loop_code.handed_on(*loop) if loop is not None else (), self._handed_on_by_forward())
-        names = [name for name, value in found if _has_outputs(value, _DEPTH)]
+        names = [name for name, value in found if _has_outputs(value, samples, _DEPTH)]
         if names:
             self._told_handed_on = True
             refusal.note(
@@ -367,11 +369,15 @@ def _is_of_a_graph(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.requires_grad and not value.is_leaf
 
 
-def _has_outputs(value: Any, depth: int) -> bool:
-    """Whether it is a tensor of several numbers that a forward pass has left there, or has one."""
+def _has_outputs(value: Any, samples: int, depth: int) -> bool:
+    """Whether it is, or has, a tensor of several numbers that a forward pass has left there, or one with a row (or, as
+    recurrent layers have it, a column) for each of several samples.
+    """
     if depth and isinstance(value, _WITH_ITEMS):
-        return any(_has_outputs(one, depth - 1) for _, one in inner(value))
-    return _is_of_a_graph(value) and value.numel() > 1
+        return any(_has_outputs(one, samples, depth - 1) for _, one in inner(value))
+    if not isinstance(value, torch.Tensor):
+        return False
+    return value.numel() > 1 if _is_of_a_graph(value) else samples > 1 and samples in value.shape[:2]
 
 
 def _loops_over_the_loader(generator: GeneratorType[Any, Any, Any]) -> bool:

@@ -228,7 +228,7 @@ class Session(Uncopied):
             self._copies.epoch_begins()
 
         def end() -> None:
-            self._own.look()
+            self._own.look(self._step.samples)
             if not self._stopping:
                 self._course.end_pass()
             self._end_epoch({name: float(measure()) for name, measure in measures.items()})
@@ -335,7 +335,7 @@ class Session(Uncopied):
         """
         self._own.step()
         if self._untracked.look():
-            self._own.look()
+            self._own.look(self._step.samples)
         stepped = self._step.step(loss, name, weight)
         self._course.stepped()
         return stepped

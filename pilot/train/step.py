@@ -105,6 +105,12 @@ class Step:
         return self._share is not None and self._batch + 1 < len(self._share.batches)
 
     @property
+    def samples(self) -> int:
+        """Of the batch that the script has; 0 if it has none."""
+        start, stop = self._share.batches[self._batch] if self._share is not None else (0, 0)
+        return stop - start
+
+    @property
     def has_stepped(self) -> bool:
         """Whether an optimizer was stepped in this run of the batch, so that others may follow."""
         return self._share is not None and self._phases > 0

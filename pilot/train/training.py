@@ -118,6 +118,7 @@ class Training:
         self._user_taken: dict[str, Any] | None = None
         self._put_back: Callable[[], None] | None = None
         self._taken_in_meeting = False
+        self._has_reached_end = False
         self.agreed_step = 0
         self._accepted = identity.accepted_by(os.environ)
         self.changes: list[AcceptedChange] = []
@@ -199,7 +200,7 @@ class Training:
             self._user_caught_up()
         else:
             self.caught_up()
-        self.position.at_end = True
+        self.position.at_end = self._has_reached_end = True
         self._user_at_end = copied(self.user)
 
     def caught_up(self) -> None:
@@ -220,9 +221,18 @@ class Training:
 
     def meets(self) -> None:
         """The script has reached a meeting that is still to be held; if the state was made in a meeting, it is this
-        one."""
-        if self.position.at_end or self._taken_in_meeting:
+        one, so what the script changed on the way had been done already. (A meeting at the epoch's beginning is not,
+        if the state was made at its end.)
+        """
+        if self.position.at_end:
+            if not self._has_reached_end:
+                return
             self.put_back()
+        elif self._taken_in_meeting:
+            self.put_back()
+            if self._user_taken is not None:
+                self._set_user(self._user_taken)
+        self._taken_in_meeting = False
 
     def _user_caught_up(self) -> None:
         self.behind = False
@@ -252,7 +262,7 @@ class Training:
         self.position.epoch += 1
         self.position.cursor = 0
         self.position.epoch_steps = 0
-        self.position.at_end = False
+        self.position.at_end = self._has_reached_end = False
         self.position.stopped = STOP in measured
         if not self.steppers.schedulers or self._schedule in ("step", "samples"):
             return
@@ -309,7 +319,7 @@ class Training:
             state = {**state, "model": models_adopted(state["model"], self.model)}
         own_options = any(name == OPTIONS for name, _, _ in changes)
         self._adopt(state, own_options=own_options)
-        place, rule = self.place, self.rate
+        place, met, rule = self.place, self.agreements.count(self.place), self.rate
         self.changing |= set(state.get("changing", ()))
         self.position = Position(**state["position"])
         self.agreed_step = self.position.step
@@ -319,13 +329,17 @@ class Training:
         self.rate = replace(LearningRate(**state["learning_rate"]), rule=rule.rule, warmup_steps=rule.warmup_steps)
         self.changes = [AcceptedChange(*row) for row in state.get("changes", ())]
         self.changes += [AcceptedChange(self.position.step, *change) for change in changes]
-        if not (self.in_meeting and self.place == place):
+        in_meeting = state.get("in_meeting", False)
+        attends = self.in_meeting and self.place == place
+        is_there = attends and in_meeting and self.agreements.count(place) == met
+        if not attends:
+            self._has_reached_end = False
             self._set_user(state["user"])
-            self.behind = state.get("in_meeting", False) and not self.position.at_end
-            self._user_taken = copied(state["user"]) if self.position.begun and not self.behind else None
-        self._taken_in_meeting = state.get("in_meeting", False)
+            self.behind = in_meeting and not self.position.at_end
+            self._user_taken = copied(state["user"]) if self.position.begun else None
+        self._taken_in_meeting = in_meeting and not is_there
         again = partial(self._adopt, state, own_options=own_options)
-        self._put_back = again if self.position.begun and not self.behind else None
+        self._put_back = again if self.position.begun and not is_there else None
         rng.restore(state["rng"])
         self.tell_restored()
 
