@@ -25,6 +25,20 @@ FOUND: dict[str, tuple[dict[str, str], int, list[End]]] = {
         2,
         [End(1, (False,), (False,), 0, void=True)],
     ),
+    "an evaluation at an epoch's beginning, after changes by hand, to which others come": (
+        {"evaluated": "before the epoch", "by hand": "noisy"},
+        1,
+        [End(11, (False,), (True,), 2)],
+    ),
+    "the same, and others come at the epoch's end": (
+        {"evaluated": "before the epoch", "by hand": "noisy"},
+        1,
+        [
+            End(13, (True,), (False, True), 1, void=True),
+            End(10, (True, False), (False, False, False), 2),
+            End(3, (True, True, True), (False, False, True), 1, void=True),
+        ],
+    ),
 }
 
 

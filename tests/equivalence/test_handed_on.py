@@ -43,6 +43,17 @@ class Keeping(Recurrent):
         return output, self.seen
 
 
+class Detaching(Recurrent):
+    """It keeps a hidden state without its graph."""
+
+    hidden: Any = None
+
+    def forward(self, x: torch.Tensor, _hidden: Any = None) -> tuple[torch.Tensor, Any]:
+        output, hidden = super().forward(x, self.hidden)
+        self.hidden = tuple(part.detach() for part in hidden)
+        return output, self.hidden
+
+
 Step = Callable[[torch.Tensor], None]
 Loop = Callable[[Any, Any, nn.Module, Step], None]
 
@@ -116,14 +127,15 @@ def test_a_hidden_state(loop: Loop, name: str, capsys: pytest.CaptureFixture[str
     assert f"({name}: a hidden state?)" in line
 
 
-def test_a_hidden_state_that_the_model_keeps(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("kind", [Keeping, Detaching])
+def test_a_hidden_state_that_the_model_keeps(kind: type[Recurrent], capsys: pytest.CaptureFixture[str]) -> None:
     def loop(ours: Any, loader: Any, model: nn.Module, step: Step) -> None:
         for _ in ours.epochs(2):
             model.hidden = None
             for (x,) in loader:
                 step(model(x)[0])
 
-    (line,) = told(loop, capsys, Keeping)
+    (line,) = told(loop, capsys, kind)
     assert "(R.hidden: a hidden state?)" in line
 
 
