@@ -259,16 +259,20 @@ class Live:
             if self._driver.core.draining:  # it removes some itself, and its journal's last segment shows the drain
                 continue
             put: list[str] = []
+            whole: bool | None = None
             with suppress(OSError, RuntimeError, UserError):  # a disk that fails for a while, or no thread for us
                 put = await asyncio.to_thread(startup.put_back, self._rundir, self._pool, self._where)
-                missed = 0 if await asyncio.to_thread(self._journal.is_whole) else missed + 1
+                whole = await asyncio.to_thread(self._journal.is_whole)
             if put:
                 self._tell(f"{' and '.join(put)} {_HARMED}; written again")
-            if missed >= TIMES_MISSED:
-                self._driver.begin_segment()
-            if missed == TIMES_MISSED:
+            if whole is None:
+                continue
+            if whole and missed >= TIMES_MISSED:  # only now is it on the disk
                 again = "begun again: the pool goes on, but pilot report may lack what was before"
                 self._tell(f"{self._rundir.journal.name} {_HARMED}; {again}")
+            missed = 0 if whole else missed + 1
+            if missed >= TIMES_MISSED:
+                self._driver.begin_segment()
 
     async def _tidy(self) -> None:
         """Limit the size of what pilots leave behind, and of our own log."""
