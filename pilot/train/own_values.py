@@ -28,10 +28,11 @@ from torch import nn
 from torch.utils.data import Dataset, Subset
 
 from pilot.train import checksums, loop_code, refusal
+from pilot.train.handed_on import HandedOn, is_of_a_graph
 from pilot.train.spaced import Spaced
 from pilot.train.training import Training
 from pilot.train.training_loader import TrainingLoader
-from pilot.train.untracked import inner, is_of_the_script
+from pilot.train.untracked import WITH_ITEMS, inner, is_of_the_script
 
 _PARTS = 100
 """Looks take one of so many parts of the time, but for the first ones."""
@@ -46,7 +47,6 @@ _TENSORS = (torch.Tensor, nn.Parameter)
 _ARRAYS = (torch.Tensor, np.ndarray)
 _MANY = (list, dict, set, deque)
 _CHANGEABLE = (*_MANY, *_ARRAYS)
-_WITH_ITEMS = (list, tuple, dict, deque)
 _HOLDERS = (argparse.Namespace, SimpleNamespace)
 """Objects in which scripts keep values, without a class of their own."""
 
@@ -71,7 +71,7 @@ class OwnValues:
         self._first: dict[int, weakref.ref[Any]] = {}
         self._shared: dict[str, tuple[str, Any]] = {}
         self._told: set[_Place] = set()
-        self._told_handed_on = False
+        self._handed_on = HandedOn(training.model)
         self._dataset: object = None
         self._epoch: int | None = None
         self._spaced = Spaced(_PARTS, _FIRST_LOOKS)
@@ -126,7 +126,7 @@ class OwnValues:
         if self._looks and not self._training.on_restore:
             with self._spaced.doing():
                 self._look()
-                self._look_at_handed_on(samples)
+                self._handed_on.look(self._in_loop(), self._head, samples, {name for _, name in self._told})
 
     def _look(self) -> None:
         for place in [one for one in self._before if one[0] in self._first and self._first[one[0]]() is None]:
@@ -160,42 +160,6 @@ class OwnValues:
                 f" ({name}); on a node that joins, or in a run that resumes, session.state holds another object then:"
                 f" write session.state[{key!r}] where it is used"
             )
-
-    def _look_at_handed_on(self, samples: int) -> None:
-        """A hidden state that goes from batch to batch. (Sums for a report are single numbers, or detached.)"""
-        if self._told_handed_on:
-            return
-        loop = self._batch_loop()
-        found = chain(loop_code.handed_on(*loop) if loop is not None else (), self._handed_on_by_forward())
-        names = [name for name, value in found if _has_outputs(value, samples, _DEPTH)]
-        if names:
-            self._told_handed_on = True
-            refusal.note(
-                "the script hands what its model has computed for a batch on to the next one"
-                f" ({', '.join(names)}: a hidden state?); once there are several nodes, a node's next batch holds"
-                " samples that follow on others, and a node that joins has nothing from before: begin it anew in each"
-                " batch, or make each sample a whole sequence"
-            )
-
-    def _handed_on_by_forward(self) -> Iterator[tuple[str, Any]]:
-        """What the script's modules keep in attributes from one forward pass for the next."""
-        for path, module in self._training.model.named_modules():
-            forward = getattr(type(module), "forward", None)
-            if isinstance(forward, FunctionType) and is_of_the_script(type(module)):
-                kept = vars(module)
-                for name in loop_code.handed_on_by(forward.__code__):
-                    yield f"{path or 'model'}.{name}", kept.get(name)
-
-    def _batch_loop(self) -> tuple[FrameType, int] | None:
-        """The first loop in the session's one, in its function or one that it calls; or, by iteration, the session's
-        own.
-        """
-        frames = self._in_loop()
-        for number, frame in enumerate(frames):
-            inner = [one for one in loop_code.heads(frame.f_code, frame.f_lasti) if number or one > self._head]
-            if inner:
-                return frame, inner[0]
-        return (frames[0], self._head) if frames else None
 
     def _shared_now(self) -> dict[str, tuple[str, Any]]:
         """Variables and attributes of the script that are values of ``session.state``, with the keys and contents."""
@@ -340,7 +304,7 @@ def _marks(
         if depth > 1:
             for path, one in _held(value):
                 if (id(value), path) not in without:
-                    same_depth = isinstance(value, _WITH_ITEMS) and is_of_the_script(type(one))  # a trainer's callbacks
+                    same_depth = isinstance(value, WITH_ITEMS) and is_of_the_script(type(one))  # a trainer's callbacks
                     yield from _marks(name + path, one, known, without, depth if same_depth else depth - 1)
 
 
@@ -352,8 +316,8 @@ def _itself(value: Any) -> Any:
 def _mark(value: Any, *, is_variable: bool) -> Any:
     """Variables hold batches, too: of a tensor there only a change in place counts."""
     if isinstance(value, _MANY):
-        return len(value) - sum(_is_of_a_graph(one) for _, one in inner(value))
-    if _is_of_a_graph(value):
+        return len(value) - sum(is_of_a_graph(one) for _, one in inner(value))
+    if is_of_a_graph(value):
         return None
     if type(value) in _TENSORS and value.layout is torch.strided and not value.is_inference():
         return _content(value, is_variable=is_variable)
@@ -362,22 +326,6 @@ def _mark(value: Any, *, is_variable: bool) -> Any:
     if isinstance(value, GeneratorType) and not refusal.is_of_a_library(value.gi_code.co_filename):
         return None if _loops_over_the_loader(value) else value.gi_frame and value.gi_frame.f_lasti
     return repr(value) if isinstance(value, itertools.count) else _random_state(value)
-
-
-def _is_of_a_graph(value: Any) -> bool:
-    """A forward pass has left it there, for its loss (a hook's ``outputs[name] = output``)."""
-    return isinstance(value, torch.Tensor) and value.requires_grad and not value.is_leaf
-
-
-def _has_outputs(value: Any, samples: int, depth: int) -> bool:
-    """Whether it is, or has, a tensor of several numbers that a forward pass has left there, or one with a row (or, as
-    recurrent layers have it, a column) for each of several samples.
-    """
-    if depth and isinstance(value, _WITH_ITEMS):
-        return any(_has_outputs(one, samples, depth - 1) for _, one in inner(value))
-    if not isinstance(value, torch.Tensor):
-        return False
-    return value.numel() > 1 if _is_of_a_graph(value) else samples > 1 and samples in value.shape[:2]
 
 
 def _loops_over_the_loader(generator: GeneratorType[Any, Any, Any]) -> bool:
@@ -424,7 +372,7 @@ def _held(value: Any) -> Iterator[tuple[str, Any]]:
     """What ``value`` holds, with its place there: also the variables of a function's closure and of a generator, and
     what an object has from its class until it is first changed.
     """
-    if isinstance(value, _WITH_ITEMS):
+    if isinstance(value, WITH_ITEMS):
         yield from ((f"[{key!r}]", one) for key, one in inner(value))
     elif isinstance(value, FunctionType) and not refusal.is_of_a_library(value.__code__.co_filename):
         for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):

@@ -31,6 +31,8 @@ _LOOKS = {2**power for power in range(40)}
 _DEPTH = 3
 _MOST = 100
 """How deep and how far it looks into objects, lists and dicts."""
+WITH_ITEMS = (list, tuple, dict, deque)
+"""What holds other values by number or key."""
 _NOT_THE_SCRIPTS = {"pilot", "torch", "runpy", "threading"}
 
 
