@@ -17,8 +17,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from zipfile import BadZipFile
 
+from pilot.core.errors import UserError
 from pilot.io import imports, script_code
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ class Preloader:
 
 def _submitted(archive: str) -> dict[str, bytes]:
     """The script's own code; empty if that cannot be read, which the job itself will report."""
-    with suppress(OSError, BadZipFile):
+    with suppress(UserError):
         return script_code.unpack(Path(archive)) if archive else {}
     return {}
 

@@ -43,13 +43,14 @@ def command(trainer: str, run_dir: Path | None, as_json: bool, terms: bool) -> N
     if told.decision is not None and terms:
         click.echo()
         screen.print(_table(told.decision))
+        sums = f"worth = value - cost; value = value/s × {told.decision.t_fwd_s:g} s; cost = value/s now × rescale s"
+        show(screen, [Text(line) for line in folded(sums, screen.width)])
 
 
 def _table(decision: Explanation) -> Table:
     from rich.table import Table
 
-    caption = f"worth = value - cost; value = value/s × {decision.t_fwd_s:g} s; cost = value/s now × rescale s"
-    table = Table(box=None, pad_edge=False, header_style="bold", caption=caption, caption_justify="left")
+    table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("nodes", "allowed", "value/s", "rescale s", "value", "cost", "worth"):
         table.add_column(column, justify="right")
     for term in decision.terms:

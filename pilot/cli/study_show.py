@@ -29,8 +29,9 @@ def show_study(study: StudyStatus) -> None:
     states = ", ".join(f"{count} {state}" for state, count in sorted(study.by_state.items()))
     all_tried = " (the whole search space)" if study.trials is None else ""
     click.echo(f"  {total} started{all_tried}{': ' if states else ''}{states}")
-    rungs = ", ".join(map(str, study.rungs))
-    click.echo(f"  {'max' if study.maximise else 'min'}imise {study.metric}; compared after {rungs} reports")
+    *earlier, last = study.rungs
+    compared = ", ".join([*map(str, earlier), counted(last, "report")])
+    click.echo(f"  {'max' if study.maximise else 'min'}imise {study.metric}; compared after {compared}")
     if study.deadline_left_s is not None:
         click.echo(f"  {duration(study.deadline_left_s)} until the deadline")
     if study.best is not None:
@@ -63,7 +64,8 @@ def show_best(study: StudyStatus, best: TrialStatus) -> None:
     """The best trial, and what to do with it."""
     given = [argument(name, value) for name, value in best.parameters.items()]
     command = shlex.join(["pilot", "submit", "--from", best.trainer, study.script, *study.arguments, *given])
-    click.echo(f"{best.trainer}: {study.metric} {_value(best)} after {study.rungs[len(best.values) - 1]} reports")
+    reports = counted(study.rungs[len(best.values) - 1], "report")
+    click.echo(f"{best.trainer}: {study.metric} {_value(best)} after {reports}")
     click.echo(f"  {_parameters(best)}")
     click.echo(f"train it further: {command}")
     click.echo(f"export its model: pilot checkpoint export {best.trainer} model.pt --only model")

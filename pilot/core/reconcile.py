@@ -163,7 +163,7 @@ GROUP = Question(
         Rule(
             "parked",
             "no group, and the unsaved state is held by too few to train (it is parked)",
-            lambda s: s.unsaved and s.trainer.parked,
+            lambda s: s.parked_unsaved,
             acts.save_parked,
             (WriteCheckpoint,),
         ),

@@ -6,8 +6,12 @@ from pilot.core.ids import NodeId
 from pilot.core.pool import Pool
 from pilot.core.trainer import Trainer
 
-WRITES_TRIED = 3
-"""How often a trainer that goes to 0 nodes tries to save its state before its nodes are released unsaved."""
+WRITES_TRIED = 9
+"""How often a trainer that goes to 0 nodes tries to save its state before its nodes are released unsaved. Between the
+attempts are growing pauses (``pilot/service/effects.py``), two minutes in total, in which a full disk may get room."""
+
+WRITES_TRIED_PARKED = 5
+"""As often while its nodes wait for others: the remaining attempts are for when they are taken away."""
 
 
 class Standing:
@@ -89,7 +93,15 @@ class Standing:
     @property
     def unsaved(self) -> bool:
         """Whether workers hold a state that is in no checkpoint, and saving it has not failed too often."""
-        return not self.trainer.saved and self.trainer.failed_writes < WRITES_TRIED and bool(self.trainer.holders())
+        return self._unsaved(WRITES_TRIED)
+
+    @property
+    def parked_unsaved(self) -> bool:
+        """As ``unsaved``, while too few workers hold it to train."""
+        return self.trainer.parked and self._unsaved(WRITES_TRIED_PARKED)
+
+    def _unsaved(self, tries: int) -> bool:
+        return not self.trainer.saved and self.trainer.failed_writes < tries and bool(self.trainer.holders())
 
     @property
     def saving_what_goes(self) -> bool:

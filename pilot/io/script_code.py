@@ -12,6 +12,7 @@ import ast
 import io
 import os
 import zipfile
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -68,9 +69,20 @@ class Code:
 
 
 def unpack(archive: Path) -> dict[str, bytes]:
-    """The files in the zip file ``archive``, by absolute path."""
-    with zipfile.ZipFile(archive) as opened:
-        return {f"/{name}": opened.read(name) for name in opened.namelist()}
+    """The files in the zip file ``archive``, by absolute path.
+
+    Raises
+    ------
+    UserError : it cannot be read, or is damaged
+    """
+    try:
+        with zipfile.ZipFile(archive) as opened:
+            return {f"/{name}": opened.read(name) for name in opened.namelist()}
+    except (OSError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError) as error:
+        raise UserError(
+            f"the trainer's copy of its code, {archive}, cannot be read ({error}); unless that passes, submit it again,"
+            " --from this trainer if it has trained"
+        ) from None
 
 
 def collect(script: Path, content: bytes, added: Sequence[Path] = ()) -> Code:

@@ -9,7 +9,6 @@ touches.
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +24,7 @@ from pilot.core.commands import (
     WarnOfBudget,
 )
 from pilot.core.events import (
+    CheckpointPublished,
     Event,
     GroupBroken,
     GroupFormed,
@@ -57,8 +57,6 @@ SETS_KEPT = 100
 time with trainers is known."""
 
 REMARKS_KEPT = 20
-_STEP = re.compile(r"\bstep \d+")
-"""A remark that differs from an earlier one only in this says that it happened again, and replaces it."""
 WARM_UPS_KEPT = 20
 SOLVES_KEPT = 1000
 DECISIONS_KEPT = 20
@@ -126,16 +124,22 @@ class Monitor:
             self._commanded(command)
 
     def remark(self, now_s: float, note: Mapping[str, str | float | None]) -> None:
-        """Take a note for people, about ``trainer`` if given; or a note that ``node`` belongs to scheduler ``job``."""
+        """Take a note for people, about ``trainer`` if given; or a note that ``node`` belongs to scheduler ``job``.
+
+        That a checkpoint failed is forgotten with the next one that does not.
+        """
         self.now_s = max(now_s, self.now_s)
         if "job" in note:
             self.jobs[NodeId(str(note.get("node", "")))] = str(note["job"])
             return
         text, trainer = str(note.get("text", "")), TrainerId(str(note.get("trainer", "")))
         record = self.trainers.get(trainer)
+        if record is not None and note.get("failed") == "checkpoint":
+            record.failed_checkpoint = text
+            return
         remarks = record.remarks if record is not None else self.pool_remarks
         if text not in remarks:
-            remarks[:] = [*(known for known in remarks if _STEP.sub("", known) != _STEP.sub("", text)), text]
+            remarks.append(text)
             del remarks[:-REMARKS_KEPT]
 
     def advance(self, now_s: float) -> None:
@@ -192,6 +196,9 @@ class Monitor:
                 self._group_ended(event.trainer, event.generation)
             case Progress():
                 self._progressed(event)
+            case CheckpointPublished():
+                if (writer := self.trainers.get(event.trainer)) is not None:
+                    writer.failed_checkpoint = ""
             case TrainerFinished():
                 record = self.trainers.get(event.trainer)
                 if record is not None:

@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from pilot.io.pool_status import TrainerHistory
 from pilot.io.study_verbs import StudyStatus, TrialList, TrialStatus
 from pilot.observation.charts import svg
+from pilot.observation.words import counted
 
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>study {name}</title>
@@ -55,7 +56,7 @@ def _course(axes: Axes, study: StudyStatus, trials: Sequence[TrialStatus]) -> No
     for rung, reports in enumerate(study.rungs):
         there = [(t.number, t.values[rung]) for t in trials if len(t.values) > rung and t.values[rung] is not None]
         if there:
-            axes.plot(*zip(*there, strict=True), "o", markersize=4, label=f"after {reports} reports")
+            axes.plot(*zip(*there, strict=True), "o", markersize=4, label=f"after {counted(reports, 'report')}")
     axes.set(xlabel="trial", ylabel=study.metric)
     axes.legend()
 

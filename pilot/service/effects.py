@@ -3,6 +3,7 @@ timeouts."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ from pilot.core.ids import NodeId, TrainerId
 from pilot.core.spec import TrainerSpec
 from pilot.io import script_code, wire
 from pilot.io.site import Site
+from pilot.provisioning.retry import pause_s
 from pilot.service.launch_store import LaunchStore
 from pilot.service.pending import On, PendingCommands
 
@@ -49,6 +51,9 @@ STOP_LIMIT_S = 60.0
 
 WRITE_LIMIT_S = 900.0
 """A requested checkpoint that takes longer has failed."""
+
+WRITE_AGAIN_S = 1.0, 30.0
+"""The first and the longest pause before a failed checkpoint is tried again; each is twice as long as the last one."""
 
 Send = Callable[[NodeId, wire.Message], None]
 
@@ -75,6 +80,9 @@ class Trainers(Protocol):
 
     def unstartable(self, trainer: TrainerId, why: str) -> None:
         """None of its workers can be started on any node."""
+
+    def failed_writes(self, trainer: TrainerId) -> int:
+        """How often its newest state could not be written."""
 
     def drain(self, reason: str) -> None:
         """The pool ends."""
@@ -138,7 +146,7 @@ class Effects:
             case DissolveGroup():
                 self._to_all(command.members, wire.DissolveGroup(command.trainer, command.generation, command.reason))
             case WriteCheckpoint():
-                self._send(command.node, wire.WriteCheckpoint(command.trainer, command.reason))
+                self._write(command)
             case PaceCheckpoints():
                 self._send(command.node, wire.PaceCheckpoints(command.trainer, command.interval_s))
             case ReleaseNode():
@@ -156,6 +164,22 @@ class Effects:
                 self._sampler.perform(command)
             case _:
                 assert_never(command)
+
+    def _write(self, command: WriteCheckpoint) -> None:
+        """At once; after failures with pauses, in which a full or slow file system may recover."""
+        failures = self._trainers.failed_writes(command.trainer)
+        if not failures:
+            self._send_write(command)
+            return
+        first_s, longest_s = WRITE_AGAIN_S
+        wait_s = min(longest_s, pause_s(first_s, failures - 1))
+        asyncio.get_running_loop().call_later(wait_s, self._send_write, command)
+
+    def _send_write(self, command: WriteCheckpoint) -> None:
+        """Unless it is no longer wanted."""
+        waiting = self._pending.writing.get((command.trainer, command.node))
+        if waiting is not None and waiting[0] is command:
+            self._send(command.node, wire.WriteCheckpoint(command.trainer, command.reason))
 
     def overdue(self, now_s: float) -> Overdue:
         """What has timed out by ``now_s``; takes no action."""

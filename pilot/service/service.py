@@ -127,6 +127,11 @@ class Service:
         known = self.driver.core.trainers.get(trainer)
         return known.spec if known is not None else None
 
+    def failed_writes(self, trainer: TrainerId) -> int:
+        """How often its newest state could not be written."""
+        known = self.driver.core.trainers.get(trainer)
+        return known.failed_writes if known is not None else 0
+
     def unstartable(self, trainer: TrainerId, why: str) -> None:
         """End a trainer that cannot continue because it needs a worker; the pool continues without it."""
         if self.driver.core.trainers[trainer].open:
@@ -390,11 +395,12 @@ class Service:
 
     def _checkpoint_done(self, node: NodeId, message: wire.CheckpointWritten) -> None:
         if message.error:
-            self._remark(message.trainer, f"a checkpoint at step {message.step} failed on {node}: {message.error}")
+            why = f"a checkpoint at step {message.step} failed on {node}: {message.error}"
+            self._remark(message.trainer, why, failed="checkpoint")
         self._post(self._inbound.checkpoint_written(node, message))
 
-    def _remark(self, trainer: str, text: str) -> None:
+    def _remark(self, trainer: str, text: str, **more: str) -> None:
         text = inbound.short(text)
         log.info("%s: %s", trainer, text)
         if TrainerId(trainer) in self.driver.core.trainers:
-            self.driver.remark(trainer=trainer, text=text[:2000])
+            self.driver.remark(trainer=trainer, text=text[:2000], **more)

@@ -311,6 +311,7 @@ def _remarks(trainer: Trainer, monitor: Monitor) -> list[str]:
     now_s = monitor.now_s
     return [
         *record.remarks,
+        *filter(None, [record.failed_checkpoint]),
         *refused,
         *_dying(trainer, now_s),
         *_quiet(trainer, record, now_s),

@@ -6,6 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from pilot.agent import submitted_code
+from pilot.core.errors import UserError
 from pilot.io.script_code import collect
 
 RUN = """
@@ -68,3 +72,15 @@ def test_only_the_code_is_as_it_was_submitted(tmp_path: Path) -> None:
         "7",
     ], done.stderr
     assert not list((tmp_path / "parts").glob("__pycache__/net*"))
+
+
+@pytest.mark.parametrize("damage", ["gone", "empty", "cut", "changed"])
+def test_a_copy_that_cannot_be_read_is_told_with_what_to_do(tmp_path: Path, damage: str) -> None:
+    archive = tmp_path / "code.zip"
+    packed = collect(tmp_path / "train.py", b"print('trained')\n" * 9).packed()
+    middle = packed.index(b"train.py") + len(b"train.py")
+    damaged = {"empty": b"", "cut": packed[:-30], "changed": packed[:middle] + b"\xff" * 9 + packed[middle + 9 :]}
+    if damage in damaged:
+        archive.write_bytes(damaged[damage])
+    with pytest.raises(UserError, match=r"copy of its code, .*code\.zip, cannot be read.* submit it again"):
+        submitted_code.install(str(archive))

@@ -10,6 +10,7 @@ from pilot import planners
 from pilot.core.commands import CloseTrainer, DissolveGroup, FormGroup, Outcome, Solve, StartWorker
 from pilot.core.curve import Curve
 from pilot.core.events import (
+    CheckpointPublished,
     GroupBroken,
     GroupFormed,
     PlanFailed,
@@ -146,16 +147,18 @@ def test_remarks_are_few_and_not_repeated() -> None:
     for number in range(100):
         monitor.remark(1.0, {"trainer": T, "text": f"remark {number // 2}"})
     assert list(monitor.trainers[T].remarks) == [f"remark {n}" for n in range(50 - REMARKS_KEPT, 50)]
-    for step in (10, 20):
-        monitor.remark(
-            1.0,
-            {"trainer": T, "text": f"a checkpoint at step {step} failed on n1: that of step {step} was not written"},
-        )
-    assert [text for text in monitor.trainers[T].remarks if "failed" in text] == [
-        "a checkpoint at step 20 failed on n1: that of step 20 was not written"
-    ]
     monitor.remark(1.0, {"text": "of the pool"})
     assert monitor.pool_remarks == ["of the pool"]
+
+
+def test_a_checkpoint_that_failed_is_told_until_one_is_written() -> None:
+    monitor = submitted(T)
+    for step in (10, 20):
+        monitor.remark(1.0, {"trainer": T, "failed": "checkpoint", "text": f"a checkpoint at step {step} failed"})
+    record = monitor.trainers[T]
+    assert (record.failed_checkpoint, record.remarks) == ("a checkpoint at step 20 failed", [])
+    monitor.note(2.0, CheckpointPublished(T, 30, 0.1), [])
+    assert record.failed_checkpoint == ""
 
 
 def account(monitor: Monitor, curve: Curve, max_parallel: int = 10) -> WorkAccount:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import operator
+import time
 from pathlib import Path
 
 import pytest
@@ -62,6 +65,7 @@ class Bench:
         self.sent: list[tuple[NodeId, wire.Message]] = []
         self.solves: list[Solve] = []
         self.unreadable: list[str] = []
+        self.failures = 0
         self.effects = Effects(SITE, self.pending, self.launches, self, self, self.send, self)
 
     def send(self, node: NodeId, message: wire.Message) -> None:
@@ -75,6 +79,10 @@ class Bench:
 
     def spec(self, trainer: TrainerId) -> TrainerSpec | None:
         return SPEC if trainer == T else None
+
+    def failed_writes(self, trainer: TrainerId) -> int:
+        assert trainer == T
+        return self.failures
 
     def unstartable(self, trainer: TrainerId, why: str) -> None:
         self.unreadable.append(f"{trainer}: {why}")
@@ -192,6 +200,35 @@ def test_what_waits_for_too_long_is_completed(bench: Bench) -> None:
         GroupBroken(T, Generation(7), "not paused within 20 s"),
         CheckpointWritten(T, B, 0, f"not written within {WRITE_LIMIT_S:g} s"),
     )
+
+
+def test_a_checkpoint_that_failed_is_tried_again_after_a_pause_if_it_is_still_wanted(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pilot.service.effects.WRITE_AGAIN_S", (0.001, 0.02))
+    pauses, send = [], bench.send
+
+    async def try_again() -> None:
+        sent = asyncio.Event()
+        bench.effects = Effects(
+            SITE, bench.pending, bench.launches, bench, bench, lambda *said: (send(*said), sent.set())[1], bench
+        )
+        for bench.failures in range(9):
+            began_s = time.monotonic()
+            bench.order(WriteCheckpoint(T, A, ""))
+            assert sent.is_set() == (bench.failures == 0)
+            await asyncio.wait_for(sent.wait(), 10)
+            sent.clear()
+            pauses.append(time.monotonic() - began_s)
+        bench.order(WriteCheckpoint(T, A, ""), StopWorker(T, A, ""))
+        sent.clear()
+        bench.order(WriteCheckpoint(T, B, ""))
+        await asyncio.wait_for(sent.wait(), 10)
+
+    asyncio.run(try_again())
+    least = (0, 0.001, 0.002, 0.004, 0.008, 0.016, 0.02, 0.02, 0.02)
+    assert all(map(operator.ge, pauses, least)), pauses
+    assert [node for node, said in bench.sent if isinstance(said, wire.WriteCheckpoint)] == [A] * 9 + [B]
 
 
 def test_to_ask_what_is_overdue_changes_nothing(bench: Bench) -> None:
