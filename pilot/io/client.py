@@ -14,6 +14,7 @@ from pilot.io import connection, wire
 from pilot.io.certificate import client_context, is_pinned
 from pilot.io.connection import Connection
 from pilot.io.framing import Frames, framed
+from pilot.io.rundir import RunDir, told_of_owner
 
 _RETRY_S = 0.2
 _READ_BYTES = 1 << 16
@@ -37,9 +38,9 @@ def request(file: Path, verb: str, arguments: dict[str, Any], timeout_s: float) 
     except OSError as error:
         late = isinstance(error, TimeoutError)
         reason = f"no answer within {timeout_s:g} s" if late else f"no answer: {error.strerror or error}"
+        rundir = RunDir(file.parent)
         raise PilotError(
-            f"{reason} from the coordinator at {where.endpoint}; "
-            f"is it up? its log is {file.parent / 'coordinator.log'}",
+            f"{reason} from the coordinator at {where.endpoint}; {told_of_owner(rundir)}; its log is {rundir.log}",
             transient=True,
         ) from None
     except ProtocolError as error:

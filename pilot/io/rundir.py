@@ -8,6 +8,7 @@ import re
 import shlex
 import stat
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -97,7 +98,9 @@ class RunDir:
             for folder in (self.trainers, self.pilots):
                 folder.mkdir(mode=0o700, exist_ok=True)
         except OSError as error:
-            raise UserError(f"cannot create the run directory {self.root}: {error.strerror}") from None
+            raise UserError(
+                f"cannot create the run directory {self.root}: {error.strerror}; choose another one (--run-dir)"
+            ) from None
 
     def trainer(self, trainer: TrainerId) -> Path:
         """The link to the folder of the newest trainer of this name: specification, logs and checkpoints."""
@@ -222,6 +225,17 @@ def owner(rundir: RunDir) -> int | None:
     """The process id of the coordinator that owns ``rundir`` on this host; None if there is none."""
     held, last = _look(rundir)
     return last.pid if held and last is not None else None
+
+
+def told_of_owner(rundir: RunDir) -> str:
+    """What is known of a coordinator that does not answer, a clause."""
+    import psutil  # most commands get an answer, and start without it
+
+    pid = owner(rundir)
+    with suppress(psutil.Error):
+        if pid is not None and psutil.Process(pid).status() == psutil.STATUS_STOPPED:
+            return f"its process {pid} is stopped, and kill -CONT {pid} continues it"
+    return "is it up?" if pid is None else f"its process {pid} is alive"
 
 
 def is_abandoned(rundir: RunDir) -> bool:

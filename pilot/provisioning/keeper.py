@@ -207,7 +207,8 @@ class Keeper:
 
     def _contradiction(self) -> str:
         jobs = self.book.contradicted()
-        return f"the scheduler says that {', '.join(jobs)} ended, but their agents still answer" if jobs else ""
+        named = f"job{'s' * (len(jobs) > 1)} {', '.join(jobs)}"
+        return f"the scheduler says that {named} ended, but their agents still answer" if jobs else ""
 
     def _tell(self, news: Sequence[JobNews]) -> None:
         now_s = self._clock()

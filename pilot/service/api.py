@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from itertools import count
+from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 import msgspec
@@ -33,6 +34,7 @@ from pilot.core.trainer import Phase, Trainer
 from pilot.io import study_verbs, verbs, wire
 from pilot.io.learned import Learned
 from pilot.io.pool_status import PoolStatus, Told, TrainerHistory
+from pilot.io.rundir import RunDir
 from pilot.io.submission import Submission
 from pilot.io.verbs import (
     LONGEST_WAIT_S,
@@ -169,7 +171,8 @@ class Api:
             return wire.Reply(error=str(error), exit_status=error.exit_status)
         except Exception:
             log.exception("internal error while answering %s", verb)
-            return wire.Reply(error=f"{verb} failed in the coordinator; see its log", exit_status=1)
+            its_log = RunDir(Path(self._about().run_dir)).log
+            return wire.Reply(error=f"{verb} failed in the coordinator; the traceback is in {its_log}", exit_status=1)
 
     # --- verbs ----------------------------------------------------------------------------------------------------
 

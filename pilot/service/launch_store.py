@@ -65,16 +65,17 @@ class LaunchStore:
         """
         name = trainer.trainer
         link = self._rundir.trainer(name)
-        if link.is_dir() and not link.is_symlink():
-            raise UserError(f"{link} is the folder of another trainer; choose another --name")
         try:
+            if link.is_dir() and not link.is_symlink():
+                raise UserError(f"{link} is the folder of another trainer; choose another --name")
             self._launches[name] = self._write(trainer, launch, start)
         except OSError as error:
             with suppress(PilotError):
                 self.remove(trainer)
-            which = f" ({error.filename})" if error.filename in start else ""
-            reason = f"{error.strerror}{which}"
-            raise PilotError(f"cannot record the submission of {name}: {reason}", transient=True) from None
+            where = f" ({error.filename})" if error.filename else ""
+            raise PilotError(
+                f"cannot record the submission of {name}: {error.strerror}{where}", transient=True
+            ) from None
 
     def change(self, trainer: TrainerSpec, launch: LaunchSpec) -> None:
         """Start its workers according to ``launch`` from now on; :class:`PilotError` if that cannot be recorded."""

@@ -17,7 +17,7 @@ from pilot.core.errors import PilotError, UserError
 from pilot.core.ids import TrainerUid
 from pilot.io import heartbeat, trainer_folder
 from pilot.io.known_pools import known_pools, remember
-from pilot.io.rundir import Lock, RunDir, default_path, is_abandoned, owner
+from pilot.io.rundir import Lock, RunDir, default_path, is_abandoned, owner, told_of_owner
 
 HOLD = """
 import sys
@@ -117,9 +117,14 @@ def test_a_killed_owner_frees_it(tmp_path: Path) -> None:
         assert owner(rundir) == process.pid
         rundir.connection.touch()
         assert not is_abandoned(rundir)
+        assert told_of_owner(rundir) == f"its process {process.pid} is alive"
+        process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
+        assert f"its process {process.pid} is stopped, and kill -CONT" in told_of_owner(rundir)
         process.kill()
         process.wait(10)
     assert is_abandoned(rundir)
+    assert told_of_owner(rundir) == "is it up?"
     rundir.connection.unlink()
     assert not is_abandoned(rundir)
     Lock(rundir).release()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import operator
+import os
 import time
 from pathlib import Path
 
@@ -287,6 +288,20 @@ def test_a_submission_that_the_disk_does_not_take_is_one_clear_line(tmp_path: Pa
     (tmp_path / "run" / "trainers" / "u-01234567").write_text("in the way")
     with pytest.raises(PilotError, match="cannot record the submission of u"):
         bench.launches.add(TrainerSpec(TrainerId("u"), uid=UID), LAUNCH)
+
+
+def test_a_submission_into_a_folder_that_may_not_be_entered_is_one_clear_line(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    trainers = tmp_path / "run" / "trainers"
+    trainers.chmod(0)
+    user = os.geteuid()
+    try:
+        os.seteuid(user or 65534)  # root may enter any folder
+        with pytest.raises(PilotError, match=rf"cannot record the submission of u: Permission denied \({trainers}"):
+            bench.launches.add(TrainerSpec(TrainerId("u"), uid=UID), LAUNCH)
+    finally:
+        os.seteuid(user)
+        trainers.chmod(0o700)
 
 
 def test_a_submission_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
