@@ -17,9 +17,10 @@ export OMP_NUM_THREADS ?= 1
 run: $(READY)
 	$(BIN)/pilot demo
 
-# Tests with pools mostly wait; they run one at a time because they search the whole machine for leftovers. The others run in
-# parallel with them.
-WITH_POOLS := tests/chaos tests/ddp tests/e2e tests/equivalence tests/integration tests/ported tests/soak
+# Tests with pools or rank processes mostly wait; they run one at a time because they search the whole machine for leftovers.
+# The others run in parallel with them.
+WITH_POOLS := tests/chaos tests/ddp tests/e2e tests/integration tests/ported tests/soak \
+	tests/equivalence/test_node_fabrics.py tests/equivalence/test_real_ranks.py
 test: $(READY)
 	$(MAKE) -k -j 2 test-with-pools test-without-pools
 

@@ -37,16 +37,18 @@ OURS = "from pilot.train.refusal import show_in_one_line; show_in_one_line(); "
 """As on a node, where the hook is ours from the beginning."""
 
 
+LEFT = "optimizer.step()", 2, "pilot.train: {script}, line 15: the script calls optimizer.step() in its loop"
+MISSING = "pass", 2, "pilot.train: {script}, line 14: zero_grad is missing"
+OWN = "raise ValueError('own')", 1, "Traceback (most recent call last):\n{script}"
+
+
 @pytest.mark.parametrize(
-    ("before", "after"),
-    [("", ""), (PROCESS_GROUP, ""), ("", PROCESS_GROUP), (OURS + PROCESS_GROUP, "")],
-)
-@pytest.mark.parametrize(
-    ("line", "status", "said"),
+    ("before", "after", "line", "status", "said"),
     [
-        ("optimizer.step()", 2, "pilot.train: {script}, line 15: the script calls optimizer.step() in its loop"),
-        ("pass", 2, "pilot.train: {script}, line 14: zero_grad is missing"),
-        ("raise ValueError('own')", 1, "Traceback (most recent call last):\n{script}"),
+        *(("", "", *ending) for ending in (LEFT, MISSING, OWN)),
+        *((PROCESS_GROUP, "", *ending) for ending in (MISSING, OWN)),
+        ("", PROCESS_GROUP, *LEFT),
+        *((OURS + PROCESS_GROUP, "", *ending) for ending in (LEFT, OWN)),
     ],
 )
 def test_a_script_that_ends(tmp_path: Path, before: str, after: str, line: str, status: int, said: str) -> None:
