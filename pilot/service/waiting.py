@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pilot.core.coordinator import Coordinator
+from pilot.core.standing import WRITES_TRIED
 from pilot.core.trainer import Phase, Trainer
 from pilot.io.pool_status import KeeperStatus
 from pilot.observation.monitor import Monitor
-from pilot.observation.words import duration, expected_start, node_count
+from pilot.observation.words import counted, duration, expected_start, node_count
 
 
 class Waiting:
@@ -89,6 +90,8 @@ def _joining(trainer: Trainer) -> str:
 
 
 def _paused(trainer: Trainer) -> str:
+    if trainer.writing and trainer.failed_writes:
+        return f"writing a checkpoint, which has failed {trainer.failed_writes} of {counted(WRITES_TRIED, 'time')}"
     if trainer.writing:
         return "writing a checkpoint"
     missing = trainer.spec.min_nodes - len(trainer.target)

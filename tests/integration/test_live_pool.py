@@ -13,6 +13,7 @@ from pilot.core.commands import FormGroup
 from pilot.core.errors import UserError
 from pilot.core.events import PoolChanged
 from pilot.core.explain import Explanation
+from pilot.core.standing import WRITES_TRIED
 from pilot.core.trainer import Phase
 from pilot.io import connection, ended, wire
 from pilot.io.ended import Ended
@@ -194,6 +195,7 @@ def test_a_drain_tells_whose_state_could_not_be_written(live: Pool) -> None:
     for _ in range(2):  # the second one comes after a pause
         peer.hears(wire.WriteCheckpoint)
         peer.say(wire.CheckpointWritten(trainer, 1, 9, asked=True, error="no space left"))
+    until(lambda: live.trainer(trainer).waits == f"writing a checkpoint, which has failed 2 of {WRITES_TRIED} times")
     peer.die()
     assert live.ended() == 0
     assert ended.load(live.run_dir / "ended.json") == Ended(unsaved=(trainer,))
