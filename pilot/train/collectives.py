@@ -65,9 +65,11 @@ class Collectives:
         self._aligned = None
 
     def align(self) -> None:
-        """Before a step: returns when all ranks are about to do it, with the same state."""
+        """Before a step: returns when all ranks are about to do it, with the same state; or if the others have left the
+        loop, and wait at its end.
+        """
         self._group.enter()
-        while self._aligned != self._group.revision:
+        while self._aligned != self._group.revision and not self._training.position.stopped:
             self._training.put_back()
             self._meet(TRAINING, _nothing)
             self._group.enter()

@@ -95,6 +95,7 @@ class Elastic:
         self._announced = False
         self._agreed: tuple[Membership, Words] | None = None
         self._let_go: Membership | None = None
+        self._in_step = self._write_later = False
         self.revision = 0
 
     # --- what the session uses ---------------------------------------------------------------------------------------
@@ -103,6 +104,7 @@ class Elastic:
         """Enter a group; waits for the next one if none is in force. After the end: the last one."""
         if self._let_go is not None:
             return self._let_go
+        self._left_step()
         self._announce()
         while self._group is None:
             self._start(self._in_force.next(lambda: self._attend(None), lambda: not self._hanging_up))
@@ -123,6 +125,7 @@ class Elastic:
 
     def select(self, number: int) -> list[int]:
         """See :class:`~pilot.train.group.RankGroup`."""
+        self._in_step = True
         group = self._group
         if group is None:
             raise Gone
@@ -142,6 +145,7 @@ class Elastic:
 
     def words(self, loss: float) -> Words:
         """What this rank sends along with this step."""
+        self._in_step = True
         self._attend(0.0)
         group, periodic = self._group, self._periodic
         save, saved = periodic.may_save(group), periodic.has_saved(group)
@@ -173,6 +177,7 @@ class Elastic:
         """The safe point after an applied step, when the script asks for the next batch: pause or switch if that was
         agreed, save if it is due.
         """
+        self._left_step()
         agreement, self._agreed = self._agreed, None
         if agreement is None or agreement[0] is not self._group:
             return
@@ -284,8 +289,7 @@ class Elastic:
                 self._lose(generation)
                 self._membership.killed(generation)
             case wire.WriteCheckpoint():
-                if self._seat.rank < self._shards:  # without shards one process has everything
-                    self._write(asked=True)
+                self._asked_to_write()
             case wire.PaceCheckpoints(_, interval_s):
                 self._periodic.interval_s = interval_s
             case wire.StopWorker():
@@ -415,6 +419,20 @@ class Elastic:
             return
 
     # --- checkpoints -------------------------------------------------------------------------------------------------
+
+    def _asked_to_write(self) -> None:
+        """In the middle of a step, forward and the script have already changed what its batch will change again."""
+        if self._in_step:
+            self._write_later = True
+        elif self._seat.rank < self._shards:  # without shards one process has everything
+            self._write(asked=True)
+
+    def _left_step(self) -> None:
+        """It was applied, or what its batch did is undone."""
+        self._in_step = False
+        if self._write_later:
+            self._write_later = False
+            self._asked_to_write()
 
     def _write(self, *, asked: bool) -> None:
         self._periodic.begun()

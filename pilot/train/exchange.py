@@ -80,7 +80,8 @@ class Exchange:
         for index, (slot, parameter) in enumerate(zip(self.layout.slots, self._parameters, strict=True)):
             self._buckets[slot.bucket].append(index, parameter)
         self._staging = self._staged(whole, group)
-        self._stale = [Stale(p) for p in self._parameters]
+        self._in_place: list[int] = []
+        self._stale = [Stale.of(p, number, self._in_place) for number, p in enumerate(self._parameters)]
         self._voided = False
         self.idle()
         for number, bucket in enumerate(self._buckets):
@@ -135,6 +136,7 @@ class Exchange:
         """
         self.open, self._ring, self._alone, self._held = True, ring, alone, held
         self._holds = bytearray(len(self._parameters))
+        self._in_place.clear()
         self._collected = [True] * len(self._buckets)
         self._next = 0
         self._first = True
@@ -276,8 +278,21 @@ class Exchange:
             self._give_back(np.flatnonzero(self._used).tolist())
             if words.weight:
                 torch._foreach_div_([p.grad for p in self._parameters if p.grad is not None], words.weight)
+        self._check_zeroed()
         self.idle()
         return words
+
+    def _check_zeroed(self) -> None:
+        """:class:`UserError` if torch would step a parameter with a gradient that the script has zeroed in place, and
+        that no backward has reached. (If none was reached, the batch does not count.)
+        """
+        missing = [n for n in self._in_place if self._parameters[n].grad is None]
+        if missing and any(p.grad is not None for p in self._parameters):
+            raise UserError(
+                "zero_grad(set_to_none=False) leaves gradients of zero, and this batch does not use a parameter of"
+                f" shape {list(self._parameters[missing[0]].shape)}: torch would still step it, with its momentum"
+                " and weight decay, but on a node that joins it has none; call zero_grad() without set_to_none=False"
+            )
 
     def _give_back(self, used: list[int]) -> None:
         if len(used) < len(self._parameters):

@@ -28,7 +28,7 @@ class LateExchange(Exchange):
         self, parameters: Sequence[nn.Parameter], wire_dtype: str | None = None, bucket_bytes: int = BUCKET_BYTES
     ) -> None:
         super().__init__(parameters, wire_dtype, bucket_bytes)
-        self._unwanted = [Unwanted(p) for p in self._parameters]
+        self._unwanted = [Unwanted.of(p, number, self._in_place) for number, p in enumerate(self._parameters)]
         self._gathered = [Collected(p) for p in self._parameters]
         for index, collected in enumerate(self._gathered):
             collected.collect = _collector(weakref.ref(self), index)
@@ -123,6 +123,7 @@ class LateExchange(Exchange):
         for index, (parameter, used) in enumerate(zip(self._parameters, self._used.tolist(), strict=True)):
             parameter.grad = self._back(index) if used else None
         self._given = [parameter.grad for parameter in self._parameters]
+        self._check_zeroed()
         return Words.read(self._fields)
 
     def _back(self, index: int) -> torch.Tensor:

@@ -152,9 +152,9 @@ def _may_be_skipped(code: Sequence[dis.Instruction], where: int, end: int) -> bo
 
 
 def _loop(code: CodeType, head: int) -> list[dis.Instruction]:
-    """Its instructions."""
+    """Its instructions; none if it runs elsewhere (``list(map(train, session.epochs(n)))``)."""
     ends = [one.offset for one in _instructions(code) if "JUMP_BACKWARD" in one.opname and one.argval == head]
-    return [one for one in _instructions(code) if head <= one.offset <= max(ends)]
+    return [one for one in _instructions(code) if head <= one.offset <= max(ends, default=-1)]
 
 
 def _uses(instructions: Sequence[dis.Instruction]) -> Iterator[_Use]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Self
 
 import torch
 
@@ -91,9 +91,19 @@ class Stale(Placeholder):
         "zero_grad is missing: the previous step's gradients would be added to those of this batch; call"
         " optimizer.zero_grad() before backward"
     )
+    number: int
+    in_place: list[int]
+
+    @classmethod
+    def of(cls, parameter: torch.Tensor, number: int, in_place: list[int]) -> Self:
+        """Create one for ``parameter``, whose ``number`` is added to ``in_place`` if it is zeroed in place."""
+        made = cls(parameter)
+        made.number, made.in_place = number, in_place
+        return made
 
     def zeroed(self) -> None:
         """See :class:`Placeholder`."""
+        self.in_place.append(self.number)
         self.forget()
 
 

@@ -91,7 +91,6 @@ class Session(Uncopied):
         )
         self._course.pass_begins = self._copies.pass_begins
         self._loader: TrainingLoader | None = None
-        self._by_iteration = False
         self._stopping = False
         self._in_group = False
         self._has_looped = False
@@ -229,9 +228,9 @@ class Session(Uncopied):
 
         def end() -> None:
             self._own.look(self._step.samples)
-            if not self._stopping:
+            if not self._is_stopping():
                 self._course.end_pass()
-            self._end_epoch({name: float(measure()) for name, measure in measures.items()})
+            self._end_epoch({name: float(measure()) for name, measure in measures.items()}, stop=self._is_stopping())
 
         check_count("session.epochs", count)
         self._metrics[EPOCHS] = float(count)
@@ -248,11 +247,11 @@ class Session(Uncopied):
         them; then call ``session.step``. A turn whose step is void is repeated with the same number.
         """
         check_count("session.iterations", count)
-        self._by_iteration = True
+        self._step.is_stopping = self._is_stopping
         self._metrics[ITERATIONS] = float(count)
         course, loader = self._course, self._made_loader()
         self._step.is_last = lambda _share, _size: self._training.position.step + 1 == count
-        course.by_iteration(loader, lambda: self._end_epoch({}))
+        course.by_iteration(loader, lambda: self._end_epoch({}, stop=False))  # a stop comes with the next step
         yield from self._loop(lambda: self._training.position.step, count, course.new_turn, course.end_turn)
 
     def _loop(
@@ -278,18 +277,19 @@ class Session(Uncopied):
                 try:
                     yield number()
                 except GeneratorExit:  # by break, or by an exception
+                    self._training.leaves()
                     script_end.at_good_end(self._leave)
                     raise
                 end()
             self._group.settle()
+            self._training.leaves()
         self._finish()
 
     def stop(self) -> None:
         """Make this epoch the last one: :meth:`epochs` then ends on all ranks, whichever of them asks. In
         :meth:`iterations`: make the next step the last one.
         """
-        self._stopping = True
-        self._step.stopping = self._by_iteration
+        self._stopping = self._training.position.stopping = True
 
     def evaluate(
         self, dataset: Dataset[Any], function: Function, batch_size: int = 256, **options: Any
@@ -415,18 +415,21 @@ class Session(Uncopied):
                 " session.steps"
             )
 
-    def _end_epoch(self, measured: Sums) -> None:
+    def _end_epoch(self, measured: Sums, *, stop: bool) -> None:
         """Agree with the other ranks that the epoch is over, on its measures, and on whether it was the last."""
         self._step.came_back()
         self._check.after_epoch()
-        stop = {STOP: 1.0} if self._stopping else {}
-        agreed = self._collectives.hold(END_OF_EPOCH, lambda rank, _ranks: stop | (measured if rank == 0 else {}))
+        ours = {STOP: 1.0} if stop else {}
+        agreed = self._collectives.hold(END_OF_EPOCH, lambda rank, _ranks: ours | (measured if rank == 0 else {}))
         self.report(**{name: value for name, value in (agreed or {}).items() if name != STOP})
+
+    def _is_stopping(self) -> bool:
+        """Also in a process that has come, or resumed, since a rank asked."""
+        return self._stopping or self._training.position.stopping
 
     def _leave(self) -> None:
         """The script left the loop by ``break``, and has ended."""
-        self._stopping = True
-        self._end_epoch({})
+        self._end_epoch({}, stop=True)
         self._finish()
 
     def _finish(self) -> None:

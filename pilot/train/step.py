@@ -40,8 +40,8 @@ IsLast = Callable[[StepShare, int], bool]
 class Step:
     """One rank's steps, one after the other.
 
-    ``stopping``: this rank wants no step after the current one. ``waited_s`` is how long this process has waited for
-    sums in total.
+    ``is_stopping``: whether this rank wants no step after the current one. ``waited_s`` is how long this process has
+    waited for sums in total.
 
     Parameters
     ----------
@@ -77,6 +77,7 @@ class Step:
         self._member: Membership | None = None
         self._revision = 0
         self._batch = 0
+        self._trains_others = False
         self._stepped = True  # the batch had its session.step
         self._void = False
         self._counts = True
@@ -88,7 +89,7 @@ class Step:
         self.logs: list[MetricLog] = []
         self._weights = Weights(together=not self._apart)
         self.max_norm: float | None = None
-        self.stopping = False
+        self.is_stopping: Callable[[], bool] = lambda: False
         self.is_last: IsLast = _never
         self.waited_s = 0.0
 
@@ -139,6 +140,7 @@ class Step:
         if self._exchanges.renew():
             self._group.attach()
             self._rollback.look_again()
+            self._trains_others = True
 
     def begin(self, share: StepShare, batch: int, *, counts: bool = True) -> None:
         """The script gets micro-batch ``batch`` of ``share`` next. A step that does not count is void from its
@@ -299,7 +301,7 @@ class Step:
         exchange = self._exchanges.each[number]
         exchange.flush()
         words = self._group.words(float(self._loss)).with_checksum(checksum)
-        exchange.finish(replace(words, weight=self._weights.local, stop=float(self.stopping)))
+        exchange.finish(replace(words, weight=self._weights.local, stop=float(self.is_stopping())))
         return self._weights.checked(exchange.take()) if self._waited(self._group.summed) else None
 
     def _selected(self, number: int) -> bool:
@@ -333,6 +335,9 @@ class Step:
         if self.max_norm is not None:
             self._of_step["grad_norm"] = self._training.clip(self.max_norm, steppers)
             self.max_norm = None
+        if self._trains_others and not self._apart:
+            self._training.trained.check_frozen()
+            self._trains_others = False
         with self._guard.session_steps():
             self._training.apply_phase(steppers, self._expect_share())
         self._training.position.weight = words.weight

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -59,20 +59,21 @@ class Stepper:
         for optimizer in self.optimizers.values():
             yield from optimizer.param_groups
 
-    def step(self, factor: float) -> bool:
-        """Step the optimizers at ``factor`` times their learning rates. Returns whether it did: not if the loss scaler
-        found a gradient that is not finite, which is then so on all ranks.
-        """
+    def step(self, factor: float) -> None:
+        """Step the optimizers at ``factor`` times their learning rates; see :func:`step_together`."""
         groups = list(self.groups())
         rates = [group["lr"] for group in groups]
         scaled = [rate * factor if factor != 1.0 else rate for rate in rates]
         for group, rate in zip(groups, scaled, strict=True):
             group["lr"] = rate
         self.effective_rate = float(groups[0]["lr"])
-        stepped = self._step_scaled(self.scaler) if self.scaler is not None else self._step_plain()
+        for optimizer in self.optimizers.values():
+            if self.scaler is None:
+                optimizer.step()
+            else:
+                self.scaler.step(optimizer)  # unscales, if :meth:`unscale` did not
         for group, rate, given in zip(groups, rates, scaled, strict=True):
             group["lr"] = rate if group["lr"] is given else group["lr"] / factor  # an optimizer may set its own
-        return stepped
 
     def schedule(self, *metrics: float) -> None:
         """Step the schedulers."""
@@ -85,18 +86,19 @@ class Stepper:
             for optimizer in self.optimizers.values():
                 self.scaler.unscale_(optimizer)
 
-    def _step_plain(self) -> bool:
-        for optimizer in self.optimizers.values():
-            optimizer.step()
-        return True
 
-    def _step_scaled(self, scaler: Scaler) -> bool:
-        """It unscales if :meth:`clip` has not; its scale shrinks exactly when it skipped an optimizer."""
-        scale = scaler.get_scale()
-        for optimizer in self.optimizers.values():
-            scaler.step(optimizer)
+def step_together(steppers: Sequence[Stepper], factor: float) -> list[Stepper]:
+    """Step these. Returns those whose schedulers follow: not if their loss scaler found a gradient that is not finite,
+    which is then so on all ranks. Its scale shrinks exactly then; it changes only once all have been stepped, since one
+    scaler may serve several.
+    """
+    scalers = {id(one.scaler): one.scaler for one in steppers if one.scaler is not None}
+    scales = {number: scaler.get_scale() for number, scaler in scalers.items()}
+    for stepper in steppers:
+        stepper.step(factor)
+    for scaler in scalers.values():
         scaler.update()
-        return scaler.get_scale() >= scale
+    return [one for one in steppers if one.scaler is None or one.scaler.get_scale() >= scales[id(one.scaler)]]
 
 
 class Steppers:

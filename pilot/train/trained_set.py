@@ -81,6 +81,16 @@ class TrainedSet:
                 " before the loop over the loader, so that all nodes do it between the same two steps"
             )
 
+    def check_frozen(self) -> None:
+        """:class:`UserError` if torch would step a frozen parameter, because it has a gradient from before."""
+        for _, parameter in of_groups(self._steppers):
+            if not parameter.requires_grad and parameter.grad is not None:
+                raise UserError(
+                    f"the parameter {self._name_of[id(parameter)]} was frozen and still has a gradient, of zero or of"
+                    " the last step before, with which torch would step it, but on a node that joins it has none: call"
+                    " zero_grad() without set_to_none=False, for it too"
+                )
+
     def check_model(self) -> None:
         """:class:`UserError` if there are unknown parameters; walks over all modules."""
         now = {name: id(p) for name, p in self._model.named_parameters()}

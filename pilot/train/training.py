@@ -38,6 +38,7 @@ from pilot.train.stepper import (
     Steppers,
     options_of,
     set_options,
+    step_together,
 )
 from pilot.train.trained_set import TrainedSet
 
@@ -59,8 +60,9 @@ class Position:
     """``step``: steps applied so far; ``phase``: how many optimizers of the next step have been stepped, if they are
     stepped separately; ``cursor``: samples of ``epoch`` used so far; ``epoch_steps``: its steps so far; ``samples``: of
     all epochs; ``at_end``: the script is in its code at the end of the epoch; ``stopped``: there are no more epochs;
-    ``begun``: the script has reached its first batch; ``weight``: the sum of the last step's weights, 0: its samples
-    are the weights (see :mod:`pilot.train.weights`), None: there was no step yet.
+    ``stopping``: a rank has asked for that; ``begun``: the script has reached its first batch; ``weight``: the sum of
+    the last step's weights, 0: its samples are the weights (see :mod:`pilot.train.weights`), None: there was no step
+    yet.
     """
 
     step: int = 0
@@ -70,6 +72,7 @@ class Position:
     samples: int = 0
     at_end: bool = False
     stopped: bool = False
+    stopping: bool = False
     phase: int = 0
     begun: bool = False
     weight: float | None = None
@@ -116,6 +119,7 @@ class Training:
         self.user: dict[str, Any] = {}
         self._user_at_end: dict[str, Any] | None = None
         self._user_taken: dict[str, Any] | None = None
+        self._user_met: dict[str, Any] | None = None
         self._put_back: Callable[[], None] | None = None
         self._taken_in_meeting = False
         self._has_reached_end = False
@@ -150,10 +154,9 @@ class Training:
         factor = self.rate.factor(self.position.step)
         for parameter in self.trained.empty:  # not summed: some ranks may have a gradient, and others none
             parameter.grad = None
-        for stepper in steppers:
-            if stepper.step(factor):
-                for _ in range(self._ticks(share)):
-                    stepper.schedule()
+        for stepper in step_together(steppers, factor):
+            for _ in range(self._ticks(share)):
+                stepper.schedule()
         self.position.phase += 1
 
     def _ticks(self, share: StepShare) -> int:
@@ -221,18 +224,27 @@ class Training:
 
     def meets(self) -> None:
         """The script has reached a meeting that is still to be held; if the state was made in a meeting, it is this
-        one, so what the script changed on the way had been done already. (A meeting at the epoch's beginning is not,
-        if the state was made at its end.)
+        one, so what the script changed on the way, also in ``session.state``, had been done already. (A meeting at the
+        epoch's beginning is not, if the state was made at its end.)
         """
         if self.position.at_end:
             if not self._has_reached_end:
                 return
             self.put_back()
+            if self._user_met is not None:
+                self._put_user(self._user_met)
         elif self._taken_in_meeting:
             self.put_back()
             if self._user_taken is not None:
                 self._set_user(self._user_taken)
-        self._taken_in_meeting = False
+        self._taken_in_meeting, self._user_met = False, None
+
+    def leaves(self) -> None:
+        """The script leaves its loop, and may use the model then; the others may have left before."""
+        if self.position.stopped:
+            self.caught_up()
+        else:
+            self.meets()
 
     def _user_caught_up(self) -> None:
         self.behind = False
@@ -240,9 +252,12 @@ class Training:
             self._set_user(self._user_taken)
 
     def _set_user(self, values: Mapping[str, Any]) -> None:
+        self._put_user(values)
+        self._user_at_end = self._user_taken = None
+
+    def _put_user(self, values: Mapping[str, Any]) -> None:
         self.user.clear()
         self.user.update(copied(values))
-        self._user_at_end = self._user_taken = None
 
     def metrics(self) -> dict[str, float]:
         """The metrics of the last step, for reports."""
@@ -286,6 +301,7 @@ class Training:
             "minutes": self.agreements.rows(),
             "in_meeting": self.in_meeting,
             "user": next(d for d in (self._user_at_end, self._user_taken, self.user) if d is not None),
+            "user_met": self.user if self.in_meeting and self._user_at_end is not None else None,
             "rng": rng.capture(),
             "model": dict(self.model.state_dict()),
             "parameters": dict(self.trained.bare),
@@ -337,6 +353,7 @@ class Training:
             self._set_user(state["user"])
             self.behind = in_meeting and not self.position.at_end
             self._user_taken = copied(state["user"]) if self.position.begun else None
+        self._user_met = None if attends else copied(state.get("user_met"))
         self._taken_in_meeting = in_meeting and not is_there
         again = partial(self._adopt, state, own_options=own_options)
         self._put_back = again if self.position.begun and not is_there else None

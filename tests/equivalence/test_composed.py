@@ -39,6 +39,36 @@ FOUND: dict[str, tuple[dict[str, str], int, list[End]]] = {
             End(3, (True, True, True), (False, False, True), 1, void=True),
         ],
     ),
+    "one comes at an epoch's end, where the state gets what follows from weights changed at its beginning": (
+        {"batches": "by hand", "by hand": "noisy", "state": "of epochs"},
+        1,
+        [End(12, (False,), (True,), 1)],
+    ),
+    "two optimizers that are stepped at once share a loss scaler": (
+        {"optimizer": "parts by name", "scaler": "grows"},
+        2,
+        [],
+    ),
+    "the same, clipped": ({"optimizer": "parts by name", "scaler": "grows", "gradients": "clipped"}, 2, []),
+    "a stop after an epoch's last step, by iteration": (
+        {"loop": "iterations", "batches": "all at once", "end": "stopped"},
+        2,
+        [],
+    ),
+    "others come as one is about to leave the loop in an epoch": (
+        {"end": "left in an epoch", "evaluated": "between steps"},
+        1,
+        [End(13, (False,), (False,), 0), End(12, (True,), (False,), 2)],
+    ),
+    "others come when one has left the loop after its changes at an epoch's end": (
+        {"by hand": "loaded", "end": "left after an epoch", "evaluated": "after the epoch"},
+        1,
+        [
+            End(5, (False, False), (True, False, True), 1),
+            End(11, (False,), (False, True), 0, void=True),
+            End(9, (True, False, True), (False,), 2),
+        ],
+    ),
 }
 
 

@@ -400,3 +400,14 @@ def test_a_schedule_of_samples_is_as_far_after_them_on_any_number_of_nodes(count
         assert far[-1] == (18, pytest.approx(0.05 * 0.5**18, rel=1e-9))
         for steps_of_one_node, lr in far:
             assert lr == pytest.approx(0.05 * 0.5**steps_of_one_node, rel=1e-9)
+
+
+def test_a_loop_may_be_a_call_of_map() -> None:
+    made = Made()
+
+    def train(_: int) -> None:
+        for batch in made.loader:
+            made.step(batch)
+
+    assert list(map(train, made.session.epochs(2))) == [None, None]
+    assert made.session.steps == 12

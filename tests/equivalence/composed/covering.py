@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from tests.equivalence.composed.data import BATCHES, DATASETS, NOISE
 from tests.equivalence.composed.models import MODELS
 from tests.equivalence.composed.optimizers import OPTIMIZERS, SCHEDULERS
+from tests.equivalence.composed.others import OTHERS
 
 Composition = Mapping[str, str]
 Apart = tuple[str, ...]
@@ -17,37 +18,71 @@ AXES: dict[str, Apart] = {
     "model": tuple(MODELS),
     "optimizer": tuple(OPTIMIZERS),
     "schedule": tuple(SCHEDULERS),
+    "scaler": ("none", "grows", "overflows"),
     "noise": tuple(NOISE),
     "data": tuple(DATASETS),
     "batches": tuple(BATCHES),
     "loop": ("epochs", "enumerate", "iterations", "next"),
-    "gradients": ("as they are", "clipped", "summed and clipped", "summed and scaled", "decayed"),
+    "end": ("all", "stopped", "left after an epoch", "left in an epoch"),
+    "gradients": (
+        *("as they are", "clipped", "summed and clipped", "summed and scaled", "summed and noisy"),
+        *("decayed", "penalty", "by hand"),
+    ),
+    "zeroed": ("before", "to zero", "after the step"),
     "weight": ("none", "of samples"),
-    "trained": ("all", "unfrozen", "in turns", "a group added", "frozen from the start"),
-    "other": ("nothing", "average", "teacher", "distance to the start"),
-    "state": ("empty", "counts", "tensors", "lists", "restored"),
-    "evaluated": ("never", "after the epoch", "before the epoch", "between steps"),
-    "by hand": ("nothing", "rate by steps", "rate of an epoch", "momenta forgotten", "clamped", "reset", "noisy"),
+    "trained": ("all", "unfrozen", "in turns", "a group added", "groups added", "frozen from the start"),
+    "other": tuple(OTHERS),
+    "state": ("empty", "of epochs", "tensors", "lists", "drawn", "restored"),
+    "evaluated": ("never", "after the epoch", "twice after the epoch", "before the epoch", "between steps"),
+    "by hand": (
+        *("nothing", "rate by steps", "rate by number", "rate of an epoch", "momenta forgotten", "momenta scaled"),
+        *("clamped", "reset", "loaded", "noisy"),
+    ),
 }
+
+NAMED, BY_NAMES = ("by names", "by names, in turns", "parts by name"), ("by names", "by names, in turns")
+MICRO, PARTS = ("micro 1", "micro 3", "all at once"), ("by hand", "of one")
+TURNS, COUNTING = ("iterations", "next"), ("spectral norm", "counting", "remembering")
+ADDED = ("a group added", "groups added")
 
 APART: list[tuple[str, Apart, str, Apart]] = [
     # documented to depend on the number of ranks or batches, or to be refused
-    ("batches", ("micro 1", "micro 3"), "model", ("spectral norm", "counting")),
-    ("batches", ("micro 1", "micro 3"), "loop", ("next", "enumerate")),
-    ("batches", ("micro 1", "micro 3"), "gradients", ("decayed",)),
-    ("batches", ("micro 1", "micro 3", "by hand", "of one"), "optimizer", ("by names",)),
-    ("batches", ("by hand", "of one"), "weight", ("of samples",)),
-    ("optimizer", ("by names",), "weight", ("of samples",)),
-    ("loop", ("iterations", "next"), "schedule", ("plateau",)),
-    ("loop", ("iterations", "next"), "trained", ("unfrozen", "in turns", "a group added")),
-    ("loop", ("iterations", "next"), "evaluated", ("after the epoch", "before the epoch")),
-    ("loop", ("iterations", "next"), "by hand", ("rate of an epoch", "momenta forgotten", "reset", "noisy")),
+    ("batches", MICRO, "model", COUNTING),
+    ("batches", MICRO, "loop", ("next", "enumerate")),
+    ("batches", MICRO, "gradients", ("decayed",)),
+    ("batches", MICRO, "by hand", ("rate by number",)),
+    ("batches", (*MICRO, *PARTS), "optimizer", NAMED),
+    ("batches", PARTS, "weight", ("of samples",)),
+    ("optimizer", NAMED, "weight", ("of samples",)),
+    ("loop", TURNS, "schedule", ("plateau",)),
+    ("loop", TURNS, "trained", ("unfrozen", "in turns", *ADDED)),
+    ("loop", TURNS, "evaluated", ("after the epoch", "twice after the epoch", "before the epoch")),
+    ("loop", TURNS, "by hand", ("rate of an epoch", "momenta forgotten", "reset", "loaded", "noisy")),
+    ("loop", ("epochs", *TURNS), "by hand", ("rate by number",)),
+    ("loop", TURNS, "end", ("left after an epoch",)),
+    ("loop", TURNS, "state", ("of epochs",)),
+    ("loop", TURNS, "data", ("changed",)),
+    ("loop", TURNS, "model", ("exemplars",)),
+    ("loop", TURNS, "other", ("average of epochs", "anchor")),
     ("data", ("tensors",), "noise", ("torch", "numpy", "python", "all")),
+    ("data", ("stream of a loader",), "noise", ("torch", "numpy", "python", "all")),
+    # a plain loop that is left does not step them; the session's has, for a rank that ends because others have left
+    ("end", ("left after an epoch", "left in an epoch"), "schedule", ("by epoch", "chained", "plateau")),
     # torch's schedulers do not know of a group added later
-    ("trained", ("a group added",), "schedule", ("by step", "by epoch", "one cycle", "tracked", "plateau")),
-    ("optimizer", ("adagrad",), "schedule", ("one cycle",)),
+    ("trained", ADDED, "schedule", tuple(one for one in SCHEDULERS if one != "none")),
+    ("optimizer", ("adagrad", "own"), "schedule", ("one cycle",)),
     # a rate by hand is the scheduler's, or the script's
-    ("by hand", ("rate by steps",), "schedule", ("one cycle",)),
+    ("by hand", ("rate by steps", "rate by number"), "schedule", ("one cycle",)),
+    # torch copies buffers only between those of the same shape
+    # nothing is left for one of two optimizers
+    ("model", ("embedding",), "trained", ("groups added",)),
+    ("model", ("exemplars",), "other", ("average", "teacher", "average of epochs", "target", "anchor")),
+    ("gradients", ("by hand",), "scaler", ("grows", "overflows")),
+    ("zeroed", ("after the step",), "optimizer", BY_NAMES),
+    ("zeroed", ("after the step",), "batches", MICRO),
+    # refused: torch would step with a gradient that was zeroed in place and that no backward reached
+    ("zeroed", ("to zero",), "model", ("unused layer", "experts")),
+    ("zeroed", ("to zero",), "trained", ("in turns",)),
 ]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import default_collate
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, Subset, default_collate
 
 from tests.equivalence.loops import DATA, SAMPLES
 
@@ -24,8 +24,11 @@ NOISE: dict[str, Callable[[], Any]] = {
 }
 
 
-class Samples:
+class Samples(Dataset[Any]):
     """A map-style dataset that adds noise."""
+
+    strength = 1.0
+    """Which a script may change between epochs."""
 
     def __init__(self, noise: Callable[[], Any]) -> None:
         self._noise = noise
@@ -35,7 +38,7 @@ class Samples:
 
     def __getitem__(self, index: int) -> Any:
         x, y = DATA[index]
-        return x + self._noise(), y
+        return self.strength * x + self._noise(), y
 
 
 class AtOnce(Samples):
@@ -43,21 +46,46 @@ class AtOnce(Samples):
         return [self[index] for index in indices]
 
 
-class Sequence(Samples):
+class Pairs(Samples):
+    """With a second, unlabelled one."""
+
+    def __getitem__(self, index: int) -> Any:
+        return (*super().__getitem__(index), DATA[(7 * index) % SAMPLES][0] + self._noise())
+
+
+class Sequence(IterableDataset[Any]):
     """A stream, in another order in each epoch."""
 
     epoch = 0
 
+    def __init__(self, noise: Callable[[], Any]) -> None:
+        self.samples = Samples(noise)
+
     def set_epoch(self, epoch: int) -> None:
         self.epoch = epoch
 
+    def order(self, epoch: int) -> list[int]:
+        return [(i + 5 * epoch) % SAMPLES for i in range(SAMPLES)]
+
     def __iter__(self) -> Iterator[Any]:
-        return (self[(i + 5 * self.epoch) % SAMPLES] for i in range(SAMPLES))
+        return (self.samples[i] for i in self.order(self.epoch))
 
 
 class FromCursor(Sequence):
     def from_cursor(self, cursor: int) -> Iterator[Any]:
-        return (self[(i + 5 * self.epoch) % SAMPLES] for i in range(cursor, SAMPLES))
+        return (self.samples[i] for i in self.order(self.epoch)[cursor:])
+
+
+class Shuffled(Sequence):
+    """By a generator that each reading makes."""
+
+    def order(self, epoch: int) -> list[int]:
+        return torch.randperm(SAMPLES, generator=torch.Generator().manual_seed(epoch)).tolist()
+
+
+class SameOrder(Sequence):
+    def order(self, epoch: int) -> list[int]:  # noqa: ARG002  # as the others
+        return [*range(SAMPLES)]
 
 
 def as_dict(samples: list[Any]) -> dict[str, torch.Tensor]:
@@ -72,7 +100,16 @@ DATASETS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "collated": (Samples, {"collate_fn": as_dict}),
     "in order": (Samples, {"shuffle": False}),
     "drawn": (Samples, {"replacement": True, "num_samples": 18}),
+    "subset": (lambda noise: Subset(Samples(noise), [*range(SAMPLES)][::-1]), {}),
+    "joined": (
+        lambda noise: ConcatDataset([Subset(Samples(noise), range(9)), Subset(Samples(noise), range(9, SAMPLES))]),
+        {},
+    ),
+    "pairs": (Pairs, {}),
+    "changed": (Samples, {}),
     "stream": (Sequence, {}),
+    "stream shuffled": (Shuffled, {}),
+    "stream of a loader": (lambda noise: DataLoader(SameOrder(noise), batch_size=None), {}),
     "stream from cursor": (FromCursor, {"collate_fn": as_dict}),
 }
 BATCHES: dict[str, dict[str, Any]] = {
@@ -80,6 +117,7 @@ BATCHES: dict[str, dict[str, Any]] = {
     "drop last": {"global_batch_size": BATCH, "drop_last": True},
     "micro 1": {"global_batch_size": 5, "micro_batch_size": 1},
     "micro 3": {"global_batch_size": 8, "micro_batch_size": 3},
+    "all at once": {"global_batch_size": SAMPLES, "micro_batch_size": 4},
     "by hand": {"global_batch_size": 3, "accumulate": 2, "drop_last": True},
     "of one": {"global_batch_size": 1, "accumulate": 3, "drop_last": True},
 }

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 from torch.nn.utils.parametrizations import spectral_norm
+from torch.utils.checkpoint import checkpoint
 
 from tests.equivalence.loops import mlp
 
@@ -77,6 +78,83 @@ class Unused(nn.Module):
         return self.inner(x) + self.extra(x) if self.use_extra else self.inner(x)
 
 
+class Frozen(nn.Module):
+    """Batch norm whose statistics stay as they are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Linear(4, 1))
+        self.train()
+
+    def train(self, mode: bool = True) -> Frozen:
+        super().train(mode)
+        self.inner[1].eval()
+        return self
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x)
+
+
+class Checkpointed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.out = nn.Sequential(nn.Linear(3, 4), nn.Tanh()), nn.Linear(4, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.out(checkpoint(self.body, x, use_reentrant=False))
+
+
+class Experts(nn.Module):
+    """Some samples, if any, take the second one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.all, self.some = mlp(), nn.Linear(3, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        (chosen,) = torch.where(x[:, 0] > 0.8)
+        output = self.all(x)
+        return output.index_add(0, chosen, self.some(x[chosen])) if len(chosen) else output
+
+
+class Remembering(nn.Module):
+    """A list, a dict and a tensor that are no buffers, and an extra state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.last, self.rates, self.count = mlp(), [1.0], {"a": 1.0}, torch.zeros((), dtype=torch.float64)
+        self._phase = 0
+
+    def get_extra_state(self) -> dict[str, int]:
+        return {"phase": self._phase}
+
+    def set_extra_state(self, state: dict[str, int]) -> None:
+        self._phase = state["phase"]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            self.last = [*self.last[-2:], 0.1 * len(self.last) + self._phase * 0.01]
+            self.rates["a"] *= 0.99
+            self.count += 0.1
+            self._phase = (self._phase + 1) % 5
+        return self.inner(x) * self.rates["a"] + sum(self.last) * 0.1 + self.count
+
+
+class Exemplars(nn.Module):
+    """A buffer that grows at the end of each epoch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = mlp()
+        self.register_buffer("kept", torch.zeros(1, 3, dtype=torch.float64))
+
+    def epoch_ends(self) -> None:
+        self.kept = torch.cat([self.kept, self.inner[0].weight.detach()[:1]])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x) + 0.1 * self.kept.mean()
+
+
 def normed() -> nn.Module:
     return nn.Sequential(spectral_norm(nn.Linear(3, 4)), nn.Tanh(), nn.Linear(4, 1))
 
@@ -90,4 +168,9 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "spectral norm": normed,
     "counting": Counting,
     "unused layer": Unused,
+    "frozen statistics": Frozen,
+    "checkpointed": Checkpointed,
+    "experts": Experts,
+    "remembering": Remembering,
+    "exemplars": Exemplars,
 }

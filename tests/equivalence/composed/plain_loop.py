@@ -1,5 +1,5 @@
 """The plain loop that a composition is compared with: other data and loops than in :mod:`tests.equivalence.loops`,
-weights and evaluations.
+weights, loss scalers and evaluations.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.data import default_collate
+from torch.utils.data import DataLoader, default_collate
 
 from pilot.train import rng
 from pilot.train.order import Drawn, permutation
@@ -27,7 +27,9 @@ class PlainLoop(Plain):
     def __init__(self, models: Any, optimizers: Any, schedulers: Any = None, **options: Any) -> None:
         super().__init__(models, optimizers, schedulers, **options)
         self._model = models["model"] if isinstance(models, dict) else models
-        self._evaluating = False
+        self._scaler = options.get("scaler")
+        self._phases = 0
+        self._summed = self._stopping = self._stopped = False
 
     def loader(self, data: Any, **options: Any) -> PlainBatches:
         self._batches = PlainBatches(self, data, options)
@@ -40,6 +42,8 @@ class PlainLoop(Plain):
             rng.seed_all(mix(SEED, self.epoch, rng.OF_A_TURN))
             yield self.epoch
             self.epoch_ends({name: measure() for name, measure in measures.items()})
+            if self._stopping:
+                break
 
     def epoch_ends(self, measured: dict[str, float]) -> None:
         for scheduler in self._schedulers.values():
@@ -57,21 +61,55 @@ class PlainLoop(Plain):
             todo = todo or self._batches.steps()
             self._batches.begin_turn(todo.pop(0))
             yield iteration
+            if self._stopped:
+                break
+
+    def stop(self) -> None:
+        self._stopping = True
+
+    def batch_begins(self) -> None:
+        self._phases, self.has_stepped = 0, False
+
+    def sum(self, *_: Any, **__: Any) -> bool:
+        """From here on all ranks draw the same numbers."""
+        self._summed = True
+        rng.seed_all(mix(SEED, self.steps - self.has_stepped, self._phases, rng.OF_ALL_RANKS))
+        return True
 
     def step(self, _loss: Any = None, name: str | None = None, **_: Any) -> bool:
         """Optimizers that are stepped together are clipped together."""
+        if not self._summed:
+            self.sum()
+        self._summed, self._stopped = False, self._stopping
+        self._phases += 1
         self.steps += not self.has_stepped
         self.has_stepped = True
         ours = [*self._optimizers] if name is None else [name]
         if self._max_norm < math.inf:
-            groups = [group for one in ours for group in self._optimizers[one].param_groups]
-            nn.utils.clip_grad_norm_([p for group in groups for p in group["params"]], self._max_norm)
-            self._max_norm = math.inf
-        for one in ours:
-            self._optimizers[one].step()
-            if self._schedule in ("step", "samples") and one in self._schedulers:
-                self._schedulers[one].step()
+            self._clip(ours)
+        if self._scaler is None:
+            for one in ours:
+                self._optimizers[one].step()
+        if self._scaler is None or self._step_scaled(ours):
+            for one in ours:
+                if self._schedule in ("step", "samples") and one in self._schedulers:
+                    self._schedulers[one].step()
         return True
+
+    def _clip(self, ours: list[str]) -> None:
+        groups = [group for one in ours for group in self._optimizers[one].param_groups]
+        if self._scaler is not None:
+            for one in ours:
+                self._scaler.unscale_(self._optimizers[one])
+        nn.utils.clip_grad_norm_([p for group in groups for p in group["params"]], self._max_norm)
+        self._max_norm = math.inf
+
+    def _step_scaled(self, ours: list[str]) -> bool:
+        scale = self._scaler.get_scale()
+        for one in ours:
+            self._scaler.step(self._optimizers[one])
+        self._scaler.update()
+        return bool(self._scaler.get_scale() >= scale)
 
     def evaluate(self, data: Any, function: Any, batch_size: int) -> dict[str, float]:
         self._model.eval()
@@ -88,7 +126,8 @@ class PlainBatches:
     """One process's batches; it splits none into micro-batches."""
 
     def __init__(self, plain: PlainLoop, data: Any, options: dict[str, Any]) -> None:
-        self._plain, self._data, self._options = plain, data, options
+        self._plain, self._options = plain, options
+        self.dataset = data.dataset if isinstance(data, DataLoader) else data
         self._turn: Iterator[Any] | None = None
 
     def __iter__(self) -> Iterator[Any]:
@@ -115,21 +154,23 @@ class PlainBatches:
 
     def _loaded(self, batches: Iterable[range]) -> Iterator[Any]:
         epoch, order, samples = self._plain.epoch, self._order(), list[Any]()
+        streamed = isinstance(self.dataset, Sequence)
         for positions in batches:
-            self._plain.has_stepped = False
+            self._plain.batch_begins()
             for position in positions:
-                if isinstance(self._data, Sequence):
+                if streamed:
                     rng.seed_all(mix(SEED, epoch, position))
+                    samples.append(self.dataset.samples[order[position]])
                 else:
                     sample_streams.begin(SEED, epoch, position)
-                samples.append(self._data[order[position]])
+                    samples.append(self.dataset[order[position]])
             yield self._options.get("collate_fn", default_collate)(samples)
             samples.clear()
 
     def _order(self) -> list[int]:
         epoch = self._plain.epoch
-        if isinstance(self._data, Sequence):
-            return [(i + 5 * epoch) % SAMPLES for i in range(SAMPLES)]
+        if isinstance(self.dataset, Sequence):
+            return self.dataset.order(epoch)
         if self._options.get("shuffle") is False:
             return list(range(SAMPLES))
         if "num_samples" in self._options:

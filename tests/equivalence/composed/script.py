@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import itertools
-import math
 import random
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import torch
-from torch import nn
 from torch.optim import lr_scheduler
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
+from pilot.train import script_end
 from tests.equivalence.composed.covering import Composition
 from tests.equivalence.composed.data import BATCHES, DATASETS, NOISE
 from tests.equivalence.composed.models import MODELS
 from tests.equivalence.composed.optimizers import OPTIMIZERS, SCHEDULERS
-from tests.equivalence.loops import DATA, Result, fresh, linear, tensors
+from tests.equivalence.composed.others import OTHERS
+from tests.equivalence.composed.steps import Steps
+from tests.equivalence.loops import Result, fresh, linear, tensors
 
 EPOCHS, STEPS = 3, 15
+LATER = ("unfrozen", "a group added", "groups added", "frozen from the start")
 
 
-class Composed:
+class Composed(Steps):
     """The script of a composition."""
 
     def __init__(self, made: Callable[..., Any], chosen: Composition) -> None:
@@ -30,27 +32,29 @@ class Composed:
         self.model = fresh(MODELS[chosen["model"]])
         self.critic = fresh(linear)
         self.parameters = list(self.model.parameters())
-        if chosen["trained"] in ("unfrozen", "a group added", "frozen from the start"):
-            self.parameters[0].requires_grad_(False)
-        self.given = OPTIMIZERS[chosen["optimizer"]](
-            self.parameters[1:] if chosen["trained"] == "a group added" else self.parameters
-        )
-        self.names = isinstance(self.given, dict)
+        self.later = {"a group added": 1, "groups added": 2}.get(chosen["trained"], 0)
+        for p in self.parameters[: max(self.later, 1)] if chosen["trained"] in LATER else ():
+            p.requires_grad_(False)
+        given = OPTIMIZERS[chosen["optimizer"]](self.parameters[self.later :])
         models: Any = self.model
+        self.names = chosen["optimizer"].startswith("by names")
         if self.names:
             models = {"critic": self.critic, "model": self.model}
-            self.given = {"critic": torch.optim.Adam(self.critic.parameters(), lr=0.02), **self.given}
-        self.optimizer = (
-            self.given["model"] if self.names else self.given[0] if isinstance(self.given, list) else self.given
-        )
+            given = {"critic": torch.optim.Adam(self.critic.parameters(), lr=0.02), **given}
+        by_name = isinstance(given, dict)
+        self.optimizers = [*given.values()] if by_name else given if isinstance(given, list) else [given]
+        self.optimizer = given["model"] if by_name else self.optimizers[0]
         self.rates = [group["lr"] for group in self.optimizer.param_groups]
+        self.scaler: Any = None
+        if chosen["scaler"] != "none":
+            self.scaler = torch.amp.GradScaler("cpu", init_scale=4.0, growth_interval=4)
         schedule = SCHEDULERS[chosen["schedule"]]
         self.scheduler = schedule[1](self.optimizer) if schedule else None
-        self.session = self._session(made, models, schedule[0] if schedule else "")
+        self.session = self._session(made, models, given, schedule[0] if schedule else "")
         self.loader = self._loader()
-        self.average = AveragedModel(self.model, multi_avg_fn=get_ema_multi_avg_fn(0.8))
-        if chosen["other"] in ("average", "teacher"):
-            self.session.track("average", self.average)
+        self.other = OTHERS[chosen["other"]](self.model)
+        if self.other.tracked is not None:
+            self.session.track("other", self.other.tracked)
         if schedule and not schedule[0]:
             self.session.track("scheduler", self.scheduler)
         self.start = [p.detach().clone() for p in self.parameters]
@@ -59,15 +63,16 @@ class Composed:
             self.session.on_restore(self._restored)
         self.parts = BATCHES[chosen["batches"]].get("accumulate", 1)
 
-    def _session(self, made: Callable[..., Any], models: Any, schedule: str) -> Any:
+    def _session(self, made: Callable[..., Any], models: Any, given: Any, schedule: str) -> Any:
+        options = {} if self.scaler is None else {"scaler": self.scaler}
         if not schedule:
-            return made(models, self.given)
-        schedulers: Any = {"model": self.scheduler} if self.names else self.scheduler
-        if isinstance(self.given, list):
-            schedulers = [self.scheduler, lr_scheduler.ConstantLR(self.given[1])]
+            return made(models, given, **options)
+        schedulers: Any = {"model": self.scheduler} if isinstance(given, dict) else self.scheduler
+        if isinstance(given, list):
+            schedulers = [self.scheduler, lr_scheduler.ConstantLR(given[1])]
             if schedule == "loss":
-                schedulers[1] = lr_scheduler.ReduceLROnPlateau(self.given[1])
-        return made(models, self.given, schedulers, schedule=schedule)
+                schedulers[1] = lr_scheduler.ReduceLROnPlateau(given[1])
+        return made(models, given, schedulers, schedule=schedule, **options)
 
     def _loader(self) -> Any:
         dataset, options = DATASETS[self.chosen["data"]]
@@ -81,6 +86,17 @@ class Composed:
 
     def run(self) -> Result:
         """Everything that it has at the end."""
+        with suppress(script_end.Released):  # the others had left the loop when it came
+            try:
+                self._loop()
+            except BaseException:  # this ends a loop as a `break` does, but there is nothing to do at the end
+                script_end._left.clear()
+                raise
+        result = self._result()
+        script_end.script_ended()
+        return result
+
+    def _loop(self) -> None:
         if self.chosen["loop"] in ("iterations", "next"):
             for _ in self.session.iterations(STEPS):
                 if self.chosen["loop"] == "next":
@@ -89,19 +105,30 @@ class Composed:
                 else:
                     for part, batch in enumerate(self.loader):
                         self._batch(batch, part)
-        else:
-            measures = {"loss": self._measure} if self.chosen["schedule"] == "plateau" else {}
-            for epoch in self.session.epochs(EPOCHS, **measures):
-                self._begin(epoch)
-                for number, batch in self._numbered():
-                    self._batch(batch, number)
-                self._end(epoch)
+                if self._leaves():
+                    break
+            return
+        measures = {"loss": self._measure} if self.chosen["schedule"] == "plateau" else {}
+        for epoch in self.session.epochs(EPOCHS, **measures):
+            self._begin(epoch)
+            for number, batch in self._numbered():
+                self._batch(batch, number)
+                if number % self.parts == self.parts - 1 and self._leaves():
+                    break
+            self._end(epoch)
+            if self._leaves() or (self.chosen["end"] == "left after an epoch" and epoch == 1):
+                break
+
+    def _leaves(self) -> bool:
+        return self.chosen["end"] == "left in an epoch" and self.session.state.get("applied") == 9
+
+    def _result(self) -> Result:
+        others = (self.scheduler, self.scaler, self.other.tracked)
         return tensors(
             model=self.model,
             critic=self.critic,
-            optimizer=self.given,
-            scheduler=self.scheduler if self.scheduler is not None else [],
-            average=self.average,
+            optimizers=[one.state_dict() for one in self.optimizers],
+            others=[one.state_dict() for one in others if one is not None],
             state=self.session.state,
             steps=[self.session.steps, self.passed if self.chosen["state"] == "restored" else 0],
         )
@@ -113,13 +140,15 @@ class Composed:
             yield from zip(itertools.count(), self.loader)
 
     def _begin(self, epoch: int) -> None:
+        first = self.parameters[0]
         match self.chosen["trained"]:
             case "unfrozen" if epoch == 1:
-                self.parameters[0].requires_grad_(True)
+                first.requires_grad_(True)
             case "in turns":
-                self.parameters[0].requires_grad_(epoch % 2 == 0)
-            case "a group added" if epoch == 1:
-                self.optimizer.add_param_group({"params": [self.parameters[0].requires_grad_(True)], "lr": 0.01})
+                first.requires_grad_(epoch % 2 == 0)
+            case "a group added" | "groups added" if 0 < epoch <= self.later:
+                its = self.parameters[self.later - epoch].requires_grad_(True)
+                self.optimizer.add_param_group({"params": [its], "lr": 0.01})
         match self.chosen["by hand"]:
             case "rate of an epoch":
                 for group in self.optimizer.param_groups:
@@ -129,117 +158,31 @@ class Composed:
             case "noisy":
                 with torch.no_grad():
                     self.parameters[-1].add_(torch.rand(()).item() * 0.01 + random.random() * 0.01)
+        self.other.epoch_begins()
+        if self.chosen["data"] == "changed":
+            self.loader.dataset.strength = 1.0 + 0.1 * epoch
+        if self.chosen["state"] == "of epochs":
+            self.session.state["begun"] = self.session.state.get("begun", 0) + 1
         if self.chosen["evaluated"] == "before the epoch":
             self._evaluate()
 
     def _end(self, epoch: int) -> None:
-        if self.chosen["by hand"] == "reset" and epoch == 0:
-            with torch.no_grad():
-                self.parameters[-1].zero_()
+        match self.chosen["by hand"]:
+            case "reset" if epoch == 0:
+                with torch.no_grad():
+                    self.parameters[-1].zero_()
+            case "loaded":
+                self._load_scaled()
+        if self.chosen["model"] == "exemplars":
+            self.model.epoch_ends()
+        self.other.epoch_ends()
+        if self.chosen["state"] == "of epochs":
+            self.session.state.setdefault("ended", []).append(float(self.parameters[-1].detach().sum()))
         if self.chosen["evaluated"] == "after the epoch":
             self._evaluate()
+        if self.chosen["evaluated"] == "twice after the epoch":
+            self._evaluate_twice()
 
-    # --- a batch of it
-
-    def _batch(self, batch: Any, number: int) -> None:
-        session, chosen = self.session, self.chosen
-        x, y = (batch["x"], batch["y"]) if isinstance(batch, dict) else batch
-        if self.parts == 1 or number % self.parts == 0:
-            self._zero_grad()
-        if chosen["by hand"] == "rate by steps":
-            for group, rate in zip(self.optimizer.param_groups, self.rates, strict=False):
-                group["lr"] = rate / (1 + session.steps)
-        if chosen["model"] == "unused layer":
-            self.model.use_extra = session.steps % 2 == 0
-        if self.names:
-            loss = (self.critic(x) - self.model(x).detach()).square().mean()
-            loss.backward()
-            session.step(loss, "critic", **self._weight(x))
-            self._zero_grad()
-        loss = self._loss(x, y)
-        (loss / self.parts).backward()
-        if number % self.parts == self.parts - 1 and self._step(loss, self._weight(x)):
-            self._stepped()
-
-    def _zero_grad(self) -> None:
-        for one in self.given.values() if self.names else self.given if isinstance(self.given, list) else [self.given]:
-            one.zero_grad()
-
-    def _weight(self, x: torch.Tensor) -> dict[str, Any]:
-        return {"weight": self._weights(x).sum()} if self.chosen["weight"] == "of samples" else {}
-
-    def _weights(self, x: torch.Tensor) -> torch.Tensor:
-        return 1.0 + (x[:, 0] > 0)
-
-    def _loss(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        output = self.model(x)
-        each = (output - y).square().sum(1)
-        if self.names:
-            each = each + 0.1 * self.critic(x).detach().square().sum(1)
-        if self.chosen["other"] == "teacher":
-            each = each + 0.1 * (output - self.average(x).detach()).square().sum(1)
-        weights = self._weights(x) if self.chosen["weight"] == "of samples" else torch.ones_like(each)
-        loss = (weights * each).sum() / weights.sum()
-        if self.chosen["other"] == "distance to the start":
-            for p, start in zip(self.parameters, self.start, strict=True):
-                loss = loss + 0.01 * (p - start).square().sum()
-        return loss
-
-    def _step(self, loss: torch.Tensor, weight: dict[str, Any]) -> bool:
-        session, name = self.session, {"name": "model"} if self.names else {}
-        match self.chosen["gradients"]:
-            case "clipped":
-                session.clip_grad_norm(0.3)
-            case "decayed":
-                with torch.no_grad():
-                    self.parameters[-1].mul_(0.99)
-            case "summed and clipped":
-                if session.sum(loss, **name, **weight):
-                    nn.utils.clip_grad_norm_(self.parameters, 0.3)
-                return session.step(**name)
-            case "summed and scaled":
-                if session.sum(loss, **name, **weight):
-                    for p in self.parameters:
-                        if p.grad is not None:
-                            p.grad.mul_(1 / (1 + session.steps))
-                return session.step(**name)
-        return session.step(loss, **name, **weight)
-
-    def _stepped(self) -> None:
-        session, state = self.session, self.session.state
-        self.passed += 1
-        match self.chosen["state"]:
-            case "counts":
-                state["steps"] = state.get("steps", 0) + 1
-            case "tensors":
-                norm = self.parameters[-1].detach().norm()
-                state["norm"] = state.get("norm", torch.zeros_like(norm)).mul(0.9) + norm
-            case "lists":
-                state.setdefault("history", []).append(session.steps)
-        if self.chosen["by hand"] == "clamped":
-            with torch.no_grad():
-                self.parameters[-1].clamp_(-0.05, 0.05)
-        if self.chosen["other"] in ("average", "teacher"):
-            self.average.update_parameters(self.model)
-        if self.chosen["schedule"] == "tracked":
-            self.scheduler.step()
-        if self.chosen["evaluated"] == "between steps" and session.steps % 2 == 0:
-            self._evaluate()
-
-    def _evaluate(self) -> None:
-        state = self.session.state
-        loss = self.session.evaluate(DATA, self._measures, batch_size=3)["loss"]
-        if loss > state.get("best", math.inf):
-            for group in self.optimizer.param_groups:
-                group["lr"] *= 0.9
-        state["best"] = min(loss, state.get("best", math.inf))
-
-    def _measures(self, batch: Any) -> dict[str, torch.Tensor]:
-        return {"loss": (self.model(batch[0]) - batch[1]).square().mean()}
-
-    def _measure(self) -> float:
-        self.model.eval()
-        with torch.no_grad():
-            loss = self._measures(DATA.tensors)["loss"].item()
-        self.model.train()
-        return loss
+    def _load_scaled(self) -> None:
+        state = self.model.state_dict()
+        self.model.load_state_dict(state | {name: 0.99 * p.detach() for name, p in self.model.named_parameters()})

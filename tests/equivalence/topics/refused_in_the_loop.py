@@ -411,6 +411,29 @@ def prunes(made: Made) -> None:
             made.session.step()
 
 
+@_refused(
+    "zero_grad(set_to_none=False), and a layer used in some batches only",
+    "does not use a parameter of",
+    "zero_grad()",
+)
+def zeroes_in_place(made: Made) -> None:
+    for _ in made.session.epochs(1):
+        for number, (x,) in enumerate(made.loader):
+            made.optimizer.zero_grad(set_to_none=False)
+            (made.loss(x) if number == 0 else made.model[2](x).square().mean()).backward()
+            made.session.step()
+
+
+@_refused("zero_grad(set_to_none=False), and a layer frozen in a later epoch", "still has a gradient", "zero_grad()")
+def zeroes_in_place_and_freezes(made: Made) -> None:
+    for epoch in made.session.epochs(2):
+        made.model[0].requires_grad_(epoch == 0)
+        for (x,) in made.loader:
+            made.optimizer.zero_grad(set_to_none=False)
+            made.loss(x).backward()
+            made.session.step()
+
+
 @_refused("a layer frozen later", "2.weight was frozen", "lr=0 and a scheduler")
 def freezes(made: Made) -> None:
     for x in made.batches():

@@ -78,3 +78,15 @@ def test_stop_lets_the_epoch_be_the_last() -> None:
     assert session.steps == 6
     script_end.script_ended()
     assert session._training.position.epoch == 3
+
+
+def test_a_run_that_resumes_after_a_stop_ends_where_the_first_one_would_have() -> None:
+    (first, _), (second, _) = made(), made()
+    for session in (first, second):
+        session.loader(TensorDataset(torch.ones(8, 2)), batch_size=4)
+    first.stop()
+    second._training.restore(first._training.capture())
+    turns = 0
+    for _ in second.epochs(5):
+        turns += 1
+    assert turns == 1

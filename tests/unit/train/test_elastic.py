@@ -1,0 +1,32 @@
+"""When a worker's checkpoint is written that it was asked for."""
+
+from __future__ import annotations
+
+from unittest.mock import Mock
+
+import torch
+from torch import nn
+
+from pilot.io import wire
+from pilot.train.elastic import Elastic
+from pilot.train.lr import LearningRate
+from pilot.train.membership import Seat
+from pilot.train.node_ties import NodeTies
+from pilot.train.training import Training
+
+
+def test_in_the_middle_of_a_step_it_is_written_after_it() -> None:
+    """A dead rank's survivors may be told to write, and that their group is gone, while they wait for its sums; forward
+    has changed its buffers by then.
+    """
+    model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    training = Training(model, torch.optim.SGD(model.parameters(), lr=0.1), None, None, LearningRate("none", 0))
+    link, saver = Mock(), Mock(busy=False)
+    link.wait.return_value = [wire.WriteCheckpoint("t", "its nodes are given back")]
+    elastic = Elastic("t", Seat(), link, training, Mock(), saver, 60.0, Mock(), Mock(), NodeTies())
+    elastic.words(0.0)
+    saver.write.assert_not_called()
+    elastic.settle()
+    saver.write.assert_called_once()
+    elastic._attend(0.0)
+    assert saver.write.call_count == 2
