@@ -38,7 +38,7 @@ class HandedOn:
         """
         if self._told:
             return
-        loop = _batch_loop(frames, head)
+        loop = loop_code.inner_loop(frames, head) or ((frames[0], head) if frames else None)  # by iteration: its own
         found = chain(loop_code.handed_on(*loop) if loop is not None else (), self._by_forward())
         names = [name for name, value in found if name not in known and _has_outputs(value, samples, _DEPTH)]
         if names:
@@ -63,17 +63,6 @@ class HandedOn:
 def is_of_a_graph(value: Any) -> bool:
     """A forward pass has left it there, for its loss (a hook's ``outputs[name] = output``)."""
     return isinstance(value, torch.Tensor) and value.requires_grad and not value.is_leaf
-
-
-def _batch_loop(frames: Sequence[FrameType], head: int) -> tuple[FrameType, int] | None:
-    """The first loop in the session's one, in its function or one that it calls; or, by iteration, the session's
-    own.
-    """
-    for number, frame in enumerate(frames):
-        inner_loops = [one for one in loop_code.heads(frame.f_code, frame.f_lasti) if number or one > head]
-        if inner_loops:
-            return frame, inner_loops[0]
-    return (frames[0], head) if frames else None
 
 
 def _has_outputs(value: Any, samples: int, depth: int) -> bool:

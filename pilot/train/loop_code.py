@@ -8,6 +8,7 @@ import dis
 import inspect
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from types import CodeType, FrameType
 
@@ -23,6 +24,17 @@ def heads(code: CodeType, at: int) -> list[int]:
     """Where the loops around the instruction ``at`` begin, from the outermost one on."""
     loops = (one for one in _instructions(code) if "JUMP_BACKWARD" in one.opname and one.argval <= at <= one.offset)
     return sorted({one.argval for one in loops})
+
+
+def inner_loop(frames: Sequence[FrameType], head: int) -> tuple[FrameType, int] | None:
+    """The first loop in the one that begins at ``head`` of the first function, in that function or one that it calls
+    (directly, or through others).
+    """
+    for number, frame in enumerate(frames):
+        inner = [one for one in heads(frame.f_code, frame.f_lasti) if number or one > head]
+        if inner:
+            return frame, inner[0]
+    return None
 
 
 @cache
@@ -62,6 +74,31 @@ def _read_and_set(code: CodeType, head: int | None) -> list[tuple[str, ...]]:
             first.setdefault(tuple(names), use)
             are_set |= {tuple(names)} if use == "STORE" else set()
     return [names for names, use in first.items() if use == "LOAD" and names in are_set]
+
+
+@cache
+def behind_loss(code: CodeType, head: int, call: int | None) -> frozenset[str]:
+    """The variables from which a turn of this loop computes what it calls ``backward`` of, and what it gives to the
+    function that it calls at the instruction ``call``, which may do so.
+    """
+    statements = _statements(_loop(code, head))
+    found = set[str]()
+    for one in statements:
+        if "backward" in one.attributes or (call is not None and one.begin <= call <= one.end):
+            found |= one.reads
+    more = found
+    while more:
+        more = {name for one in statements if one.sets & more for name in one.reads} - found
+        found |= more
+    return frozenset(found)
+
+
+@cache
+def begins_with(code: CodeType, head: int, name: str) -> frozenset[str]:
+    """The attributes that the function reads where it sets this variable outside the loop that begins at ``head``."""
+    end = _loop(code, head)[-1].offset
+    setting = [one for one in _statements(_instructions(code)) if name in one.sets and not head <= one.begin <= end]
+    return frozenset(attribute for one in setting for attribute in one.attributes)
 
 
 @cache
@@ -149,6 +186,35 @@ def _value(frame: FrameType, variable: str, attributes: Sequence[str]) -> object
 def _may_be_skipped(code: Sequence[dis.Instruction], where: int, end: int) -> bool:
     """Whether a branch goes past the instruction at ``where``, but not past ``end``. (Inner loops have turns.)"""
     return any("JUMP" in one.opname and one.offset < where < one.argval <= end for one in code)
+
+
+@dataclass
+class _Statement:
+    """From instruction ``begin`` to ``end``: the variables and attributes that it reads, and the variables that it
+    sets. (What an ``if`` reads counts to the statement after it.)
+    """
+
+    begin: int
+    end: int = 0
+    reads: set[str] = field(default_factory=set)
+    attributes: set[str] = field(default_factory=set)
+    sets: set[str] = field(default_factory=set)
+
+
+def _statements(code: Sequence[dis.Instruction]) -> list[_Statement]:
+    found = [_Statement(code[0].offset)]
+    is_over = False
+    for one in code:
+        if is_over and not one.opname.startswith("STORE_"):  # a, b = ... stores twice
+            found.append(_Statement(one.offset))
+        statement = found[-1]
+        statement.end = one.offset
+        for _, use, name in _uses([one]):
+            (statement.sets if use == "STORE" else statement.reads).add(name)
+        if one.opname in ("LOAD_ATTR", "LOAD_METHOD"):
+            statement.attributes.add(one.argval)
+        is_over = one.opname == "POP_TOP" or one.opname.startswith("STORE_")
+    return found
 
 
 def _loop(code: CodeType, head: int) -> list[dis.Instruction]:

@@ -28,6 +28,7 @@ from torch import nn
 from torch.utils.data import Dataset, Subset
 
 from pilot.train import checksums, loop_code, refusal
+from pilot.train.epoch_numbers import EpochNumbers
 from pilot.train.handed_on import HandedOn, is_of_a_graph
 from pilot.train.spaced import Spaced
 from pilot.train.training import Training
@@ -72,6 +73,7 @@ class OwnValues:
         self._shared: dict[str, tuple[str, Any]] = {}
         self._told: set[_Place] = set()
         self._handed_on = HandedOn(training.model)
+        self._epoch_numbers: EpochNumbers | None = None
         self._dataset: object = None
         self._epoch: int | None = None
         self._spaced = Spaced(_PARTS, _FIRST_LOOKS)
@@ -81,8 +83,9 @@ class OwnValues:
         self._at_beginning: set[_Place] = set()
         self._begun: dict[_Place, Any] = {}
 
-    def begin(self, dataset: object) -> None:
+    def begin(self, dataset: object, *, by_epoch: bool) -> None:
         """The loop over ``dataset`` begins: a process that joins will have these values."""
+        self._epoch_numbers = EpochNumbers() if by_epoch else None
         while isinstance(dataset, Subset):
             dataset = dataset.dataset
         self._dataset = dataset
@@ -126,7 +129,10 @@ class OwnValues:
         if self._looks and not self._training.on_restore:
             with self._spaced.doing():
                 self._look()
-                self._handed_on.look(self._in_loop(), self._head, samples, {name for _, name in self._told})
+                frames, known = self._in_loop(), {name for _, name in self._told}
+                self._handed_on.look(frames, self._head, samples, known)
+                if self._epoch_numbers is not None:
+                    self._epoch_numbers.look(frames, self._head, known)
 
     def _look(self) -> None:
         for place in [one for one in self._before if one[0] in self._first and self._first[one[0]]() is None]:

@@ -1,0 +1,147 @@
+"""A script is told of numbers with which an epoch begins, which each batch changes, and on which its loss depends; and
+what to do instead trains as one undisturbed process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import mse_loss
+
+from tests.equivalence.loops import BATCH, DATA, GROWS_AND_SHRINKS, fresh, mlp, session
+from tests.equivalence.rows import on_ranks
+
+Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+Step = Callable[[torch.Tensor], None]
+Script = Callable[[Any, Any, Loss, Step], None]
+
+
+def temperature(ours: Any, loader: Any, loss_of: Loss, step: Step) -> None:
+    for _ in ours.epochs(2):
+        temp = 1.0
+        for number, (x, y) in enumerate(loader):
+            loss = loss_of(x, y) / temp
+            step(loss)
+            if number % 3 == 1:
+                temp = max(temp * 0.9, 0.5)
+
+
+def a_count_of_batches(ours: Any, loader: Any, loss_of: Loss, step: Step) -> None:
+    for epoch in ours.epochs(2):
+        done = epoch * 6
+        for x, y in loader:
+            weight = min(1.0, done / 10)
+            term = loss_of(x, y) * weight
+            done += 1
+            step(term + loss_of(x, y))
+
+
+def an_average(ours: Any, loader: Any, loss_of: Loss, step: Step) -> None:
+    def epoch() -> None:
+        mean = torch.zeros(())
+        for x, y in loader:
+            mean = 0.9 * mean + 0.1 * x.mean()
+            step(loss_of(x - mean, y))
+
+    for _ in ours.epochs(2):
+        epoch()
+
+
+def with_backward(ours: Any, loader: Any, loss_of: Loss, step: Step) -> None:
+    """It calls ``backward`` itself, and its step gets nothing that depends on the number."""
+    for _ in ours.epochs(2):
+        scale = np.ones(1)
+        for x, y in loader:
+            loss = loss_of(x, y)
+            (loss * float(scale[0])).backward()
+            step(torch.zeros((), requires_grad=True))
+            scale = scale * 0.9
+
+
+def said(script: Script, capsys: pytest.CaptureFixture[str], *, mine: bool = False) -> list[str]:
+    model = fresh(mlp)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    ours = session(model, optimizer)
+    loader = ours.loader(DATA, global_batch_size=BATCH)
+
+    def step(loss: torch.Tensor) -> None:
+        if not mine:
+            optimizer.zero_grad()
+            loss.backward()
+        ours.step(loss)
+        optimizer.zero_grad()
+
+    script(ours, loader, lambda x, y: mse_loss(model(x), y), step)
+    return [line for line in capsys.readouterr().err.splitlines() if line.startswith("pilot: ")]
+
+
+@pytest.mark.parametrize(
+    ("script", "name"),
+    [(temperature, "temp"), (a_count_of_batches, "done"), (an_average, "mean"), (with_backward, "scale")],
+)
+def test_numbers_that_batches_change_and_use(script: Script, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (line,) = said(script, capsys, mine=script is with_backward)
+    assert "test_epoch_numbers.py, line " in line
+    assert f"beginning with a value of the epoch's ({name}); a node that joins" in line
+
+
+def test_sums_counts_and_what_goes_on_are_not_told_of(capsys: pytest.CaptureFixture[str]) -> None:
+    def script(ours: Any, loader: Any, loss_of: Loss, step: Step) -> None:
+        for epoch in ours.epochs(2):
+            total, seen, worst, shown = 0.0, 0, -1.0, ""
+            done, scale, fixed = ours.steps, ours.state.get("scale", 1.0), 1.0 + epoch
+            for x, y in loader:
+                seen += len(x)
+                shown = f"{total / seen}"
+                loss = loss_of(x, y) * scale * fixed / (1 + done)
+                worst = max(worst, loss.item())
+                step(loss)
+                total += loss.item()
+                done = done + 1
+                scale = ours.state["scale"] = scale * 0.9
+            assert shown
+
+    assert said(script, capsys) == []
+
+
+def test_micro_batches_begin_anew_in_each_iteration(capsys: pytest.CaptureFixture[str]) -> None:
+    def script(ours: Any, loader: Any, loss_of: Loss, step: Step) -> None:
+        for _ in ours.iterations(4):
+            scale = 1.0
+            for x, y in loader:
+                step(loss_of(x, y) * scale)
+                scale = scale / 2
+
+    assert said(script, capsys) == []
+
+
+def lowered(ours: Any, loader: Any, loss_of: Loss, step: Step) -> None:
+    """As it is told to do."""
+    for _ in ours.epochs(2):
+        for number, (x, y) in enumerate(loader):
+            step(loss_of(x, y) / max(0.9**number, 0.5))
+
+
+def trained(script: Script) -> list[torch.Tensor]:
+    model = fresh(mlp)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    ours = session(model, optimizer)
+    loader = ours.loader(DATA, global_batch_size=BATCH)
+
+    def step(loss: torch.Tensor) -> None:
+        optimizer.zero_grad()
+        loss.backward()
+        ours.step(loss)
+
+    script(ours, loader, lambda x, y: mse_loss(model(x), y), step)
+    return [p.detach().clone() for p in model.parameters()]
+
+
+def test_by_the_number_of_the_batch() -> None:
+    expected = trained(lowered)
+    for values in on_ranks(lambda: trained(lowered), 1, GROWS_AND_SHRINKS):
+        torch.testing.assert_close(values, expected, rtol=1e-12, atol=1e-12)
