@@ -267,7 +267,7 @@ class Session(Uncopied):
         self._has_looped = True
         self._check.whole()
         check_scheduled(self._training.steppers, self._training.tracked.values())
-        self._own.begin(getattr(self._loader, "dataset", None), by_epoch=not self._by_iteration)
+        self._own.begin(getattr(self._loader, "dataset", None), by_epoch=EPOCHS in self._metrics)
         self._group.enter()
         with self._guard.in_loop():
             while number() < count and not self._training.position.stopped:
