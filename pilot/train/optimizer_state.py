@@ -69,7 +69,9 @@ def take_over(optimizer: torch.optim.Optimizer, state: dict[str, Any], strides: 
     """
     if any(own := _constants(optimizer)):
         state = state | {"param_groups": [a | b for a, b in zip(state["param_groups"], own, strict=True)]}
+    defaults = dict(optimizer.defaults)
     optimizer.load_state_dict(state)
+    optimizer.defaults = defaults  # torch adds some, which groups that are added later then have on this rank only
     parameters = parameters_of(optimizer)
     known = {tuple(keys): its for keys, its in strides}
     for index, given in state["state"].items():

@@ -307,7 +307,7 @@ class Session(Uncopied):
         options : options of torch's ``DataLoader``
         """
         self._expect_group()
-        self._step.came_back()
+        self._course.came_back()
         if self._step.is_open:
             raise UserError("call session.evaluate between two steps: after session.step, or outside the loop")
         self._check.user()
@@ -417,7 +417,7 @@ class Session(Uncopied):
 
     def _end_epoch(self, measured: Sums, *, stop: bool) -> None:
         """Agree with the other ranks that the epoch is over, on its measures, and on whether it was the last."""
-        self._step.came_back()
+        self._course.came_back()
         self._check.after_epoch()
         ours = {STOP: 1.0} if stop else {}
         agreed = self._collectives.hold(END_OF_EPOCH, lambda rank, _ranks: ours | (measured if rank == 0 else {}))

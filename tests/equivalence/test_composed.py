@@ -44,6 +44,11 @@ FOUND: dict[str, tuple[dict[str, str], int, list[End]]] = {
         1,
         [End(12, (False,), (True,), 1)],
     ),
+    "an optimizer of one's own gets a group, on ranks that have taken over a state and on others": (
+        {"optimizer": "own", "trained": "a group added"},
+        1,
+        [End(4, (True,), (False,), 1)],
+    ),
     "two optimizers that are stepped at once share a loss scaler": (
         {"optimizer": "parts by name", "scaler": "grows"},
         2,

@@ -14,6 +14,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 import pilot.train
 from pilot.core.errors import UserError
+from pilot.train import script_end
 from tests.equivalence.loops import BATCH, DATA, EPOCHS, Result, assert_equal, fresh, linear, mlp, session, tensors
 from tests.equivalence.rows import on_ranks
 
@@ -383,3 +384,40 @@ def test_one_optimizer_may_be_zeroed_by_hand_and_its_sums_looked_at_until_the_en
         )
         assert len(norms[-1]) == 4
     assert two.session.steps == len(norms)
+
+
+def test_an_evaluation_right_after_the_last_of_several_steps_is_divided_among_the_ranks() -> None:
+    def script() -> int:
+        model, seen = fresh(linear), [0]
+        made = session(model, {"a": torch.optim.SGD(model.parameters(), lr=0.1)})
+        loader = made.loader(DATA, global_batch_size=BATCH)
+
+        def measures(batch: Any) -> dict[str, float]:
+            seen[0] += len(batch[0])
+            return {"loss": 1.0}
+
+        for _ in made.epochs(1):
+            for x, y in loader:
+                model.zero_grad()
+                mse_loss(model(x), y).backward()
+                made.step(name="a")
+                if made.steps == 2:
+                    made.evaluate(DATA, measures, batch_size=1)
+        return seen[0]
+
+    assert sum(on_ranks(script, 2, [])) == len(DATA)
+
+
+def test_a_break_right_after_the_last_of_several_steps_ends_the_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(script_end, "_left", [])
+    model = fresh(linear)
+    made = session(model, {"a": torch.optim.SGD(model.parameters(), lr=0.1)})
+    loader = made.loader(DATA, global_batch_size=BATCH)
+    for _ in made.iterations(5):
+        x, y = loader.next()
+        model.zero_grad()
+        mse_loss(model(x), y).backward()
+        made.step(name="a")
+        break
+    script_end.script_ended()
+    assert made._training.position.stopped

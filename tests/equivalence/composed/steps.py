@@ -43,9 +43,9 @@ class Steps:
         if chosen["model"] == "unused layer":
             self.model.use_extra = session.steps % 2 == 0
         if self.names:
-            self._step_critic(x)
+            stepped = self._step_critic(x)
             if chosen["optimizer"] == "by names, in turns" and session.steps % 2:
-                return self._stepped()
+                return self._stepped() if stepped else None
         loss = self._loss(x, y, *others)
         if chosen["gradients"] == "by hand":
             self._set_gradients(loss / self.parts)
@@ -66,11 +66,12 @@ class Steps:
             for group, rate in zip(self.optimizer.param_groups, self.rates, strict=False):
                 group["lr"] = rate / (1 + by)
 
-    def _step_critic(self, x: torch.Tensor) -> None:
+    def _step_critic(self, x: torch.Tensor) -> bool:
         loss = (self.critic(x) - self.model(x).detach()).square().mean()
         self._backward(loss)
-        self.session.step(loss, "critic", **self._weight(x))
+        stepped: bool = self.session.step(loss, "critic", **self._weight(x))
         self._zero_grad("before", "to zero")
+        return stepped
 
     def _backward(self, loss: torch.Tensor) -> None:
         if self.chosen["scaler"] == "overflows" and self.session.steps == 5:
