@@ -8,7 +8,7 @@ the script has from before the session's loop is told of by :mod:`pilot.train.ow
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from types import FrameType
 
 import numpy as np
@@ -26,9 +26,10 @@ class EpochNumbers:
 
     def __init__(self) -> None:
         self._told = False
+        self._seen: dict[str, str] = {}
 
     def look(self, frames: Sequence[FrameType], head: int, known: Collection[str]) -> None:
-        """Tell, once.
+        """Tell, once, of those that are others than when it looked before.
 
         Parameters
         ----------
@@ -40,16 +41,9 @@ class EpochNumbers:
         if loop is None:
             return
         frame, begin = loop
-        code = frame.f_code
-        used = loop_code.behind_loss(code, begin, None if frame is frames[-1] else frame.f_lasti)
-        names = [
-            name
-            for name, value in loop_code.handed_on(frame, begin)
-            if name in used
-            and name not in known
-            and isinstance(value, _NUMBERS)
-            and not loop_code.begins_with(code, begin, name) & _KEPT
-        ]
+        now = dict(_candidates(frame, head if frame is frames[0] else 0, begin, frame is frames[-1]))
+        names = [name for name, value in now.items() if name not in known and self._seen.get(name, value) != value]
+        self._seen |= now
         if names:
             self._told = True
             refusal.note(
@@ -58,3 +52,14 @@ class EpochNumbers:
                 " begins with that value: compute it from session.steps, or from the number that enumerate(loader)"
                 " gives, or keep it in session.state"
             )
+
+
+def _candidates(frame: FrameType, start: int, begin: int, is_last: bool) -> Iterator[tuple[str, str]]:
+    """Variables that are set between ``start`` and the loop that begins at ``begin``, and their values as texts."""
+    code = frame.f_code
+    used = loop_code.behind_loss(code, begin, None if is_last else frame.f_lasti)
+    for name, value in loop_code.handed_on(frame, begin):
+        if name in used and "." not in name and isinstance(value, _NUMBERS):
+            read = loop_code.read_to_set(code, start, begin, name)
+            if read is not None and not read & _KEPT:
+                yield name, repr(value)

@@ -94,11 +94,11 @@ def behind_loss(code: CodeType, head: int, call: int | None) -> frozenset[str]:
 
 
 @cache
-def begins_with(code: CodeType, head: int, name: str) -> frozenset[str]:
-    """The attributes that the function reads where it sets this variable outside the loop that begins at ``head``."""
-    end = _loop(code, head)[-1].offset
-    setting = [one for one in _statements(_instructions(code)) if name in one.sets and not head <= one.begin <= end]
-    return frozenset(attribute for one in setting for attribute in one.attributes)
+def read_to_set(code: CodeType, begin: int, end: int, name: str) -> frozenset[str] | None:
+    """The attributes that statements between two instructions read which set this variable; None if there are none."""
+    part = [one for one in _instructions(code) if begin <= one.offset < end]
+    setting = [one for one in _statements(part) if name in one.sets]
+    return frozenset(attribute for one in setting for attribute in one.attributes) if setting else None
 
 
 @cache
@@ -202,7 +202,7 @@ class _Statement:
 
 
 def _statements(code: Sequence[dis.Instruction]) -> list[_Statement]:
-    found = [_Statement(code[0].offset)]
+    found = [_Statement(code[0].offset)] if code else []
     is_over = False
     for one in code:
         if is_over and not one.opname.startswith("STORE_"):  # a, b = ... stores twice

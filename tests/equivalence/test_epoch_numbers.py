@@ -108,6 +108,33 @@ def test_sums_counts_and_what_goes_on_are_not_told_of(capsys: pytest.CaptureFixt
     assert said(script, capsys) == []
 
 
+@pytest.mark.parametrize("adaptive", [False, True])
+def test_what_was_set_before_the_sessions_loop_is_told_of_at_most_as_such(
+    adaptive: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def script(ours: Any, loader: Any, loss_of: Loss, step: Step) -> None:
+        weight = 1.0
+        for _ in ours.epochs(2):
+            for x, y in loader:
+                step(loss_of(x, y) * weight)
+                if adaptive:
+                    weight = weight * 0.9
+
+    assert [line for line in said(script, capsys) if "beginning with a value of the epoch's" in line] == []
+
+
+def test_a_number_of_the_epochs_that_no_batch_changes_is_not_told_of(capsys: pytest.CaptureFixture[str]) -> None:
+    def script(ours: Any, loader: Any, loss_of: Loss, step: Step) -> None:
+        for _ in ours.epochs(2):
+            weight = 1.0
+            for x, y in loader:
+                step(loss_of(x, y) * weight)
+                if ours.steps > 10**6:
+                    weight = weight * 0.9
+
+    assert said(script, capsys) == []
+
+
 def test_micro_batches_begin_anew_in_each_iteration(capsys: pytest.CaptureFixture[str]) -> None:
     def script(ours: Any, loader: Any, loss_of: Loss, step: Step) -> None:
         for _ in ours.iterations(4):
