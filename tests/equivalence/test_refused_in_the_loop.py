@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from tests.equivalence.topics.refused_in_the_loop import Made
+from tests.equivalence.refusing import Made
 
 
 def test_what_is_trained_between_two_passes_is_the_script_s_own() -> None:

@@ -3,167 +3,22 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
-from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.utils import prune
-from torch.utils.checkpoint import checkpoint
 from torch.utils.data import TensorDataset
 
 import pilot.train
-from tests.equivalence.rows import Row, Script, Topic
+from tests.equivalence.refusing import Made, Refusals
+from tests.equivalence.rows import Topic
+
+ROWS = Refusals()
 
 
-class Made:
-    """What a script creates before its loop."""
-
-    def __init__(
-        self, parameters: Iterable[nn.Parameter] = (), others: Iterable[nn.Module] = (), batch: int = 4, **options: Any
-    ) -> None:
-        self.model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2), nn.Linear(2, 1), *others)
-        self.model[1].requires_grad_(False)
-        self.optimizer = torch.optim.SGD([*self.model.parameters(), *parameters], lr=0.1)
-        self.session = pilot.train.session(self.model, self.optimizer, **options)
-        self.loader = self.session.loader(TensorDataset(torch.ones(8, 2)), global_batch_size=batch)
-
-    def batches(self, epochs: int = 1) -> Iterator[torch.Tensor]:
-        for _ in self.session.epochs(epochs):
-            for (x,) in self.loader:
-                self.optimizer.zero_grad()
-                yield x
-
-    def loss(self, x: torch.Tensor) -> torch.Tensor:
-        return self.model(x).square().mean()
-
-
-ROWS: list[Row] = []
-
-
-def _refused(name: str, line: str, instead: str) -> Callable[[Callable[[Made], None]], None]:
-    add_script = _refused_script(name, line, instead)
-    return lambda script: add_script(lambda: script(Made()))
-
-
-def _refused_script(name: str, line: str, instead: str) -> Callable[[Callable[[], None]], None]:
-    def add(script: Callable[[], None]) -> None:
-        ROWS.append(Script(name=name, refused=line, instead=instead, elastic=script))
-
-    return add
-
-
-@_refused(
-    "torch.nn.utils.clip_grad_norm_ before session.step",
-    "clip with session.clip_grad_norm",
-    "`session.clip_grad_norm`, or `session.sum` before",
-)
-def clips_itself(made: Made) -> None:
-    for x in made.batches():
-        made.loss(x).backward()
-        nn.utils.clip_grad_norm_(made.model.parameters(), 1.0)
-        made.session.step()
-
-
-@_refused(
-    "torch.nn.utils.clip_grad_norm_ before session.step, and an unused layer",
-    "clip with session.clip_grad_norm",
-    "`session.clip_grad_norm`, or `session.sum` before",
-)
-def clips_what_there_is(made: Made) -> None:
-    for x in made.batches():
-        made.model[2](x).square().mean().backward()
-        nn.utils.clip_grad_norm_(made.model.parameters(), 1.0)
-        made.session.step()
-
-
-@_refused(
-    "p.grad replaced before session.step, and an unused layer",
-    "session.sum",
-    "`session.sum` before",
-)
-def replaces_what_there_is(made: Made) -> None:
-    for x in made.batches():
-        made.model[2](x).square().mean().backward()
-        made.model[2].weight.grad = torch.zeros_like(made.model[2].weight)
-        made.session.step()
-
-
-@_refused("p.grad changed in place before session.step", "session.sum", "`session.sum` before")
-def edits_a_gradient(made: Made) -> None:
-    for x in made.batches():
-        made.loss(x).backward()
-        for parameter in made.model.parameters():
-            if parameter.grad is not None:
-                parameter.grad.mul_(2)
-        made.session.step()
-
-
-@_refused("p.grad replaced before session.step", "session.sum", "`session.sum` before")
-def replaces_a_gradient(made: Made) -> None:
-    for x in made.batches():
-        made.loss(x).backward()
-        made.model[0].weight.grad = torch.zeros_like(made.model[0].weight)
-        made.session.step()
-
-
-@_refused("zero_grad between backward and session.step", "on their way", "before backward")
-def zeroes_after_backward(made: Made) -> None:
-    for x in made.batches():
-        made.loss(x).backward()
-        made.optimizer.zero_grad()
-        made.session.step()
-
-
-@_refused("backward twice for a batch", "call backward once", "add the losses up, or micro_batch_size")
-def calls_backward_twice(made: Made) -> None:
-    for x in made.batches():
-        made.loss(x).backward()
-        made.loss(x).backward()
-        made.session.step()
-
-
-@_refused("a second backward that reaches a part of the parameters", "call backward once", "add the losses up")
-def calls_backward_again_for_a_part(made: Made) -> None:
-    for x in made.batches():
-        made.loss(x).backward()
-        made.model[0].weight.sum().backward()
-        made.session.step()
-
-
-@_refused(
-    "a second backward between session.sum and session.step (sharpness-aware minimization)",
-    "compute the first with torch.autograd.grad",
-    "the first gradient by `torch.autograd.grad`",
-)
-def computes_another_gradient(made: Made) -> None:
-    for x in made.batches():
-        made.loss(x).backward()
-        made.session.sum()
-        made.optimizer.zero_grad()
-        made.loss(x + 0.1).backward()
-        made.session.step()
-
-
-@_refused("backward(create_graph=True)", "create_graph=True", "`torch.autograd.grad`")
-def creates_a_graph(made: Made) -> None:
-    for x in made.batches():
-        made.loss(x).backward(create_graph=True)
-        made.session.step()
-
-
-@_refused("reentrant checkpointing of a shared layer", "use_reentrant=False", "use_reentrant=False")
-def checkpoints_a_shared_layer(made: Made) -> None:
-    shared = made.model[0]
-    for x in made.batches():
-        once = checkpoint(shared, x.requires_grad_(), use_reentrant=True)
-        made.model[2](checkpoint(shared, once, use_reentrant=True)).sum().backward()
-        made.session.step()
-
-
-@_refused("optimizer.step() before session.step", "optimizer.step", "leave it out")
+@ROWS.made("optimizer.step() before session.step", "optimizer.step", "leave it out")
 def steps_before(made: Made) -> None:
     for x in made.batches():
         made.loss(x).backward()
@@ -171,7 +26,7 @@ def steps_before(made: Made) -> None:
         made.session.step()
 
 
-@_refused("optimizer.step() after session.step", "optimizer.step", "leave it out")
+@ROWS.made("optimizer.step() after session.step", "optimizer.step", "leave it out")
 def steps_after(made: Made) -> None:
     for x in made.batches():
         made.loss(x).backward()
@@ -179,7 +34,7 @@ def steps_after(made: Made) -> None:
         made.optimizer.step()
 
 
-@_refused("a second optimizer beside the session", "second optimizer", "one optimizer with two groups")
+@ROWS.made("a second optimizer beside the session", "second optimizer", "one optimizer with two groups")
 def has_a_second_optimizer(made: Made) -> None:
     other = nn.Linear(2, 1)
     second = torch.optim.SGD(other.parameters(), lr=0.1)
@@ -190,7 +45,7 @@ def has_a_second_optimizer(made: Made) -> None:
         second.step()
 
 
-@_refused("a new optimizer at an epoch's beginning", "creates another optimizer .Adam.", "optimizer.state.clear()")
+@ROWS.made("a new optimizer at an epoch's beginning", "creates another optimizer .Adam.", "optimizer.state.clear()")
 def makes_a_new_optimizer(made: Made) -> None:
     for epoch in made.session.epochs(2):
         if epoch == 1:
@@ -201,20 +56,20 @@ def makes_a_new_optimizer(made: Made) -> None:
             made.session.step()
 
 
-@_refused("another optimizer takes over", "uses another optimizer .Adam.", "one optimizer, with other options")
+@ROWS.made("another optimizer takes over", "uses another optimizer .Adam.", "one optimizer, with other options")
 def changes_to_another_optimizer(made: Made) -> None:
     other = torch.optim.Adam(made.model.parameters())
     for _ in made.batches():
         other.zero_grad()
 
 
-@_refused("a new scheduler at an epoch's beginning", "creates a learning-rate scheduler .StepLR.", "before the loop")
+@ROWS.made("a new scheduler at an epoch's beginning", "creates a learning-rate scheduler .StepLR.", "before the loop")
 def makes_a_new_scheduler(made: Made) -> None:
     for _ in made.batches():
         torch.optim.lr_scheduler.StepLR(made.optimizer, 2)
 
 
-@_refused(
+@ROWS.made(
     "an average of weights that the script updates, not tracked",
     r"session.track\('average', average\)",
     "session.track",
@@ -228,7 +83,7 @@ def averages_untracked(made: Made) -> None:
             mean.data.mul_(0.9).add_(p.data, alpha=0.1)
 
 
-@_refused(
+@ROWS.made(
     "an average of weights in a dict by their names, not tracked",
     r"average.shadow.*session.state, or call session.track",
     "session.state, or session.track",
@@ -242,7 +97,7 @@ def averages_in_a_dict(made: Made) -> None:
             average.shadow[name] = 0.9 * average.shadow[name] + 0.1 * p.detach()
 
 
-@_refused(
+@ROWS.made(
     "momenta by hand in a dict by the parameters",
     r"momenta.*keep them by name in session.state, or call session.track",
     "session.state, or session.track",
@@ -269,7 +124,7 @@ class ByModule(torch.optim.SGD):
         self.inputs[layer] = inputs[0].square().mean()
 
 
-@_refused_script(
+@ROWS.script(
     "an optimizer that keeps statistics by module (K-FAC)", "in its attribute 'inputs'", "`optimizer.state[parameter]`"
 )
 def keeps_by_module() -> None:
@@ -284,7 +139,7 @@ def keeps_by_module() -> None:
             session.step()
 
 
-@_refused(
+@ROWS.made(
     "a teacher in an object of the script, not tracked", r"session.track\('teacher', method.teacher\)", "session.track"
 )
 def teaches_untracked(made: Made) -> None:
@@ -297,7 +152,7 @@ def teaches_untracked(made: Made) -> None:
         method.teacher.load_state_dict(made.model.state_dict())
 
 
-@_refused_script(
+@ROWS.script(
     "a target that is renewed every few batches, not tracked", r"session.track\('target', target\)", "session.track"
 )
 def renews_a_target() -> None:
@@ -310,7 +165,7 @@ def renews_a_target() -> None:
             target.load_state_dict(made.model.state_dict())
 
 
-@_refused_script(
+@ROWS.script(
     "batch norm in a module that only the optimizer has", "running statistics of its BatchNorm1d", "a dict of models"
 )
 def trains_a_head() -> None:
@@ -321,7 +176,7 @@ def trains_a_head() -> None:
         made.session.step()
 
 
-@_refused_script(
+@ROWS.script(
     "a buffer that the script replaces in torch.inference_mode()",
     "buffer 3.mean was made in torch.inference_mode",
     "`torch.no_grad()`",
@@ -346,7 +201,7 @@ class Centre(nn.Module):
         return x - self.mean
 
 
-@_refused("a loss with its own buffer, not tracked", r"session.track\('loss', loss\)", "session.track")
+@ROWS.made("a loss with its own buffer, not tracked", r"session.track\('loss', loss\)", "session.track")
 def loses_untracked(made: Made) -> None:
     loss = Centered()
     for x in made.batches():
@@ -367,7 +222,7 @@ class Centered(nn.Module):
         return loss
 
 
-@_refused("a GradScaler that the session has not", "scaler=", "scaler=")
+@ROWS.made("a GradScaler that the session has not", "scaler=", "scaler=")
 def scales_the_loss_by_itself(made: Made) -> None:
     scaler = torch.amp.GradScaler("cpu")
     for x in made.batches():
@@ -375,7 +230,7 @@ def scales_the_loss_by_itself(made: Made) -> None:
         made.session.step()
 
 
-@_refused_script("scaler.update() after session.step", "calls scaler.update", "leave it out")
+@ROWS.script("scaler.update() after session.step", "calls scaler.update", "leave it out")
 def updates_the_scaler() -> None:
     scaler = torch.amp.GradScaler("cpu")
     made = Made(scaler=scaler)
@@ -385,15 +240,7 @@ def updates_the_scaler() -> None:
         scaler.update()
 
 
-@_refused("no zero_grad", "zero_grad is missing", "zero_grad before backward")
-def never_zeroes(made: Made) -> None:
-    for _ in made.session.epochs(1):
-        for (x,) in made.loader:
-            made.loss(x).backward()
-            made.session.step()
-
-
-@_refused("a layer unfrozen later", "1.weight was unfrozen", "lr=0 and a scheduler")
+@ROWS.made("a layer unfrozen later", "1.weight was unfrozen", "lr=0 and a scheduler")
 def unfreezes(made: Made) -> None:
     for x in made.batches():
         made.model[1].requires_grad_(True)
@@ -401,7 +248,7 @@ def unfreezes(made: Made) -> None:
         made.session.step()
 
 
-@_refused("a layer pruned for the first time", "parameters have changed", "prune.identity before the optimizer")
+@ROWS.made("a layer pruned for the first time", "parameters have changed", "prune.identity before the optimizer")
 def prunes(made: Made) -> None:
     for _ in made.session.epochs(1):
         prune.l1_unstructured(made.model[0], "weight", amount=0.5)
@@ -411,30 +258,7 @@ def prunes(made: Made) -> None:
             made.session.step()
 
 
-@_refused(
-    "zero_grad(set_to_none=False), and a layer used in some batches only",
-    "does not use a parameter of",
-    "zero_grad()",
-)
-def zeroes_in_place(made: Made) -> None:
-    for _ in made.session.epochs(1):
-        for number, (x,) in enumerate(made.loader):
-            made.optimizer.zero_grad(set_to_none=False)
-            (made.loss(x) if number == 0 else made.model[2](x).square().mean()).backward()
-            made.session.step()
-
-
-@_refused("zero_grad(set_to_none=False), and a layer frozen in a later epoch", "still has a gradient", "zero_grad()")
-def zeroes_in_place_and_freezes(made: Made) -> None:
-    for epoch in made.session.epochs(2):
-        made.model[0].requires_grad_(epoch == 0)
-        for (x,) in made.loader:
-            made.optimizer.zero_grad(set_to_none=False)
-            made.loss(x).backward()
-            made.session.step()
-
-
-@_refused("a layer frozen later", "2.weight was frozen", "lr=0 and a scheduler")
+@ROWS.made("a layer frozen later", "2.weight was frozen", "lr=0 and a scheduler")
 def freezes(made: Made) -> None:
     for x in made.batches():
         made.model[2].requires_grad_(False)
@@ -442,7 +266,7 @@ def freezes(made: Made) -> None:
         made.session.step()
 
 
-@_refused("add_param_group later", "parameter groups have changed", "lr=0 and a scheduler")
+@ROWS.made("add_param_group later", "parameter groups have changed", "lr=0 and a scheduler")
 def adds_a_group(made: Made) -> None:
     for x in made.batches():
         made.loss(x).backward()
@@ -450,7 +274,7 @@ def adds_a_group(made: Made) -> None:
         made.session.step()
 
 
-@_refused("a layer replaced later", "model's parameters have changed", "before the session is made")
+@ROWS.made("a layer replaced later", "model's parameters have changed", "before the session is made")
 def replaces_a_layer(made: Made) -> None:
     made.model[1] = nn.Sequential(nn.Linear(2, 2))
     for x in made.batches():
@@ -458,7 +282,7 @@ def replaces_a_layer(made: Made) -> None:
         made.session.step()
 
 
-@_refused("for epoch in range(n)", "session.epochs", "`session.epochs(n)`")
+@ROWS.made("for epoch in range(n)", "session.epochs", "`session.epochs(n)`")
 def counts_epochs_itself(made: Made) -> None:
     for _ in range(3):
         for (x,) in made.loader:
@@ -466,7 +290,7 @@ def counts_epochs_itself(made: Made) -> None:
             made.session.step()
 
 
-@_refused("a loss of each sample in session.step", "the loss must be a number, got Tensor", "its mean")
+@ROWS.made("a loss of each sample in session.step", "the loss must be a number, got Tensor", "its mean")
 def steps_with_several_losses(made: Made) -> None:
     for x in made.batches():
         losses = made.model(x).square()
@@ -474,7 +298,7 @@ def steps_with_several_losses(made: Made) -> None:
         made.session.step(losses.expand(-1, 2))
 
 
-@_refused("a weight of each sample in session.step", "weight must be a number, got Tensor", "their sum")
+@ROWS.made("a weight of each sample in session.step", "weight must be a number, got Tensor", "their sum")
 def steps_with_several_weights(made: Made) -> None:
     for x in made.batches():
         loss = made.loss(x)
@@ -482,13 +306,13 @@ def steps_with_several_weights(made: Made) -> None:
         made.session.step(loss, weight=torch.ones(2))
 
 
-@_refused("session.epochs of a text", "session.epochs needs a number, got '3'", "argparse's `type=int`")
+@ROWS.made("session.epochs of a text", "session.epochs needs a number, got '3'", "argparse's `type=int`")
 def counts_in_text(made: Made) -> None:
     for _ in made.session.epochs("3"):  # type: ignore[arg-type]  # as a command line gives it
         pass
 
 
-@_refused("a second loop of session.epochs", "a session has one loop", "one loop, and `if epoch == 3:` in its body")
+@ROWS.made("a second loop of session.epochs", "a session has one loop", "one loop, and `if epoch == 3:` in its body")
 def loops_once_more(made: Made) -> None:
     for epochs in (1, 2):
         for x in made.batches(epochs):
@@ -496,7 +320,7 @@ def loops_once_more(made: Made) -> None:
             made.session.step()
 
 
-@_refused_script("session.loader in the loop's body", "session.loader first: before session.epochs", "before the loop")
+@ROWS.script("session.loader in the loop's body", "session.loader first: before session.epochs", "before the loop")
 def makes_its_loader_late() -> None:
     model = nn.Linear(2, 1)
     session = pilot.train.session(model, torch.optim.SGD(model.parameters(), lr=0.1))
@@ -507,7 +331,7 @@ def makes_its_loader_late() -> None:
             session.step()
 
 
-@_refused_script("session.rank before session.loader", "before session.rank", "after it")
+@ROWS.script("session.rank before session.loader", "before session.rank", "after it")
 def asks_for_its_rank_early() -> None:
     model = nn.Linear(2, 1)
     session = pilot.train.session(model, torch.optim.SGD(model.parameters(), lr=0.1))
@@ -515,7 +339,7 @@ def asks_for_its_rank_early() -> None:
         session.loader(TensorDataset(torch.ones(8, 2)), global_batch_size=4)
 
 
-@_refused_script("session.steps before session.loader", "session.steps or an evaluation", "after it")
+@ROWS.script("session.steps before session.loader", "session.steps or an evaluation", "after it")
 def asks_for_its_steps_early() -> None:
     model = nn.Linear(2, 1)
     session = pilot.train.session(model, torch.optim.SGD(model.parameters(), lr=0.1))
@@ -523,19 +347,19 @@ def asks_for_its_steps_early() -> None:
         pass
 
 
-@_refused("next(iter(loader)) before the loop", "session.epochs", "a DataLoader of one's own")
+@ROWS.made("next(iter(loader)) before the loop", "session.epochs", "a DataLoader of one's own")
 def looks_at_a_batch_before(made: Made) -> None:
     next(iter(made.loader))
 
 
-@_refused("batches taken by another thread", "another thread takes the batches", "num_workers")
+@ROWS.made("batches taken by another thread", "another thread takes the batches", "num_workers")
 def loads_ahead_in_a_thread(made: Made) -> None:
     with ThreadPoolExecutor(1) as thread:
         for _ in made.session.epochs(1):
             thread.submit(next, iter(made.loader)).result()
 
 
-@_refused("next(batches) with StopIteration, over the epoch's end", "have all been used", "`for batch in loader`")
+@ROWS.made("next(batches) with StopIteration, over the epoch's end", "have all been used", "`for batch in loader`")
 def begins_anew_at_stop_iteration(made: Made) -> None:
     for _ in made.session.epochs(1):
         batches = iter(made.loader)

@@ -16,8 +16,8 @@ import torch
 
 import pilot.train
 from tests.equivalence.recipe import Recipe
+from tests.equivalence.refusing import Made
 from tests.equivalence.rows import Row, Script, Topic
-from tests.equivalence.topics.refused_in_the_loop import Made
 
 Value = Callable[[], Any]
 
