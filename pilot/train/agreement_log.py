@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import astuple, dataclass
 from typing import Any
@@ -55,6 +56,10 @@ class AgreementLog:
     def count(self, place: Place) -> int:
         """How many agreements there were at ``place``."""
         return sum(entry.place == place for entry in self._entries)
+
+    def topics(self, place: Place, first: int) -> Counter[int]:
+        """How often each topic is among the ``first`` agreements at ``place``."""
+        return Counter([entry.topic for entry in self._entries if entry.place == place][:first])
 
     def rows(self) -> list[list[Any]]:
         """For the state that is saved and sent."""

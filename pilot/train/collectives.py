@@ -53,6 +53,13 @@ class Collectives:
         if self._place != self._training.place:
             self._place, self._held = self._training.place, {}
 
+    def reached_end(self) -> None:
+        """The script has reached the epoch's end, perhaps with a state of others that had met on the way, as it has
+        not.
+        """
+        position = self._training.position
+        self._held = dict(self._training.agreements.topics(self._place, position.met))
+
     def here(self) -> None:
         """The script has done what it does there: it continues to train, or the epoch ends."""
         self.arrive()

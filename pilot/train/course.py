@@ -139,6 +139,7 @@ class SessionCourse:
         self._collectives.arrive()  # with a state taken over at the end of the epoch
         self._check.user()
         self._training.reached_end()
+        self._collectives.reached_end()
         self._ended, self._guard.passing = before[0], False
         if self._turns is None:
             if before[1] == 0 and not self._told:

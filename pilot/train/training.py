@@ -59,10 +59,10 @@ class Stateful(Protocol):
 class Position:
     """``step``: steps applied so far; ``phase``: how many optimizers of the next step have been stepped, if they are
     stepped separately; ``cursor``: samples of ``epoch`` used so far; ``epoch_steps``: its steps so far; ``samples``: of
-    all epochs; ``at_end``: the script is in its code at the end of the epoch; ``stopped``: there are no more epochs;
-    ``stopping``: a rank has asked for that; ``begun``: the script has reached its first batch; ``weight``: the sum of
-    the last step's weights, 0: its samples are the weights (see :mod:`pilot.train.weights`), None: there was no step
-    yet.
+    all epochs; ``at_end``: the script is in its code at the end of the epoch; ``met``: how often the ranks had met
+    between the last step and that; ``stopped``: there are no more epochs; ``stopping``: a rank has asked for that;
+    ``begun``: the script has reached its first batch; ``weight``: the sum of the last step's weights, 0: its samples
+    are the weights (see :mod:`pilot.train.weights`), None: there was no step yet.
     """
 
     step: int = 0
@@ -71,6 +71,7 @@ class Position:
     epoch_steps: int = 0
     samples: int = 0
     at_end: bool = False
+    met: int = 0
     stopped: bool = False
     stopping: bool = False
     phase: int = 0
@@ -203,6 +204,7 @@ class Training:
             self._user_caught_up()
         else:
             self.caught_up()
+            self.position.met = self.agreements.count(self.place)
         self.position.at_end = self._has_reached_end = True
         self._user_at_end = copied(self.user)
 

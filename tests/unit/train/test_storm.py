@@ -58,6 +58,18 @@ def train(stream: bool, every: int, stop: int) -> dict[str, Any]:
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(count=st.integers(1, 3), ends=ends, stream=st.booleans(), every=st.sampled_from([0, 3]), stop=st.integers(1, 3))
 @example(count=3, ends=[End(17, (False,), (False,), 0)], stream=False, every=0, stop=1)
+@example(  # the same evaluation after an epoch's last step and at its end, to which others come
+    count=3,
+    ends=[
+        End(19, (True, False, False), (False,), 2, True),
+        End(8, (True, True, False), (False, True), 2, True),
+        End(24, (False,), (True, True, False), 2),
+        End(8, (False,), (False,), 1),
+    ],
+    stream=True,
+    every=3,
+    stop=2,
+)
 def test_a_script_gives_what_it_gives_alone(count: int, ends: list[End], stream: bool, every: int, stop: int) -> None:
     alone = train(stream, every, stop)
     with pytest.MonkeyPatch.context() as patch:
