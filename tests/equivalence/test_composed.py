@@ -12,9 +12,11 @@ from tests.unit.train.storm import End
 SEED = 1
 COMPOSED = {f"{number}": one for number, one in enumerate(covering(SEED))}
 SHORT = in_slice([*COMPOSED])
-OPEN = {
-    "43": "two optimizers in turns, clipped, with a plateau: differs by 5e-6 from the plain loop, not explained yet"
+LIMITS = {
+    "43": "what forward changes is looked for in the process's first step, in which a target of the second of two"
+    " optimizers in turns has no forward: its plain attributes are not put back after a void step"
 }
+"""Compositions that meet a limit that docs/elastic-script.md tells of."""
 PLAINEST = {axis: choices[0] for axis, choices in AXES.items()}
 
 FOUND: dict[str, tuple[dict[str, str], int, list[End]]] = {
@@ -82,7 +84,9 @@ FOUND: dict[str, tuple[dict[str, str], int, list[End]]] = {
 
 def marked(name: str) -> object:
     slice_or_long = pytest.mark.slice if name in SHORT else pytest.mark.long
-    return pytest.param(name, marks=[slice_or_long, *([pytest.mark.xfail(reason=OPEN[name])] if name in OPEN else [])])
+    return pytest.param(
+        name, marks=[slice_or_long, *([pytest.mark.xfail(reason=LIMITS[name])] if name in LIMITS else [])]
+    )
 
 
 @pytest.mark.parametrize("name", [marked(name) for name in COMPOSED])
