@@ -7,7 +7,7 @@ from __future__ import annotations
 import dis
 import inspect
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from types import CodeType, FrameType
@@ -51,7 +51,7 @@ def handed_on(frame: FrameType, head: int) -> Iterator[tuple[str, object]]:
     reads before it sets them, and sets; with their values.
     """
     for variable, *names in _read_and_set(frame.f_code, head):
-        yield ".".join([variable, *names]), _value(frame, variable, names)
+        yield ".".join([variable, *names]), value_of(frame, variable, *names)
 
 
 def handed_on_by(code: CodeType) -> list[str]:
@@ -101,6 +101,24 @@ def read_to_set(code: CodeType, begin: int, end: int, name: str) -> frozenset[st
     return frozenset(attribute for one in setting for attribute in one.attributes) if setting else None
 
 
+def left_by(
+    frame: FrameType, begin: int, end: int, places: Collection[int], fills: Callable[[object], bool]
+) -> set[str]:
+    """What the statements with these instructions, and those that go on with their results, set from ``begin`` to
+    ``end``: variables, and attributes of objects in them; and what they read that ``fills`` says they may add to.
+    """
+    statements = _statements([one for one in _instructions(frame.f_code) if begin <= one.offset < end])
+    found = set[str]()
+    while True:
+        more = set[str]()
+        for one in statements:
+            if one.reads & found or any(one.begin <= place <= one.end for place in places):
+                more |= one.sets or {name for name in one.reads if fills(value_of(frame, *name.split(".")))}
+        if more <= found:
+            return found
+        found |= more
+
+
 @cache
 def set_anew(code: CodeType, head: int) -> frozenset[str]:
     """The variables that each turn of this loop sets before it reads them, and that functions in it do not read."""
@@ -129,7 +147,7 @@ def set_at_beginning(frames: Sequence[FrameType], head: int) -> Iterator[tuple[o
                 return
             inner = inner[inner.index(head) + 1 :]
         for owner, *names, name in _attributes_set(frame.f_code, begin, inner[0] if inner else frame.f_lasti):
-            found.append((_value(frame, owner, names), name))
+            found.append((value_of(frame, owner, *names), name))
         if inner:
             yield from found
             return
@@ -176,7 +194,8 @@ def _path(code: Sequence[dis.Instruction], number: int) -> list[str]:
     return []
 
 
-def _value(frame: FrameType, variable: str, attributes: Sequence[str]) -> object:
+def value_of(frame: FrameType, variable: str, *attributes: str) -> object:
+    """Of a variable, or of an attribute of its."""
     value = frame.f_locals.get(variable, frame.f_globals.get(variable))
     for name in attributes:
         value = getattr(value, "__dict__", {}).get(name)
@@ -190,8 +209,9 @@ def _may_be_skipped(code: Sequence[dis.Instruction], where: int, end: int) -> bo
 
 @dataclass
 class _Statement:
-    """From instruction ``begin`` to ``end``: the variables and attributes that it reads, and the variables that it
-    sets. (What an ``if`` reads counts to the statement after it.)
+    """From instruction ``begin`` to ``end``: the names of the variables, and of attributes of objects in them
+    (``self.rate``), that it reads and sets; and of all ``attributes`` that it reads. (What an ``if`` reads counts to
+    the statement after it.)
     """
 
     begin: int
@@ -204,7 +224,7 @@ class _Statement:
 def _statements(code: Sequence[dis.Instruction]) -> list[_Statement]:
     found = [_Statement(code[0].offset)] if code else []
     is_over = False
-    for one in code:
+    for number, one in enumerate(code):
         if is_over and not one.opname.startswith("STORE_"):  # a, b = ... stores twice
             found.append(_Statement(one.offset))
         statement = found[-1]
@@ -213,6 +233,8 @@ def _statements(code: Sequence[dis.Instruction]) -> list[_Statement]:
             (statement.sets if use == "STORE" else statement.reads).add(name)
         if one.opname in ("LOAD_ATTR", "LOAD_METHOD"):
             statement.attributes.add(one.argval)
+        if one.opname in ("LOAD_ATTR", "STORE_ATTR") and (path := _path(code, number)):
+            (statement.sets if one.opname == "STORE_ATTR" else statement.reads).add(".".join(path))
         is_over = one.opname == "POP_TOP" or one.opname.startswith("STORE_")
     return found
 

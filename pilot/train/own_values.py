@@ -25,10 +25,11 @@ import numpy as np
 import torch
 import xxhash
 from torch import nn
-from torch.utils.data import Dataset, Subset
+from torch.utils.data import Dataset, Subset, TensorDataset
 
 from pilot.train import checksums, loop_code, refusal
 from pilot.train.epoch_numbers import EpochNumbers
+from pilot.train.epoch_outputs import EpochOutputs
 from pilot.train.handed_on import HandedOn, is_of_a_graph
 from pilot.train.spaced import Spaced
 from pilot.train.training import Training
@@ -74,6 +75,8 @@ class OwnValues:
         self._told: set[_Place] = set()
         self._handed_on = HandedOn(training.model)
         self._epoch_numbers: EpochNumbers | None = None
+        self._outputs = EpochOutputs(training, self._lists_of_dataset)
+        self.epoch_begins, self.pass_begins = self._outputs.epoch_begins, self._outputs.pass_begins
         self._dataset: object = None
         self._epoch: int | None = None
         self._spaced = Spaced(_PARTS, _FIRST_LOOKS)
@@ -106,6 +109,7 @@ class OwnValues:
         """
         if self._epoch != self._training.position.epoch:
             self._epoch = self._training.position.epoch
+            self._outputs.step(self._in_loop(), self._head)
             self._looks = not self._training.on_restore and self._spaced.is_due()
             if self._looks:
                 with self._spaced.doing():
@@ -237,6 +241,16 @@ class OwnValues:
         found = numbers_and_generators(self._dataset)
         found |= {name: mark for name, value in arrays.items() if (mark := _mark(value, is_variable=True)) is not None}
         return {(id(self._dataset), f"dataset.{name}"): mark for name, mark in found.items()}
+
+    def _lists_of_dataset(self) -> dict[str, Any]:
+        """Its arrays, apart from what the session has, and its lists with the arrays and numbers in these. (None: a
+        place for a sample that was not read yet.)
+        """
+        dataset, known = self._dataset, self._known()
+        kept = [("tensors", dataset.tensors)] if isinstance(dataset, TensorDataset) else inner(dataset)
+        its = [(f"dataset.{name}", value) for name, value in kept if isinstance(value, (*_ARRAYS, list, tuple))]
+        marks = chain.from_iterable(_marks(name, value, known, (), _DEPTH) for name, value in its)
+        return {path: mark for path, mark in marks if mark is not None}
 
     def _replaced(self, known: set[int]) -> Iterator[_Place]:
         """Tensors and arrays that each turn of the loop leaves to the next one in a variable from before the loop."""

@@ -25,7 +25,7 @@ from torch import nn
 
 from pilot.checkpoint.shards import local_of
 from pilot.checkpoint.tree import copied
-from pilot.train import checksums
+from pilot.train import checksums, refusal
 from pilot.train.loading import load
 from pilot.train.module_numbers import ModuleNumbers, put_in
 from pilot.train.state import encoded
@@ -34,6 +34,7 @@ from pilot.train.training import Stateful, Training
 
 SMALL_BYTES = 1 << 20
 """Size of one tensor, or of all of a tracked object, below which copying is cheaper than checking."""
+_SHOWN = 5
 FEW_GROUPS = 16
 """So many groups of options cost less to copy than to think about."""
 
@@ -52,6 +53,7 @@ class Rollback:
         self._with_user = with_user
         self._kept: list[_Kept] | None = None
         self._changing: list[_Kept] = []
+        self._set_at_first: list[_Trained] = []
         self._looking = False
 
     def begin(self) -> None:
@@ -73,6 +75,8 @@ class Rollback:
 
     def seen(self) -> None:
         """Forward and backward are over: what changed in the first step will change in others."""
+        if self._set_at_first and not self._looking:
+            self._tell_of_first()
         if self._looking:
             for one in self._kept or ():
                 if one.changes:
@@ -83,6 +87,8 @@ class Rollback:
                     one.changes = True
                     self._changing.append(one)
                     self._training.changing.add(one.name)
+                    if isinstance(one, _Trained) and one.is_set:
+                        self._set_at_first.append(one)
 
     def hold(self) -> None:
         """The step is void: what the script changes from now on will be restored, too."""
@@ -99,6 +105,18 @@ class Rollback:
     def look_again(self) -> None:
         """Other parameters are trained."""
         self._kept = None
+
+    def _tell_of_first(self) -> None:
+        """The second step: tell of parameters that only the first one has set."""
+        names = [one.name.removeprefix("trained ") for one in self._set_at_first if not one.has_changed]
+        self._set_at_first = []
+        if names:
+            refusal.note(
+                f"the script sets parameters in its first step, and not in the second ({', '.join(names[:_SHOWN])}"
+                f"{', ...' if len(names) > _SHOWN else ''}); if it computes them from the first batch (ActNorm) or"
+                " draws them, nodes that begin together have different ones, and the trainer stops: run one batch"
+                " through the model before pilot.train.session"
+            )
 
     def _look_around(self) -> Iterator[_Kept]:
         for one in self._all():
@@ -274,6 +292,20 @@ class _Trained:
 
     def mark(self) -> None:
         self._copy = local_of(self._parameter).detach().to("cpu", copy=True)
+
+    @property
+    def is_set(self) -> bool:
+        """Whether all of its numbers are others than when it was marked: not clamped, or masked."""
+        return self._copy is not None and bool((self._copy != self._now).all())
+
+    @property
+    def has_changed(self) -> bool:
+        """Since it was marked."""
+        return self._copy is not None and not torch.equal(self._copy, self._now)
+
+    @property
+    def _now(self) -> torch.Tensor:
+        return local_of(self._parameter).detach().to("cpu")
 
     def back(self) -> None:
         if self._copy is not None:

@@ -89,7 +89,7 @@ class Session(Uncopied):
             lambda: dict(self._metrics),
             self._epoch_has,
         )
-        self._course.pass_begins = self._copies.pass_begins
+        self._course.pass_begins = self._pass_begins
         self._loader: TrainingLoader | None = None
         self._stopping = False
         self._in_group = False
@@ -225,6 +225,7 @@ class Session(Uncopied):
         def begin() -> None:
             self._course.new_epoch()
             self._copies.epoch_begins()
+            self._own.epoch_begins()
 
         def end() -> None:
             self._own.look(self._step.samples)
@@ -414,6 +415,10 @@ class Session(Uncopied):
                 " session.size or session.evaluate; it may use the models, tracked objects, session.state and"
                 " session.steps"
             )
+
+    def _pass_begins(self) -> None:
+        self._copies.pass_begins()
+        self._own.pass_begins()
 
     def _end_epoch(self, measured: Sums, *, stop: bool) -> None:
         """Agree with the other ranks that the epoch is over, on its measures, and on whether it was the last."""

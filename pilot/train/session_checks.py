@@ -209,6 +209,12 @@ def _memory(tensor: torch.Tensor) -> tuple[int, torch.dtype, torch.Size]:
 
 def _check_optimizer(optimizer: torch.optim.Optimizer) -> None:
     kind = type(optimizer).__name__
+    if "_optimizer_step_pre_hooks" not in vars(optimizer):
+        raise UserError(
+            f"{kind} does not call torch.optim.Optimizer.__init__, without which it has no state that nodes could take"
+            " over; if it steps another optimizer, pass that one to pilot.train.session, do the rest after"
+            " session.step, and pass the state of the outer one to session.track"
+        )
     if isinstance(optimizer, torch.optim.SparseAdam):
         raise UserError("SparseAdam takes sparse gradients, which cannot be summed: use Adam, without sparse=True")
     for group in optimizer.param_groups:

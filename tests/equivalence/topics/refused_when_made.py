@@ -78,6 +78,26 @@ class OuterStates(torch.optim.SGD):
         return {"fast": its["state"], "slow": {}, "param_groups": its["param_groups"]}
 
 
+class Around(torch.optim.Optimizer):
+    """It has another one's groups and state, and no others of its own."""
+
+    def __init__(self, inner: torch.optim.Optimizer) -> None:
+        self.inner, self.param_groups, self.state, self.defaults = inner, inner.param_groups, inner.state, {}
+
+    def step(self, closure: Any = None) -> Any:
+        return self.inner.step(closure)
+
+
+@_refused(
+    "an optimizer around another one, without Optimizer.__init__",
+    "Around does not call torch.optim.Optimizer.__init__",
+    "the inner optimizer, and session.track",
+)
+def around() -> Parts:
+    model = nn.Linear(2, 1)
+    return model, Around(torch.optim.SGD(model.parameters(), lr=0.1))
+
+
 @_refused(
     "an optimizer whose state_dict() has another form",
     r"OuterStates.state_dict\(\) has no 'state'",

@@ -1,0 +1,207 @@
+"""A script is told of what it computes with the model at an epoch's beginning and uses in its steps, because a node
+that joins computes it with another model; and what to do instead trains as one undisturbed process.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import mse_loss
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+from tests.equivalence.loops import BATCH, DATA, GROWS_AND_SHRINKS, fresh, mlp, session
+from tests.equivalence.rows import SAMPLES, on_ranks
+
+X, Y = DATA.tensors
+Step = Callable[[torch.Tensor], None]
+Script = Callable[[Any, nn.Module, Any, Step], None]
+
+
+class Labelled(Dataset[Any]):
+    """Its labels are the script's."""
+
+    def __init__(self) -> None:
+        self.labels = [torch.zeros(1, dtype=torch.float64)] * SAMPLES
+        self.noise = torch.zeros(SAMPLES, 3, dtype=torch.float64)
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, index: int) -> Any:
+        return X[index] + self.noise[index], self.labels[index]
+
+
+def features(model: nn.Module) -> torch.Tensor:
+    with torch.no_grad():
+        return torch.cat([model(x) for x, _ in DataLoader(DATA, batch_size=8)])
+
+
+def in_a_variable(ours: Any, model: nn.Module, loader: Any, step: Step) -> None:
+    for _ in ours.epochs(2):
+        found = []
+        with torch.no_grad():
+            for x, _y in DataLoader(DATA, batch_size=8):
+                found.append(model(x))
+        centre = torch.cat(found).mean(0)
+        for x, _y in loader:
+            step((model(x) - centre).square().mean())
+
+
+def in_an_argument(ours: Any, model: nn.Module, loader: Any, step: Step) -> None:
+    def epoch(number: int, loss_before: float, near: torch.Tensor) -> None:
+        shown = loss_before
+        for x, _y in loader:
+            step((model(x) - near).square().mean() * (1.0 + number))
+            shown += 1.0
+
+    for number in ours.epochs(2):
+        loss = mse_loss(features(model), Y).item()
+        centre = features(model).mean(0)
+        epoch(number, loss, centre)
+
+
+class Trainer:
+    """With a function for the epoch, and one for the step."""
+
+    centre: Any = None
+    loss = 0.0
+
+    def fit(self, ours: Any, model: nn.Module, loader: Any, step: Step) -> None:
+        for _ in ours.epochs(2):
+            self.epoch(model, loader, step)
+
+    def epoch(self, model: nn.Module, loader: Any, step: Step) -> None:
+        self.loss = mse_loss(features(model), Y).item()
+        self.centre = features(model)[:2].mean(0).expand(2, -1)
+        for x, _ in loader:
+            self.step(model(x), step)
+
+    def step(self, output: torch.Tensor, step: Step) -> None:
+        step((output - self.centre[0]).square().mean())
+
+
+def by_evaluation(ours: Any, model: nn.Module, loader: Any, step: Step) -> None:
+    for _ in ours.epochs(2):
+        scale = ours.evaluate(DATA, lambda batch: {"loss": mse_loss(model(batch[0]), batch[1])})["loss"]
+        for x, y in loader:
+            step(mse_loss(model(x), y) * scale)
+
+
+def told(script: Script, capsys: pytest.CaptureFixture[str], dataset: Any = DATA) -> list[str]:
+    model = fresh(mlp)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    ours = session(model, optimizer)
+    loader = ours.loader(dataset, global_batch_size=BATCH)
+
+    def step(loss: torch.Tensor) -> None:
+        optimizer.zero_grad()
+        loss.backward()
+        ours.step(loss)
+
+    script(ours, model, loader, step)
+    return [line for line in capsys.readouterr().err.splitlines() if "runs the model at an epoch's beginning" in line]
+
+
+@pytest.mark.parametrize(
+    ("script", "name"),
+    [
+        (in_a_variable, "centre"),
+        (in_an_argument, "centre"),
+        (Trainer().fit, "self.centre"),
+        (by_evaluation, "scale"),
+    ],
+)
+def test_what_the_steps_use(script: Script, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (line,) = told(script, capsys)
+    assert "test_epoch_outputs.py, line " in line
+    assert f"computes there ({name}) what its steps use" in line
+
+
+@pytest.mark.parametrize("of_tensors", [False, True])
+def test_labels_of_the_dataset(of_tensors: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    dataset: Any = TensorDataset(X, torch.zeros_like(Y)) if of_tensors else Labelled()
+
+    def script(ours: Any, model: nn.Module, loader: Any, step: Step) -> None:
+        for _ in ours.epochs(2):
+            if of_tensors:
+                dataset.tensors[1].copy_(features(model))
+            else:
+                dataset.labels = list(features(model))
+            for x, y in loader:
+                step(mse_loss(model(x), y))
+
+    (line,) = told(script, capsys, dataset)
+    assert ("dataset.tensors[1]" if of_tensors else "dataset.labels[0]") in line
+
+
+def test_evaluations_and_draws_are_not_told_of(capsys: pytest.CaptureFixture[str]) -> None:
+    dataset = Labelled()
+
+    def script(ours: Any, model: nn.Module, loader: Any, step: Step) -> None:
+        best, losses = 9.0, []
+        for number in ours.epochs(3):
+            for x, y in DataLoader(DATA, batch_size=8):
+                with torch.no_grad():
+                    loss = mse_loss(model(x), y)
+            best = min(best, loss.item())
+            losses.append(best)
+            scale, noise = 1.0 / (1 + number), torch.rand(3, dtype=torch.float64)
+            for x, y in loader:
+                loss = mse_loss(model(x + noise), y) * scale
+                step(loss)
+
+    def draws(ours: Any, model: nn.Module, loader: Any, step: Step) -> None:
+        for _ in ours.epochs(2):
+            dataset.noise = torch.rand(SAMPLES, 3, dtype=torch.float64)
+            for x, y in loader:
+                step(mse_loss(model(x), y))
+
+    assert told(script, capsys) == []
+    assert told(draws, capsys, dataset) == []
+
+
+def test_a_copy_of_the_model_has_no_hook(capsys: pytest.CaptureFixture[str]) -> None:
+    def script(ours: Any, model: nn.Module, loader: Any, step: Step) -> None:
+        for _ in ours.epochs(2):
+            other = copy.deepcopy(model)
+            features(other)
+            for x, y in loader:
+                step(mse_loss(model(x), y))
+
+    assert told(script, capsys) == []
+
+
+def with_labels(*, tracked: bool) -> list[torch.Tensor]:
+    """Of the model's own."""
+    model, labels = fresh(mlp), nn.Module()
+    labels.register_buffer("values", torch.zeros_like(Y))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    ours = session(model, optimizer)
+    if tracked:
+        ours.track("labels", labels)
+    loader = ours.loader(TensorDataset(X, torch.arange(SAMPLES)), global_batch_size=BATCH)
+    for _ in ours.epochs(2):
+        if tracked:
+            labels.get_buffer("values").copy_(features(model) + Y)
+        else:
+            ours.state["labels"] = features(model) + Y
+        for x, index in loader:
+            optimizer.zero_grad()
+            targets = labels.get_buffer("values") if tracked else ours.state["labels"]
+            loss = mse_loss(model(x), targets[index])
+            loss.backward()
+            ours.step(loss)
+    return [p.detach().clone() for p in model.parameters()]
+
+
+@pytest.mark.parametrize("tracked", [False, True])
+def test_labels_in_the_state(tracked: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    expected = with_labels(tracked=tracked)
+    assert capsys.readouterr().err == ""
+    for values in on_ranks(lambda: with_labels(tracked=tracked), 1, GROWS_AND_SHRINKS):
+        torch.testing.assert_close(values, expected, rtol=1e-12, atol=1e-12)
