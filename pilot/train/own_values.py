@@ -17,7 +17,7 @@ import weakref
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
-from itertools import chain
+from itertools import chain, islice
 from types import FrameType, FunctionType, GeneratorType, SimpleNamespace
 from typing import Any
 
@@ -25,6 +25,7 @@ import numpy as np
 import torch
 import xxhash
 from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
 from torch.utils.data import Dataset, Subset, TensorDataset
 
 from pilot.train import checksums, loop_code, refusal
@@ -41,6 +42,7 @@ _PARTS = 100
 _FIRST_LOOKS = 16
 _DEPTH = 3
 _SHOWN = 5
+_MOST_PARTS = 1000
 _SMALL_BYTES = 1 << 20
 _SAMPLED = 1 << 14
 """A tensor or array up to this size is read whole; of a larger one, so many numbers."""
@@ -394,6 +396,8 @@ def _held(value: Any) -> Iterator[tuple[str, Any]]:
     """
     if isinstance(value, WITH_ITEMS):
         yield from ((f"[{key!r}]", one) for key, one in inner(value))
+    elif isinstance(value, nn.Module):
+        yield from ((f".{name}", one) for name, one in _of_module(value))
     elif isinstance(value, FunctionType) and not refusal.is_of_a_library(value.__code__.co_filename):
         for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
             with suppress(ValueError):  # it has no value yet
@@ -406,3 +410,13 @@ def _held(value: Any) -> Iterator[tuple[str, Any]]:
     elif is_of_the_script(type(value)) or isinstance(value, _HOLDERS):
         held = {name: one for name, one in vars(type(value)).items() if isinstance(one, _PLAIN)} | dict(inner(value))
         yield from ((f".{name}", one) for name, one in held.items())
+
+
+def _of_module(module: nn.Module) -> Iterator[tuple[str, Any]]:
+    """Its tensors, apart from batch statistics, and those of all of its parts; and attributes that the script has."""
+    for path, part in islice(module.named_modules(), _MOST_PARTS):
+        tensors = part._parameters if isinstance(part, _NormBase) else part._parameters | part._buffers
+        yield from ((f"{path}.{name}".lstrip("."), one) for name, one in tensors.items() if one is not None)
+    of_torch = vars(nn.Module()).keys()
+    if is_of_the_script(type(module)):
+        yield from ((name, one) for name, one in inner(module) if name not in of_torch)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import copy
 import itertools
 import math
 import random
@@ -212,6 +213,22 @@ def test_where_a_script_keeps_what_it_changes(
 
     (line,) = said(script, capsys)
     assert f"change in its loop ({name})" in line
+
+
+def test_a_module_that_changes_between_epochs(capsys: pytest.CaptureFixture[str]) -> None:
+    """One that is changed from step to step is refused."""
+
+    def script(ours: Any, loader: Any, step: Any) -> None:
+        teacher, fixed = fresh(mlp), fresh(mlp)
+        for _ in ours.epochs(2):
+            for x, y in loader:
+                step(x, y, mse_loss(teacher(x), fixed(x)).detach())
+            teacher = copy.deepcopy(teacher)
+            with torch.no_grad():
+                teacher[0].weight.add_(1)
+
+    (line,) = said(script, capsys)
+    assert "change in its loop (teacher.0.weight)" in line
 
 
 def test_tensors_and_arrays_that_one_turn_leaves_to_the_next(capsys: pytest.CaptureFixture[str]) -> None:
