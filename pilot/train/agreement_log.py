@@ -8,7 +8,8 @@ from dataclasses import astuple, dataclass
 from typing import Any
 
 END_OF_EPOCH = 1 << 32
-TRAINING = END_OF_EPOCH + 1
+END_OF_LOOP = END_OF_EPOCH + 1
+TRAINING = END_OF_EPOCH + 2
 """Topics of meetings, apart from evaluations, whose topics are smaller numbers."""
 
 STOP = "asked to stop"

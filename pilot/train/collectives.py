@@ -10,7 +10,8 @@ reads the outcome there. * The first thing that a rank does in a generation is t
 behind (an evaluation comes before the end of the epoch, and that before training) hold their meeting; the others attend
 it and contribute nothing. They have not run the script's code around it, so they take over the state of a rank that
 has, when that is about to train or the epoch has ended. Once all are at the same position, the group is *aligned*, and
-steps need no further exchange.
+steps need no further exchange. * After the loop's last turn they meet for the last time. A newcomer that comes after
+the last step has no turn, and would else not attend what the others do after that step.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from collections.abc import Callable
 import msgspec
 
 from pilot.comm.channel import Gone
-from pilot.train.agreement_log import END_OF_EPOCH, TRAINING, Place, Sums, total
+from pilot.train.agreement_log import END_OF_EPOCH, END_OF_LOOP, TRAINING, Place, Sums, total
 from pilot.train.blocks import gather_blocks
 from pilot.train.group import RankGroup
 from pilot.train.identity import expect_same, fingerprint, tell
@@ -76,11 +77,18 @@ class Collectives:
         loop, and wait at its end.
         """
         self._group.enter()
-        while self._aligned != self._group.revision and not self._training.position.stopped:
+        while self._aligned != self._group.revision and not self._training.position.left:
             self._training.put_back()
             self._meet(TRAINING, _nothing)
             self._group.enter()
         self.here()
+
+    def leave(self) -> None:
+        """After the loop's last turn: returns when all ranks have done theirs, with the same state."""
+        self.scatter()
+        self.align()
+        if not self._training.position.left:
+            self.hold(END_OF_LOOP, _nothing)
 
     def hold(self, topic: int, bring: Bring) -> Sums | None:
         """Meet about ``topic``; returns the sums by name of the ranks' contributions, the same on all.
@@ -130,7 +138,7 @@ class Collectives:
         sums = total(self._tell(bring(holders.index(group.rank), len(holders)) if ours else {}))
         if ours:
             self._training.agree(topic, sums)
-        if topic == END_OF_EPOCH:
+        if topic in (END_OF_EPOCH, END_OF_LOOP):
             self._hand_over(holders, group.size)
         return sums if ours else None
 

@@ -82,6 +82,7 @@ class SessionCourse:
         self._training.trained.check_model()
         self._collectives.align()
         if self._training.position.stopped:
+            self._collectives.leave()
             self._group.finish(self._metrics)
             raise Released
         self._step.renew()

@@ -270,8 +270,13 @@ class Session(Uncopied):
         check_scheduled(self._training.steppers, self._training.tracked.values())
         self._own.begin(getattr(self._loader, "dataset", None), by_epoch=EPOCHS in self._metrics)
         self._group.enter()
+
+        def goes_on() -> bool:
+            return number() < count and not self._training.position.stopped
+
+        self._training.position.left &= not goes_on()  # set in a checkpoint of a shorter training
         with self._guard.in_loop():
-            while number() < count and not self._training.position.stopped:
+            while goes_on():
                 begin()
                 # Who joins or resumes in the middle of a turn runs its beginning again, and draws the same there.
                 rng.seed_all(mix(self.seed, number(), rng.OF_A_TURN))
@@ -283,6 +288,7 @@ class Session(Uncopied):
                     raise
                 end()
             self._group.settle()
+            self._collectives.leave()
             self._training.leaves()
         self._finish()
 

@@ -17,7 +17,7 @@ from pilot.checkpoint.tree import Encoded, copied
 from pilot.core.errors import UserError
 from pilot.core.run_identity import OPTIONS, RULES, AcceptedChange
 from pilot.train import identity, rng
-from pilot.train.agreement_log import END_OF_EPOCH, STOP, Agreement, AgreementLog, Place, Sums
+from pilot.train.agreement_log import END_OF_EPOCH, END_OF_LOOP, STOP, Agreement, AgreementLog, Place, Sums
 from pilot.train.lineage import Lineage
 from pilot.train.loading import load
 from pilot.train.lr import LearningRate
@@ -60,9 +60,10 @@ class Position:
     """``step``: steps applied so far; ``phase``: how many optimizers of the next step have been stepped, if they are
     stepped separately; ``cursor``: samples of ``epoch`` used so far; ``epoch_steps``: its steps so far; ``samples``: of
     all epochs; ``at_end``: the script is in its code at the end of the epoch; ``met``: how often the ranks had met
-    between the last step and that; ``stopped``: there are no more epochs; ``stopping``: a rank has asked for that;
-    ``begun``: the script has reached its first batch; ``weight``: the sum of the last step's weights, 0: its samples
-    are the weights (see :mod:`pilot.train.weights`), None: there was no step yet.
+    between the last step and that; ``stopped``: there are no more epochs, or steps; ``stopping``: a rank has asked for
+    that; ``left``: the ranks have left the loop, and meet no more; ``begun``: the script has reached its first batch;
+    ``weight``: the sum of the last step's weights, 0: its samples are the weights (see :mod:`pilot.train.weights`),
+    None: there was no step yet.
     """
 
     step: int = 0
@@ -74,6 +75,7 @@ class Position:
     met: int = 0
     stopped: bool = False
     stopping: bool = False
+    left: bool = False
     phase: int = 0
     begun: bool = False
     weight: float | None = None
@@ -243,7 +245,7 @@ class Training:
 
     def leaves(self) -> None:
         """The script leaves its loop, and may use the model then; the others may have left before."""
-        if self.position.stopped:
+        if self.position.left:
             self.caught_up()
         else:
             self.meets()
@@ -272,6 +274,7 @@ class Training:
         if topic == END_OF_EPOCH:
             self._next_epoch(sums)
         else:
+            self.position.left |= topic == END_OF_LOOP
             self.agreements.add(Agreement(*self.place, topic, sums))
 
     def _next_epoch(self, measured: Sums) -> None:
@@ -280,7 +283,7 @@ class Training:
         self.position.cursor = 0
         self.position.epoch_steps = 0
         self.position.at_end = self._has_reached_end = False
-        self.position.stopped = STOP in measured
+        self.position.stopped = self.position.left = STOP in measured
         if not self.steppers.schedulers or self._schedule in ("step", "samples"):
             return
         if self._schedule == "epoch" or self._schedule in measured:

@@ -55,7 +55,7 @@ def test_through_a_preemption_every_size_stays_a_power_of_two(pool: Pool) -> Non
     """Progress reports carry the remaining work: sessions know their epochs and the dataset's length."""
     pool.up("--pilots", "0", "--planner", "rolling-horizon", "--decide-every-s", "5")
     agents = [pool.agent() for _ in range(7)]
-    first, *others = [submit(pool, epochs, "--sizes", "1,2,4") for epochs in (40, 400, 400)]
+    first, *others = [submit(pool, epochs, "--sizes", "1,2,4") for epochs in (20, 400, 400)]
     pool.until("all three train", all_train)
     pool.until("one trains on four nodes", lambda s: any(len(trainer.nodes) == 4 for trainer in s.trainers))
     agents[0].send_signal(signal.SIGTERM)

@@ -84,7 +84,7 @@ class World:
     ----------
     ends : of consecutive generations; the one after the last runs to the end
     begin : the state of an earlier run that it resumes from
-    keep_at : the step after which the state is kept, in ``kept``
+    keep_at : the step after which the state is kept, in ``kept`` (in ``ended``: the one after the loop)
     """
 
     def __init__(
@@ -99,6 +99,7 @@ class World:
         self._begin = begin
         self.keep_at = keep_at
         self.kept: dict[str, Any] | None = None
+        self.ended: dict[str, Any] | None = None
         self._ends = list(ends)
         self._threads: list[threading.Thread] = []
         self.changed = threading.Condition()
@@ -296,6 +297,7 @@ class Rank(Alone):
     def finish(self, _metrics: Any) -> None:
         """Wait until all ranks have arrived here."""
         self.enter()
+        self.world.ended = travelled(self.training)
         while not self._all_finished():
             self.member = None
             self.enter()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -21,12 +22,16 @@ x = torch.linspace(-1, 1, 37, dtype=torch.float64).unsqueeze(1)
 data = TensorDataset(x, x.sin())
 
 
-def train(stream: bool, every: int, stop: int) -> dict[str, Any]:
+def small() -> tuple[nn.Linear, torch.optim.Optimizer]:
     model = nn.Linear(1, 1, dtype=torch.float64)
     with torch.no_grad():
         model.weight.fill_(0.5)
         model.bias.fill_(0.25)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
+    return model, torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
+
+
+def train(stream: bool, every: int, stop: int) -> dict[str, Any]:
+    model, optimizer = small()
     plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)
     session = pilot.train.session(model, optimizer, plateau, schedule="error")
     state = session.state
@@ -55,6 +60,23 @@ def train(stream: bool, every: int, stop: int) -> dict[str, Any]:
     return {"weights": [model.weight.item(), model.bias.item()], "lr": optimizer.param_groups[0]["lr"], **state}
 
 
+def train_by_iteration(steps: int, every: int, stop: int) -> dict[str, Any]:
+    model, optimizer = small()
+    session = pilot.train.session(model, optimizer)
+    state, loader = session.state, session.loader(data, global_batch_size=8)
+    for step in session.iterations(steps):
+        inputs, target = loader.next()
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(inputs), target).backward()
+        if step == stop:
+            session.stop()
+        if session.step() and session.steps % every == 0:
+            means = session.evaluate(data, lambda b: {"error": (model(b[0]) - b[1]).abs().mean()}, batch_size=2)
+            state["errors"] = [*state.get("errors", []), means["error"]]
+            state["looks"] = state.get("looks", 0) + 1
+    return {"weights": [model.weight.item(), model.bias.item()], "steps": session.steps, **state}
+
+
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(count=st.integers(1, 3), ends=ends, stream=st.booleans(), every=st.sampled_from([0, 3]), stop=st.integers(1, 3))
 @example(count=3, ends=[End(17, (False,), (False,), 0)], stream=False, every=0, stop=1)
@@ -71,13 +93,53 @@ def train(stream: bool, every: int, stop: int) -> dict[str, Any]:
     stop=2,
 )
 def test_a_script_gives_what_it_gives_alone(count: int, ends: list[End], stream: bool, every: int, stop: int) -> None:
-    alone = train(stream, every, stop)
+    check(lambda: train(stream, every, stop), count, ends)
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    count=st.integers(1, 3),
+    ends=ends,
+    steps=st.sampled_from([7, 10]),
+    every=st.integers(1, 5),
+    stop=st.sampled_from([5, 100]),
+)
+@example(  # one comes while the others evaluate after the last step
+    count=1,
+    ends=[
+        End(17, (True, False), (False,), 1, True),
+        End(7, (False, True), (True, False, True, True), 2, True),
+        End(0, (True,), (True,), 0),
+        End(8, (False, False, True, False), (True, False, True, False), 1, True),
+    ],
+    steps=10,
+    every=5,
+    stop=100,
+)
+def test_a_loop_by_iteration_gives_what_it_gives_alone(
+    count: int, ends: list[End], steps: int, every: int, stop: int
+) -> None:
+    check(lambda: train_by_iteration(steps, every, stop), count, ends)
+
+
+@pytest.mark.parametrize("at", range(8))
+def test_a_training_that_has_ended_goes_on_with_more_steps(at: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(importlib.import_module("pilot.train.session"), "group_of", group_of)
-        results = World(lambda: train(stream, every, stop), count, ends).run()
+        short = World(lambda: train_by_iteration(6, 3, 100), 1, [])
+        short.run()
+    check(lambda: train_by_iteration(12, 3, 100), 2, [End(at, (False,), (False,), 1)], begin=short.ended)
+
+
+def check(
+    script: Callable[[], dict[str, Any]], count: int, ends: list[End], begin: dict[str, Any] | None = None
+) -> None:
+    alone = script()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(importlib.import_module("pilot.train.session"), "group_of", group_of)
+        results = World(script, count, ends, begin).run()
     for result in results:
-        assert {name: value for name, value in result.items() if name not in ("weights", "errors")} == {
-            name: value for name, value in alone.items() if name not in ("weights", "errors")
-        }
-        assert result["weights"] == pytest.approx(alone["weights"], rel=1e-12)
-        assert result["errors"] == pytest.approx(alone["errors"], rel=1e-12)
+        assert result.keys() == alone.keys()
+        for name, value in alone.items():
+            near = name in ("weights", "errors")
+            assert result[name] == (pytest.approx(value, rel=1e-12) if near else value), name
