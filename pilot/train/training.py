@@ -214,6 +214,7 @@ class Training:
         """
         self.put_back()
         self._user_caught_up()
+        self._taken_in_meeting, self._user_met = False, None
 
     def put_back(self) -> None:
         """Reset models and tracked objects to the state that was taken over: the script has reached the position where
@@ -301,9 +302,10 @@ class Training:
             "ledger": self.ledger.table(),
             "learning_rate": self.rate.as_dict(),
             "minutes": self.agreements.rows(),
-            "in_meeting": self.in_meeting,
+            # Also if it was taken over from a rank in a meeting, to which the script has not come yet.
+            "in_meeting": self.in_meeting or self._taken_in_meeting,
             "user": next(d for d in (self._user_at_end, self._user_taken, self.user) if d is not None),
-            "user_met": self.user if self.in_meeting and self._user_at_end is not None else None,
+            "user_met": self.user if self.in_meeting and self._user_at_end is not None else self._user_met,
             "rng": rng.capture(),
             "model": dict(self.model.state_dict()),
             "parameters": dict(self.trained.bare),
@@ -348,17 +350,18 @@ class Training:
         self.changes = [AcceptedChange(*row) for row in state.get("changes", ())]
         self.changes += [AcceptedChange(self.position.step, *change) for change in changes]
         in_meeting = state.get("in_meeting", False)
+        begun = self.position.begun or in_meeting  # before its first batch a script may evaluate
         attends = self.in_meeting and self.place == place
         is_there = attends and in_meeting and self.agreements.count(place) == met
         if not attends:
             self._has_reached_end = False
             self._set_user(state["user"])
             self.behind = in_meeting and not self.position.at_end
-            self._user_taken = copied(state["user"]) if self.position.begun else None
+            self._user_taken = copied(state["user"]) if begun else None
         self._user_met = None if attends else copied(state.get("user_met"))
         self._taken_in_meeting = in_meeting and not is_there
         again = partial(self._adopt, state, own_options=own_options)
-        self._put_back = again if self.position.begun and not is_there else None
+        self._put_back = again if begun and not is_there else None
         rng.restore(state["rng"])
         self.tell_restored()
 
