@@ -88,8 +88,8 @@ def _ends_of_epochs(chosen: Composition) -> list[int]:
 
 def _keep(drawn: random.Random, since: int, ends: list[int]) -> Keep:
     """After some step from ``since`` on; every other time at an epoch's end or beginning."""
-    between = [step for step in (0, *ends) if since <= step < ends[-1]]
-    step = drawn.choice(between) if between and drawn.random() < 0.5 else drawn.randrange(since, ends[-1])
+    between = [step for step in (0, *ends) if since <= step]
+    step = drawn.choice(between) if drawn.random() < 0.5 else drawn.randrange(since, ends[-1] + 1)
     return Keep(step, drawn.randrange(12))
 
 

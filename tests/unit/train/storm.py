@@ -92,8 +92,8 @@ class Generation:
 
     @property
     def newest(self) -> Rank:
-        caught_up = [rank for rank in reversed(self.ranks) if not rank.training.behind]
-        return max(caught_up, key=lambda rank: rank.since, default=self.oldest)
+        heirs = [rank for rank in reversed(self.ranks) if rank.has_it_all]
+        return max(heirs, key=lambda rank: rank.since, default=self.oldest)
 
     def counts(self, kind: str) -> bool:
         """Whether an operation of ``kind`` is one of those that its end counts."""
@@ -261,6 +261,11 @@ class Rank(Alone):
     def holding(self) -> Holding:
         position, met = self.training.position, self.training.agreements.count(self.training.place)
         return Holding(self._held, position.step, 0, position.epoch, met, position.phase)
+
+    @property
+    def has_it_all(self) -> bool:
+        """What the script did since the last step; or it does it, at an epoch's beginning."""
+        return not self.training.behind or self.training.position.cursor == 0
 
     def begin(self, member: Membership) -> None:
         self.member, self._held, self._operation = member, member.generation, 0
