@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -72,18 +72,18 @@ def assert_stormy(chosen: Composition, seed: int) -> None:
     numbers of ranks.
     """
     drawn = random.Random(seed)
-    ends, kept = _ends_of_epochs(chosen), None
+    (_, ends), kept = _alone((*chosen.items(),)), None
     for count in drawn.sample(range(1, 4), 3):
         since = kept["position"]["step"] if kept else 0
         kept = assert_equal(chosen, count, storm(drawn), begin=kept, keep=_keep(drawn, since, ends))
 
 
-def _ends_of_epochs(chosen: Composition) -> list[int]:
-    """In steps."""
-    script = Composed(PlainLoop, chosen)
-    script.run()
-    ended: list[int] = [*script.session.ended, script.session.steps]
-    return ended
+@cache
+def _alone(chosen: tuple[tuple[str, str], ...]) -> tuple[Result, list[int]]:
+    """What the plain loop has, and after how many steps its epochs have ended."""
+    script = Composed(PlainLoop, dict(chosen))
+    result = script.run()
+    return result, [*script.session.ended, script.session.steps]
 
 
 def _keep(drawn: random.Random, since: int, ends: list[int]) -> Keep:
@@ -95,7 +95,7 @@ def _keep(drawn: random.Random, since: int, ends: list[int]) -> Keep:
 
 def assert_equal(chosen: Composition, count: int, ends: Iterable[End], **options: Any) -> dict[str, Any] | None:
     """The ranks have what the plain loop has, and agree to the last bit; returns the state kept on the way."""
-    expected = scripted(chosen, PlainLoop)
+    expected, _ = _alone((*chosen.items(),))
     world, ranks = in_world(lambda: scripted(chosen, session), count, [*ends], **options)
     for rank in ranks:
         assert rank.keys() == expected.keys()
