@@ -97,11 +97,11 @@ class Collectives:
         """
         number = self._held.get(topic, 0)
         self._held[topic] = number + 1
-        self._training.in_meeting = True
+        self._training.meeting = topic
         try:
             return self._outcome(topic, number, bring)
         finally:
-            self._training.in_meeting = False
+            self._training.meeting = None
 
     def _outcome(self, topic: int, number: int, bring: Bring) -> Sums | None:
         sums = None
@@ -112,7 +112,7 @@ class Collectives:
                 return agreed[number]
             if self._training.place != self._place:
                 return None
-            self._training.meets()
+            self._training.meets(topic)
             sums = self._meet(topic, bring)
         return sums
 
@@ -127,7 +127,7 @@ class Collectives:
                 self._level([row[1:4] for row in table])
                 if len({tuple(row) for row in table}) > len({tuple(row[1:4]) for row in table}):
                     expect_same(tell(self._training.trained.described(), self._group.gather))
-            if len(holders) == len(table) and (topic == TRAINING or all(row[3] for row in table)):
+            if len(holders) == len(table) and (topic == TRAINING or all(row[2] for row in table)):
                 self._aligned = self._group.revision
             return None if topic == TRAINING else self._confer(topic, holders, mine == topic, bring)
         except Gone:
@@ -144,7 +144,7 @@ class Collectives:
 
     def _progress(self) -> list[int]:
         place = self._training.place
-        return [place[0], self._training.agreements.count(place), int(not self._training.behind)]
+        return [place[0], int(not self._training.behind), self._training.agreements.count(place)]
 
     def _level(self, progress: list[list[int]]) -> None:
         """All are about to train: give them the same state."""

@@ -63,7 +63,8 @@ class StateSharing:
         the step from which the group resumes, if no rank had a state.
         """
         position, met = self._training.position, self._training.agreements.count(self._training.place)
-        own = Holding(held, position.step, fingerprint(self._training.identity), position.epoch, met, position.phase)
+        run, behind = fingerprint(self._training.identity), int(self._training.behind)
+        own = Holding(held, position.step, run, position.epoch, met, position.phase, behind)
         table = [Holding(*row) for row in self._gather(group, own.row())]
         if len({holding.fingerprint for holding in table}) > 1:
             expect_same(tell(self._training.identity, lambda row: self._gather(group, row)))

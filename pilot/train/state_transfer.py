@@ -7,12 +7,15 @@ from dataclasses import astuple, dataclass
 
 NOTHING = -1
 
+Progress = tuple[int, int, int, int, int, int]
+
 
 @dataclass(frozen=True, slots=True)
 class Holding:
     """A rank's state: after ``step``, last confirmed in ``generation`` (``NOTHING``: none yet), and of which run (see
     :mod:`pilot.train.identity`). After that step it may have stepped ``phase`` optimizers of the next one, or have
-    ended epochs and held ``met`` meetings in this one.
+    ended epochs and held ``met`` meetings in this one; ``behind``: 1 if it was taken over from a rank that has done
+    more since (:class:`~pilot.train.training.Training`), 0 otherwise.
     """
 
     generation: int
@@ -21,11 +24,12 @@ class Holding:
     epoch: int = 0
     met: int = 0
     phase: int = 0
+    behind: int = 0
 
     @property
-    def progress(self) -> tuple[int, int, int, int, int]:
-        """The basis of comparison."""
-        return self.generation, self.step, self.phase, self.epoch, self.met
+    def progress(self) -> Progress:
+        """The basis of comparison. One that is behind may have held meetings that count for itself alone."""
+        return self.generation, self.step, self.phase, self.epoch, -self.behind, self.met
 
     def row(self) -> list[int]:
         """For the gather."""
@@ -64,5 +68,5 @@ def by_local_rank(spreading: Spreading, per_node: int) -> list[Spreading]:
     ]
 
 
-def _of_node(progress: Sequence[tuple[int, int, int, int, int]]) -> tuple[int, int, int, int, int]:
-    return progress[0] if len(set(progress)) == 1 else (NOTHING, 0, 0, 0, 0)
+def _of_node(progress: Sequence[Progress]) -> Progress:
+    return progress[0] if len(set(progress)) == 1 else (NOTHING, 0, 0, 0, 0, 0)

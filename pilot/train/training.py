@@ -87,10 +87,10 @@ class Training:
 
     ``agreed_step``: up to this step all ranks held the same state (:mod:`pilot.train.alarm`). ``changing``: what a
     forward pass changes (:mod:`pilot.train.rollback`). ``on_restore``: called when a state was taken over or rolled
-    back. ``in_meeting``: the script is in a meeting (:mod:`pilot.train.collectives`); ``behind``: the state was taken
-    over from a rank in a meeting, which has done more since. ``samples_per_tick``: samples of a step on one node, for a
-    schedule that counts samples. ``reports``: a trial's reports of its study's metric. ``sharding``: the model's, if it
-    is sharded.
+    back. ``meeting``: the topic of the meeting in which the script is (:mod:`pilot.train.collectives`); ``behind``: the
+    state was taken over from a rank in a meeting, which has done more since.
+    ``samples_per_tick``: samples of a step on one node, for a schedule that counts samples. ``reports``: a trial's
+    reports of its study's metric. ``sharding``: the model's, if it is sharded.
     """
 
     def __init__(
@@ -124,13 +124,13 @@ class Training:
         self._user_taken: dict[str, Any] | None = None
         self._user_met: dict[str, Any] | None = None
         self._put_back: Callable[[], None] | None = None
-        self._taken_in_meeting = False
+        self._taken_in: int | None = None
         self._has_reached_end = False
         self.agreed_step = 0
         self._accepted = identity.accepted_by(os.environ)
         self.changes: list[AcceptedChange] = []
         self._options = options_of(self.steppers, scheduled=False)
-        self.in_meeting = False
+        self.meeting: int | None = None
         self.behind = False
         self.restoring = False
         self.samples_per_tick = 1
@@ -216,6 +216,7 @@ class Training:
         """
         self.put_back()
         self._user_caught_up()
+        self._taken_in = self._user_met = None
 
     def put_back(self) -> None:
         """Reset models and tracked objects to the state that was taken over: the script has reached the position where
@@ -226,10 +227,10 @@ class Training:
             self._put_back = None
             self.tell_restored()
 
-    def meets(self) -> None:
-        """The script has reached a meeting that is still to be held; if the state was made in a meeting, it is this
-        one, so what the script changed on the way, also in ``session.state``, had been done already. (A meeting at the
-        epoch's beginning is not, if the state was made at its end.)
+    def meets(self, topic: int) -> None:
+        """The script has reached a meeting that is still to be held; if the state was made in a meeting about this, it
+        is this one, so what the script changed on the way, also in ``session.state``, had been done already. (A meeting
+        at the epoch's beginning is not, if the state was made at its end.)
         """
         if self.position.at_end:
             if not self._has_reached_end:
@@ -237,18 +238,20 @@ class Training:
             self.put_back()
             if self._user_met is not None:
                 self._put_user(self._user_met)
-        elif self._taken_in_meeting:
+        elif self._taken_in is not None:
+            if self._taken_in != topic:
+                return
             self.put_back()
             if self._user_taken is not None:
                 self._set_user(self._user_taken)
-        self._taken_in_meeting, self._user_met = False, None
+        self._taken_in = self._user_met = None
 
     def leaves(self) -> None:
         """The script leaves its loop, and may use the model then; the others may have left before."""
         if self.position.left:
             self.caught_up()
         else:
-            self.meets()
+            self.meets(END_OF_EPOCH)
 
     def _user_caught_up(self) -> None:
         self.behind = False
@@ -304,9 +307,10 @@ class Training:
             "ledger": self.ledger.table(),
             "learning_rate": self.rate.as_dict(),
             "minutes": self.agreements.rows(),
-            "in_meeting": self.in_meeting,
+            # Of a state taken over from others, to which the script has not come yet, the one in which they were.
+            "meeting": self.meeting if self._user_taken is None else self._taken_in,
             "user": next(d for d in (self._user_at_end, self._user_taken, self.user) if d is not None),
-            "user_met": self.user if self.in_meeting and self._user_at_end is not None else None,
+            "user_met": self.user if self.meeting is not None and self._user_at_end is not None else self._user_met,
             "rng": rng.capture(),
             "model": dict(self.model.state_dict()),
             "parameters": dict(self.trained.bare),
@@ -350,18 +354,20 @@ class Training:
         self.rate = replace(LearningRate(**state["learning_rate"]), rule=rule.rule, warmup_steps=rule.warmup_steps)
         self.changes = [AcceptedChange(*row) for row in state.get("changes", ())]
         self.changes += [AcceptedChange(self.position.step, *change) for change in changes]
-        in_meeting = state.get("in_meeting", False)
-        attends = self.in_meeting and self.place == place
+        meeting = state.get("meeting")
+        in_meeting = meeting is not None
+        begun = self.position.begun or in_meeting  # before its first batch a script may evaluate
+        attends = self.meeting is not None and self.place == place
         is_there = attends and in_meeting and self.agreements.count(place) == met
         if not attends:
             self._has_reached_end = False
             self._set_user(state["user"])
             self.behind = in_meeting and not self.position.at_end
-            self._user_taken = copied(state["user"]) if self.position.begun else None
+            self._user_taken = copied(state["user"]) if begun else None
         self._user_met = None if attends else copied(state.get("user_met"))
-        self._taken_in_meeting = in_meeting and not is_there
+        self._taken_in = None if is_there else meeting
         again = partial(self._adopt, state, own_options=own_options)
-        self._put_back = again if self.position.begun and not is_there else None
+        self._put_back = again if begun and not is_there else None
         rng.restore(state["rng"])
         self.tell_restored()
 

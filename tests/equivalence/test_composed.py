@@ -7,7 +7,7 @@ import pytest
 from tests.equivalence.composed.covering import AXES, covering
 from tests.equivalence.composed.storms import assert_equal, assert_stormy
 from tests.equivalence.rotation import in_slice
-from tests.unit.train.storm import End
+from tests.unit.train.storm import End, Keep
 
 SEED = 1
 COMPOSED = {f"{number}": one for number, one in enumerate(covering(SEED))}
@@ -79,7 +79,34 @@ FOUND: dict[str, tuple[dict[str, str], int, list[End]]] = {
             End(9, (True, False, True), (False,), 2),
         ],
     ),
+    "others come when one has left the loop in an epoch, and evaluate at its beginning": (
+        {"end": "left in an epoch", "evaluated": "before the epoch"},
+        1,
+        [
+            End(9, (True, True, False), (False, False, True), 2),
+            End(11, (False,), (False, True), 2),
+            End(2, (True, True), (False,), 1),
+            End(14, (False,), (False, False), 1),
+        ],
+    ),
+    "one that comes has evaluated more often than the others, and has not done what they have done since": (
+        {"evaluated": "halves before the epoch, between steps"},
+        1,
+        [End(5, (True,), (False,), 1, at="meeting"), End(7, (True,), (False,), 1)],
+    ),
 }
+
+RESUMED: dict[str, tuple[dict[str, str], Keep]] = {
+    "in the evaluation before the first step, after changes by hand": (
+        {"evaluated": "before the epoch", "by hand": "noisy"},
+        Keep(0, 2),
+    ),
+    "at an epoch's end, in an evaluation after changes by hand": (
+        {"evaluated": "twice after the epoch", "by hand": "loaded", "state": "of epochs"},
+        Keep(6, 7),
+    ),
+}
+"""States in meetings."""
 
 
 def marked(name: str) -> object:
@@ -98,3 +125,13 @@ def test_trains_as_its_plain_loop(name: str) -> None:
 def test_trains_as_its_plain_loop_where_it_once_did_not(name: str) -> None:
     choices, count, ends = FOUND[name]
     assert_equal(PLAINEST | choices, count, ends)
+
+
+@pytest.mark.parametrize("name", RESUMED)
+@pytest.mark.parametrize("count", [1, 2])
+def test_resumes_where_it_once_did_not(name: str, count: int) -> None:
+    choices, keep = RESUMED[name]
+    kept = assert_equal(PLAINEST | choices, 1, [], keep=keep)
+    assert kept is not None
+    assert kept["meeting"] is not None
+    assert_equal(PLAINEST | choices, count, [], begin=kept)

@@ -33,7 +33,10 @@ AXES: dict[str, Apart] = {
     "trained": ("all", "unfrozen", "in turns", "a group added", "groups added", "frozen from the start"),
     "other": tuple(OTHERS),
     "state": ("empty", "of epochs", "tensors", "lists", "drawn", "restored"),
-    "evaluated": ("never", "after the epoch", "twice after the epoch", "before the epoch", "between steps"),
+    "evaluated": (
+        *("never", "after the epoch", "twice after the epoch", "before the epoch", "between steps"),
+        "halves before the epoch, between steps",
+    ),
     "by hand": (
         *("nothing", "rate by steps", "rate by number", "rate of an epoch", "momenta forgotten", "momenta scaled"),
         *("clamped", "reset", "loaded", "noisy"),
@@ -43,6 +46,7 @@ AXES: dict[str, Apart] = {
 NAMED, BY_NAMES = ("by names", "by names, in turns", "parts by name"), ("by names", "by names, in turns")
 MICRO, PARTS = ("micro 1", "micro 3", "all at once"), ("by hand", "of one")
 TURNS, COUNTING = ("iterations", "next"), ("spectral norm", "counting", "remembering")
+AT_EPOCHS = ("after the epoch", "twice after the epoch", "before the epoch")
 ADDED = ("a group added", "groups added")
 
 APART: list[tuple[str, Apart, str, Apart]] = [
@@ -56,7 +60,7 @@ APART: list[tuple[str, Apart, str, Apart]] = [
     ("optimizer", NAMED, "weight", ("of samples",)),
     ("loop", TURNS, "schedule", ("plateau",)),
     ("loop", TURNS, "trained", ("unfrozen", "in turns", *ADDED)),
-    ("loop", TURNS, "evaluated", ("after the epoch", "twice after the epoch", "before the epoch")),
+    ("loop", TURNS, "evaluated", (*AT_EPOCHS, "halves before the epoch, between steps")),
     ("loop", TURNS, "by hand", ("rate of an epoch", "momenta forgotten", "reset", "loaded", "noisy")),
     ("loop", ("epochs", *TURNS), "by hand", ("rate by number",)),
     ("loop", TURNS, "end", ("left after an epoch",)),
@@ -68,8 +72,6 @@ APART: list[tuple[str, Apart, str, Apart]] = [
     ("data", ("stream of a loader",), "noise", ("torch", "numpy", "python", "all")),
     # a plain loop that is left does not step them; the session's has, for a rank that ends because others have left
     ("end", ("left after an epoch", "left in an epoch"), "schedule", ("by epoch", "chained", "plateau")),
-    # open: a rank that comes when others have left in an epoch holds a meeting of its beginning once more
-    ("end", ("left in an epoch",), "evaluated", ("before the epoch",)),
     # torch's schedulers do not know of a group added later
     ("trained", ADDED, "schedule", tuple(one for one in SCHEDULERS if one != "none")),
     ("optimizer", ("adagrad", "own"), "schedule", ("one cycle",)),

@@ -30,6 +30,8 @@ class PlainLoop(Plain):
         self._scaler = options.get("scaler")
         self._phases = 0
         self._summed = self._stopping = self._stopped = False
+        self.ended: list[int] = []
+        """After how many steps epochs have ended."""
 
     def loader(self, data: Any, **options: Any) -> PlainBatches:
         self._batches = PlainBatches(self, data, options)
@@ -46,6 +48,7 @@ class PlainLoop(Plain):
                 break
 
     def epoch_ends(self, measured: dict[str, float]) -> None:
+        self.ended.append(self.steps)
         for scheduler in self._schedulers.values():
             if self._schedule == "epoch":
                 scheduler.step()

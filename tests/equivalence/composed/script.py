@@ -165,6 +165,8 @@ class Composed(Steps):
             self.session.state["begun"] = self.session.state.get("begun", 0) + 1
         if self.chosen["evaluated"] == "before the epoch":
             self._evaluate()
+        if self.chosen["evaluated"] == "halves before the epoch, between steps":
+            self._look_at_halves()
 
     def _end(self, epoch: int) -> None:
         match self.chosen["by hand"]:

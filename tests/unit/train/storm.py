@@ -39,8 +39,10 @@ class End:
     """How a generation ends: at its operation ``operation``; ``receive`` and ``die`` say by rank (modulo their length)
     which ranks still get the outcome and which are killed; ``come`` new ranks join after it.
 
-    The oldest rank always gets it and is never killed: what a script does between two steps is lost with the last rank
-    that did it. ``void``: no rank gets it, as when one dies before contributing.
+    One rank, the *heir*, always gets it and is never killed: what a script does between two steps is lost with the last
+    rank that did it. ``void``: no rank gets it, as when one dies before contributing. ``at``: which operations are
+    counted: "any", each "step", or those in a "meeting" (an evaluation, the end of an epoch). ``heir``: the "oldest",
+    or the "newest" of those that have done what the script does between these steps.
     """
 
     operation: int
@@ -48,6 +50,18 @@ class End:
     die: tuple[bool, ...]
     come: int
     void: bool = False
+    at: str = "any"
+    heir: str = "oldest"
+
+
+@dataclass(frozen=True)
+class Keep:
+    """When a run's state is kept, to resume from: after ``step`` steps, at safe point ``point`` there (from 0), or the
+    last one that there is.
+    """
+
+    step: int
+    point: int
 
 
 class Killed(BaseException):
@@ -63,17 +77,37 @@ class Generation:
     end: End | None
     brought: dict[int, dict[int, Any]] = field(default_factory=dict)
     done: dict[int, list[Any]] = field(default_factory=dict)
-    broken: bool = False
+    counted: int = 0
+    last: int | None = None
+    heir: Rank | None = None
     finished: int = 0
+
+    @property
+    def broken(self) -> bool:
+        return self.last is not None
 
     @property
     def oldest(self) -> Rank:
         return min(self.ranks, key=lambda rank: rank.since)
 
+    @property
+    def newest(self) -> Rank:
+        heirs = [rank for rank in reversed(self.ranks) if rank.has_it_all]
+        return max(heirs, key=lambda rank: rank.since, default=self.oldest)
+
+    def counts(self, kind: str) -> bool:
+        """Whether an operation of ``kind`` is one of those that its end counts."""
+        match self.end.at if self.end is not None else "any":
+            case "step":
+                return kind == "step"
+            case "meeting":
+                return any(rank.training.meeting is not None for rank in self.ranks)
+        return True
+
     def receives(self, rank: Rank) -> bool:
         """Whether ``rank`` gets the outcome of the last operation."""
         assert self.end is not None
-        told = rank is self.oldest or self.end.receive[self.ranks.index(rank) % len(self.end.receive)]
+        told = rank is self.heir or self.end.receive[self.ranks.index(rank) % len(self.end.receive)]
         return told and not self.end.void
 
 
@@ -84,7 +118,7 @@ class World:
     ----------
     ends : of consecutive generations; the one after the last runs to the end
     begin : the state of an earlier run that it resumes from
-    keep_at : the step after which the state is kept, in ``kept`` (in ``ended``: the one after the loop)
+    keep : when the state is kept, in ``kept`` (in ``ended``: the one after the loop)
     """
 
     def __init__(
@@ -93,11 +127,12 @@ class World:
         count: int,
         ends: Sequence[End],
         begin: dict[str, Any] | None = None,
-        keep_at: int | None = None,
+        keep: Keep | None = None,
     ) -> None:
         self._script = script
         self._begin = begin
-        self.keep_at = keep_at
+        self._keep = keep
+        self._points = 0
         self.kept: dict[str, Any] | None = None
         self.ended: dict[str, Any] | None = None
         self._ends = list(ends)
@@ -173,20 +208,38 @@ class World:
             rank.begin(Membership(number, index, len(ranks)))
         self.changed.notify_all()
 
-    def ends_at(self, generation: Generation, operation: int) -> bool:
+    def ends_at(self, generation: Generation, operation: int, kind: str) -> bool:
         """With the lock held, when all have contributed: end the generation here if it is due."""
         end = generation.end
-        if end is None or operation < end.operation:
+        if end is None or not generation.counts(kind):
             return False
-        generation.broken = True
+        generation.counted += 1
+        if generation.counted <= end.operation:
+            return False
+        generation.last = operation
+        generation.heir = generation.oldest if end.heir == "oldest" else generation.newest
         ranks = generation.ranks
-        dying = [r for i, r in enumerate(ranks) if end.die[i % len(end.die)] and r is not generation.oldest]
+        dying = [r for i, r in enumerate(ranks) if end.die[i % len(end.die)] and r is not generation.heir]
         for rank in dying:
             rank.killed = True
         self._expected -= len(dying)
         if end.come:
             self._spawn(end.come)
         return True
+
+    def safe_point(self, rank: Rank) -> None:
+        """The state may be saved here. Not in a meeting between two steps of an epoch: what the script does between
+        them would be lost.
+        """
+        keep, training, generation = self._keep, rank.training, self.now
+        position = training.position
+        if keep is None or position.step != keep.step or generation is None or rank is not generation.oldest:
+            return
+        if training.meeting is not None and position.cursor and not position.at_end:
+            return
+        if self._points <= keep.point:
+            self.kept = travelled(training)
+        self._points += 1
 
 
 class Rank(Alone):
@@ -208,7 +261,13 @@ class Rank(Alone):
 
     def holding(self) -> Holding:
         position, met = self.training.position, self.training.agreements.count(self.training.place)
-        return Holding(self._held, position.step, 0, position.epoch, met, position.phase)
+        behind = int(self.training.behind)
+        return Holding(self._held, position.step, 0, position.epoch, met, position.phase, behind)
+
+    @property
+    def has_it_all(self) -> bool:
+        """What the script did since the last step; or it does it, at an epoch's beginning."""
+        return not self.training.behind or self.training.position.cursor == 0
 
     def begin(self, member: Membership) -> None:
         self.member, self._held, self._operation = member, member.generation, 0
@@ -239,13 +298,12 @@ class Rank(Alone):
                 rows = [table[rank] for rank in sorted(table)]
                 unite(rows)
                 generation.done[operation] = rows
-                self.world.ends_at(generation, operation)
+                self.world.ends_at(generation, operation, rows[0][0])
                 self.world.changed.notify_all()
             self.world.wait(lambda: operation in generation.done or generation.broken)
-            end = generation.end
             if self.killed:
                 raise Killed
-            last = generation.broken and end is not None and operation >= end.operation
+            last = operation == generation.last
             if operation not in generation.done or (last and not generation.receives(self)):
                 self._leave()
             return generation.done[operation]
@@ -255,6 +313,7 @@ class Rank(Alone):
         raise Gone
 
     def gather(self, row: list[int]) -> list[list[int]]:
+        self.world.safe_point(self)
         rows = self._together(("gather", row))
         assert {kind for kind, _ in rows} == {"gather"}, rows
         return [row for _, row in rows]
@@ -283,8 +342,7 @@ class Rank(Alone):
         pass
 
     def settle(self) -> None:
-        if self.training.position.step == self.world.keep_at:
-            self.world.kept = travelled(self.training)
+        self.world.safe_point(self)
 
     def hand_over(self, giver: int, takers: Sequence[int]) -> None:
         def deal(rows: list[Any]) -> None:

@@ -17,7 +17,8 @@ import pilot.train
 from tests.unit.train.storm import End, World, group_of
 
 flags = st.lists(st.booleans(), min_size=1, max_size=4).map(tuple)
-ends = st.lists(st.builds(End, st.integers(0, 24), flags, flags, st.integers(0, 2), st.booleans()), max_size=6)
+which = (st.sampled_from(["any", "step", "meeting"]), st.sampled_from(["oldest", "newest"]))
+ends = st.lists(st.builds(End, st.integers(0, 24), flags, flags, st.integers(0, 2), st.booleans(), *which), max_size=6)
 x = torch.linspace(-1, 1, 37, dtype=torch.float64).unsqueeze(1)
 data = TensorDataset(x, x.sin())
 
