@@ -242,6 +242,13 @@ class Training:
                 self._set_user(self._user_taken)
         self._taken_in_meeting, self._user_met = False, None
 
+    def is_measured(self) -> None:
+        """Functions of the script measure the model before the meeting at the epoch's end; a state that was made there
+        has what the script, which has just done it again, did to the model before.
+        """
+        if self.position.at_end:
+            self.meets()
+
     def leaves(self) -> None:
         """The script leaves its loop, and may use the model then; the others may have left before."""
         if self.position.stopped:

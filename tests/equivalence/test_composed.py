@@ -90,6 +90,10 @@ RESUMED: dict[str, tuple[dict[str, str], Keep]] = {
         {"evaluated": "twice after the epoch", "by hand": "loaded", "state": "of epochs"},
         Keep(6, 7),
     ),
+    "where the last epoch ends, with a measure after changes by hand": (
+        {"schedule": "plateau", "by hand": "loaded"},
+        Keep(18, 7),
+    ),
 }
 """States in meetings."""
 
