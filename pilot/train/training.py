@@ -244,10 +244,11 @@ class Training:
 
     def is_measured(self) -> None:
         """Functions of the script measure the model before the meeting at the epoch's end; a state that was made there
-        has what the script, which has just done it again, did to the model before.
+        has what the script, which has just done it again, did to the model before. (A measure may change
+        ``session.state``, which is put back only at the meeting.)
         """
         if self.position.at_end:
-            self.meets()
+            self.put_back()
 
     def leaves(self) -> None:
         """The script leaves its loop, and may use the model then; the others may have left before."""
