@@ -231,6 +231,7 @@ class Session(Uncopied):
             self._own.look(self._step.samples)
             if not self._is_stopping():
                 self._course.end_pass()
+            self._training.is_measured()
             self._end_epoch({name: float(measure()) for name, measure in measures.items()}, stop=self._is_stopping())
 
         check_count("session.epochs", count)

@@ -246,6 +246,14 @@ class Training:
                 self._set_user(self._user_taken)
         self._taken_in = self._user_met = None
 
+    def is_measured(self) -> None:
+        """Functions of the script measure the model before the meeting at the epoch's end; a state that was made there
+        has what the script, which has just done it again, did to the model before. (A measure may change
+        ``session.state``, which is put back only at the meeting.)
+        """
+        if self.position.at_end:
+            self.put_back()
+
     def leaves(self) -> None:
         """The script leaves its loop, and may use the model then; the others may have left before."""
         if self.position.left:

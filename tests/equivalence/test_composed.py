@@ -17,6 +17,11 @@ LIMITS = {
     " optimizers in turns has no forward: its plain attributes are not put back after a void step"
 }
 """Compositions that meet a limit that docs/elastic-script.md tells of."""
+OPEN = {
+    "163": "ranks come and die after a `break` in the middle of an epoch, while the others are in the evaluation that"
+    " follows it: what the script left the loop for is lost, or the evaluation is held once more"
+}
+"""Compositions whose storms have found what is not mended yet."""
 PLAINEST = {axis: choices[0] for axis, choices in AXES.items()}
 
 FOUND: dict[str, tuple[dict[str, str], int, list[End]]] = {
@@ -105,15 +110,18 @@ RESUMED: dict[str, tuple[dict[str, str], Keep]] = {
         {"evaluated": "twice after the epoch", "by hand": "loaded", "state": "of epochs"},
         Keep(6, 7),
     ),
+    "where the last epoch ends, with a measure after changes by hand": (
+        {"schedule": "plateau", "by hand": "loaded"},
+        Keep(18, 7),
+    ),
 }
 """States in meetings."""
 
 
 def marked(name: str) -> object:
     slice_or_long = pytest.mark.slice if name in SHORT else pytest.mark.long
-    return pytest.param(
-        name, marks=[slice_or_long, *([pytest.mark.xfail(reason=LIMITS[name])] if name in LIMITS else [])]
-    )
+    reason = (LIMITS | OPEN).get(name)
+    return pytest.param(name, marks=[slice_or_long, *([pytest.mark.xfail(reason=reason)] if reason else [])])
 
 
 @pytest.mark.parametrize("name", [marked(name) for name in COMPOSED])
