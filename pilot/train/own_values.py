@@ -326,7 +326,8 @@ def _marks(
         if depth > 1:
             for path, one in _held(value):
                 if (id(value), path) not in without:
-                    same_depth = isinstance(value, WITH_ITEMS) and is_of_the_script(type(one))  # a trainer's callbacks
+                    # A trainer's callbacks; the transitions of a memory.
+                    same_depth = isinstance(value, WITH_ITEMS) and (type(one) is tuple or is_of_the_script(type(one)))
                     yield from _marks(name + path, one, known, without, depth if same_depth else depth - 1)
 
 
@@ -347,6 +348,8 @@ def _mark(value: Any, *, is_variable: bool) -> Any:
         return xxhash.xxh3_64_intdigest(_sampled(value, value.size).tobytes())
     if isinstance(value, GeneratorType) and not refusal.is_of_a_library(value.gi_code.co_filename):
         return None if _loops_over_the_loader(value) else value.gi_frame and value.gi_frame.f_lasti
+    if isinstance(value, nn.Module) or is_of_the_script(type(value)):
+        return type(value).__qualname__  # what it holds has its own marks, but before it is made there is None
     return repr(value) if isinstance(value, itertools.count) else _random_state(value)
 
 
