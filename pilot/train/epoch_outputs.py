@@ -2,14 +2,15 @@
 rollouts. A process that joins in the middle of the epoch runs its beginning, too, with the model of then.
 
 What depends on the epoch alone, or is drawn there, is the same for it. So it is noted where in the script a layer that
-is trained has run; of what was computed there, that counts which a step's loss is computed from, or that the dataset
-holds.
+is trained, or of an average that is tracked, has run; of what was computed there, that counts which a step's loss is
+computed from, or that the dataset holds.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
+from itertools import chain
 from types import CodeType, FrameType
 from typing import Any
 
@@ -18,6 +19,7 @@ import torch
 from torch import nn
 
 from pilot.train import loop_code, refusal
+from pilot.train.moving import Moving
 from pilot.train.spaced import Spaced
 from pilot.train.training import Training
 from pilot.train.untracked import WITH_ITEMS, is_of_the_script
@@ -38,6 +40,7 @@ class EpochOutputs:
     def __init__(self, training: Training, marks: Callable[[], Marks]) -> None:
         self._training = training
         self._marks = marks
+        self._moving = Moving(training)
         self._spaced = Spaced(_PARTS, _FIRST_LOOKS)
         self._hooks: list[Any] = []
         self._ran = _Ran()
@@ -54,7 +57,9 @@ class EpochOutputs:
         with self._spaced.doing():
             self._before = self._marks()
             trained = {id(parameter) for parameter in training.trained.trained().values()}
-            for module in training.model.modules():
+            moving = self._moving.modules()
+            trained.update(id(parameter) for one in moving for parameter in one.parameters())
+            for module in chain.from_iterable(one.modules() for one in (training.model, *moving)):
                 its = module._parameters.values()
                 if not isinstance(module, torch.jit.ScriptModule) and any(id(one) in trained for one in its):
                     self._hooks.append(module.register_forward_pre_hook(self._ran))

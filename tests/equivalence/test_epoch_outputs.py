@@ -165,6 +165,23 @@ def test_evaluations_and_draws_are_not_told_of(capsys: pytest.CaptureFixture[str
     assert told(draws, capsys, dataset) == []
 
 
+@pytest.mark.parametrize("moves", [True, False])
+def test_an_average_that_is_tracked(moves: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    """And a teacher that is fixed."""
+
+    def script(ours: Any, model: nn.Module, loader: Any, step: Step) -> None:
+        tracked = fresh(mlp)
+        ours.track("tracked", tracked)
+        for _ in ours.epochs(2):
+            centre = features(tracked).mean(0)
+            for x, _y in loader:
+                step((model(x) - centre).square().mean())
+                if moves:
+                    tracked[0].bias.data.lerp_(model[0].bias.data, 0.5)  # type: ignore[index]
+
+    assert len(told(script, capsys)) == moves
+
+
 def test_a_copy_of_the_model_has_no_hook(capsys: pytest.CaptureFixture[str]) -> None:
     def script(ours: Any, model: nn.Module, loader: Any, step: Step) -> None:
         for _ in ours.epochs(2):
