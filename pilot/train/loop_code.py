@@ -10,11 +10,12 @@ import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from types import CodeType, FrameType
+from types import CodeType, FrameType, FunctionType
 
 _OF_VARIABLES = re.compile(r"(LOAD|STORE)_(FAST(?!_AND_CLEAR)|NAME|GLOBAL|DEREF)")
 _USE = re.compile("LOAD|STORE")
 _SEEDS = {"seed", "manual_seed", "setstate", "set_state"}
+_ASKS = {"hasattr", "getattr"}
 _Use = tuple[int, str, str]
 """Where, LOAD or STORE, and the variable."""
 
@@ -134,6 +135,36 @@ def set_anew(code: CodeType, head: int) -> frozenset[str]:
     return frozenset(found)
 
 
+@cache
+def may_be_kept(code: CodeType, head: int, inner: int) -> frozenset[str]:
+    """The variables that some turns of the loop that begins at ``head`` set for others, and that it does not set before
+    the loop in it, which begins at ``inner``: by a first batch (``if i == 0``), or at its end.
+    """
+    of_inner = {name for _, _, name in _uses(_loop(code, inner))}
+    anew = set_anew(code, head) | set_anew(code, inner) & of_inner
+    read, are_set = _between(code, head, inner, "LOAD"), _between(code, head, inner, "STORE")
+    return frozenset((read[0] | read[1] | read[2]) & (are_set[1] | are_set[2]) - are_set[0] - anew)
+
+
+@cache
+def left_at_end(code: CodeType, head: int, inner: int) -> frozenset[str]:
+    """Those of them that are set after that loop only, and read before: the next turn reads them."""
+    read, are_set = _between(code, head, inner, "LOAD"), _between(code, head, inner, "STORE")
+    return frozenset((read[0] | read[1]) & are_set[2] - are_set[0] - are_set[1])
+
+
+def _between(code: CodeType, head: int, inner: int, kind: str) -> tuple[set[str], set[str], set[str]]:
+    """The variables that the loop which begins at ``head`` reads or sets before, in, and after the one in it."""
+    end = max((one.offset for one in _loop(code, inner)), default=inner)
+    uses = [(where, name) for where, use, name in _uses(_loop(code, head)) if use == kind]
+    before = {name for where, name in uses if where < inner}
+    return (
+        before,
+        {name for where, name in uses if inner <= where <= end},
+        {name for where, name in uses if where > end},
+    )
+
+
 def set_at_beginning(frames: Sequence[FrameType], head: int) -> Iterator[tuple[object, str]]:
     """Attributes that each turn of the first function's loop sets before its inner loop begins, and does not read
     before: the object and the name. The inner loop is in the same function, or in one of the next, which it calls.
@@ -192,6 +223,20 @@ def _path(code: Sequence[dis.Instruction], number: int) -> list[str]:
             return [*variables[-1:], *names] if variables else []
         names.insert(0, one.argval)
     return []
+
+
+def asked_for_by(kind: type) -> set[str]:
+    """The same, by a class's methods."""
+    methods = (one for base in kind.__mro__ for one in vars(base).values() if isinstance(one, FunctionType))
+    return {name for one in methods for name in asked_for(one.__code__)}
+
+
+@cache
+def asked_for(code: CodeType) -> frozenset[str]:
+    """Attributes that a function may ask objects for which may not have them (``hasattr``, ``getattr``)."""
+    inner = (one for one in code.co_consts if isinstance(one, CodeType))
+    names = (one for one in code.co_consts if isinstance(one, str)) if _ASKS.intersection(code.co_names) else ()
+    return frozenset(names).union(*map(asked_for, inner))
 
 
 def value_of(frame: FrameType, variable: str, *attributes: str) -> object:
