@@ -94,12 +94,21 @@ def behind_loss(code: CodeType, head: int, call: int | None) -> frozenset[str]:
     return frozenset(found)
 
 
-@cache
 def read_to_set(code: CodeType, begin: int, end: int, name: str) -> frozenset[str] | None:
     """The attributes that statements between two instructions read which set this variable; None if there are none."""
-    part = [one for one in _instructions(code) if begin <= one.offset < end]
-    setting = [one for one in _statements(part) if name in one.sets]
+    setting = _setting(code, begin, end, name)
     return frozenset(attribute for one in setting for attribute in one.attributes) if setting else None
+
+
+def paths_to_set(code: CodeType, begin: int, end: int, name: str) -> frozenset[str]:
+    """Variables, and attributes of objects in them (``self.rate``), that those of them read which set nothing else."""
+    return frozenset(path for one in _setting(code, begin, end, name) if len(one.sets) == 1 for path in one.reads)
+
+
+@cache
+def _setting(code: CodeType, begin: int, end: int, name: str) -> list[_Statement]:
+    part = [one for one in _instructions(code) if begin <= one.offset < end]
+    return [one for one in _statements(part) if name in one.sets]
 
 
 def left_by(
