@@ -115,7 +115,8 @@ def left_by(
     frame: FrameType, begin: int, end: int, places: Collection[int], fills: Callable[[object], bool]
 ) -> set[str]:
     """What the statements with these instructions, and those that go on with their results, set from ``begin`` to
-    ``end``: variables, and attributes of objects in them; and what they read that ``fills`` says they may add to.
+    ``end``: variables, and attributes of objects in them; and what they store items in, or else read, if ``fills`` says
+    that it may be added to.
     """
     statements = _statements([one for one in _instructions(frame.f_code) if begin <= one.offset < end])
     found = set[str]()
@@ -123,7 +124,8 @@ def left_by(
         more = set[str]()
         for one in statements:
             if one.reads & found or any(one.begin <= place <= one.end for place in places):
-                more |= one.sets or {name for name in one.reads if fills(value_of(frame, *name.split(".")))}
+                may_be = one.stores_in or one.reads
+                more |= one.sets or {name for name in may_be if fills(value_of(frame, *name.split(".")))}
         if more <= found:
             return found
         found |= more
@@ -264,8 +266,8 @@ def _may_be_skipped(code: Sequence[dis.Instruction], where: int, end: int) -> bo
 @dataclass
 class _Statement:
     """From instruction ``begin`` to ``end``: the names of the variables, and of attributes of objects in them
-    (``self.rate``), that it reads and sets; and of all ``attributes`` that it reads. (What an ``if`` reads counts to
-    the statement after it.)
+    (``self.rate``), that it reads and sets, and in which it stores items; and of all ``attributes`` that it reads.
+    (What an ``if`` reads counts to the statement after it.)
     """
 
     begin: int
@@ -273,6 +275,7 @@ class _Statement:
     reads: set[str] = field(default_factory=set)
     attributes: set[str] = field(default_factory=set)
     sets: set[str] = field(default_factory=set)
+    stores_in: set[str] = field(default_factory=set)
 
 
 def _statements(code: Sequence[dis.Instruction]) -> list[_Statement]:
@@ -289,8 +292,17 @@ def _statements(code: Sequence[dis.Instruction]) -> list[_Statement]:
             statement.attributes.add(one.argval)
         if one.opname in ("LOAD_ATTR", "STORE_ATTR") and (path := _path(code, number)):
             (statement.sets if one.opname == "STORE_ATTR" else statement.reads).add(".".join(path))
+        if one.opname == "STORE_SUBSCR" and (holder := _read_at(code, number - 2)):  # before a simple key
+            statement.stores_in.add(holder)
         is_over = one.opname == "POP_TOP" or one.opname.startswith("STORE_")
     return found
+
+
+def _read_at(code: Sequence[dis.Instruction], number: int) -> str:
+    """The variable, or attribute of an object in one, that this instruction reads; empty: it does something else."""
+    if code[number].opname == "LOAD_ATTR":
+        return ".".join(_path(code, number))
+    return next((name for _, use, name in _uses([code[number]]) if use == "LOAD"), "")
 
 
 def _loop(code: CodeType, head: int) -> list[dis.Instruction]:

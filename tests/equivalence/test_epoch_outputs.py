@@ -193,6 +193,20 @@ def test_a_copy_of_the_model_has_no_hook(capsys: pytest.CaptureFixture[str]) -> 
     assert told(script, capsys) == []
 
 
+def test_what_is_stored_in_the_state_is_not_told_of(capsys: pytest.CaptureFixture[str]) -> None:
+    """What it is computed from is not, too."""
+    dataset = Labelled()
+
+    def script(ours: Any, model: nn.Module, loader: Any, step: Step) -> None:
+        for _ in ours.epochs(2):
+            near = features(model).flatten().argsort()
+            ours.state["noise"] = dataset.noise[near]
+            for x, y in loader:
+                step(mse_loss(model(x), y) + ours.state["noise"].mean())
+
+    assert told(script, capsys, dataset) == []
+
+
 def with_labels(*, tracked: bool) -> list[torch.Tensor]:
     """Of the model's own."""
     model, labels = fresh(mlp), nn.Module()
