@@ -173,8 +173,10 @@ class OwnValues:
             )
 
     def _shared_now(self) -> dict[str, tuple[str, Any]]:
-        """Variables and attributes of the script that are values of ``session.state``, with the keys and contents."""
-        keys = {id(one): (key, one) for key, one in self._training.user.items() if isinstance(one, _CHANGEABLE)}
+        """Variables and attributes of the script that are tensors and arrays of ``session.state``, with the keys and
+        contents. (Lists and dicts stay the same where a state is received.)
+        """
+        keys = {id(one): (key, one) for key, one in self._training.user.items() if isinstance(one, _ARRAYS)}
         found = {}
         for name, value in ((name, value) for _, values in _spaces() for name, value in list(values.items())):
             held = _held(value) if keys and is_of_the_script(type(value)) else ()
