@@ -111,6 +111,17 @@ def _setting(code: CodeType, begin: int, end: int, name: str) -> list[_Statement
     return [one for one in _statements(part) if name in one.sets]
 
 
+def reading(
+    frame: FrameType, begin: int, end: int, wanted: Callable[[Sequence[str]], bool], without: Collection[str]
+) -> set[int]:
+    """Where statements between two instructions begin which read one of these, a variable or an attribute (by the names
+    from the variable on), and no attribute of the names ``without``.
+    """
+    statements = _statements([one for one in _instructions(frame.f_code) if begin <= one.offset < end])
+    others = (one for one in statements if not one.attributes.intersection(without))
+    return {one.begin for one in others if any(wanted(path.split(".")) for path in one.reads)}
+
+
 def left_by(
     frame: FrameType, begin: int, end: int, places: Collection[int], fills: Callable[[object], bool]
 ) -> set[str]:
@@ -134,11 +145,16 @@ def left_by(
 @cache
 def set_anew(code: CodeType, head: int) -> frozenset[str]:
     """The variables that each turn of this loop sets before it reads them, and that functions in it do not read."""
+    return _set_first(code, head) - {*code.co_cellvars, *code.co_freevars, *_read_within(code)}
+
+
+@cache
+def _set_first(code: CodeType, head: int) -> frozenset[str]:
+    """The same, also those that functions in it read (or have variables of these names)."""
     loop = _loop(code, head)
     uses = list(_uses(loop))
-    shared = {*code.co_cellvars, *code.co_freevars, *_read_within(code)}
     found = set()
-    for name in {name for _, _, name in uses} - shared:
+    for name in {name for _, _, name in uses}:
         (begin, use), *rest = [(where, use) for where, use, other in uses if other == name]
         end = next((where for where, use in rest if use == "LOAD"), None)
         if use == "STORE" and (end is None or not _may_be_skipped(loop, begin, end)):
@@ -152,7 +168,7 @@ def may_be_kept(code: CodeType, head: int, inner: int) -> frozenset[str]:
     the loop in it, which begins at ``inner``: by a first batch (``if i == 0``), or at its end.
     """
     of_inner = {name for _, _, name in _uses(_loop(code, inner))}
-    anew = set_anew(code, head) | set_anew(code, inner) & of_inner
+    anew = _set_first(code, head) | _set_first(code, inner) & of_inner
     read, are_set = _between(code, head, inner, "LOAD"), _between(code, head, inner, "STORE")
     return frozenset((read[0] | read[1] | read[2]) & (are_set[1] | are_set[2]) - are_set[0] - anew)
 

@@ -148,7 +148,7 @@ class OwnValues:
         before, kept = self._before, [value for value in self._training.user.values() if isinstance(value, _PLAIN)]
         seen = dict(chain(self._seen(known), self._of_dataset().items()))
         changed = [place for place, value in seen.items() if before.get(place, value) != value and value not in kept]
-        made = chain(self._made(seen), self._made_variables(), self._replaced(known))
+        made = chain(self._made(seen), self._made_variables(known), self._replaced(known))
         changed = [place for place in chain(changed, made) if place not in self._told]
         if changed:
             self._told.update(changed)
@@ -267,7 +267,7 @@ class OwnValues:
             if asks and (which, path) not in self._before:
                 yield which, path
 
-    def _made_variables(self) -> Iterator[_Place]:
+    def _made_variables(self, known: set[int]) -> Iterator[_Place]:
         """Variables that there were not before the loop, and that some of its turns set for others, which may have
         none: at an epoch's end, or by a first batch (``if i == 0``). These are the same as when it looked before.
         """
@@ -282,7 +282,7 @@ class OwnValues:
             names = loop_code.may_be_kept(code, head, begin).difference(code.co_varnames[: code.co_argcount])
             for name in [one for one in names if one in frame.f_locals and (which, one) not in self._arrays]:
                 value = frame.f_locals[name]
-                if _is_made(value):
+                if _is_made(value) and id(value) not in known:
                     found[name] = weakref.ref(value)
                 if name in at_end or (name in found and name in self._kept and self._kept[name]() is value):
                     yield which, name

@@ -80,11 +80,15 @@ def test_others_are_not_told_of(capsys: pytest.CaptureFixture[str]) -> None:
     def script(ours: Any, loader: Any, step: Step) -> None:
         kept, mixes = SimpleNamespace(), [0.5]
         for epoch in ours.epochs(2):
+            fixed = [torch.ones(1)]
             if epoch:
                 weights = torch.ones(1)
             if not epoch:
                 weights = torch.zeros(1)
             for x, y in loader:
+                for one in fixed:
+                    x = x * one
+                assert len([one for one in fixed if one.numel()]) == len(fixed)
                 if mixes:
                     other = x.flip(0) + weights
                 if mixes:
