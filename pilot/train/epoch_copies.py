@@ -1,16 +1,18 @@
 """Tells of copies of the parameters that a script makes at an epoch's beginning, for all of its steps: a teacher for
-this epoch, the anchor of a proximal term, the snapshot of SVRG. A process that joins in the middle of the epoch runs
-its beginning, too, and would copy the parameters of then.
+this epoch, the anchor of a proximal term, the snapshot of SVRG; also of an average that is tracked. A process that
+joins in the middle of the epoch runs its beginning, too, and would copy the parameters of then.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 
 import torch
 from torch import nn
 
 from pilot.train import refusal
+from pilot.train.moving import Moving
 from pilot.train.spaced import Spaced
 from pilot.train.training import Training
 from pilot.train.untracked import found_in, what_the_script_sees
@@ -28,6 +30,8 @@ class EpochCopies:
         self._first_step: int | None = None
         self._before: set[int] = set()
         self._looks = self._told = False
+        self._moving = Moving(training)
+        self._copied: list[torch.Tensor] = []
         self._spaced = Spaced(_PARTS)
 
     def epoch_begins(self) -> None:
@@ -36,11 +40,15 @@ class EpochCopies:
         """
         training = self._training
         step = training.position.step
-        self._first_step = step if self._first_step is None else self._first_step
+        if self._first_step is None:
+            self._first_step = step
+            self._moving.modules()
         may = not (self._told or training.on_restore or training.sharding is not None)
         self._looks = may and step != self._first_step and self._spaced.is_due()
         if self._looks:
             with self._spaced.doing():
+                moving = (one.parameters() for one in self._moving.modules())
+                self._copied = [*training.trained.trained().values(), *chain.from_iterable(moving)]
                 self._before = {id(value) for _, value in self._copies()}
 
     def pass_begins(self) -> None:
@@ -60,12 +68,11 @@ class EpochCopies:
     def _copies(self) -> Iterator[tuple[str, torch.Tensor]]:
         training = self._training
         known = {id(value) for _, value in _tensors_in({"state": training.user, "tracked": training.tracked})}
-        trained = list(training.trained.trained().values())
-        memory = {parameter.untyped_storage().data_ptr() for parameter in trained}
+        memory = {parameter.untyped_storage().data_ptr() for parameter in self._copied}
         for name, value in _tensors_in(what_the_script_sees()):
             plain = type(value) in (torch.Tensor, nn.Parameter) and value.layout is torch.strided and not value.is_meta
             own = plain and id(value) not in known and value.untyped_storage().data_ptr() not in memory
-            if own and any(_is_copy(value, parameter) for parameter in trained):
+            if own and any(_is_copy(value, parameter) for parameter in self._copied):
                 yield name, value
 
 

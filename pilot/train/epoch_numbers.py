@@ -2,7 +2,8 @@
 temperature that is lowered, a count of batches that weights a term. A process that joins in the middle of the epoch
 runs its beginning, too.
 
-Most numbers that batches change are sums for a report, so only those are told of from which the loss is computed. (What
+Most numbers that batches change are sums for a report, so only those are told of from which the loss is computed; and
+so is the number of steps at an epoch's beginning, if the loss is computed from it (``session.steps - start``). (What
 the script has from before the session's loop is told of by :mod:`pilot.train.own_values`.)
 """
 
@@ -17,6 +18,7 @@ import torch
 from pilot.train import loop_code, refusal
 
 _NUMBERS = (int, float, np.number, np.ndarray, torch.Tensor)
+_STEPS, _SESSION = ".steps", "pilot.train.session"
 _KEPT = {"steps", "state"}
 """What begins with one of these attributes of the session goes on where it was."""
 
@@ -25,7 +27,7 @@ class EpochNumbers:
     """Looks for one session."""
 
     def __init__(self) -> None:
-        self._told = False
+        self._told = self._told_of_steps = False
         self._seen: dict[str, str] = {}
 
     def look(self, frames: Sequence[FrameType], head: int, known: Collection[str]) -> None:
@@ -37,11 +39,26 @@ class EpochNumbers:
         head : where that loop begins
         known : names of what it was told of already
         """
-        loop = None if self._told else loop_code.inner_loop(frames, head)
+        loop = loop_code.inner_loop(frames, head)
         if loop is None:
             return
         frame, begin = loop
-        now = dict(_candidates(frame, head if frame is frames[0] else 0, begin, frame is frames[-1]))
+        start = head if frame is frames[0] else 0
+        if not self._told_of_steps:
+            self._tell_of_steps([*_counted_from(frame, start, begin, frame is frames[-1])])
+        if not self._told:
+            self._tell(dict(_candidates(frame, start, begin, frame is frames[-1])), known)
+
+    def _tell_of_steps(self, names: Sequence[str]) -> None:
+        if names:
+            self._told_of_steps = True
+            refusal.note(
+                f"the script's loss depends on session.steps at an epoch's beginning ({', '.join(names)}), which is"
+                " another number there for a node that joins, or a run that resumes, in the middle of the epoch: use"
+                " the number that enumerate(loader) gives, or keep it in session.state, which the steps read"
+            )
+
+    def _tell(self, now: dict[str, str], known: Collection[str]) -> None:
         names = [name for name, value in now.items() if name not in known and self._seen.get(name, value) != value]
         self._seen |= now
         if names:
@@ -52,6 +69,21 @@ class EpochNumbers:
                 " begins with that value: compute it from session.steps, or from the number that enumerate(loader)"
                 " gives, or keep it in session.state"
             )
+
+
+def _counted_from(frame: FrameType, start: int, begin: int, is_last: bool) -> Iterator[str]:
+    """Variables with numbers that are set from ``session.steps`` between ``start`` and the loop that begins at
+    ``begin``, and in which it only reads them.
+    """
+    code = frame.f_code
+    changed = {name for name, _ in loop_code.handed_on(frame, begin)}
+    used = loop_code.behind_loss(code, begin, None if is_last else frame.f_lasti)
+    for name in used.intersection(loop_code.read_first(code, begin)) - changed:
+        paths = loop_code.paths_to_set(code, start, begin, name)
+        owners = [one.removesuffix(_STEPS).split(".") for one in paths if one.endswith(_STEPS)]
+        of_session = any(type(loop_code.value_of(frame, *owner)).__module__ == _SESSION for owner in owners)
+        if of_session and isinstance(loop_code.value_of(frame, name), int | float):
+            yield name
 
 
 def _candidates(frame: FrameType, start: int, begin: int, is_last: bool) -> Iterator[tuple[str, str]]:

@@ -2,14 +2,15 @@
 rollouts. A process that joins in the middle of the epoch runs its beginning, too, with the model of then.
 
 What depends on the epoch alone, or is drawn there, is the same for it. So it is noted where in the script a layer that
-is trained has run; of what was computed there, that counts which a step's loss is computed from, or that the dataset
-holds.
+is trained, or of an average that is tracked, has run, and where a parameter is read; of what was computed there, that
+counts which a step's loss is computed from, or that the dataset holds.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
+from itertools import chain
 from types import CodeType, FrameType
 from typing import Any
 
@@ -18,6 +19,7 @@ import torch
 from torch import nn
 
 from pilot.train import loop_code, refusal
+from pilot.train.moving import Moving
 from pilot.train.spaced import Spaced
 from pilot.train.training import Training
 from pilot.train.untracked import WITH_ITEMS, is_of_the_script
@@ -26,6 +28,10 @@ _SHOWN = 5
 _PARTS = 1000
 _FIRST_LOOKS = 4
 """Looks take one of so many parts of the time, but for the first ones."""
+_OF_FORM = {
+    *("shape", "size", "numel", "dim", "ndim", "device", "dtype", "zeros_like", "ones_like", "empty_like", "full_like"),
+    *("rand_like", "randn_like", "new_zeros", "new_ones", "new_empty", "new_full"),
+}
 _ARRAYS = (torch.Tensor, np.ndarray)
 
 Marks = dict[str, Any]
@@ -38,23 +44,28 @@ class EpochOutputs:
     def __init__(self, training: Training, marks: Callable[[], Marks]) -> None:
         self._training = training
         self._marks = marks
+        self._moving = Moving(training)
         self._spaced = Spaced(_PARTS, _FIRST_LOOKS)
         self._hooks: list[Any] = []
         self._ran = _Ran()
         self._before: Marks = {}
-        self._told = False
+        self._looks = self._told = False
 
     def epoch_begins(self) -> None:
         """The body of ``session.epochs`` begins."""
         self._remove_hooks()
         self._ran = _Ran()
         training = self._training
-        if self._told or training.on_restore or training.sharding is not None or not self._spaced.is_due():
+        may = not (self._told or training.on_restore or training.sharding is not None)
+        self._looks = may and self._spaced.is_due()
+        if not self._looks:
             return
         with self._spaced.doing():
             self._before = self._marks()
             trained = {id(parameter) for parameter in training.trained.trained().values()}
-            for module in training.model.modules():
+            moving = self._moving.modules()
+            trained.update(id(parameter) for one in moving for parameter in one.parameters())
+            for module in chain.from_iterable(one.modules() for one in (training.model, *moving)):
                 its = module._parameters.values()
                 if not isinstance(module, torch.jit.ScriptModule) and any(id(one) in trained for one in its):
                     self._hooks.append(module.register_forward_pre_hook(self._ran))
@@ -74,11 +85,27 @@ class EpochOutputs:
         frames : the running functions, from the one with the session's loop over epochs on
         head : where that loop begins
         """
-        places = self._ran.places
-        loop = loop_code.inner_loop(frames, head) if places and not self._told else None
+        loop = loop_code.inner_loop(frames, head) if self._looks and not self._told else None
         if loop is not None:
+            places = self._ran.places | set(self._reading(frames, head, *loop))
             self._tell(list(dict.fromkeys(_used(frames, head, *loop, places))))
         self._ran = _Ran()
+
+    def _reading(
+        self, frames: Sequence[FrameType], head: int, inner: FrameType, begin: int
+    ) -> Iterator[tuple[CodeType, int]]:
+        """Where the script reads what is trained by itself (``model.fc.weight @ ...``), apart from its form."""
+        trained = {id(parameter) for parameter in self._training.trained.trained().values()}
+        for number, frame in enumerate(frames):
+            end = begin if frame is inner else frame.f_lasti
+
+            def is_trained(names: Sequence[str], of: FrameType = frame) -> bool:
+                return id(_value_of(of, *names)) in trained
+
+            for place in loop_code.reading(frame, 0 if number else head, end, is_trained, _OF_FORM):
+                yield frame.f_code, place
+            if frame is inner:
+                return
 
     def _remove_hooks(self) -> None:
         while self._hooks:
@@ -87,8 +114,9 @@ class EpochOutputs:
     def _tell(self, names: Sequence[str]) -> None:
         if names and not self._told:
             self._told = True
+            does = "runs the model" if self._ran.places else "reads the model's parameters"
             refusal.note(
-                f"the script runs the model at an epoch's beginning, and computes there ({', '.join(names[:_SHOWN])}"
+                f"the script {does} at an epoch's beginning, and computes there ({', '.join(names[:_SHOWN])}"
                 f"{', ...' if len(names) > _SHOWN else ''}) what its steps use; a node that joins, or a run that"
                 " resumes, in the middle of the epoch computes it with the model of then: keep it in session.state,"
                 " which the steps read, or in the buffers of a module that session.track has"
@@ -140,6 +168,18 @@ def _used(
                 yield name
         if frame is inner:
             return
+
+
+def _value_of(frame: FrameType, variable: str, *attributes: str) -> object:
+    """Of a variable, or of an attribute of its; also of a part or parameter of a module."""
+    value = loop_code.value_of(frame, variable)
+    for name in attributes:
+        held = getattr(value, "__dict__", {})
+        places = (
+            (held, held.get("_modules", {}), held.get("_parameters", {})) if isinstance(value, nn.Module) else (held,)
+        )
+        value = next((one[name] for one in places if name in one), None)
+    return value
 
 
 def _may_be_filled(value: Any) -> bool:

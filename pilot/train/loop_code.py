@@ -10,11 +10,12 @@ import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from types import CodeType, FrameType
+from types import CodeType, FrameType, FunctionType
 
 _OF_VARIABLES = re.compile(r"(LOAD|STORE)_(FAST(?!_AND_CLEAR)|NAME|GLOBAL|DEREF)")
 _USE = re.compile("LOAD|STORE")
 _SEEDS = {"seed", "manual_seed", "setstate", "set_state"}
+_ASKS = {"hasattr", "getattr"}
 _Use = tuple[int, str, str]
 """Where, LOAD or STORE, and the variable."""
 
@@ -93,19 +94,40 @@ def behind_loss(code: CodeType, head: int, call: int | None) -> frozenset[str]:
     return frozenset(found)
 
 
-@cache
 def read_to_set(code: CodeType, begin: int, end: int, name: str) -> frozenset[str] | None:
     """The attributes that statements between two instructions read which set this variable; None if there are none."""
-    part = [one for one in _instructions(code) if begin <= one.offset < end]
-    setting = [one for one in _statements(part) if name in one.sets]
+    setting = _setting(code, begin, end, name)
     return frozenset(attribute for one in setting for attribute in one.attributes) if setting else None
+
+
+def paths_to_set(code: CodeType, begin: int, end: int, name: str) -> frozenset[str]:
+    """Variables, and attributes of objects in them (``self.rate``), that those of them read which set nothing else."""
+    return frozenset(path for one in _setting(code, begin, end, name) if len(one.sets) == 1 for path in one.reads)
+
+
+@cache
+def _setting(code: CodeType, begin: int, end: int, name: str) -> list[_Statement]:
+    part = [one for one in _instructions(code) if begin <= one.offset < end]
+    return [one for one in _statements(part) if name in one.sets]
+
+
+def reading(
+    frame: FrameType, begin: int, end: int, wanted: Callable[[Sequence[str]], bool], without: Collection[str]
+) -> set[int]:
+    """Where statements between two instructions begin which read one of these, a variable or an attribute (by the names
+    from the variable on), and no attribute of the names ``without``.
+    """
+    statements = _statements([one for one in _instructions(frame.f_code) if begin <= one.offset < end])
+    others = (one for one in statements if not one.attributes.intersection(without))
+    return {one.begin for one in others if any(wanted(path.split(".")) for path in one.reads)}
 
 
 def left_by(
     frame: FrameType, begin: int, end: int, places: Collection[int], fills: Callable[[object], bool]
 ) -> set[str]:
     """What the statements with these instructions, and those that go on with their results, set from ``begin`` to
-    ``end``: variables, and attributes of objects in them; and what they read that ``fills`` says they may add to.
+    ``end``: variables, and attributes of objects in them; and what they store items in, or else read, if ``fills`` says
+    that it may be added to.
     """
     statements = _statements([one for one in _instructions(frame.f_code) if begin <= one.offset < end])
     found = set[str]()
@@ -113,7 +135,8 @@ def left_by(
         more = set[str]()
         for one in statements:
             if one.reads & found or any(one.begin <= place <= one.end for place in places):
-                more |= one.sets or {name for name in one.reads if fills(value_of(frame, *name.split(".")))}
+                may_be = one.stores_in or one.reads
+                more |= one.sets or {name for name in may_be if fills(value_of(frame, *name.split(".")))}
         if more <= found:
             return found
         found |= more
@@ -122,16 +145,51 @@ def left_by(
 @cache
 def set_anew(code: CodeType, head: int) -> frozenset[str]:
     """The variables that each turn of this loop sets before it reads them, and that functions in it do not read."""
+    return _set_first(code, head) - {*code.co_cellvars, *code.co_freevars, *_read_within(code)}
+
+
+@cache
+def _set_first(code: CodeType, head: int) -> frozenset[str]:
+    """The same, also those that functions in it read (or have variables of these names)."""
     loop = _loop(code, head)
     uses = list(_uses(loop))
-    shared = {*code.co_cellvars, *code.co_freevars, *_read_within(code)}
     found = set()
-    for name in {name for _, _, name in uses} - shared:
+    for name in {name for _, _, name in uses}:
         (begin, use), *rest = [(where, use) for where, use, other in uses if other == name]
         end = next((where for where, use in rest if use == "LOAD"), None)
         if use == "STORE" and (end is None or not _may_be_skipped(loop, begin, end)):
             found.add(name)
     return frozenset(found)
+
+
+@cache
+def may_be_kept(code: CodeType, head: int, inner: int) -> frozenset[str]:
+    """The variables that some turns of the loop that begins at ``head`` set for others, and that it does not set before
+    the loop in it, which begins at ``inner``: by a first batch (``if i == 0``), or at its end.
+    """
+    of_inner = {name for _, _, name in _uses(_loop(code, inner))}
+    anew = _set_first(code, head) | _set_first(code, inner) & of_inner
+    read, are_set = _between(code, head, inner, "LOAD"), _between(code, head, inner, "STORE")
+    return frozenset((read[0] | read[1] | read[2]) & (are_set[1] | are_set[2]) - are_set[0] - anew)
+
+
+@cache
+def left_at_end(code: CodeType, head: int, inner: int) -> frozenset[str]:
+    """Those of them that are set after that loop only, and read before: the next turn reads them."""
+    read, are_set = _between(code, head, inner, "LOAD"), _between(code, head, inner, "STORE")
+    return frozenset((read[0] | read[1]) & are_set[2] - are_set[0] - are_set[1])
+
+
+def _between(code: CodeType, head: int, inner: int, kind: str) -> tuple[set[str], set[str], set[str]]:
+    """The variables that the loop which begins at ``head`` reads or sets before, in, and after the one in it."""
+    end = max((one.offset for one in _loop(code, inner)), default=inner)
+    uses = [(where, name) for where, use, name in _uses(_loop(code, head)) if use == kind]
+    before = {name for where, name in uses if where < inner}
+    return (
+        before,
+        {name for where, name in uses if inner <= where <= end},
+        {name for where, name in uses if where > end},
+    )
 
 
 def set_at_beginning(frames: Sequence[FrameType], head: int) -> Iterator[tuple[object, str]]:
@@ -194,6 +252,20 @@ def _path(code: Sequence[dis.Instruction], number: int) -> list[str]:
     return []
 
 
+def asked_for_by(kind: type) -> set[str]:
+    """The same, by a class's methods."""
+    methods = (one for base in kind.__mro__ for one in vars(base).values() if isinstance(one, FunctionType))
+    return {name for one in methods for name in asked_for(one.__code__)}
+
+
+@cache
+def asked_for(code: CodeType) -> frozenset[str]:
+    """Attributes that a function may ask objects for which may not have them (``hasattr``, ``getattr``)."""
+    inner = (one for one in code.co_consts if isinstance(one, CodeType))
+    names = (one for one in code.co_consts if isinstance(one, str)) if _ASKS.intersection(code.co_names) else ()
+    return frozenset(names).union(*map(asked_for, inner))
+
+
 def value_of(frame: FrameType, variable: str, *attributes: str) -> object:
     """Of a variable, or of an attribute of its."""
     value = frame.f_locals.get(variable, frame.f_globals.get(variable))
@@ -210,8 +282,8 @@ def _may_be_skipped(code: Sequence[dis.Instruction], where: int, end: int) -> bo
 @dataclass
 class _Statement:
     """From instruction ``begin`` to ``end``: the names of the variables, and of attributes of objects in them
-    (``self.rate``), that it reads and sets; and of all ``attributes`` that it reads. (What an ``if`` reads counts to
-    the statement after it.)
+    (``self.rate``), that it reads and sets, and in which it stores items; and of all ``attributes`` that it reads.
+    (What an ``if`` reads counts to the statement after it.)
     """
 
     begin: int
@@ -219,6 +291,7 @@ class _Statement:
     reads: set[str] = field(default_factory=set)
     attributes: set[str] = field(default_factory=set)
     sets: set[str] = field(default_factory=set)
+    stores_in: set[str] = field(default_factory=set)
 
 
 def _statements(code: Sequence[dis.Instruction]) -> list[_Statement]:
@@ -235,8 +308,17 @@ def _statements(code: Sequence[dis.Instruction]) -> list[_Statement]:
             statement.attributes.add(one.argval)
         if one.opname in ("LOAD_ATTR", "STORE_ATTR") and (path := _path(code, number)):
             (statement.sets if one.opname == "STORE_ATTR" else statement.reads).add(".".join(path))
+        if one.opname == "STORE_SUBSCR" and (holder := _read_at(code, number - 2)):  # before a simple key
+            statement.stores_in.add(holder)
         is_over = one.opname == "POP_TOP" or one.opname.startswith("STORE_")
     return found
+
+
+def _read_at(code: Sequence[dis.Instruction], number: int) -> str:
+    """The variable, or attribute of an object in one, that this instruction reads; empty: it does something else."""
+    if code[number].opname == "LOAD_ATTR":
+        return ".".join(_path(code, number))
+    return next((name for _, use, name in _uses([code[number]]) if use == "LOAD"), "")
 
 
 def _loop(code: CodeType, head: int) -> list[dis.Instruction]:

@@ -65,12 +65,12 @@ def take_over(optimizer: torch.optim.Optimizer, state: dict[str, Any], strides: 
     """Like ``optimizer.load_state_dict(state)``, but preserving the dtypes and strides of ``state``.  torch casts a
     parameter's state to the parameter's dtype (float32 masters of bfloat16 parameters would be rounded), and keeps a
     tensor's strides, which are lost if it was sent as a block of bytes (fused kernels read state and parameter in
-    memory order). ``strides``: from :func:`strides_of`.
+    memory order). It also takes texts and arrays apart, as it does lists. ``strides``: from :func:`strides_of`.
     """
     if any(own := _constants(optimizer)):
         state = state | {"param_groups": [a | b for a, b in zip(state["param_groups"], own, strict=True)]}
     defaults = dict(optimizer.defaults)
-    optimizer.load_state_dict(state)
+    optimizer.load_state_dict(state | {"state": _without_texts(state["state"])})
     optimizer.defaults = defaults  # torch adds some, which groups that are added later then have on this rank only
     parameters = parameters_of(optimizer)
     known = {tuple(keys): its for keys, its in strides}
@@ -79,6 +79,15 @@ def take_over(optimizer: torch.optim.Optimizer, state: dict[str, Any], strides: 
         key = index if its is None else its
         states: dict[Any, Any] = optimizer.state
         states[key] = _as_given(given, states[key], its, known, (index,))
+
+
+def _without_texts(value: Any) -> Any:
+    """With None for texts and arrays."""
+    if isinstance(value, dict):
+        return {key: _without_texts(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(map(_without_texts, value))
+    return None if isinstance(value, str | np.ndarray) else value
 
 
 def _is_place(key: object) -> bool:
@@ -218,6 +227,8 @@ def _as_given(
     keys: tuple[Any, ...],
 ) -> Any:
     match given:
+        case str() | np.ndarray():
+            return copied(given)
         case torch.Tensor():
             return _laid_out(given, loaded, parameter, strides.get(keys))
         case Mapping():

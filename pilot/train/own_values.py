@@ -74,6 +74,7 @@ class OwnValues:
         self._arrays: dict[_Place, weakref.ref[Any] | None] = {}
         self._first: dict[int, weakref.ref[Any]] = {}
         self._shared: dict[str, tuple[str, Any]] = {}
+        self._kept: dict[str, weakref.ref[Any]] = {}
         self._told: set[_Place] = set()
         self._handed_on = HandedOn(training.model)
         self._epoch_numbers: EpochNumbers | None = None
@@ -145,12 +146,10 @@ class OwnValues:
             del self._before[place]  # another array may have its number by now
         known = self._known()
         before, kept = self._before, [value for value in self._training.user.values() if isinstance(value, _PLAIN)]
-        changed = [
-            place
-            for place, value in chain(self._seen(known), self._of_dataset().items())
-            if place in before and before[place] != value and place not in self._told and value not in kept
-        ]
-        changed += [place for place in self._replaced(known) if place not in self._told]
+        seen = dict(chain(self._seen(known), self._of_dataset().items()))
+        changed = [place for place, value in seen.items() if before.get(place, value) != value and value not in kept]
+        made = chain(self._made(seen), self._made_variables(known), self._replaced(known))
+        changed = [place for place in chain(changed, made) if place not in self._told]
         if changed:
             self._told.update(changed)
             names = list(dict.fromkeys(name for _, name in changed))
@@ -174,8 +173,10 @@ class OwnValues:
             )
 
     def _shared_now(self) -> dict[str, tuple[str, Any]]:
-        """Variables and attributes of the script that are values of ``session.state``, with the keys and contents."""
-        keys = {id(one): (key, one) for key, one in self._training.user.items() if isinstance(one, _CHANGEABLE)}
+        """Variables and attributes of the script that are tensors and arrays of ``session.state``, with the keys and
+        contents. (Lists and dicts stay the same where a state is received.)
+        """
+        keys = {id(one): (key, one) for key, one in self._training.user.items() if isinstance(one, _ARRAYS)}
         found = {}
         for name, value in ((name, value) for _, values in _spaces() for name, value in list(values.items())):
             held = _held(value) if keys and is_of_the_script(type(value)) else ()
@@ -254,6 +255,39 @@ class OwnValues:
         marks = chain.from_iterable(_marks(name, value, known, (), _DEPTH) for name, value in its)
         return {path: mark for path, mark in marks if mark is not None}
 
+    def _made(self, seen: Collection[_Place]) -> Iterator[_Place]:
+        """Attributes that objects from before the loop have got in it, if the script asks whether they have them: the
+        first batch makes them.
+        """
+        asked = {name for frame in self._in_loop() for name in loop_code.asked_for(frame.f_code)}
+        for which, path in seen:
+            owner, _, name = path.rpartition(".")
+            kind = self._before.get((which, owner))
+            asks = isinstance(kind, type) and (name in asked or name in loop_code.asked_for_by(kind))
+            if asks and (which, path) not in self._before:
+                yield which, path
+
+    def _made_variables(self, known: set[int]) -> Iterator[_Place]:
+        """Variables that there were not before the loop, and that some of its turns set for others, which may have
+        none: at an epoch's end, or by a first batch (``if i == 0``). These are the same as when it looked before.
+        """
+        frames = self._in_loop()
+        loop = loop_code.inner_loop(frames, self._head)
+        found = {}
+        if loop is not None:
+            (frame, begin), code = loop, loop[0].f_code
+            head = self._head if frame is frames[0] else begin
+            at_end = loop_code.left_at_end(code, head, begin)
+            which = id(frame.f_globals if frame.f_locals is frame.f_globals else frame)
+            names = loop_code.may_be_kept(code, head, begin).difference(code.co_varnames[: code.co_argcount])
+            for name in [one for one in names if one in frame.f_locals and (which, one) not in self._arrays]:
+                value = frame.f_locals[name]
+                if _is_made(value) and id(value) not in known:
+                    found[name] = weakref.ref(value)
+                if name in at_end or (name in found and name in self._kept and self._kept[name]() is value):
+                    yield which, name
+        self._kept = found
+
     def _replaced(self, known: set[int]) -> Iterator[_Place]:
         """Tensors and arrays that each turn of the loop leaves to the next one in a variable from before the loop."""
         for frame, head in self._loops(self._in_loop() or list(_frames())):
@@ -326,7 +360,8 @@ def _marks(
         if depth > 1:
             for path, one in _held(value):
                 if (id(value), path) not in without:
-                    same_depth = isinstance(value, WITH_ITEMS) and is_of_the_script(type(one))  # a trainer's callbacks
+                    # A trainer's callbacks; the transitions of a memory.
+                    same_depth = isinstance(value, WITH_ITEMS) and (type(one) is tuple or is_of_the_script(type(one)))
                     yield from _marks(name + path, one, known, without, depth if same_depth else depth - 1)
 
 
@@ -347,7 +382,14 @@ def _mark(value: Any, *, is_variable: bool) -> Any:
         return xxhash.xxh3_64_intdigest(_sampled(value, value.size).tobytes())
     if isinstance(value, GeneratorType) and not refusal.is_of_a_library(value.gi_code.co_filename):
         return None if _loops_over_the_loader(value) else value.gi_frame and value.gi_frame.f_lasti
+    if isinstance(value, nn.Module) or is_of_the_script(type(value)):
+        return type(value)  # what it holds has its own marks, but before it is made there is None
     return repr(value) if isinstance(value, itertools.count) else _random_state(value)
+
+
+def _is_made(value: Any) -> bool:
+    """Computed, or copied: no number, which may be a constant, and nothing of a library's."""
+    return isinstance(value, (*_ARRAYS, nn.Module)) or is_of_the_script(type(value))
 
 
 def _loops_over_the_loader(generator: GeneratorType[Any, Any, Any]) -> bool:

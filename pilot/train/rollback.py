@@ -6,17 +6,18 @@ This includes the models' buffers, extra states and plain attributes, all parame
 ``session.state``. A successful step must cost almost nothing, so:
 
 * Small values are copied when a step begins. Version counters would not suffice: batch norm's statistics and writes
-through ``.data`` do not change them. * Large values are copied only if they were seen to change between a step's
-beginning and its sum: their bits are compared in the first step. From then on that is known, also to ranks that take
-over the state. * The rest is copied when a step turns out to be void, so what the script does after ``session.step`` is
-restored, too.
+through ``.data`` do not change them. * Large values, and plain attributes, are copied only if they were seen to change
+between a step's beginning and its sum: their bits are compared in the first step, and in epochs' first steps (a network
+may begin to grow in a later epoch). From then on that is known, also to ranks that take over the state. * The rest is
+copied when a step turns out to be void, so what the script does after ``session.step`` is restored, too.
 
-Until it is known what changes, in the first step, all are copied: large ones into host memory, where there is space.
+Until it is known what changes, in those steps, all are copied: large ones into host memory, where there is space.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, Protocol
 
@@ -28,6 +29,7 @@ from pilot.checkpoint.tree import copied
 from pilot.train import checksums, refusal
 from pilot.train.loading import load
 from pilot.train.module_numbers import ModuleNumbers, put_in
+from pilot.train.spaced import Spaced
 from pilot.train.state import encoded
 from pilot.train.stepper import options_of, set_options
 from pilot.train.training import Stateful, Training
@@ -35,6 +37,9 @@ from pilot.train.training import Stateful, Training
 SMALL_BYTES = 1 << 20
 """Size of one tensor, or of all of a tracked object, below which copying is cheaper than checking."""
 _SHOWN = 5
+_PARTS = 1000
+_FIRST_LOOKS = 4
+"""Looks in epochs' first steps take one of so many parts of the time, but for the first ones."""
 FEW_GROUPS = 16
 """So many groups of options cost less to copy than to think about."""
 
@@ -54,15 +59,21 @@ class Rollback:
         self._kept: list[_Kept] | None = None
         self._changing: list[_Kept] = []
         self._set_at_first: list[_Trained] = []
-        self._looking = False
+        self._looking = self._is_first = False
+        self._epoch: int | None = None
+        self._spaced = Spaced(_PARTS, _FIRST_LOOKS)
 
     def begin(self) -> None:
         """A step begins, or is repeated."""
-        self._looking = self._kept is None
+        self._is_first = self._kept is None
         if self._kept is None:
             self._kept = list(self._look_around())
             self._changing = [one for one in self._kept if one.changes]
-        self.mark()
+        begins = not self._is_first and self._epoch != self._training.position.epoch and self._spaced.is_due()
+        self._looking = self._is_first or begins
+        self._epoch = self._training.position.epoch
+        with self._spaced.doing() if begins else nullcontext():
+            self.mark()
 
     def mark(self) -> None:
         """Remember the current values."""
@@ -75,7 +86,7 @@ class Rollback:
 
     def seen(self) -> None:
         """Forward and backward are over: what changed in the first step will change in others."""
-        if self._set_at_first and not self._looking:
+        if self._set_at_first and not self._is_first:
             self._tell_of_first()
         if self._looking:
             for one in self._kept or ():
@@ -87,7 +98,7 @@ class Rollback:
                     one.changes = True
                     self._changing.append(one)
                     self._training.changing.add(one.name)
-                    if isinstance(one, _Trained) and one.is_set:
+                    if self._is_first and isinstance(one, _Trained) and one.is_set:
                         self._set_at_first.append(one)
 
     def hold(self) -> None:

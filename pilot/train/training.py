@@ -271,8 +271,13 @@ class Training:
         self._user_at_end = self._user_taken = None
 
     def _put_user(self, values: Mapping[str, Any]) -> None:
+        """Lists, sets and dicts stay the same objects: one that meets an evaluation may be in the midst of
+        ``state["losses"].append(session.evaluate(...))``.
+        """
+        held = dict(self.user)
         self.user.clear()
-        self.user.update(copied(values))
+        for name, value in copied(values).items():
+            self.user[name] = _filled(held.get(name), value)
 
     def metrics(self) -> dict[str, float]:
         """The metrics of the last step, for reports."""
@@ -453,3 +458,12 @@ def _check_schedule(schedulers: Collection[Scheduler], schedule: str | None) -> 
 
 
 _COUNTED = ("step", "samples", "epoch")
+
+
+def _filled(held: Any, value: Any) -> Any:
+    """``value``, in ``held`` if that is of the same kind and can be."""
+    if type(held) is not type(value) or not isinstance(held, list | set | dict):
+        return value
+    held.clear()
+    held.extend(value) if isinstance(held, list) else held.update(value)
+    return held

@@ -80,6 +80,33 @@ def test_constants_are_no_copies(like: Any, capsys: pytest.CaptureFixture[str]) 
     assert said(capsys, at_the_beginning=lambda model: [like(p) for p in model.parameters()]) == ""
 
 
+@pytest.mark.parametrize("moves", [True, False])
+def test_copies_of_an_average_that_is_tracked(moves: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    """And not of a teacher that is fixed."""
+    model, tracked = fresh(mlp), fresh(mlp)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    ours = session(model, optimizer)
+    ours.track("tracked", tracked)
+    loader = ours.loader(DATA, global_batch_size=BATCH)
+    for _ in ours.epochs(3):
+        teacher = copy.deepcopy(tracked)
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss = mse_loss(model(x), y) + mse_loss(model(x), teacher(x).detach())
+            loss.backward()
+            if ours.step(loss) and moves:
+                average(tracked, model)
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == moves
+    assert all("copies the model's parameters at an epoch's beginning (teacher" in line for line in lines)
+
+
+def average(moved: nn.Module, model: nn.Module) -> None:
+    with torch.no_grad():
+        for one, p in zip(moved.parameters(), model.parameters(), strict=True):
+            one.lerp_(p, 0.5)
+
+
 def with_an_anchor(*, tracked: bool) -> list[torch.Tensor]:
     """A proximal term."""
     model = fresh(mlp)

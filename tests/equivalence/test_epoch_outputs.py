@@ -92,6 +92,15 @@ def by_evaluation(ours: Any, model: nn.Module, loader: Any, step: Step) -> None:
             step(mse_loss(model(x), y) * scale)
 
 
+def by_a_weight(ours: Any, model: Any, loader: Any, step: Step) -> None:
+    for _ in ours.epochs(2):
+        first = model[0]
+        with torch.no_grad():
+            near = (first.weight @ first.weight.t()).topk(2).values.mean(0)
+        for x, _y in loader:
+            step((model(x) - near[0]).square().mean())
+
+
 def told(script: Script, capsys: pytest.CaptureFixture[str], dataset: Any = DATA) -> list[str]:
     model = fresh(mlp)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
@@ -104,7 +113,9 @@ def told(script: Script, capsys: pytest.CaptureFixture[str], dataset: Any = DATA
         ours.step(loss)
 
     script(ours, model, loader, step)
-    return [line for line in capsys.readouterr().err.splitlines() if "runs the model at an epoch's beginning" in line]
+    return [
+        line for line in capsys.readouterr().err.splitlines() if "at an epoch's beginning, and computes there" in line
+    ]
 
 
 @pytest.mark.parametrize(
@@ -114,6 +125,7 @@ def told(script: Script, capsys: pytest.CaptureFixture[str], dataset: Any = DATA
         (in_an_argument, "centre"),
         (Trainer().fit, "self.centre"),
         (by_evaluation, "scale"),
+        (by_a_weight, "near"),
     ],
 )
 def test_what_the_steps_use(script: Script, name: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -155,6 +167,14 @@ def test_evaluations_and_draws_are_not_told_of(capsys: pytest.CaptureFixture[str
                 loss = mse_loss(model(x + noise), y) * scale
                 step(loss)
 
+    def of_a_form(ours: Any, model: Any, loader: Any, step: Step) -> None:
+        last = model[2]
+        for _ in ours.epochs(2):
+            mask, count = torch.ones(last.weight.shape, dtype=torch.float64), float(last.weight.numel())
+            noise = torch.randn_like(last.weight)
+            for x, y in loader:
+                step(mse_loss(model(x), y) + ((mask + noise) * last.weight).sum() / count)
+
     def draws(ours: Any, model: nn.Module, loader: Any, step: Step) -> None:
         for _ in ours.epochs(2):
             dataset.noise = torch.rand(SAMPLES, 3, dtype=torch.float64)
@@ -162,7 +182,25 @@ def test_evaluations_and_draws_are_not_told_of(capsys: pytest.CaptureFixture[str
                 step(mse_loss(model(x), y))
 
     assert told(script, capsys) == []
+    assert told(of_a_form, capsys) == []
     assert told(draws, capsys, dataset) == []
+
+
+@pytest.mark.parametrize("moves", [True, False])
+def test_an_average_that_is_tracked(moves: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    """And a teacher that is fixed."""
+
+    def script(ours: Any, model: nn.Module, loader: Any, step: Step) -> None:
+        tracked = fresh(mlp)
+        ours.track("tracked", tracked)
+        for _ in ours.epochs(2):
+            centre = features(tracked).mean(0)
+            for x, _y in loader:
+                step((model(x) - centre).square().mean())
+                if moves:
+                    tracked[0].bias.data.lerp_(model[0].bias.data, 0.5)  # type: ignore[index]
+
+    assert len(told(script, capsys)) == moves
 
 
 def test_a_copy_of_the_model_has_no_hook(capsys: pytest.CaptureFixture[str]) -> None:
@@ -174,6 +212,20 @@ def test_a_copy_of_the_model_has_no_hook(capsys: pytest.CaptureFixture[str]) -> 
                 step(mse_loss(model(x), y))
 
     assert told(script, capsys) == []
+
+
+def test_what_is_stored_in_the_state_is_not_told_of(capsys: pytest.CaptureFixture[str]) -> None:
+    """What it is computed from is not, too."""
+    dataset = Labelled()
+
+    def script(ours: Any, model: nn.Module, loader: Any, step: Step) -> None:
+        for _ in ours.epochs(2):
+            near = features(model).flatten().argsort()
+            ours.state["noise"] = dataset.noise[near]
+            for x, y in loader:
+                step(mse_loss(model(x), y) + ours.state["noise"].mean())
+
+    assert told(script, capsys, dataset) == []
 
 
 def with_labels(*, tracked: bool) -> list[torch.Tensor]:

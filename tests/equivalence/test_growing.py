@@ -1,4 +1,4 @@
-"""Buffers that grow between epochs: nodes that join, and void steps, know of it."""
+"""What grows between epochs, buffers and a network: nodes that join, and void steps, know of it."""
 
 from __future__ import annotations
 
@@ -72,3 +72,38 @@ def grown(made: Callable[..., Any], model: nn.Module, bank: Any, *, at_beginning
 @pytest.mark.parametrize("script", [in_the_model, tracked])
 def test_growing_buffers(script: Script) -> None:
     assert_equal(script, joins=range(2, 20, 3))
+
+
+class Fading(nn.Module):
+    """A layer that fades in."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.alpha = nn.Linear(3, 3), nn.Linear(3, 1), 0.0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        output: torch.Tensor = self.second((1.0 - self.alpha) * x + self.alpha * self.first(x).tanh())
+        return output
+
+
+def fading_in_later(made: Callable[..., Any]) -> Result:
+    """Not in the first epoch; what else it changes only later is a parameter."""
+    model = fresh(Fading)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    session = made(model, optimizer)
+    loader = session.loader(DATA, global_batch_size=BATCH)
+    for epoch in session.epochs(EPOCHS):
+        for x, y in loader:
+            if epoch:
+                model.alpha += 0.1
+                with torch.no_grad():
+                    model.second.weight.mul_(0.9)
+            optimizer.zero_grad()
+            loss = mse_loss(model(x), y)
+            loss.backward()
+            session.step(loss)
+    return tensors(model=model, optimizer=optimizer)
+
+
+def test_what_changes_only_from_a_later_epoch_on() -> None:
+    assert_equal(fading_in_later, operations=range(7, 16), joins=range(7, 16, 2))

@@ -231,6 +231,37 @@ def test_a_module_that_changes_between_epochs(capsys: pytest.CaptureFixture[str]
     assert "change in its loop (teacher.0.weight)" in line
 
 
+@pytest.mark.parametrize("make", [mlp, Stopper])
+def test_what_is_made_at_an_epochs_end_where_there_was_nothing(
+    make: Callable[[], Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A model's last teacher, or what it has learned of the task before (EWC)."""
+
+    def script(ours: Any, loader: Any, step: Any) -> None:
+        before = fixed = None
+        for _ in ours.epochs(2):
+            made = make()
+            for x, y in loader:
+                step(x, y, 0.0 if before is fixed else 0.1)
+            before = made
+
+    (line,) = said(script, capsys)
+    assert "change in its loop (before)" in line
+
+
+def test_a_memory_that_is_full(capsys: pytest.CaptureFixture[str]) -> None:
+    def script(ours: Any, loader: Any, step: Any) -> None:
+        memory = Pool()
+        memory.kept = deque([(torch.zeros(1),), (torch.ones(1),)], maxlen=2)  # type: ignore[assignment]
+        for _ in ours.epochs(1):
+            for x, y in loader:
+                memory.kept.append((x.mean(),))  # type: ignore[arg-type]
+                step(x, y)
+
+    (line,) = said(script, capsys)
+    assert "change in its loop (memory.kept[0][0]" in line
+
+
 def test_tensors_and_arrays_that_one_turn_leaves_to_the_next(capsys: pytest.CaptureFixture[str]) -> None:
     def script(ours: Any, loader: Any, step: Any) -> None:
         mean, rates, hidden, total = torch.zeros(2), np.ones(2), None, 0.0

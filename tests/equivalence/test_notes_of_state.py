@@ -8,16 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.nn.functional import mse_loss
 
+from tests.equivalence.loops import BATCH, DATA, fresh, mlp, session
+from tests.equivalence.rows import on_ranks
 from tests.equivalence.test_notes import Pool, said
+from tests.unit.train.storm import End
 
 
 @pytest.mark.parametrize(
     ("made", "change"),
     [
-        (lambda: {"count": 0}, lambda kept: kept.update(count=kept["count"] + 1)),
-        (list, lambda kept: kept.append(1.0)),
-        (lambda: [torch.zeros(2)], lambda kept: kept[0].add_(1)),
         (lambda: torch.zeros(2), lambda kept: kept.add_(1)),
         (lambda: np.zeros(2), lambda kept: kept.__iadd__(1)),
     ],
@@ -53,3 +54,41 @@ def test_values_of_the_state_that_are_changed_there_are_not_told_of(capsys: pyte
         assert best
 
     assert said(script, capsys) == []
+
+
+@pytest.mark.parametrize("kind", [list, dict, set])
+@pytest.mark.parametrize("by_name", [False, True])
+def test_a_list_of_the_state_stays_the_same(kind: type, by_name: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also where a node joins in the midst of an evaluation whose result is added to it."""
+
+    def script(made: Callable[..., Any]) -> Any:
+        model = fresh(mlp)
+        ours = made(model, torch.optim.SGD(model.parameters(), lr=0.05))
+        loader = ours.loader(DATA, global_batch_size=BATCH)
+        kept = ours.state.setdefault("its", kind())
+        for epoch in ours.epochs(3):
+            for x, y in loader:
+                model.zero_grad()
+                loss = mse_loss(model(x), y)
+                loss.backward()
+                ours.step(loss)
+            its = kept if by_name else ours.state["its"]
+            measure = ours.evaluate(DATA, lambda batch: {"loss": mse_loss(model(batch[0]), batch[1])})["loss"]
+            add(its, epoch, measure)
+        return ours.state["its"]
+
+    expected = script(session)
+    assert len(expected) == 3
+    assert capsys.readouterr().err == ""
+    for operation in range(4, 14):
+        for its in on_ranks(lambda: script(session), 1, [End(operation, (True,), (False,), 1)]):
+            assert len(its) == 3, operation
+
+
+def add(its: Any, epoch: int, measure: float) -> None:
+    if isinstance(its, dict):
+        its[epoch] = measure
+    elif isinstance(its, set):
+        its.add((epoch, measure))
+    else:
+        its.append(measure)

@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -61,6 +62,20 @@ def test_float32_masters_over_bfloat16_parameters_stay_float32() -> None:
         step(model, optimizer, x)
         step(theirs, steps, x)
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), theirs.parameters(), strict=True))
+
+
+def test_texts_and_arrays_in_a_parameters_state_stay_what_they_are() -> None:
+    """torch's ``load_state_dict`` makes something else of them."""
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    given = {"kind": "dynamic", "map": np.linspace(-1.0, 1.0, 4), "shapes": [("a", 1)], "number": 1}
+    optimizer.state[model.weight] = dict(given)
+    theirs, steps = newcomer(model, optimizer, lambda parameters: torch.optim.SGD(parameters, lr=0.1))
+    taken = steps.state[theirs.weight]
+    assert {name: taken[name] for name in ("kind", "shapes", "number")} == {
+        name: given[name] for name in ("kind", "shapes", "number")
+    }
+    assert np.array_equal(taken["map"], given["map"])
 
 
 def test_a_fused_optimizer_s_moments_are_laid_out_as_their_channels_last_parameters() -> None:

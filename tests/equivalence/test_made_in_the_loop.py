@@ -1,0 +1,119 @@
+"""A script is told of what a first batch, or an epoch's end, makes for later ones, where there was nothing before the
+loop: a node that joins makes another one, or has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.functional import mse_loss
+
+from tests.equivalence.loops import BATCH, DATA, fresh, mlp, session
+
+Step = Callable[..., None]
+
+
+class Balanced:
+    """Divides a loss by its first value."""
+
+    def __call__(self, loss: torch.Tensor) -> torch.Tensor:
+        if not hasattr(self, "scale"):
+            self.scale = loss.detach()
+        self.last = loss.item()
+        return loss / self.scale
+
+
+class Inherits(Balanced):
+    """It has it from there."""
+
+
+@pytest.mark.parametrize("kind", [Balanced, Inherits])
+def test_an_attribute_that_the_script_asks_for(kind: type[Balanced], capsys: pytest.CaptureFixture[str]) -> None:
+    def script(ours: Any, loader: Any, step: Step) -> None:
+        balanced = kind()
+        for _ in ours.epochs(1):
+            for x, y in loader:
+                step(x, y, balanced)
+
+    assert told(script, capsys) == "balanced.scale"
+
+
+def test_an_attribute_that_the_loop_asks_for(capsys: pytest.CaptureFixture[str]) -> None:
+    def script(ours: Any, loader: Any, step: Step) -> None:
+        kept = Balanced()
+        kept.scale = torch.ones(())
+        for _ in ours.epochs(1):
+            for x, y in loader:
+                mean = getattr(kept, "mean", None)
+                kept.mean = x.mean() if mean is None else 0.9 * mean + 0.1 * x.mean()  # type: ignore[attr-defined]
+                step(x, y, kept)
+
+    assert told(script, capsys) == "kept.mean"
+
+
+def test_a_variable_of_the_first_batch(capsys: pytest.CaptureFixture[str]) -> None:
+    def script(ours: Any, loader: Any, step: Step) -> None:
+        for epoch in ours.epochs(1):
+            for i, (x, y) in enumerate(loader):
+                if not epoch and i == 0:
+                    first = x.mean()
+                step(x * first, y)
+
+    assert told(script, capsys) == "first"
+
+
+def test_a_variable_of_an_epochs_end(capsys: pytest.CaptureFixture[str]) -> None:
+    def script(ours: Any, loader: Any, step: Step) -> None:
+        for epoch in ours.epochs(2):
+            for x, y in loader:
+                step(x * before if epoch else x, y)  # noqa: F821  # it may be there
+            before = 1.0 / (1 + epoch)  # noqa: F841
+
+    assert told(script, capsys) == "before"
+
+
+def test_others_are_not_told_of(capsys: pytest.CaptureFixture[str]) -> None:
+    def script(ours: Any, loader: Any, step: Step) -> None:
+        kept, mixes = SimpleNamespace(), [0.5]
+        for epoch in ours.epochs(2):
+            fixed = [torch.ones(1)]
+            if epoch:
+                weights = torch.ones(1)
+            if not epoch:
+                weights = torch.zeros(1)
+            for x, y in loader:
+                for one in fixed:
+                    x = x * one
+                assert len([one for one in fixed if one.numel()]) == len(fixed)
+                if mixes:
+                    other = x.flip(0) + weights
+                if mixes:
+                    x = 0.5 * x + 0.5 * other
+                kept.batch = x
+                step(x, y)
+            measure = x.mean().item()
+            kept.measures = [measure]
+
+    assert told(script, capsys) == ""
+
+
+def told(script: Callable[[Any, Any, Step], None], capsys: pytest.CaptureFixture[str]) -> str:
+    model = fresh(mlp)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    ours = session(model, optimizer)
+    loader = ours.loader(DATA, global_batch_size=BATCH)
+
+    def step(x: torch.Tensor, y: torch.Tensor, of: Callable[[torch.Tensor], torch.Tensor] = lambda loss: loss) -> None:
+        optimizer.zero_grad()
+        loss = of(mse_loss(model(x), y))
+        loss.backward()
+        ours.step(loss)
+
+    script(ours, loader, step)
+    lines = capsys.readouterr().err.splitlines()
+    assert all("test_made_in_the_loop.py, line " in line for line in lines)
+    return "".join(line.partition("change in its loop (")[2].partition(")")[0] for line in lines)
