@@ -12,16 +12,6 @@ from tests.unit.train.storm import End, Keep
 SEED = 1
 COMPOSED = {f"{number}": one for number, one in enumerate(covering(SEED))}
 SHORT = in_slice([*COMPOSED])
-LIMITS = {
-    "43": "what forward changes is looked for in the process's first step, in which a target of the second of two"
-    " optimizers in turns has no forward: its plain attributes are not put back after a void step"
-}
-"""Compositions that meet a limit that docs/elastic-script.md tells of."""
-OPEN = {
-    "163": "ranks come and die after a `break` in the middle of an epoch, while the others are in the evaluation that"
-    " follows it: what the script left the loop for is lost, or the evaluation is held once more"
-}
-"""Compositions whose storms have found what is not mended yet."""
 PLAINEST = {axis: choices[0] for axis, choices in AXES.items()}
 
 FOUND: dict[str, tuple[dict[str, str], int, list[End]]] = {
@@ -119,9 +109,7 @@ RESUMED: dict[str, tuple[dict[str, str], Keep]] = {
 
 
 def marked(name: str) -> object:
-    slice_or_long = pytest.mark.slice if name in SHORT else pytest.mark.long
-    reason = (LIMITS | OPEN).get(name)
-    return pytest.param(name, marks=[slice_or_long, *([pytest.mark.xfail(reason=reason)] if reason else [])])
+    return pytest.param(name, marks=pytest.mark.slice if name in SHORT else pytest.mark.long)
 
 
 @pytest.mark.parametrize("name", [marked(name) for name in COMPOSED])

@@ -87,13 +87,16 @@ class Generation:
         return self.last is not None
 
     @property
+    def heirs(self) -> list[Rank]:
+        return [rank for rank in self.ranks if rank.has_it_all] or self.ranks
+
+    @property
     def oldest(self) -> Rank:
-        return min(self.ranks, key=lambda rank: rank.since)
+        return min(self.heirs, key=lambda rank: rank.since)
 
     @property
     def newest(self) -> Rank:
-        heirs = [rank for rank in reversed(self.ranks) if rank.has_it_all]
-        return max(heirs, key=lambda rank: rank.since, default=self.oldest)
+        return max(reversed(self.heirs), key=lambda rank: rank.since)
 
     def counts(self, kind: str) -> bool:
         """Whether an operation of ``kind`` is one of those that its end counts."""
