@@ -21,6 +21,7 @@ from collections.abc import Callable
 import msgspec
 
 from pilot.comm.channel import Gone
+from pilot.train import refusal
 from pilot.train.agreement_log import END_OF_EPOCH, END_OF_LOOP, TRAINING, Place, Sums, total
 from pilot.train.blocks import gather_blocks
 from pilot.train.group import RankGroup
@@ -149,6 +150,13 @@ class Collectives:
     def _level(self, progress: list[list[int]]) -> None:
         """All are about to train: give them the same state."""
         most = max(progress)
+        is_behind = not most[1]
+        if is_behind and self._progress() == most and self._training.has_missed_meeting:
+            refusal.note(
+                "the run was saved, or its other processes ended, while these were in session.evaluate between two"
+                " steps; what the script does after that, until its next batch, is not done now: what must not be"
+                " lost belongs at an epoch's end, or before the evaluation"
+            )
         self._hand_over([rank for rank, other in enumerate(progress) if other == most], len(progress))
 
     def _hand_over(self, holders: list[int], size: int) -> None:

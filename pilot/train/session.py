@@ -284,13 +284,13 @@ class Session(Uncopied):
                 try:
                     yield number()
                 except GeneratorExit:  # by break, or by an exception
-                    self._training.leaves()
+                    self._training.leaves(early=True)
                     script_end.at_good_end(self._leave)
                     raise
                 end()
             self._group.settle()
             self._collectives.leave()
-            self._training.leaves()
+            self._training.leaves(early=False)
         self._finish()
 
     def stop(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, replace
 from functools import partial
@@ -254,12 +255,22 @@ class Training:
         if self.position.at_end:
             self.put_back()
 
-    def leaves(self) -> None:
-        """The script leaves its loop, and may use the model then; the others may have left before."""
+    @property
+    def has_missed_meeting(self) -> bool:
+        """Whether the state was made in a meeting to which the script did not come: those who made it were in the midst
+        of what they do between two steps.
+        """
+        return self._taken_in is not None
+
+    def leaves(self, *, early: bool) -> None:
+        """The script leaves its loop (``early``: by ``break``), and may use the model then; the others may have left
+        before.
+        """
         if self.position.left:
             self.caught_up()
         else:
             self.meets(END_OF_EPOCH)
+        self.position.stopped |= early
 
     def _user_caught_up(self) -> None:
         self.behind = False
@@ -272,9 +283,10 @@ class Training:
 
     def _put_user(self, values: Mapping[str, Any]) -> None:
         """Lists, sets and dicts stay the same objects: one that meets an evaluation may be in the midst of
-        ``state["losses"].append(session.evaluate(...))``.
+        ``state["losses"].append(session.evaluate(...))``. (Not one under two names, which has become two in the state.)
         """
-        held = dict(self.user)
+        names = Counter(map(id, self.user.values()))
+        held = {name: one for name, one in self.user.items() if names[id(one)] == 1}
         self.user.clear()
         for name, value in copied(values).items():
             self.user[name] = _filled(held.get(name), value)

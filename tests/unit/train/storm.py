@@ -238,7 +238,7 @@ class World:
         position = training.position
         if keep is None or position.step != keep.step or generation is None or rank is not generation.oldest:
             return
-        if training.meeting is not None and position.cursor and not position.at_end:
+        if training.meeting is not None and position.cursor and not (position.at_end or position.stopped):
             return
         if self._points <= keep.point:
             self.kept = travelled(training)

@@ -65,9 +65,9 @@ def test_a_break_ends_the_epoch_and_the_training() -> None:
         if number == 1:
             break
     position = session._training.position
-    assert (position.epoch, position.stopped) == (1, False)
+    assert (position.epoch, position.left) == (1, False)
     script_end.script_ended()
-    assert (position.epoch, position.stopped, session.steps) == (2, True, 4)
+    assert (position.epoch, position.left, session.steps) == (2, True, 4)
 
 
 def test_stop_lets_the_epoch_be_the_last() -> None:

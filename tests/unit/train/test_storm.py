@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -14,7 +15,8 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import pilot.train
-from tests.unit.train.storm import End, World, group_of
+from pilot.train import script_end
+from tests.unit.train.storm import End, Keep, World, group_of, travelled
 
 flags = st.lists(st.booleans(), min_size=1, max_size=4).map(tuple)
 which = (st.sampled_from(["any", "step", "meeting"]), st.sampled_from(["oldest", "newest"]))
@@ -130,6 +132,87 @@ def test_a_training_that_has_ended_goes_on_with_more_steps(at: int) -> None:
         short = World(lambda: train_by_iteration(6, 3, 100), 1, [])
         short.run()
     check(lambda: train_by_iteration(12, 3, 100), 2, [End(at, (False,), (False,), 1)], begin=short.ended)
+
+
+def train_until(stop: int) -> dict[str, Any]:
+    """Leaves its loop by ``break``, in the middle of an epoch."""
+    model, optimizer = small()
+    session = pilot.train.session(model, optimizer)
+    state, loader = session.state, session.loader(data, global_batch_size=8)
+    with suppress(script_end.Released):
+        for _ in session.epochs(4):
+            for inputs, target in loader:
+                optimizer.zero_grad()
+                nn.functional.mse_loss(model(inputs), target).backward()
+                if session.step():
+                    state["steps"] = state.get("steps", 0) + 1
+                    if state["steps"] == stop:
+                        break
+            if state["steps"] == stop:
+                break
+    script_end.script_ended()
+    return {"weights": [model.weight.item(), model.bias.item()], **state}
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_training_that_was_left_is_not_continued(count: int) -> None:
+    """The state is saved as the script has left, and the others do not know it yet."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(importlib.import_module("pilot.train.session"), "group_of", group_of)
+        left = World(lambda: train_until(7), 1, [], keep=Keep(7, 0))
+        left.run()
+    assert left.kept is not None
+    assert left.kept["meeting"] is not None
+    check(lambda: train_until(7), count, [], begin=left.kept)
+
+
+@pytest.mark.parametrize("after_a_step", [True, False])
+def test_what_is_not_done_after_an_evaluation_is_told(after_a_step: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    """The state is saved in an evaluation. (Who resumes comes to one at an epoch's beginning.)"""
+    saved: list[dict[str, Any]] = []
+
+    def script() -> None:
+        model, optimizer = small()
+        session = pilot.train.session(model, optimizer)
+        loader = session.loader(data, global_batch_size=8)
+
+        def error(batch: Any) -> dict[str, torch.Tensor]:
+            saved.append(travelled(session._training))
+            return {"error": (model(batch[0]) - batch[1]).abs().mean()}
+
+        for _ in session.epochs(2):
+            if not after_a_step:
+                session.evaluate(data, error)
+            for inputs, target in loader:
+                optimizer.zero_grad()
+                nn.functional.mse_loss(model(inputs), target).backward()
+                session.step()
+                if after_a_step and session.steps == 7:
+                    session.evaluate(data, error)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(importlib.import_module("pilot.train.session"), "group_of", group_of)
+        World(script, 1, []).run()
+        capsys.readouterr()
+        World(script, 1, [], begin=saved[-1]).run()
+    assert ("is not done now" in capsys.readouterr().err) is after_a_step
+
+
+def test_one_list_under_two_names_stays_two_where_a_state_is_received() -> None:
+    def script() -> dict[str, Any]:
+        model, optimizer = small()
+        session = pilot.train.session(model, optimizer)
+        loader = session.loader(data, global_batch_size=8)
+        session.state["best"] = session.state["now"] = []
+        for _ in session.epochs(2):
+            for inputs, target in loader:
+                optimizer.zero_grad()
+                nn.functional.mse_loss(model(inputs), target).backward()
+                if session.step():
+                    session.state["now"] = [session.steps]
+        return dict(session.state)
+
+    check(script, 1, [End(4, (True,), (False,), 1)])
 
 
 def check(
