@@ -4,26 +4,30 @@ next, or each turn sets it anew.
 
 from __future__ import annotations
 
-import dis
 import inspect
-import re
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field
 from functools import cache
 from types import CodeType, FrameType, FunctionType
 
-_OF_VARIABLES = re.compile(r"(LOAD|STORE)_(FAST(?!_AND_CLEAR)|NAME|GLOBAL|DEREF)")
-_USE = re.compile("LOAD|STORE")
+from pilot.train.statements import (
+    Statement,
+    between,
+    instructions,
+    loop_at,
+    may_be_skipped,
+    path_at,
+    statements_in,
+    uses_in,
+)
+
 _SEEDS = {"seed", "manual_seed", "setstate", "set_state"}
 _ASKS = {"hasattr", "getattr"}
-_Use = tuple[int, str, str]
-"""Where, LOAD or STORE, and the variable."""
 
 
 @cache
 def heads(code: CodeType, at: int) -> list[int]:
     """Where the loops around the instruction ``at`` begin, from the outermost one on."""
-    loops = (one for one in _instructions(code) if "JUMP_BACKWARD" in one.opname and one.argval <= at <= one.offset)
+    loops = (one for one in instructions(code) if "JUMP_BACKWARD" in one.opname and one.argval <= at <= one.offset)
     return sorted({one.argval for one in loops})
 
 
@@ -42,7 +46,7 @@ def inner_loop(frames: Sequence[FrameType], head: int) -> tuple[FrameType, int] 
 def read_first(code: CodeType, head: int) -> tuple[str, ...]:
     """The variables that the loop which begins at ``head`` reads before it sets them."""
     first: dict[str, str] = {}
-    for _, use, name in _uses(_loop(code, head)):
+    for _, use, name in uses_in(loop_at(code, head)):
         first.setdefault(name, use)
     return tuple(name for name, use in first.items() if use == "LOAD")
 
@@ -64,13 +68,13 @@ def handed_on_by(code: CodeType) -> list[str]:
 @cache
 def _read_and_set(code: CodeType, head: int | None) -> list[tuple[str, ...]]:
     """In the loop that begins at ``head``, or in all of it."""
-    loop = _instructions(code) if head is None else _loop(code, head)
+    loop = instructions(code) if head is None else loop_at(code, head)
     first: dict[tuple[str, ...], str] = {}
     are_set = set()
     for number, one in enumerate(loop):
         is_attribute = one.opname in ("LOAD_ATTR", "STORE_ATTR")
-        path = _path(loop, number) if is_attribute else []
-        uses = [(one.opname[: -len("_ATTR")], path)] if path else [(use, [name]) for _, use, name in _uses([one])]
+        path = path_at(loop, number) if is_attribute else []
+        uses = [(one.opname[: -len("_ATTR")], path)] if path else [(use, [name]) for _, use, name in uses_in([one])]
         for use, names in uses:
             first.setdefault(tuple(names), use)
             are_set |= {tuple(names)} if use == "STORE" else set()
@@ -82,7 +86,7 @@ def behind_loss(code: CodeType, head: int, call: int | None) -> frozenset[str]:
     """The variables from which a turn of this loop computes what it calls ``backward`` of, and what it gives to the
     function that it calls at the instruction ``call``, which may do so.
     """
-    statements = _statements(_loop(code, head))
+    statements = statements_in(loop_at(code, head))
     found = set[str]()
     for one in statements:
         if "backward" in one.attributes or (call is not None and one.begin <= call <= one.end):
@@ -106,9 +110,8 @@ def paths_to_set(code: CodeType, begin: int, end: int, name: str) -> frozenset[s
 
 
 @cache
-def _setting(code: CodeType, begin: int, end: int, name: str) -> list[_Statement]:
-    part = [one for one in _instructions(code) if begin <= one.offset < end]
-    return [one for one in _statements(part) if name in one.sets]
+def _setting(code: CodeType, begin: int, end: int, name: str) -> list[Statement]:
+    return [one for one in statements_in(between(code, begin, end)) if name in one.sets]
 
 
 def reading(
@@ -117,7 +120,7 @@ def reading(
     """Where statements between two instructions begin which read one of these, a variable or an attribute (by the names
     from the variable on), and no attribute of the names ``without``.
     """
-    statements = _statements([one for one in _instructions(frame.f_code) if begin <= one.offset < end])
+    statements = statements_in(between(frame.f_code, begin, end))
     others = (one for one in statements if not one.attributes.intersection(without))
     return {one.begin for one in others if any(wanted(path.split(".")) for path in one.reads)}
 
@@ -129,7 +132,7 @@ def left_by(
     ``end``: variables, and attributes of objects in them; and what they store items in, or else read, if ``fills`` says
     that it may be added to.
     """
-    statements = _statements([one for one in _instructions(frame.f_code) if begin <= one.offset < end])
+    statements = statements_in(between(frame.f_code, begin, end))
     found = set[str]()
     while True:
         more = set[str]()
@@ -151,13 +154,13 @@ def set_anew(code: CodeType, head: int) -> frozenset[str]:
 @cache
 def _set_first(code: CodeType, head: int) -> frozenset[str]:
     """The same, also those that functions in it read (or have variables of these names)."""
-    loop = _loop(code, head)
-    uses = list(_uses(loop))
+    loop = loop_at(code, head)
+    uses = list(uses_in(loop))
     found = set()
     for name in {name for _, _, name in uses}:
         (begin, use), *rest = [(where, use) for where, use, other in uses if other == name]
         end = next((where for where, use in rest if use == "LOAD"), None)
-        if use == "STORE" and (end is None or not _may_be_skipped(loop, begin, end)):
+        if use == "STORE" and (end is None or not may_be_skipped(loop, begin, end)):
             found.add(name)
     return frozenset(found)
 
@@ -167,7 +170,7 @@ def may_be_kept(code: CodeType, head: int, inner: int) -> frozenset[str]:
     """The variables that some turns of the loop that begins at ``head`` set for others, and that it does not set before
     the loop in it, which begins at ``inner``: by a first batch (``if i == 0``), or at its end.
     """
-    of_inner = {name for _, _, name in _uses(_loop(code, inner))}
+    of_inner = {name for _, _, name in uses_in(loop_at(code, inner))}
     anew = _set_first(code, head) | _set_first(code, inner) & of_inner
     read, are_set = _between(code, head, inner, "LOAD"), _between(code, head, inner, "STORE")
     return frozenset((read[0] | read[1] | read[2]) & (are_set[1] | are_set[2]) - are_set[0] - anew)
@@ -182,8 +185,8 @@ def left_at_end(code: CodeType, head: int, inner: int) -> frozenset[str]:
 
 def _between(code: CodeType, head: int, inner: int, kind: str) -> tuple[set[str], set[str], set[str]]:
     """The variables that the loop which begins at ``head`` reads or sets before, in, and after the one in it."""
-    end = max((one.offset for one in _loop(code, inner)), default=inner)
-    uses = [(where, name) for where, use, name in _uses(_loop(code, head)) if use == kind]
+    end = max((one.offset for one in loop_at(code, inner)), default=inner)
+    uses = [(where, name) for where, use, name in uses_in(loop_at(code, head)) if use == kind]
     before = {name for where, name in uses if where < inner}
     return (
         before,
@@ -216,13 +219,13 @@ def yields_each_turn(frame: FrameType) -> bool:
     """Whether it is a generator that yields in the loop in which it is."""
     code = frame.f_code
     inner = heads(code, frame.f_lasti)[-1:] if code.co_flags & inspect.CO_GENERATOR else []
-    return any(one.opname == "YIELD_VALUE" for head in inner for one in _loop(code, head))
+    return any(one.opname == "YIELD_VALUE" for head in inner for one in loop_at(code, head))
 
 
 def set_by(code: CodeType) -> set[str]:
     """Attributes of a function's first argument that it sets in any case, or seeds."""
-    whole = _instructions(code)
-    seeded = [_path(whole, number)[:-1] for number, one in enumerate(whole) if one.argval in _SEEDS]
+    whole = instructions(code)
+    seeded = [path_at(whole, number)[:-1] for number, one in enumerate(whole) if one.argval in _SEEDS]
     found = [*_attributes_set(code, 0, len(code.co_code)), *seeded]
     return {name for *owner, name in filter(None, found) if owner == [*code.co_varnames[:1]]}
 
@@ -230,26 +233,15 @@ def set_by(code: CodeType) -> set[str]:
 @cache
 def _attributes_set(code: CodeType, begin: int, end: int) -> list[list[str]]:
     """In any case, between two instructions: the variable, and the attributes from there."""
-    part = [one for one in _instructions(code) if begin <= one.offset < end]
+    part = between(code, begin, end)
     read, found = [], []
     for number, one in enumerate(part):
         if one.opname in ("LOAD_ATTR", "LOAD_METHOD"):
-            read.append(_path(part, number))
-        elif one.opname == "STORE_ATTR" and not _may_be_skipped(part, one.offset, end):
-            path = _path(part, number)
+            read.append(path_at(part, number))
+        elif one.opname == "STORE_ATTR" and not may_be_skipped(part, one.offset, end):
+            path = path_at(part, number)
             found += [path] if path and path not in read else []
     return found
-
-
-def _path(code: Sequence[dis.Instruction], number: int) -> list[str]:
-    """Of the attribute of this instruction, from a variable on; empty: it belongs to something else."""
-    names = [code[number].argval]
-    for one in reversed(code[:number]):
-        if one.opname != "LOAD_ATTR":
-            variables = [name for _, use, name in _uses([one]) if use == "LOAD"]
-            return [*variables[-1:], *names] if variables else []
-        names.insert(0, one.argval)
-    return []
 
 
 def asked_for_by(kind: type) -> set[str]:
@@ -274,74 +266,8 @@ def value_of(frame: FrameType, variable: str, *attributes: str) -> object:
     return value
 
 
-def _may_be_skipped(code: Sequence[dis.Instruction], where: int, end: int) -> bool:
-    """Whether a branch goes past the instruction at ``where``, but not past ``end``. (Inner loops have turns.)"""
-    return any("JUMP" in one.opname and one.offset < where < one.argval <= end for one in code)
-
-
-@dataclass
-class _Statement:
-    """From instruction ``begin`` to ``end``: the names of the variables, and of attributes of objects in them
-    (``self.rate``), that it reads and sets, and in which it stores items; and of all ``attributes`` that it reads.
-    (What an ``if`` reads counts to the statement after it.)
-    """
-
-    begin: int
-    end: int = 0
-    reads: set[str] = field(default_factory=set)
-    attributes: set[str] = field(default_factory=set)
-    sets: set[str] = field(default_factory=set)
-    stores_in: set[str] = field(default_factory=set)
-
-
-def _statements(code: Sequence[dis.Instruction]) -> list[_Statement]:
-    found = [_Statement(code[0].offset)] if code else []
-    is_over = False
-    for number, one in enumerate(code):
-        if is_over and not one.opname.startswith("STORE_"):  # a, b = ... stores twice
-            found.append(_Statement(one.offset))
-        statement = found[-1]
-        statement.end = one.offset
-        for _, use, name in _uses([one]):
-            (statement.sets if use == "STORE" else statement.reads).add(name)
-        if one.opname in ("LOAD_ATTR", "LOAD_METHOD"):
-            statement.attributes.add(one.argval)
-        if one.opname in ("LOAD_ATTR", "STORE_ATTR") and (path := _path(code, number)):
-            (statement.sets if one.opname == "STORE_ATTR" else statement.reads).add(".".join(path))
-        if one.opname == "STORE_SUBSCR" and (holder := _read_at(code, number - 2)):  # before a simple key
-            statement.stores_in.add(holder)
-        is_over = one.opname == "POP_TOP" or one.opname.startswith("STORE_")
-    return found
-
-
-def _read_at(code: Sequence[dis.Instruction], number: int) -> str:
-    """The variable, or attribute of an object in one, that this instruction reads; empty: it does something else."""
-    if code[number].opname == "LOAD_ATTR":
-        return ".".join(_path(code, number))
-    return next((name for _, use, name in _uses([code[number]]) if use == "LOAD"), "")
-
-
-def _loop(code: CodeType, head: int) -> list[dis.Instruction]:
-    """Its instructions; none if it runs elsewhere (``list(map(train, session.epochs(n)))``)."""
-    ends = [one.offset for one in _instructions(code) if "JUMP_BACKWARD" in one.opname and one.argval == head]
-    return [one for one in _instructions(code) if head <= one.offset <= max(ends, default=-1)]
-
-
-def _uses(instructions: Sequence[dis.Instruction]) -> Iterator[_Use]:
-    for one in instructions:
-        if _OF_VARIABLES.match(one.opname):
-            names = one.argval if isinstance(one.argval, tuple) else (one.argval,)
-            for use, name in zip(_USE.findall(one.opname), names, strict=False):
-                yield one.offset, use, name
-
-
 def _read_within(code: CodeType) -> Iterator[str]:
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from (name for _, use, name in _uses(_instructions(constant)) if use == "LOAD")
+            yield from (name for _, use, name in uses_in(instructions(constant)) if use == "LOAD")
             yield from _read_within(constant)
-
-
-@cache
-def _instructions(code: CodeType) -> list[dis.Instruction]:
-    return list(dis.get_instructions(code))
