@@ -249,13 +249,19 @@ def test_what_is_made_at_an_epochs_end_where_there_was_nothing(
     assert "change in its loop (before)" in line
 
 
+class Transitions:
+    """The last two of them."""
+
+    def __init__(self) -> None:
+        self.kept = deque([(torch.zeros(1),), (torch.ones(1),)], maxlen=2)
+
+
 def test_a_memory_that_is_full(capsys: pytest.CaptureFixture[str]) -> None:
     def script(ours: Any, loader: Any, step: Any) -> None:
-        memory = Pool()
-        memory.kept = deque([(torch.zeros(1),), (torch.ones(1),)], maxlen=2)  # type: ignore[assignment]
+        memory = Transitions()
         for _ in ours.epochs(1):
             for x, y in loader:
-                memory.kept.append((x.mean(),))  # type: ignore[arg-type]
+                memory.kept.append((x.mean(),))
                 step(x, y)
 
     (line,) = said(script, capsys)
