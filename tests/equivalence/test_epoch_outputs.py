@@ -198,7 +198,8 @@ def test_an_average_that_is_tracked(moves: bool, capsys: pytest.CaptureFixture[s
             for x, _y in loader:
                 step((model(x) - centre).square().mean())
                 if moves:
-                    tracked[0].bias.data.lerp_(model[0].bias.data, 0.5)  # type: ignore[index]
+                    of_model = model.get_parameter("0.bias").data
+                    tracked.get_parameter("0.bias").data.lerp_(of_model, 0.5)
 
     assert len(told(script, capsys)) == moves
 
