@@ -40,10 +40,11 @@ class EpochCopies:
         """
         training = self._training
         step = training.position.step
+        may = not (self._told or training.on_restore or training.sharding is not None)
         if self._first_step is None:
             self._first_step = step
-            self._moving.modules()
-        may = not (self._told or training.on_restore or training.sharding is not None)
+            if may:
+                self._moving.modules()  # as they are at first
         self._looks = may and step != self._first_step and self._spaced.is_due()
         if self._looks:
             with self._spaced.doing():

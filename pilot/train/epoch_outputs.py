@@ -96,16 +96,13 @@ class EpochOutputs:
     ) -> Iterator[tuple[CodeType, int]]:
         """Where the script reads what is trained by itself (``model.fc.weight @ ...``), apart from its form."""
         trained = {id(parameter) for parameter in self._training.trained.trained().values()}
-        for number, frame in enumerate(frames):
-            end = begin if frame is inner else frame.f_lasti
+        for frame, start, end in _before(frames, head, inner, begin):
 
             def is_trained(names: Sequence[str], of: FrameType = frame) -> bool:
                 return id(_value_of(of, *names)) in trained
 
-            for place in loop_code.reading(frame, 0 if number else head, end, is_trained, _OF_FORM):
+            for place in loop_code.reading(frame, start, end, is_trained, _OF_FORM):
                 yield frame.f_code, place
-            if frame is inner:
-                return
 
     def _remove_hooks(self) -> None:
         while self._hooks:
@@ -158,14 +155,22 @@ def _used(
     call = None if inner is frames[-1] else inner.f_lasti
     names = {*loop_code.read_first(inner.f_code, begin)} & loop_code.behind_loss(inner.f_code, begin, call)
     values = {id(loop_code.value_of(inner, name)) for name in names}
-    for number, frame in enumerate(frames):
-        code = frame.f_code
-        start, end = 0 if number else head, begin if frame is inner else frame.f_lasti
-        ran = {place for one, place in places if one is code}
+    for frame, start, end in _before(frames, head, inner, begin):
+        ran = {place for code, place in places if code is frame.f_code}
         for name in loop_code.left_by(frame, start, end, ran, _may_be_filled):
             value = loop_code.value_of(frame, *name.split("."))
             if _is_kept(value) if "." in name else id(value) in values and _is_result(value):
                 yield name
+
+
+def _before(
+    frames: Sequence[FrameType], head: int, inner: FrameType, begin: int
+) -> Iterator[tuple[FrameType, int, int]]:
+    """What runs at an epoch's beginning, before the loop that begins at ``begin`` of the function ``inner``: the
+    functions, and between which two instructions.
+    """
+    for number, frame in enumerate(frames):
+        yield frame, 0 if number else head, begin if frame is inner else frame.f_lasti
         if frame is inner:
             return
 

@@ -172,18 +172,18 @@ def may_be_kept(code: CodeType, head: int, inner: int) -> frozenset[str]:
     """
     of_inner = {name for _, _, name in uses_in(loop_at(code, inner))}
     anew = _set_first(code, head) | _set_first(code, inner) & of_inner
-    read, are_set = _between(code, head, inner, "LOAD"), _between(code, head, inner, "STORE")
+    read, are_set = _around(code, head, inner, "LOAD"), _around(code, head, inner, "STORE")
     return frozenset((read[0] | read[1] | read[2]) & (are_set[1] | are_set[2]) - are_set[0] - anew)
 
 
 @cache
 def left_at_end(code: CodeType, head: int, inner: int) -> frozenset[str]:
     """Those of them that are set after that loop only, and read before: the next turn reads them."""
-    read, are_set = _between(code, head, inner, "LOAD"), _between(code, head, inner, "STORE")
+    read, are_set = _around(code, head, inner, "LOAD"), _around(code, head, inner, "STORE")
     return frozenset((read[0] | read[1]) & are_set[2] - are_set[0] - are_set[1])
 
 
-def _between(code: CodeType, head: int, inner: int, kind: str) -> tuple[set[str], set[str], set[str]]:
+def _around(code: CodeType, head: int, inner: int, kind: str) -> tuple[set[str], set[str], set[str]]:
     """The variables that the loop which begins at ``head`` reads or sets before, in, and after the one in it."""
     end = max((one.offset for one in loop_at(code, inner)), default=inner)
     uses = [(where, name) for where, use, name in uses_in(loop_at(code, head)) if use == kind]
