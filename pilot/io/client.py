@@ -20,8 +20,13 @@ _RETRY_S = 0.2
 _READ_BYTES = 1 << 16
 
 
-def request(file: Path, verb: str, arguments: dict[str, Any], timeout_s: float) -> wire.Reply:
+def request(file: Path, verb: str, arguments: dict[str, Any], timeout_s: float, *, changes: bool = True) -> wire.Reply:
     """Ask the coordinator that wrote the connection file ``file``.
+
+    Parameters
+    ----------
+    changes : whether the request may change something. One that does not is repeated if the coordinator ends before it
+        has answered, because it may be restarted
 
     Raises
     ------
@@ -34,7 +39,8 @@ def request(file: Path, verb: str, arguments: dict[str, Any], timeout_s: float) 
     message = wire.Request(verb, arguments)
     end_s = time.monotonic() + timeout_s
     try:
-        reply = _ask(where, message, end_s)
+        while (reply := _attempt(where, message, end_s, file, changes=changes)) is None:
+            where = connection.load(file)  # a restarted one may listen at another port
     except OSError as error:
         late = isinstance(error, TimeoutError)
         reason = f"no answer within {timeout_s:g} s" if late else f"no answer: {error.strerror or error}"
@@ -50,6 +56,22 @@ def request(file: Path, verb: str, arguments: dict[str, Any], timeout_s: float) 
     return reply
 
 
+def _attempt(
+    where: Connection, message: wire.Request, end_s: float, file: Path, *, changes: bool
+) -> wire.Reply | wire.Refused | None:
+    """None: the coordinator is perhaps being restarted; ask again."""
+    try:
+        return _ask(where, message, end_s)
+    except (ConnectionRefusedError, ConnectionResetError, BrokenPipeError) as error:
+        may_have_arrived = not isinstance(error, ConnectionRefusedError)
+        if (changes and may_have_arrived) or _left_s(end_s) <= _RETRY_S:
+            raise
+        time.sleep(_RETRY_S)
+        if not file.exists():  # it was shut down
+            raise
+    return None
+
+
 def _ask(where: Connection, message: wire.Request, end_s: float) -> wire.Reply | wire.Refused:
     credentials = wire.Credentials(wire.PROTOCOL, __version__, where.token)
     with _connected(where, end_s) as stream:
@@ -59,10 +81,13 @@ def _ask(where: Connection, message: wire.Request, end_s: float) -> wire.Reply |
 
 def _connected(where: Connection, end_s: float) -> ssl.SSLSocket:
     """A TLS connection to the server of the connection file. Nothing is sent to any other server."""
-    plain = _dialled(where.address, end_s)
+    plain = socket.create_connection(where.address, timeout=_left_s(end_s))
     try:
         plain.settimeout(_left_s(end_s))
         stream = client_context().wrap_socket(plain)
+    except (ssl.SSLEOFError, ConnectionResetError):
+        plain.close()
+        raise ConnectionRefusedError("it closed the connection") from None
     except ssl.SSLError as error:
         plain.close()
         raise UserError(_other(where, f"TLS failed: {error.reason}")) from None
@@ -73,17 +98,6 @@ def _connected(where: Connection, end_s: float) -> ssl.SSLSocket:
         stream.close()
         raise UserError(_other(where, "its certificate is different"))
     return stream
-
-
-def _dialled(address: tuple[str, int], end_s: float) -> socket.socket:
-    """A connection. Retries until ``end_s``, because the coordinator may be restarting."""
-    while True:
-        try:
-            return socket.create_connection(address, timeout=_left_s(end_s))
-        except ConnectionRefusedError:
-            if _left_s(end_s) <= _RETRY_S:
-                raise
-            time.sleep(_RETRY_S)
 
 
 def _frame(stream: ssl.SSLSocket, end_s: float) -> bytes:

@@ -116,7 +116,9 @@ class PoolClient:
 
     def _ask(self, verb: Verb[A, R], arguments: A) -> R:
         try:
-            reply = request(self._file, verb.name, msgspec.to_builtins(arguments), self._timeout_s)
+            reply = request(
+                self._file, verb.name, msgspec.to_builtins(arguments), self._timeout_s, changes=verb.changes
+            )
         except (UnicodeEncodeError, OverflowError) as unsendable:
             raise UserError(f"{verb.name}: invalid argument: {unsendable}") from None
         if reply.error:

@@ -123,7 +123,7 @@ class TrialList(Told, frozen=True):
 
 
 STUDY_RUN = Verb("study run", StudyDefinition, StudyStatus)
-STUDIES = Verb("studies", Nothing, StudyList)
-STUDY_TRIALS = Verb("study trials", OneStudy, TrialList)
+STUDIES = Verb("studies", Nothing, StudyList, changes=False)
+STUDY_TRIALS = Verb("study trials", OneStudy, TrialList, changes=False)
 STUDY_STOP = Verb("study stop", OneStudy, StudyStatus)
 STUDY_RESUME = Verb("study resume", StudyResumption, StudyStatus)

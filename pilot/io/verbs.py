@@ -27,11 +27,14 @@ R = TypeVar("R", bound=Told)
 
 @dataclass(frozen=True, slots=True)
 class Verb(Generic[A, R]):
-    """``name`` as in :class:`pilot.io.wire.Request`, and the types of the arguments and of the answer."""
+    """``name`` as in :class:`pilot.io.wire.Request`, and the types of the arguments and of the answer. ``changes``:
+    whether the request may change something.
+    """
 
     name: str
     arguments: type[A]
     answer: type[R]
+    changes: bool = True
 
 
 # --- arguments: a field that is not here is refused -----------------------------------------------------------------
@@ -244,18 +247,18 @@ class Draining(Told, frozen=True):
 # --- verbs ----------------------------------------------------------------------------------------------------------
 
 SUBMIT = Verb("submit", Submission, Submitted)
-LIST = Verb("list", Nothing, TrainerList)
-STATUS = Verb("status", Nothing, PoolStatus)
-PILOTS = Verb("pilots", Nothing, PilotList)
-NODES = Verb("nodes", Nothing, NodeList)
+LIST = Verb("list", Nothing, TrainerList, changes=False)
+STATUS = Verb("status", Nothing, PoolStatus, changes=False)
+PILOTS = Verb("pilots", Nothing, PilotList, changes=False)
+NODES = Verb("nodes", Nothing, NodeList, changes=False)
 CLEAR = Verb("clear", SomeNodes, Cleared)
-WAIT = Verb("wait", Wait, Phases)
+WAIT = Verb("wait", Wait, Phases, changes=False)
 CANCEL = Verb("cancel", OneTrainer, Cancelled)
 SCALE = Verb("scale", Pilots, Scaled)
 RESUME = Verb("resume", Resumption, Standing)
 HOLD = Verb("hold", OneTrainer, Standing)
 RELEASE = Verb("release", OneTrainer, Standing)
 REMOVE = Verb("remove", SomeTrainers, Removed)
-HISTORY = Verb("history", OneTrainer, TrainerHistory)
-EXPLAIN = Verb("explain", OneTrainer, Explained)
+HISTORY = Verb("history", OneTrainer, TrainerHistory, changes=False)
+EXPLAIN = Verb("explain", OneTrainer, Explained, changes=False)
 DOWN = Verb("down", Nothing, Draining)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import psutil
 import pytest
 
 from pilot import __version__
@@ -60,6 +63,22 @@ def back(live: Pool, peer: Peer, trainer: str, generation: int, step: int, ready
 def replays(live: Pool) -> None:
     contents = read(live.run_dir / "journal.jsonl")
     assert replay(contents, fresh_core(contents)) == ""
+
+
+def is_asked(live: Pool) -> bool:
+    """Whether a request of ours is in the coordinator."""
+    connections = psutil.Process(os.getpid()).net_connections("tcp")
+    return any(one.status == psutil.CONN_ESTABLISHED for one in connections) and bool(live.client.status())
+
+
+def test_a_request_that_changes_nothing_is_asked_again_of_the_restarted_coordinator(live: Pool) -> None:
+    trainer = live.submit(name="a", max_nodes=1)
+    with ThreadPoolExecutor(1) as thread:
+        phases = thread.submit(live.client.wait, [trainer], DEADLINE_S)
+        until(lambda: is_asked(live))
+        restarted(live)
+        live.client.cancel(trainer)
+        assert phases.result(DEADLINE_S).trainers == {trainer: "cancelled"}
 
 
 def test_training_goes_on_no_trainer_restarts_and_the_clock_rises(live: Pool) -> None:

@@ -287,7 +287,7 @@ def _stand_ins() -> None:
         checks.pop(slow, None)
 
 
-def _request(file: Path, verb: str, arguments: dict[str, Any], *_: Any) -> Any:
+def _request(file: Path, verb: str, arguments: dict[str, Any], *_: Any, **__: Any) -> Any:
     """Records what the CLI would send."""
     from pilot.io import connection, wire
 
