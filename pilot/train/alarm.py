@@ -2,21 +2,24 @@
 identical; if not, a script, a library or a machine is faulty, and training from there on is worthless.
 
 The comparison is part of a step's sums (one number per rank, see :mod:`pilot.train.step_words`). Only if it fails do
-the ranks gather a checksum per tensor, to see whether the difference is in a buffer that belongs to each rank.
+the ranks gather a checksum per tensor, to see whether the difference is in a buffer that belongs to each rank, or in
+what the script keeps, of which it is told, once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 
 import msgspec
 
 from pilot.comm.channel import Gone
 from pilot.core.errors import PilotError
+from pilot.train import refusal
 from pilot.train.blocks import gather_blocks
 from pilot.train.checksums import MODULUS
 from pilot.train.group import RankGroup
-from pilot.train.held_alike import OWN, HeldAlike
+from pilot.train.held_alike import OWN, HeldAlike, Numbers
 from pilot.train.membership import Membership, agreed
 from pilot.train.node_ties import NodeTies, combined
 from pilot.train.step_words import Words
@@ -27,8 +30,8 @@ EVERY_STEPS = 100
 FIRST_STEPS = (1, 10)
 """Most faults of a script show early."""
 
-_Told = tuple[int, dict[str, int]]
-"""One rank's last step in which the ranks agreed, and its checksums by name."""
+_Told = tuple[int, Numbers, Numbers]
+"""One rank's last step in which the ranks agreed, and its checksums of what must be the same and of what may differ."""
 _decoder = msgspec.msgpack.Decoder(_Told)
 
 
@@ -39,8 +42,9 @@ class Alarm:
         self._training = training
         self._ties = ties
         self._shards = training.sharding.size if training.sharding is not None else 1
-        self.held = HeldAlike(training.model, training.trained.named, training.steppers.optimizers)
-        self._numbers: dict[str, int] = {}
+        self.held = HeldAlike(training)
+        self._numbers: Numbers = {}
+        self._others: Numbers = {}
         self._generation: int | None = None
 
     def checksum(self, step: int, group: Membership, *, is_last: bool = False) -> int:
@@ -53,8 +57,8 @@ class Alarm:
             self._training.agreed_step = step
         if group.size == 1 or not (is_new or is_last or step % EVERY_STEPS == 0 or step in FIRST_STEPS):
             return 0
-        self._numbers = self.held.numbers()
-        number = combined(list(self._numbers.values()), MODULUS)
+        self._numbers, self._others = self.held.numbers()
+        number = combined([*self._numbers.values(), *self._others.values()], MODULUS)
         return 1 + (number if self._shards == 1 else self._of_node(number))
 
     def _of_node(self, number: int) -> int:
@@ -62,7 +66,8 @@ class Alarm:
         sharded differs within the node, each process returns a different number.
         """
         of_shards = self.held.of_shards
-        whole = combined([one for name, one in self._numbers.items() if name not in of_shards], MODULUS)
+        unsharded = [one for name, one in self._numbers.items() if name not in of_shards]
+        whole = combined([*unsharded, *self._others.values()], MODULUS)
         said = self._ties.say(number * MODULUS + whole)
         alike = len({word % MODULUS for word in said}) == 1
         return combined([word // MODULUS for word in said], MODULUS) if alike else whole
@@ -76,7 +81,7 @@ class Alarm:
             return True
         if not agreed(words.checksum, words.checksum_squares, size):
             try:
-                own = msgspec.msgpack.encode((self._training.agreed_step, self._numbers))
+                own = msgspec.msgpack.encode((self._training.agreed_step, self._numbers, self._others))
                 told = [_decoder.decode(block) for block in gather_blocks(own, group.gather)]
             except Gone:
                 return False
@@ -85,11 +90,9 @@ class Alarm:
         return True
 
     def _judge(self, step: int, group: RankGroup, told: Sequence[_Told]) -> None:
-        since = min(agreed_step for agreed_step, _ in told)
-        names = dict.fromkeys(name for _, numbers in told for name in numbers)
-        columns = {name: [numbers.get(name) for _, numbers in told] for name in names}
-        self.held.are_own({name for name, column in columns.items() if OWN in column})
-        differing = [name for name, column in columns.items() if OWN not in column and self._differ(name, column)]
+        since = min(agreed_step for agreed_step, _, _ in told)
+        own, differing = self._compared([numbers for _, numbers, _ in told])
+        self.held.are_own(own)
         if differing:
             raise PilotError(
                 f"the ranks no longer hold the same state: {differing[0]} has differed since {_when(since, step)}"
@@ -98,6 +101,22 @@ class Alarm:
                 " sets from its own batch (in the first one: run it through the model before the session),"
                 f" then submit it again from an earlier checkpoint: {group.distrust(since)}"
             )
+
+        known, differing = self._compared([others for _, _, others in told])
+        self.held.are_told({*known, *differing})
+        if differing:
+            refusal.note(
+                f"{differing[0]}{_others(len(differing) - 1)} differs between the ranks: each changes it by itself,"
+                " from its own batch (as batch norm does), or on one rank only (if session.rank == 0:). Nodes that join"
+                " and runs that resume get one rank's. What training depends on must be the same on all ranks: derive"
+                " it from parameters, session.steps or the result of session.evaluate"
+            )
+
+    def _compared(self, told: Sequence[Numbers]) -> tuple[set[str], list[str]]:
+        """Names of what a rank knows to be each rank's own, and of what differs otherwise."""
+        columns = {name: [numbers.get(name) for numbers in told] for name in dict.fromkeys(chain(*told))}
+        own = {name for name, column in columns.items() if OWN in column}
+        return own, [name for name, column in columns.items() if name not in own and self._differ(name, column)]
 
     def _differ(self, name: str, column: Sequence[int | None]) -> bool:
         shards = self._shards if name in self.held.of_shards else 1

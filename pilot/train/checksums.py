@@ -1,15 +1,17 @@
-"""A checksum of a tensor's exact content, about as fast as reading it."""
+"""A checksum of a tensor's exact content, about as fast as reading it, and of other values that a state may hold."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+import msgspec
 import numpy as np
 import torch
 import xxhash
 
-from pilot.checkpoint.leaves import bytes_in_line
-from pilot.checkpoint.shards import local_of
+from pilot.checkpoint.leaves import bytes_in_line, why_no_array, why_no_tensor
+from pilot.checkpoint.shards import is_sharded, local_of
 
 MODULUS = 65_521
 """The largest 16-bit prime: sums of squares over 1000 ranks stay exact in float64."""
@@ -18,6 +20,8 @@ _MIX = 0x9E3779B97F4A7C15 - (1 << 64)
 """An odd number, from SplitMix64. A plain sum of bits would miss +x on one number and -x on another."""
 
 _PIECE_BYTES = 1 << 22
+_MOST_BYTES = 1 << 24
+"""Of a tensor or array within a value; of a larger one (a replay memory) only every n-th number is read."""
 
 
 def of_tensors(tensors: Sequence[torch.Tensor]) -> list[int]:
@@ -46,3 +50,37 @@ def _summed(tensor: torch.Tensor) -> torch.Tensor:
         numbers = (piece.to(torch.int64) + torch.arange(len(piece), device=piece.device)) * _MIX
         total = total * 31 + (numbers ^ (numbers >> 29)).sum()
     return total
+
+
+def of_value(value: Any) -> int:
+    """The checksum of what ``session.state`` may hold, below :data:`MODULUS`: the same for sets with the same elements,
+    whatever their order.
+    """
+    return int(xxhash.xxh3_64_intdigest(_bytes_of(value)) % MODULUS)
+
+
+def _bytes_of(value: Any) -> bytes:
+    for encoder in (_SORTED, _AS_IT_IS):  # the first one takes no dict with numbers as keys
+        try:
+            return encoder.encode(value)
+        except (TypeError, ValueError, OverflowError):
+            continue
+    return repr(value).encode(errors="backslashreplace")
+
+
+def _encodable(value: Any) -> Any:
+    """What stands for a value that MessagePack has no type for; of a shard, which only some ranks have, its shape."""
+    if isinstance(value, torch.Tensor) and is_sharded(value):
+        return [*value.shape]
+    if isinstance(value, torch.Tensor) and not why_no_tensor(value):
+        every = 1 + value.numel() * value.element_size() // _MOST_BYTES
+        plain = value.detach()
+        return [*value.shape, *of_tensors([plain if every == 1 else plain.reshape(-1)[::every]])]
+    if isinstance(value, np.ndarray) and not why_no_array(value):
+        every = 1 + value.nbytes // _MOST_BYTES
+        return [value.dtype.str, *value.shape, (value if every == 1 else value.reshape(-1)[::every]).tobytes()]
+    return repr(value)
+
+
+_SORTED = msgspec.msgpack.Encoder(enc_hook=_encodable, order="deterministic")
+_AS_IT_IS = msgspec.msgpack.Encoder(enc_hook=_encodable)

@@ -122,7 +122,7 @@ class Exchange:
         self.open = False
         self._weight = 0.0
         self._last = False
-        self._alone = self._held = False
+        self._alone = self._held = self._ended = False
         self._ring: Callable[[], None] = _nobody
         self._staging.forget()
         for bucket in self._buckets:
@@ -140,6 +140,7 @@ class Exchange:
         self._collected = [True] * len(self._buckets)
         self._next = 0
         self._first = True
+        self._ended = False
 
     def begin_batch(self, weight: float, *, last: bool) -> None:
         """A micro-batch begins, whose gradients have this ``weight`` (0: they do not count); buckets are sent with the
@@ -148,14 +149,30 @@ class Exchange:
         if self._voided:  # zeros that are ours, and which the script need not zero
             self.drop_gradients()
         if not first:
-            self._collect_rest()
+            self._end_batch()
         self._weight, self._last = weight, last
         self._collected = [False] * len(self._buckets)
-        for parameter, stale in zip(self._parameters, self._stale, strict=True):
-            if parameter.grad is not None:  # a real one was computed by this micro-batch
-                parameter.grad = stale if first else None
+        if first:
+            for parameter, stale in zip(self._parameters, self._stale, strict=True):
+                if parameter.grad is not None:  # a real one was computed by this micro-batch
+                    parameter.grad = stale
         if first and not self._alone:
             self._staging.begin()
+
+    def batch_ends(self) -> None:
+        """The script has stepped after a micro-batch that is not its step's last: it may zero what is left now."""
+        self._collect_rest()
+        for parameter in self._parameters:
+            parameter.grad = None
+        self._ended = True
+
+    def _end_batch(self) -> None:
+        """The same for a micro-batch after which the script did not step (``accumulate``)."""
+        if self._ended and any(parameter.grad is not None for parameter in self._parameters):
+            self._buckets[0].taken[0].refuse()
+        if not self._ended:
+            self.batch_ends()
+        self._ended = False
 
     def backward_ended(self) -> None:
         """The script's ``backward`` has returned: guard the gradients of buckets that it did not fill, too."""

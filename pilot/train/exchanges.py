@@ -74,6 +74,11 @@ class Exchanges:
         for exchange in self.each:
             exchange.begin_batch(weight, last=last)
 
+    def batch_ends(self) -> None:
+        """See :class:`~pilot.train.exchange.Exchange`."""
+        for exchange in self.each:
+            exchange.batch_ends()
+
     def backward_ended(self) -> None:
         """See :class:`~pilot.train.exchange.Exchange`."""
         for exchange in self.each:

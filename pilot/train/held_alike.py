@@ -1,14 +1,15 @@
 """What must be the same on all ranks of a trainer, by name: parameters, the optimizers' options and state, buffers, and
-data that a script generates in its loop (rollouts, pseudo-labels), if the dataset is a ``TensorDataset``.
+data that a script generates in its loop (rollouts, pseudo-labels), if the dataset is a ``TensorDataset``; and what may
+differ, but is told of then (see :mod:`pilot.train.held_by_script`).
 
 A buffer that the model changes while computing belongs to each rank, like batch norm's statistics. Batch norm is
 recognised by its class; other buffers by their change counter, or, if a script changes ``.data``, by changed values
-with an unchanged counter. A rank that notices this reports 0, and then it applies to all ranks.
+with an unchanged counter. A rank that notices this reports 0, and then it applies to all ranks. (The script is told if
+it does differ.)
 """
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -19,11 +20,14 @@ from torch.utils.data import TensorDataset
 
 from pilot.checkpoint import shards
 from pilot.train import checksums
+from pilot.train.held_by_script import HeldByScript
 from pilot.train.session_checks import check_changeable
+from pilot.train.training import Training
 
 OWN = 0
 
 Changes = tuple[int, int]
+Numbers = dict[str, int]
 
 
 class HeldAlike:
@@ -33,21 +37,17 @@ class HeldAlike:
 
     Parameters
     ----------
-    model : the model with the buffers
-    named : the parameters
-    optimizers : by name; "" if there is only one
+    training : the models and optimizers, and what the script keeps there
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        named: Mapping[str, torch.Tensor],
-        optimizers: Mapping[str, torch.optim.Optimizer],
-    ) -> None:
-        self._named = named
+    def __init__(self, training: Training) -> None:
+        self._named = training.trained.named
+        self._script = HeldByScript(training)
+        optimizers = training.steppers.optimizers
         self._optimizers = {f"optimizer{name and f'[{name!r}]'}": one for name, one in optimizers.items()}
-        self._buffers = dict(_buffers(model))
+        self._buffers = dict(_buffers(training.model))
         self._own: set[str] = set()
+        self._told: set[str] = set()
         self.of_shards: set[str] = set()
         self._before: list[Changes] = []
         self._seen: dict[str, tuple[Changes, int]] = {}
@@ -75,14 +75,19 @@ class HeldAlike:
         """Another rank has noticed that these belong to each rank."""
         self._own |= names
 
-    def numbers(self) -> dict[str, int]:
-        """By name, 1 to 65521, or ``OWN``."""
+    def are_told(self, names: set[str]) -> None:
+        """The script has been told that these differ."""
+        self._told |= names
+
+    def numbers(self) -> tuple[Numbers, Numbers]:
+        """Of what must be the same, and of what may differ: by name, 1 to 65521, or ``OWN``."""
         buffers = self._buffer_numbers()
         self._look_at_buffers(buffers)
-        values = dict(self._values())
+        values = dict(self._values()) | self._script.parameters()
         self.of_shards = {name for name, one in values.items() if torch.is_tensor(one) and shards.is_sharded(one)}
-        numbers = _numbers(values) | buffers | self._data_numbers()
-        return {name: OWN if name in self._own else number for name, number in numbers.items()}
+        alike = _numbers(values) | buffers | self._data_numbers()
+        others = self._script.numbers() | {f"the model's {name}": number for name, number in buffers.items()}
+        return _except(self._own, alike), _except(self._told, others)
 
     def _values(self) -> Iterator[tuple[str, Any]]:
         """Options come first: if they differ, so does everything after them."""
@@ -96,7 +101,7 @@ class HeldAlike:
             for name, parameter in self._named.items():
                 yield from _leaves(f"{place}.state[{name}]", states.get(parameter, {}))
 
-    def _buffer_numbers(self) -> dict[str, int]:
+    def _buffer_numbers(self) -> Numbers:
         return _numbers({name: module._buffers[key] for name, (module, key) in self._buffers.items()})
 
     def _changes(self) -> list[Changes]:
@@ -113,7 +118,7 @@ class HeldAlike:
         tensors = self._dataset.tensors if self._dataset is not None else ()
         return [(id(one), 0 if one.is_inference() else one._version) for one in tensors]
 
-    def _data_numbers(self) -> dict[str, int]:
+    def _data_numbers(self) -> Numbers:
         names = [f"dataset.tensors[{number}]" for number in range(len(self._data_at_first))]
         if self._dataset is None or self._data_changes() == self._data_at_first:
             return dict.fromkeys(names, 1)
@@ -131,7 +136,7 @@ def _buffers(model: nn.Module) -> Iterator[tuple[str, tuple[nn.Module, str]]]:
     """The buffers that are part of the state, except batch statistics."""
     for path, module in model.named_modules():
         if not isinstance(module, _NormBase):
-            for key in set(module._buffers.keys()) - module._non_persistent_buffers_set:
+            for key in (key for key in module._buffers if key not in module._non_persistent_buffers_set):
                 yield f"{path}.{key}" if path else key, (module, key)
 
 
@@ -146,11 +151,11 @@ def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield name, value
 
 
-def _numbers(values: Mapping[str, Any]) -> dict[str, int]:
+def _except(names: set[str], numbers: Numbers) -> Numbers:
+    return {name: OWN if name in names else number for name, number in numbers.items()}
+
+
+def _numbers(values: Mapping[str, Any]) -> Numbers:
     tensors = {name: value for name, value in values.items() if isinstance(value, torch.Tensor)}
     sums = dict(zip(tensors, checksums.of_tensors(list(tensors.values())), strict=True))
-    return {name: 1 + (sums[name] if name in sums else _of_value(value)) for name, value in values.items()}
-
-
-def _of_value(value: object) -> int:
-    return zlib.crc32(repr(value).encode()) % checksums.MODULUS
+    return {name: 1 + (sums[name] if name in sums else checksums.of_value(value)) for name, value in values.items()}

@@ -32,6 +32,7 @@ from pilot.train import checksums, loop_code, refusal
 from pilot.train.epoch_numbers import EpochNumbers
 from pilot.train.epoch_outputs import EpochOutputs
 from pilot.train.handed_on import HandedOn, is_of_a_graph
+from pilot.train.rank_only import RankOnly
 from pilot.train.spaced import Spaced
 from pilot.train.training import Training
 from pilot.train.training_loader import TrainingLoader
@@ -77,6 +78,7 @@ class OwnValues:
         self._kept: dict[str, weakref.ref[Any]] = {}
         self._told: set[_Place] = set()
         self._handed_on = HandedOn(training.model)
+        self._rank_only = RankOnly(training)
         self._epoch_numbers: EpochNumbers | None = None
         self._outputs = EpochOutputs(training, self._lists_of_dataset)
         self.epoch_begins, self.pass_begins = self._outputs.epoch_begins, self._outputs.pass_begins
@@ -137,6 +139,7 @@ class OwnValues:
             with self._spaced.doing():
                 self._look()
                 frames, known = self._in_loop(), {name for _, name in self._told}
+                self._rank_only.look(frames)
                 self._handed_on.look(frames, self._head, samples, known)
                 if self._epoch_numbers is not None:
                     self._epoch_numbers.look(frames, self._head, known)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import dis
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from types import CodeType
@@ -89,12 +89,32 @@ def statements_in(code: Sequence[dis.Instruction]) -> list[Statement]:
             (statement.sets if use == "STORE" else statement.reads).add(name)
         if one.opname in ("LOAD_ATTR", "LOAD_METHOD"):
             statement.attributes.add(one.argval)
-        if one.opname in ("LOAD_ATTR", "STORE_ATTR") and (path := path_at(code, number)):
+        if one.opname in ("LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR") and (path := path_at(code, number)):
             (statement.sets if one.opname == "STORE_ATTR" else statement.reads).add(".".join(path))
         if one.opname == "STORE_SUBSCR" and (holder := _read_at(code, number - 2)):  # before a simple key
             statement.stores_in.add(holder)
         is_over = one.opname == "POP_TOP" or one.opname.startswith("STORE_")
     return found
+
+
+def under_tests(code: CodeType, tested: Callable[[str], bool]) -> Iterator[list[dis.Instruction]]:
+    """What an ``if`` runs whose test reads one of these: an attribute of an object in a variable (``self.rate``), or a
+    variable that is set from one.
+    """
+    whole = instructions(code)
+    statements = statements_in(whole)
+    wanted = {path for one in statements for path in one.reads if tested(path)}
+    jumps = [one for one in whole if "JUMP" in one.opname]
+    setting = [one for one in statements if one.reads & wanted and len(one.sets) == 1]
+    wanted |= {
+        name for one in setting if not any(one.begin < jump.offset < one.end for jump in jumps) for name in one.sets
+    }
+    for one in jumps:
+        if "_IF_" in one.opname and one.offset < one.argval:
+            begin = next(each.begin for each in statements if each.begin <= one.offset <= each.end)
+            test = statements_in(between(code, begin, one.offset))
+            if any(each.reads & wanted for each in test):
+                yield between(code, one.offset + 1, one.argval)
 
 
 def _read_at(code: Sequence[dis.Instruction], number: int) -> str:

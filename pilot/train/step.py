@@ -218,6 +218,7 @@ class Step:
         self._guard.computing = False
         self._guard.summed = ()
         if self.has_more:
+            self._exchanges.batch_ends()
             return False
         words, self._sums = self._sums, None
         if self._again:

@@ -6,9 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import TensorDataset
 
 import pilot.train
@@ -168,6 +170,121 @@ def test_who_comes_and_sets_another_learning_rate_is_seen_before_the_first_step_
 def test_equal_ranks_train_to_the_end_whatever_batch_norm_and_buffers_that_forward_changes_hold() -> None:
     first, second = on_ranks(lambda: script(None), 2, [])
     assert first == second
+
+
+def keeps(keep: Callable[[Any], Any], track: dict[str, Any]) -> None:
+    """A script that calls ``keep(session)`` to get what it does with each batch and its number, before its step."""
+    model = nn.Linear(2, 1).double()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
+    session = pilot.train.session(model, optimizer)
+    loader = session.loader(TensorDataset(torch.arange(96, dtype=torch.float64).view(48, 2)), global_batch_size=4)
+    for name, make in track.items():
+        session.track(name, make(model))
+    does = keep(session)
+    for _ in session.epochs(1):
+        for (x,) in loader:
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            does(x, model)
+            session.step()
+
+
+def on_rank_0_only(session: Any) -> Any:
+    def update(_: torch.Tensor, model: nn.Module) -> None:
+        if session.rank == 0:
+            session._training.tracked["average"].update_parameters(model)
+
+    return update
+
+
+def of_its_batch(session: Any) -> Any:
+    def center(x: torch.Tensor, _: nn.Module) -> None:
+        session.state["center"] = 0.9 * session.state.get("center", 0.0) + 0.1 * x.mean().item()
+
+    return center
+
+
+def best_of_rank_0(session: Any) -> Any:
+    def best(_x: torch.Tensor, _: nn.Module) -> None:
+        if session.rank == 0:
+            session.state.setdefault("best", {})[session.steps] = torch.ones(2)
+
+    return best
+
+
+def of_its_loss(session: Any) -> Any:
+    def center(x: torch.Tensor, _: nn.Module) -> None:
+        session._training.tracked["loss"].center.copy_(x.mean(0))
+
+    return center
+
+
+def the_same(session: Any) -> Any:
+    def keep(x: torch.Tensor, model: nn.Module) -> None:
+        names = ["a", "b", "c"] if session.rank else ["c", "b", "a"]
+        session.state.update(
+            set=set(names),
+            counts={1: session.steps, 2: float("nan")},
+            array=np.arange(3) * session.steps,
+            large=torch.zeros(3_000_000, dtype=torch.float64),
+            whole=2**70,
+            text="\udc80",
+        )
+        session._training.tracked["average"](x)  # batch norm's statistics are those of its own batch
+        if session.steps:
+            session._training.tracked["average"].update_parameters(nn.Sequential(model, nn.BatchNorm1d(1)).double())
+
+    return keep
+
+
+class Loss(nn.Module):
+    """As DINO's."""
+
+    def __init__(self, _model: nn.Module) -> None:
+        super().__init__()
+        self.register_buffer("center", torch.zeros(2, dtype=torch.float64))
+
+
+def average_of(model: nn.Module) -> nn.Module:
+    return AveragedModel(model)
+
+
+def average_with_norm(model: nn.Module) -> nn.Module:
+    return AveragedModel(nn.Sequential(model, nn.BatchNorm1d(1)).double())
+
+
+def test_an_average_that_one_rank_only_updates_stops_them() -> None:
+    with pytest.raises(
+        PilotError, match=r"average\.state_dict\(\)\['module\.weight'\] has differed since a step between 0 and"
+    ):
+        on_ranks(lambda: keeps(on_rank_0_only, {"average": average_of}), 2, [])
+
+
+@pytest.mark.parametrize(
+    ("keep", "track", "name"),
+    [
+        (of_its_batch, {}, "session.state['center']"),
+        (best_of_rank_0, {}, "session.state['best']"),
+        (of_its_loss, {"loss": Loss}, "loss.state_dict()['center']"),
+    ],
+)
+def test_other_values_of_the_script_that_differ_are_told_of_once(
+    keep: Any, track: dict[str, Any], name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    on_ranks(lambda: keeps(keep, track), 2, [End(6, (True, True), (False, False), 1)])
+    told = [line for line in capsys.readouterr().err.splitlines() if "differs between the ranks" in line]
+    assert [f"{name} differs" in line for line in told] == [True, True]
+
+
+def test_nothing_is_told_of_values_that_are_the_same_or_batch_norms(capsys: pytest.CaptureFixture[str]) -> None:
+    on_ranks(lambda: keeps(the_same, {"average": average_with_norm}), 2, [])
+    assert "differs" not in capsys.readouterr().err
+
+
+def test_buffers_that_forward_computes_from_each_ranks_batch_are_told_of(capsys: pytest.CaptureFixture[str]) -> None:
+    on_ranks(lambda: script(None), 2, [])
+    told = [line for line in capsys.readouterr().err.splitlines() if "differs between the ranks" in line]
+    assert ["the model's 2.seen (and 1 more) differs" in line for line in told] == [True, True]
 
 
 @pytest.mark.parametrize("dtype", [torch.complex128, torch.float64, torch.float32, torch.bfloat16, torch.int8])

@@ -89,6 +89,11 @@ FOUND: dict[str, tuple[dict[str, str], int, list[End]]] = {
         1,
         [End(5, (True,), (False,), 1, at="meeting"), End(7, (True,), (False,), 1)],
     ),
+    "gradients zeroed after each session.step, of which only the last of a step's steps": (
+        {"batches": "micro 1", "zeroed": "after the step", "optimizer": "list"},
+        1,
+        [End(4, (True,), (False,), 1), End(9, (True, False), (False, True), 1, void=True)],
+    ),
 }
 
 RESUMED: dict[str, tuple[dict[str, str], Keep]] = {

@@ -87,7 +87,6 @@ APART: list[tuple[str, Apart, str, Apart]] = [
     ("model", ("exemplars",), "other", ("average", "teacher", "average of epochs", "target", "anchor")),
     ("gradients", ("by hand",), "scaler", ("grows", "overflows")),
     ("zeroed", ("after the step",), "optimizer", BY_NAMES),
-    ("zeroed", ("after the step",), "batches", MICRO),
     # refused: torch would step with a gradient that was zeroed in place and that no backward reached
     ("zeroed", ("to zero",), "model", ("unused layer", "experts")),
     ("zeroed", ("to zero",), "trained", ("in turns",)),

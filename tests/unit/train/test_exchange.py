@@ -67,6 +67,30 @@ def test_a_bucket_leaves_with_its_last_gradient_whatever_order_backward_takes() 
     assert left_in_backward == [True] * 4
 
 
+def test_what_is_zeroed_after_a_micro_batch_counts_and_what_a_later_backward_makes_is_refused() -> None:
+    parameters = [nn.Parameter(torch.ones(1)) for _ in range(2)]
+    exchange = Exchange(parameters)
+    exchange.begin(Rings())
+    for batch in range(2):
+        exchange.begin_batch(0.5, last=batch == 1)
+        torch.cat(parameters).sum().backward()
+        if batch == 0:
+            exchange.batch_ends()
+            torch.optim.SGD(parameters).zero_grad()
+    exchange.flush()
+    exchange.finish(WORDS)
+    exchange.take()
+    assert [p.grad for p in parameters] == [torch.ones(1), torch.ones(1)]
+    exchange.drop_gradients()
+    exchange.begin(Rings())
+    exchange.begin_batch(0.5, last=False)
+    torch.cat(parameters).sum().backward()
+    exchange.batch_ends()
+    parameters[0].square().sum().backward()
+    with pytest.raises(UserError, match="call backward once per batch"):
+        exchange.begin_batch(0.5, last=True)
+
+
 def test_one_parameter_of_a_bucket_is_looked_at_however_many_there_are() -> None:
     """Each look scans the bucket: at every gradient it would cost the square of their number."""
     parameters = [nn.Parameter(torch.ones(1)) for _ in range(50)]
