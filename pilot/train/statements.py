@@ -98,8 +98,8 @@ def statements_in(code: Sequence[dis.Instruction]) -> list[Statement]:
 
 
 def under_tests(code: CodeType, tested: Callable[[str], bool]) -> Iterator[list[dis.Instruction]]:
-    """What an ``if`` runs whose test reads one of these: an attribute of an object in a variable (``self.rate``), or a
-    variable that is set from one.
+    """What an ``if`` runs only if a test says so that reads one of these: an attribute of an object in a variable
+    (``self.rate``), or a variable that is set from one.
     """
     whole = instructions(code)
     statements = statements_in(whole)
@@ -110,7 +110,8 @@ def under_tests(code: CodeType, tested: Callable[[str], bool]) -> Iterator[list[
         name for one in setting if not any(one.begin < jump.offset < one.end for jump in jumps) for name in one.sets
     }
     for one in jumps:
-        if "_IF_" in one.opname and one.offset < one.argval:
+        by_another = any(other.offset < one.offset < other.argval < one.argval for other in jumps)  # a or b
+        if "_IF_" in one.opname and one.offset < one.argval and not by_another:
             begin = next(each.begin for each in statements if each.begin <= one.offset <= each.end)
             test = statements_in(between(code, begin, one.offset))
             if any(each.reads & wanted for each in test):

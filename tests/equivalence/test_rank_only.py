@@ -73,7 +73,7 @@ def saved(ours: Any, loader: Any, train: Train, average: Any, model: Any) -> Non
                 torch.save(average.state_dict(), io.BytesIO())
                 average.eval()
                 best = min(best, loss)
-            if loss < best:
+            if loss < best or ours.rank == 0:
                 average.update_parameters(model)
                 ours.state["steps"] = ours.steps
         ours.state["lowest"] = "first" if ours.rank == ours.size else "other"
