@@ -12,7 +12,6 @@ import enum
 import itertools
 import math
 import random
-import sys
 import weakref
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
@@ -78,7 +77,7 @@ class OwnValues:
         self._kept: dict[str, weakref.ref[Any]] = {}
         self._told: set[_Place] = set()
         self._handed_on = HandedOn(training.model)
-        self._rank_only = RankOnly(training)
+        self.rank_only = RankOnly(training)
         self._epoch_numbers: EpochNumbers | None = None
         self._outputs = EpochOutputs(training, self._lists_of_dataset)
         self.epoch_begins, self.pass_begins = self._outputs.epoch_begins, self._outputs.pass_begins
@@ -97,7 +96,7 @@ class OwnValues:
         while isinstance(dataset, Subset):
             dataset = dataset.dataset
         self._dataset = dataset
-        if frame := next(_frames(), None):  # none of the script's if all of it is installed
+        if frame := next(refusal.frames(), None):  # none of the script's if all of it is installed
             self._frame, self._head = id(frame), max(loop_code.heads(frame.f_code, frame.f_lasti), default=0)
         self._before = dict(self._seen(self._known()))
         self._arrays = {
@@ -139,7 +138,7 @@ class OwnValues:
             with self._spaced.doing():
                 self._look()
                 frames, known = self._in_loop(), {name for _, name in self._told}
-                self._rank_only.look(frames)
+                self.rank_only.look(frames)
                 self._handed_on.look(frames, self._head, samples, known)
                 if self._epoch_numbers is not None:
                     self._epoch_numbers.look(frames, self._head, known)
@@ -200,7 +199,7 @@ class OwnValues:
 
     def _in_loop(self) -> list[FrameType]:
         """The running functions, from the one with the session's loop on."""
-        return list(itertools.dropwhile(lambda frame: id(frame) != self._frame, [*_frames()][::-1]))
+        return list(itertools.dropwhile(lambda frame: id(frame) != self._frame, [*refusal.frames()][::-1]))
 
     def _loops(self, frames: Sequence[FrameType]) -> Iterator[tuple[FrameType, int]]:
         """Where the session's loop begins, and the outermost ones of other functions."""
@@ -293,7 +292,7 @@ class OwnValues:
 
     def _replaced(self, known: set[int]) -> Iterator[_Place]:
         """Tensors and arrays that each turn of the loop leaves to the next one in a variable from before the loop."""
-        for frame, head in self._loops(self._in_loop() or list(_frames())):
+        for frame, head in self._loops(self._in_loop() or list(refusal.frames())):
             for name in loop_code.read_first(frame.f_code, head):
                 for which, values in ((id(frame), frame.f_locals), (id(frame.f_globals), frame.f_globals)):
                     place, value = (which, name), values.get(name)
@@ -333,20 +332,12 @@ def numbers_and_generators(holder: object) -> dict[str, Any]:
 def _spaces() -> Iterator[tuple[int, dict[str, Any]]]:
     """The variables of the script's running functions, and of their modules."""
     seen = set()
-    for frame in _frames():
+    for frame in refusal.frames():
         if frame.f_locals is not frame.f_globals:
             yield id(frame), frame.f_locals
         if id(frame.f_globals) not in seen:
             seen.add(id(frame.f_globals))
             yield id(frame.f_globals), frame.f_globals
-
-
-def _frames() -> Iterator[FrameType]:
-    frame: FrameType | None = sys._getframe()
-    while frame is not None:
-        if not refusal.is_of_a_library(frame.f_code.co_filename):
-            yield frame
-        frame = frame.f_back
 
 
 def _marks(

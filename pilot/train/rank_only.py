@@ -1,13 +1,15 @@
-"""Tells of values that a script gives the session to keep, and changes on one rank only (``if session.rank == 0:``), as
-scripts for DDP do: they are lost with that rank, and the others' are saved then. Read from the script's code, so it
-is told of on a single node, too; with several, the alarm compares them.
+"""What a script does on one rank only (``if session.rank == 0:``), as scripts for DDP do. It is told of values that it
+gives the session to keep and changes so: they are lost with that rank, and the others' are saved then. An evaluation is
+refused. Read from the script's code, and so on a single node, too; with several, the alarm compares what is kept.
 """
 
 from __future__ import annotations
 
+import dis
 from collections.abc import Iterator, Sequence
-from types import FrameType
+from types import CodeType, FrameType
 
+from pilot.core.errors import UserError
 from pilot.train import loop_code, refusal
 from pilot.train.statements import statements_in, under_tests
 from pilot.train.training import Training
@@ -23,6 +25,18 @@ class RankOnly:
     def __init__(self, training: Training) -> None:
         self._training = training
         self._told = False
+        self._checked: set[tuple[CodeType, int]] = set()
+
+    def check_evaluation(self) -> None:
+        """:class:`UserError` if the script evaluates on some ranks only."""
+        for frame in refusal.frames():
+            if (place := (frame.f_code, frame.f_lasti)) not in self._checked:
+                self._checked.add(place)
+                if any(part[0].offset <= frame.f_lasti <= part[-1].offset for part in _on_some_ranks(frame)):
+                    raise UserError(
+                        "session.evaluate is called on some ranks only (if session.rank == 0:), but all ranks evaluate"
+                        " together, each a part: call it on all, and only print or save what it returns on one"
+                    )
 
     def look(self, frames: Sequence[FrameType]) -> None:
         """Tell, once, of those that the running functions change so."""
@@ -35,7 +49,7 @@ class RankOnly:
             )
 
     def _changed(self, frame: FrameType) -> Iterator[str]:
-        for part in under_tests(frame.f_code, lambda path: _is_of_session(frame, path, "rank")):
+        for part in _on_some_ranks(frame):
             for statement in statements_in(part):
                 if any(_is_of_session(frame, path, "state") for path in statement.stores_in):
                     yield "session.state"
@@ -46,6 +60,10 @@ class RankOnly:
 
     def _named(self, value: object) -> Iterator[str]:
         return (f"{name!r} (session.track)" for name, one in self._training.tracked.items() if one is value)
+
+
+def _on_some_ranks(frame: FrameType) -> Iterator[list[dis.Instruction]]:
+    return under_tests(frame.f_code, lambda path: _is_of_session(frame, path, "rank"))
 
 
 def _is_of_session(frame: FrameType, path: str, attribute: str) -> bool:

@@ -9,10 +9,10 @@ import sys
 import sysconfig
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 
 from pilot.core.errors import REFUSAL, PilotError
 
@@ -35,6 +35,15 @@ def line(error: BaseException) -> str:
 def note(text: str) -> None:
     """A line in the script's log, with its place: nothing is refused, but its author should know."""
     print(f"pilot: {_place(traceback.extract_stack())}{text}", file=sys.stderr, flush=True)
+
+
+def frames() -> Iterator[FrameType]:
+    """The script's running functions, from the innermost on."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        if not is_of_a_library(frame.f_code.co_filename):
+            yield frame
+        frame = frame.f_back
 
 
 def is_of_a_library(filename: str) -> bool:

@@ -318,6 +318,7 @@ class Session(Uncopied):
         self._course.came_back()
         if self._step.is_open:
             raise UserError("call session.evaluate between two steps: after session.step, or outside the loop")
+        self._own.rank_only.check_evaluation()
         self._check.user()
         began_s = time.monotonic()
         in_step = self._training.sharding.size if self._training.sharding is not None else 1

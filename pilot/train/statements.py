@@ -98,7 +98,7 @@ def statements_in(code: Sequence[dis.Instruction]) -> list[Statement]:
 
 
 def under_tests(code: CodeType, tested: Callable[[str], bool]) -> Iterator[list[dis.Instruction]]:
-    """What an ``if`` runs only if a test says so that reads one of these: an attribute of an object in a variable
+    """What runs only if a test says so, or not, that reads one of these: an attribute of an object in a variable
     (``self.rate``), or a variable that is set from one.
     """
     whole = instructions(code)
@@ -115,7 +115,23 @@ def under_tests(code: CodeType, tested: Callable[[str], bool]) -> Iterator[list[
             begin = next(each.begin for each in statements if each.begin <= one.offset <= each.end)
             test = statements_in(between(code, begin, one.offset))
             if any(each.reads & wanted for each in test):
-                yield between(code, one.offset + 1, one.argval)
+                yield between(code, one.offset + 1, _end_of_both(code, one.offset, one.argval))
+
+
+def _end_of_both(code: CodeType, begin: int, end: int) -> int:
+    """Where what depends on a test ends whose branch lies between these: after ``else``, or if the branch leaves the
+    loop's turn, or the function, after the rest of that.
+    """
+    last = between(code, begin, end)[-1]
+    if last.opname == "JUMP_FORWARD":
+        return int(last.argval)
+    rest = [one.offset for one in instructions(code) if one.offset >= end]
+    if last.opname.startswith("RETURN_"):
+        return rest[-1] + 1
+    if last.opname.startswith("JUMP_BACKWARD"):
+        turns = [one.offset for one in loop_at(code, last.argval)]
+        return max([end, *turns])
+    return end
 
 
 def _read_at(code: Sequence[dis.Instruction], number: int) -> str:

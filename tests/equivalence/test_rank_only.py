@@ -1,4 +1,6 @@
-"""A script is told, on one rank too, that it changes on some ranks only what the session keeps."""
+"""A script is told, on one rank too, that it changes on some ranks only what the session keeps; an evaluation there is
+refused.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +13,7 @@ import torch
 from torch.nn.functional import mse_loss
 from torch.optim.swa_utils import AveragedModel
 
+from pilot.core.errors import UserError
 from tests.equivalence.loops import BATCH, DATA, fresh, mlp, session
 
 Train = Callable[[torch.Tensor, torch.Tensor], float]
@@ -116,3 +119,55 @@ def test_what_one_rank_changes_is_told_of_on_a_single_one(
 
 def test_what_all_ranks_change_and_what_one_saves_is_not_told_of(capsys: pytest.CaptureFixture[str]) -> None:
     assert said(saved, capsys) == []
+
+
+def evaluates_at_the_end(ours: Any, loader: Any, train: Train, _average: Any, model: Any) -> None:
+    for _ in ours.epochs(1):
+        for x, y in loader:
+            train(x, y)
+        if ours.rank == 0:
+            ours.evaluate(DATA, lambda batch: {"loss": mse_loss(model(batch[0]), batch[1])})
+
+
+def evaluates_between_steps(ours: Any, loader: Any, train: Train, _average: Any, model: Any) -> None:
+    def validate() -> float:
+        means: dict[str, float] = ours.evaluate(DATA, lambda batch: {"loss": mse_loss(model(batch[0]), batch[1])})
+        return means["loss"]
+
+    main = ours.rank == 0
+    for _ in ours.epochs(1):
+        for x, y in loader:
+            train(x, y)
+            if ours.steps % 2 == 0 and main:
+                validate()
+
+
+def goes_on_on_others(ours: Any, loader: Any, train: Train, _average: Any, model: Any) -> None:
+    for _ in ours.epochs(1):
+        for x, y in loader:
+            train(x, y)
+            if ours.rank != 0:
+                continue
+            ours.evaluate(DATA, lambda batch: {"loss": mse_loss(model(batch[0]), batch[1])})
+
+
+@pytest.mark.parametrize("script", [evaluates_at_the_end, evaluates_between_steps, goes_on_on_others])
+def test_an_evaluation_on_one_rank_is_refused_on_a_single_one(
+    script: Script, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(UserError, match=r"session\.evaluate is called on some ranks only"):
+        said(script, capsys)
+
+
+def test_one_on_all_ranks_of_which_one_tells_is_not_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    def script(ours: Any, loader: Any, train: Train, _average: Any, model: Any) -> None:
+        for _ in ours.epochs(1):
+            for x, y in loader:
+                train(x, y)
+                if ours.rank == 0 or ours.steps % 2 == 0:
+                    print(ours.steps)
+                means = ours.evaluate(DATA, lambda batch: {"loss": mse_loss(model(batch[0]), batch[1])})
+                if ours.rank == 0:
+                    print(means)
+
+    assert said(script, capsys) == []
