@@ -246,8 +246,13 @@ def _attributes_set(code: CodeType, begin: int, end: int) -> list[list[str]]:
 
 def asked_for_by(kind: type) -> set[str]:
     """The same, by a class's methods."""
-    methods = (one for base in kind.__mro__ for one in vars(base).values() if isinstance(one, FunctionType))
-    return {name for one in methods for name in asked_for(one.__code__)}
+    return {name for code in methods(kind) for name in asked_for(code)}
+
+
+def methods(kind: type) -> list[CodeType]:
+    """The functions of a class and its bases."""
+    every = (one for base in kind.__mro__ for one in vars(base).values())
+    return [one.__code__ for one in every if isinstance(one, FunctionType)]
 
 
 @cache

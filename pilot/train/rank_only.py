@@ -6,17 +6,22 @@ refused. Read from the script's code, and so on a single node, too; with several
 from __future__ import annotations
 
 import dis
+import re
 from collections.abc import Iterator, Sequence
+from functools import cache
 from types import CodeType, FrameType
 
 from pilot.core.errors import UserError
 from pilot.train import loop_code, refusal
-from pilot.train.statements import statements_in, under_tests
+from pilot.train.statements import instructions, statements_in, under_tests
 from pilot.train.training import Training
+from pilot.train.untracked import is_of_the_script
 
 _CHANGE = ("update", "step", "add", "append", "extend", "load_state_dict")
 """How names of methods begin that change an object."""
 _SESSION = "pilot.train.session"
+_NAMED = re.compile(r"(.*\.)?_*session\.rank")
+"""How a method reads the rank; whose it is cannot be looked up any more."""
 
 
 class RankOnly:
@@ -63,7 +68,24 @@ class RankOnly:
 
 
 def _on_some_ranks(frame: FrameType) -> Iterator[list[dis.Instruction]]:
-    return under_tests(frame.f_code, lambda path: _is_of_session(frame, path, "rank"))
+    return under_tests(frame.f_code, lambda path: _is_rank(frame, path))
+
+
+def _is_rank(frame: FrameType, path: str) -> bool:
+    """Whether it is the session's rank, or an attribute that an object's class sets from one (``self.is_main``)."""
+    *owner, name = path.split(".")
+    if _is_of_session(frame, path, "rank"):
+        return True
+    kind = type(loop_code.value_of(frame, *owner)) if owner else object
+    return is_of_the_script(kind) and any(name in _set_from_rank(code) for code in loop_code.methods(kind))
+
+
+@cache
+def _set_from_rank(code: CodeType) -> frozenset[str]:
+    """The attributes of a method's object that it sets so. (Other things have a rank, too: a matrix.)"""
+    setting = [one for one in statements_in(instructions(code)) if any(map(_NAMED.fullmatch, one.reads))]
+    paths = (path.split(".") for one in setting for path in one.sets)
+    return frozenset(name for *owner, name in paths if owner == [*code.co_varnames[:1]])
 
 
 def _is_of_session(frame: FrameType, path: str, attribute: str) -> bool:

@@ -23,13 +23,14 @@ Script = Callable[[Any, Any, Train, Any, Any], None]
 class Trainer:
     """As of a script with classes."""
 
-    def __init__(self, ours: Any, average: Any) -> None:
-        self.session, self.average = ours, average
+    def __init__(self, session: Any, average: Any) -> None:
+        self.session, self.average = session, average
+        self.is_main = session.rank == 0
 
     def epoch(self, loader: Any, train: Train, model: Any) -> None:
         for x, y in loader:
             train(x, y)
-            if self.session.rank == 0:
+            if self.is_main:
                 self.average.update_parameters(model)
 
 
