@@ -21,7 +21,8 @@ _MIX = 0x9E3779B97F4A7C15 - (1 << 64)
 
 _PIECE_BYTES = 1 << 22
 _MOST_BYTES = 1 << 24
-"""Of a tensor or array within a value; of a larger one (a replay memory) only every n-th number is read."""
+_MOST_ITEMS = 10_000
+"""Of a tensor or array within a value, and of a list; of larger ones (a replay memory) only every n-th is read."""
 
 
 def of_tensors(tensors: Sequence[torch.Tensor]) -> list[int]:
@@ -56,6 +57,8 @@ def of_value(value: Any) -> int:
     """The checksum of what ``session.state`` may hold, below :data:`MODULUS`: the same for sets with the same elements,
     whatever their order.
     """
+    if isinstance(value, list | tuple) and len(value) > _MOST_ITEMS:
+        value = [len(value), *value[:: 1 + len(value) // _MOST_ITEMS]]
     return int(xxhash.xxh3_64_intdigest(_bytes_of(value)) % MODULUS)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -305,6 +306,25 @@ def test_changes_that_cancel_out_change_the_checksum() -> None:
     tensor += 2.0**-30  # the bits of one number grow by as much as the other's shrink
     assert checksums.of_tensors([tensor]) != before[0]
     assert int(checksums._summed(tensor)) != before[1]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"a": [1, 2.0, "x"]}, {"a": [1, 2.0, "y"]}),
+        ({1: torch.zeros(2)}, {1: torch.ones(2)}),
+        (np.arange(3), np.arange(3, dtype=np.int32)),
+        (2**70, 2**70 + 1),
+        (torch.zeros(3_000_000, dtype=torch.float64), torch.zeros(3_000_001, dtype=torch.float64)),
+        ([0.0] * 20_000, [1.0, *[0.0] * 19_999]),
+        ([0.0] * 20_000, [0.0] * 20_001),
+        ({"a"}, {"b"}),
+        (None, False),
+    ],
+)
+def test_values_that_differ_have_other_checksums(one: object, other: object) -> None:
+    assert checksums.of_value(one) == checksums.of_value(copy.deepcopy(one))
+    assert checksums.of_value(one) != checksums.of_value(other)
 
 
 def steps_of(directory: Path) -> list[int]:
