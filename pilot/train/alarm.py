@@ -95,8 +95,8 @@ class Alarm:
         self.held.are_own(own)
         if differing:
             raise PilotError(
-                f"the ranks no longer hold the same state: {differing[0]} has differed since {_when(since, step)}"
-                f"{_others(len(differing) - 1)}; look for what the script does on one rank only (if session.rank"
+                f"the ranks no longer hold the same state: {differing[0]}{_others(len(differing) - 1)} has differed"
+                f" since {_when(since, step)}; look for what the script does on one rank only (if session.rank"
                 " == 0:, its own random generator, a value that it sets by a counter of its own: use session.steps) or"
                 " sets from its own batch (in the first one: run it through the model before the session),"
                 f" then submit it again from an earlier checkpoint: {group.distrust(since)}"
