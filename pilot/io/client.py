@@ -62,7 +62,7 @@ def _attempt(
     """None: the coordinator is perhaps being restarted; ask again."""
     try:
         return _ask(where, message, end_s)
-    except (ConnectionRefusedError, ConnectionResetError, BrokenPipeError) as error:
+    except (ConnectionError, ssl.SSLEOFError) as error:
         may_have_arrived = not isinstance(error, ConnectionRefusedError)
         if (changes and may_have_arrived) or _left_s(end_s) <= _RETRY_S:
             raise

@@ -29,6 +29,8 @@ EVERY_STEPS = 100
 """A check reads each tensor once; a step does so several times. See ``benchmarks.guards``."""
 FIRST_STEPS = (1, 10)
 """Most faults of a script show early."""
+MOST_NOTES = 5
+"""A script may give what differs a new name each time."""
 
 _Told = tuple[int, Numbers, Numbers]
 """One rank's last step in which the ranks agreed, and its checksums of what must be the same and of what may differ."""
@@ -46,6 +48,7 @@ class Alarm:
         self._numbers: Numbers = {}
         self._others: Numbers = {}
         self._generation: int | None = None
+        self._notes = 0
 
     def checksum(self, step: int, group: Membership, *, is_last: bool = False) -> int:
         """This rank's checksum before step ``step`` of its group: 1 to 65521; 0: no comparison in this step. There is
@@ -104,7 +107,8 @@ class Alarm:
 
         known, differing = self._compared([others for _, _, others in told])
         self.held.are_told({*known, *differing})
-        if differing:
+        if differing and self._notes < MOST_NOTES:
+            self._notes += 1
             refusal.note(
                 f"{differing[0]}{_others(len(differing) - 1)} differs between the ranks: each changes it by itself,"
                 " from its own batch (as batch norm does), or on one rank only (if session.rank == 0:). Nodes that join"

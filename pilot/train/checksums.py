@@ -66,7 +66,7 @@ def _bytes_of(value: Any) -> bytes:
     for encoder in (_SORTED, _AS_IT_IS):  # the first one takes no dict with numbers as keys
         try:
             return encoder.encode(value)
-        except (TypeError, ValueError, OverflowError):
+        except (TypeError, ValueError, OverflowError, RecursionError):
             continue
     return repr(value).encode(errors="backslashreplace")
 

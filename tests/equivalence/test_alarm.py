@@ -21,6 +21,8 @@ from pilot.train import alarm, checksums
 from tests.equivalence.rows import on_ranks
 from tests.unit.train.storm import End
 
+CONTAINS_ITSELF: list[Any] = [1]
+CONTAINS_ITSELF.append(CONTAINS_ITSELF)
 OTHERS = r"( \(and \d+ more\))?"
 Edit = Callable[[nn.Module, torch.optim.Optimizer], None]
 
@@ -283,6 +285,18 @@ def test_other_values_of_the_script_that_differ_are_told_of_once(
     assert [f"{name} differs" in line for line in told] == [True, True]
 
 
+def test_new_names_of_what_differs_are_told_of_a_few_times(capsys: pytest.CaptureFixture[str]) -> None:
+    def by_step(session: Any) -> Any:
+        def log(x: torch.Tensor, _: nn.Module) -> None:
+            session.state[f"mean {session.steps}"] = x.mean().item()
+
+        return log
+
+    on_ranks(lambda: keeps(by_step, {}), 2, [])
+    told = capsys.readouterr().err.count("differs between the ranks")
+    assert told == 2 * alarm.MOST_NOTES, "it differs in six steps"
+
+
 def test_nothing_is_told_of_values_that_are_the_same_or_batch_norms(capsys: pytest.CaptureFixture[str]) -> None:
     on_ranks(lambda: keeps(the_same, {"average": average_with_norm}), 2, [])
     assert "differs" not in capsys.readouterr().err
@@ -325,6 +339,7 @@ def test_changes_that_cancel_out_change_the_checksum() -> None:
         ([0.0] * 20_000, [1.0, *[0.0] * 19_999]),
         ([0.0] * 20_000, [0.0] * 20_001),
         ({"a"}, {"b"}),
+        (CONTAINS_ITSELF, [2]),
         (None, False),
     ],
 )
