@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from pilot.io.framing import HEAD_BYTES, framed, length_of
+from pilot.service.one_thread import ONE_THREAD
 
 
 class ChildProcess:
@@ -36,9 +37,8 @@ class ChildProcess:
     async def start(cls, module: str, *options: str, scratch: Path) -> ChildProcess:
         """Run ``python -m module LIFELINE OPTIONS``, with ``scratch`` for its temporary files."""
         reading, writing = os.pipe2(os.O_CLOEXEC)
-        threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
         # Pyomo reads docstrings when it is imported, which a user's PYTHONOPTIMIZE=2 would drop.
-        ours = {**threads, "PYTHONOPTIMIZE": "", "TMPDIR": str(scratch)}
+        ours = {**ONE_THREAD, "PYTHONOPTIMIZE": "", "TMPDIR": str(scratch)}
         try:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-P", "-m", module, str(reading), *options),

@@ -37,6 +37,7 @@ from pilot.service.autoscaler import Autoscaler
 from pilot.service.launch_store import LaunchStore
 from pilot.service.learned_keeper import LearnedKeeper
 from pilot.service.live_driver import Clock, LiveDriver
+from pilot.service.one_thread import load_numpy
 from pilot.service.restore import restore
 from pilot.service.roster import Roster
 from pilot.service.sampler_process import SamplerProcess
@@ -314,6 +315,7 @@ def main(arguments: list[str] | None = None) -> int:
     memory.return_large_blocks()
     allow_many_files()
     _children_without_threads()
+    load_numpy()  # for plans and the status
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _stop_starting)
     screen = os.dup(2)

@@ -44,7 +44,8 @@ class OtherUsersPool(Pool):
 @pytest.fixture
 def live(tmp_path: Path) -> Iterator[Pool]:
     made = OtherUsersPool(tmp_path)
-    made.command = [*unprivileged(), *made.command]
+    threads = ["--unset=OMP_NUM_THREADS", "--unset=OPENBLAS_NUM_THREADS"]  # make sets one: as a user has them
+    made.command = ["env", *threads, *unprivileged(), *made.command]
     try:
         made.up()
         yield made
