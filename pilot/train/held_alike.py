@@ -136,7 +136,8 @@ def _buffers(model: nn.Module) -> Iterator[tuple[str, tuple[nn.Module, str]]]:
     """The buffers that are part of the state, except batch statistics."""
     for path, module in model.named_modules():
         if not isinstance(module, _NormBase):
-            for key in (key for key in module._buffers if key not in module._non_persistent_buffers_set):
+            own = module._non_persistent_buffers_set
+            for key in [key for key in module._buffers.keys() if key not in own]:  # noqa: SIM118  # torch.jit's has no other
                 yield f"{path}.{key}" if path else key, (module, key)
 
 
