@@ -315,7 +315,6 @@ def main(arguments: list[str] | None = None) -> int:
     memory.return_large_blocks()
     allow_many_files()
     _children_without_threads()
-    load_numpy()  # for plans and the status
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _stop_starting)
     screen = os.dup(2)
@@ -333,6 +332,7 @@ def main(arguments: list[str] | None = None) -> int:
         rundir.ended.unlink(missing_ok=True)
         owned = rundir
         remember(rundir.root)
+        load_numpy()  # for plans and the status
         _end(rundir, asyncio.run(_serve(rundir, lock, site_file, settings, options, learned)))
         with suppress(OSError):
             lock.leave()

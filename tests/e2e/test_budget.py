@@ -23,7 +23,7 @@ def test_a_trainer_stops_at_its_budget_and_a_pool_drains_at_its_own(pool: Pool) 
     assert pool.pilot("wait", "small", check=False).returncode == 1
     small = pool.trainer("small")
     assert (small.phase, small.reason) == ("stopped", "its budget of 0.003 node-hours is used up")
-    assert 0.003 <= small.node_seconds / 3600 < 0.02  # to save and stop takes a busy machine many seconds
+    assert 0.003 <= small.node_seconds / 3600 < 0.01  # to save and stop takes a busy machine many seconds
     assert any("80% of its budget" in remark for remark in small.remarks)
     refused = pool.pilot("resume", "small", check=False)
     assert (refused.returncode, "--budget" in refused.stderr) == (2, True)
