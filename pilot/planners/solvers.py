@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from pilot.core.errors import SolverError, UserError
+from pilot.planners.one_thread import ONE_THREAD
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +154,6 @@ def _write_start(lp: Path, start: Mapping[str, float]) -> Path:
 
 def _run(command: list[str], limit_s: float) -> str | None:
     """The program's output; None if it had to be killed."""
-    one_thread = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     try:
         done = subprocess.run(
             command,
@@ -162,7 +162,7 @@ def _run(command: list[str], limit_s: float) -> str | None:
             text=True,
             errors="replace",
             timeout=limit_s,
-            env={**os.environ, **one_thread},
+            env={**os.environ, **ONE_THREAD},
             check=False,
         )
     except subprocess.TimeoutExpired:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from pilot.io.framing import HEAD_BYTES, framed, length_of
-from pilot.service.one_thread import ONE_THREAD
+from pilot.planners.one_thread import ONE_THREAD
 
 
 class ChildProcess:

@@ -28,6 +28,7 @@ from pilot.io.node_pattern import NodePattern
 from pilot.io.printable import printable
 from pilot.io.rundir import Lock, RunDir, default_path, learned_path
 from pilot.io.site_files import SiteFile, load_site_file
+from pilot.planners.one_thread import load_numpy
 from pilot.provisioning.keeper import KeeperEvent
 from pilot.provisioning.keeper_factory import make_keeper
 from pilot.service import housekeeping, log_file, memory, startup
@@ -37,7 +38,6 @@ from pilot.service.autoscaler import Autoscaler
 from pilot.service.launch_store import LaunchStore
 from pilot.service.learned_keeper import LearnedKeeper
 from pilot.service.live_driver import Clock, LiveDriver
-from pilot.service.one_thread import load_numpy
 from pilot.service.restore import restore
 from pilot.service.roster import Roster
 from pilot.service.sampler_process import SamplerProcess
