@@ -15,6 +15,10 @@ from pilot.comm import mpich
 from pilot.comm.world import World
 
 
+RANK = ["-m", "pilot.comm.rank"]
+"""What the interpreter runs as a rank process."""
+
+
 def start_rank_process(
     output: IO[bytes] | None = None, rails: Sequence[socket.socket] = ()
 ) -> tuple[subprocess.Popen[bytes], socket.socket]:
@@ -24,7 +28,7 @@ def start_rank_process(
     ours, theirs = socket.socketpair()
     with ExitStack() as given:
         passed = [given.enter_context(end).fileno() for end in (theirs, *rails)]
-        command = [sys.executable, "-m", "pilot.comm.rank", *map(str, passed)]
+        command = [sys.executable, *RANK, *map(str, passed)]
         environment = mpich.environment(os.environ, interface="lo", provider="tcp")
         process = subprocess.Popen(
             command, env=environment, pass_fds=passed, start_new_session=True, stdout=output, stderr=output

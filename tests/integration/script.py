@@ -38,6 +38,7 @@ def main() -> None:
     parser.add_argument("--loaders", type=lambda text: text if text == "auto" else int(text), default=0)
     parser.add_argument("--sample-s", type=float, default=0.0, help="What loading a sample takes.")
     parser.add_argument("--step-s", type=float, default=0.0)
+    parser.add_argument("--width", type=int, default=16)
     parser.add_argument("--dtype", default="float64")
     parser.add_argument("--wire-dtype")
     parser.add_argument("--gate", type=Path, default=Path("/"))
@@ -52,7 +53,7 @@ def main() -> None:
     data: Any = TensorDataset(x, torch.sin(x @ torch.randn(20, 1)))
     if arguments.sample_s:
         data = Slow(data, arguments.sample_s)
-    model = nn.Sequential(nn.Linear(20, 16), nn.Tanh(), nn.Linear(16, 1))
+    model = nn.Sequential(nn.Linear(20, arguments.width), nn.Tanh(), nn.Linear(arguments.width, 1))
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9999)
     session = pilot.train.session(

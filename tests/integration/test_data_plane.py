@@ -18,6 +18,7 @@ from pilot.comm import mpich, world
 from pilot.core.events import LedgerRange
 from pilot.core.ledger import Ledger
 from pilot.io import wire
+from tests.integration import rank_processes
 from tests.integration.plane import Plane, plane, run_alone
 from tests.integration.script import SAMPLES
 
@@ -159,6 +160,21 @@ def test_a_rank_that_lags_a_step_behind_takes_the_state_of_the_others(tmp_path: 
         finish(cluster, gate)
     assert_exactly_once(cluster.reports(), epochs)
     assert_same(torch.load(saved), reference(tmp_path, *arguments))
+
+
+def test_a_state_that_moves_for_long_arrives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those who wait for it are told meanwhile, usually once a second, that it moves."""
+    moved = tmp_path / "moved"
+    monkeypatch.setattr(rank_processes, "RANK", ["-m", "tests.integration.talkative_rank", str(moved)])
+    gate = tmp_path / "gate"
+    arguments = (*BATCH, "--width", "20000", "--step-s", "0.02", "--gate", str(gate))
+    with plane(tmp_path, SCRIPT, *arguments, "--save", str(tmp_path / "elastic.pt")) as cluster:
+        a, b = cluster.start(2)
+        cluster.form([a])
+        cluster.form([b, a], switch=True)
+        finish(cluster, gate)
+    assert moved.exists()
+    assert_exactly_once(cluster.reports(), epochs=2)
 
 
 def test_a_lone_survivor_parks_with_its_state_until_a_node_comes(tmp_path: Path) -> None:
