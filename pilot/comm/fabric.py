@@ -19,7 +19,9 @@ class Operation(Protocol):
 
 
 class Fabric(Protocol):
-    """The ranks of one generation. All operations are nonblocking and collective, in the same order on all ranks."""
+    """The ranks of one generation. All operations are nonblocking and collective, in the same order on all ranks; sums
+    and gathers do not mix, whatever their order.
+    """
 
     rank: int
     size: int
@@ -41,6 +43,12 @@ class Fabric(Protocol):
 
     def barrier(self) -> Operation:
         """Complete when all ranks have called it."""
+
+    def tell_next(self, number: int) -> None:
+        """Tell the next rank (of the last one: the first) a number, without waiting for it."""
+
+    def told(self) -> int:
+        """The newest number that the previous rank has told; 0: none."""
 
     @property
     def sockets(self) -> PeerSockets:

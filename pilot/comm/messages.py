@@ -107,6 +107,12 @@ class Bring(Note, frozen=True):
     size: Count
 
 
+class OutOfStep(Note, frozen=True):
+    """To a training process that sums or selects: ``gathering`` gathers meanwhile, so neither will be answered."""
+
+    gathering: Rank
+
+
 class Moving(Note, frozen=True):
     """The current spread has moved bytes since the last such note; sent at most once a second."""
 
@@ -119,7 +125,7 @@ class Quit(Note, frozen=True):
     """The generation ends normally: finalize MPI with the other ranks and exit."""
 
 
-AnyNote = Here | Attach | Select | Gather | Gathered | Spread | Bring | Moving | Spreaded | Quit
+AnyNote = Here | Attach | Select | Gather | Gathered | OutOfStep | Spread | Bring | Moving | Spreaded | Quit
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[AnyNote] = msgspec.msgpack.Decoder(AnyNote)

@@ -58,14 +58,16 @@ class _NarrowSum:
 
 
 class MpiFabric:
-    """The ranks of a communicator."""
+    """The ranks of a communicator. ``aside``: another one of the same ranks, for what must not mix with the sums."""
 
     sockets = PeerSockets()
     """Of the process, whichever communicator."""
 
-    def __init__(self, comm: MPI.Intracomm, back: MPI.Intracomm | None = None) -> None:
+    def __init__(self, comm: MPI.Intracomm, aside: MPI.Intracomm | None = None) -> None:
         self._comm = comm
-        self._back = back
+        self._aside = aside
+        self._told = 0
+        self._telling = MPI.REQUEST_NULL
         self.rank: int = comm.Get_rank()
         self.size: int = comm.Get_size()
 
@@ -75,12 +77,13 @@ class MpiFabric:
 
     def sum_narrow(self, numbers: NDArray[np.float32], kind: str) -> Operation:
         """See :class:`~pilot.comm.fabric.Fabric`."""
-        assert self._back is not None, "only the fabric of all ranks sums"
-        return _NarrowSum(self._comm, self._back, numbers, kind)
+        assert self._aside is not None, "only the fabric of all ranks sums"
+        return _NarrowSum(self._comm, self._aside, numbers, kind)
 
     def gather(self, row: NDArray[np.int64], rows: NDArray[np.int64]) -> Operation:
         """See :class:`~pilot.comm.fabric.Fabric`."""
-        return _Request(self._comm.Iallgather(row, rows))
+        assert self._aside is not None, "only the fabric of all ranks gathers"
+        return _Request(self._aside.Iallgather(row, rows))
 
     def among(self, ranks: Sequence[int]) -> Fabric:
         """See :class:`~pilot.comm.fabric.Fabric`."""
@@ -94,6 +97,19 @@ class MpiFabric:
         """See :class:`~pilot.comm.fabric.Fabric`."""
         return _Request(self._comm.Ibarrier())
 
+    def tell_next(self, number: int) -> None:
+        """See :class:`~pilot.comm.fabric.Fabric`."""
+        if self._telling.Test():
+            self._telling = self._comm.Isend(np.array([number], np.int64), (self.rank + 1) % self.size)
+
+    def told(self) -> int:
+        """See :class:`~pilot.comm.fabric.Fabric`."""
+        number = np.empty(1, np.int64)
+        while self._comm.Iprobe((self.rank - 1) % self.size):
+            self._comm.Recv(number, (self.rank - 1) % self.size)
+            self._told = int(number[0])
+        return self._told
+
 
 def start(rail: int = 0, rails: int = 1) -> MpiFabric:
     """Call MPI_Init, which returns when all ranks of the world have started; returns the fabric of this rank's rail."""
@@ -102,8 +118,9 @@ def start(rail: int = 0, rails: int = 1) -> MpiFabric:
     while not over.Test():
         time.sleep(LONGEST_NAP_S)
     _forget_segments()
-    # The second half of a narrow sum begins when a rank notices the end of the first, possibly between other sums.
-    # Collectives of one communicator must begin in the same order on all ranks, so that half has its own communicator.
+    # The second half of a narrow sum begins when a rank notices the end of the first, possibly between other sums, and
+    # a script may gather on one rank while others sum. Collectives of one communicator must begin in the same order on
+    # all ranks, so these have a communicator of their own.
     world = MPI.COMM_WORLD
     ranks = MPI.Intracomm(world.Split(rail, world.Get_rank())) if rails > 1 else world
     return MpiFabric(ranks, ranks.Dup())

@@ -6,16 +6,31 @@ A node's training processes make the same requests in the same order, so they ar
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TypeVar, assert_never
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pilot.comm import note_checks
 from pilot.comm.arena import Arena
 from pilot.comm.channel import Channel, ready
 from pilot.comm.fabric import Fabric
-from pilot.comm.messages import AnyNote, Attach, Bring, Gather, Gathered, Here, Moving, Quit, Select, Spread, Spreaded
+from pilot.comm.lookout import Lookout
+from pilot.comm.messages import (
+    AnyNote,
+    Attach,
+    Bring,
+    Gather,
+    Gathered,
+    Here,
+    Moving,
+    OutOfStep,
+    Quit,
+    Select,
+    Spread,
+    Spreaded,
+)
 from pilot.comm.naps import wait_for
 from pilot.comm.pipeline import Pipeline
 from pilot.comm.rails import Rails, bring_pieces, leave_together
@@ -46,14 +61,14 @@ class RankServer:
         self._fabric = fabric
         self._generation = generation
         self._rails = rails or Rails()
+        self._lookout = Lookout(fabric, self._channels)
         self._arenas: dict[int, list[SharedPart]] = {}
         self._selected: int | None = 0
 
     def run(self) -> None:
         """Serve until ``Quit``; raises :class:`~pilot.comm.channel.Gone` if one of them ends without sending it."""
-        first, size = self._fabric.rank * len(self._channels), self._fabric.size * len(self._channels)
-        for rank, channel in enumerate(self._channels, first):
-            channel.send(Here(self._generation, rank, size))
+        for rank, channel in self._by_rank():
+            channel.send(Here(self._generation, rank, self._fabric.size * len(self._channels)))
         while self._serve_round():
             pass
         self._rails.quit()
@@ -61,17 +76,16 @@ class RankServer:
 
     def _serve_round(self) -> bool:
         notes, fds = self._hear_all()
+        self._expect_in_step(notes)
         match notes[0]:
             case None:
                 _alike(type(None), notes)
-                StepSum(self._parts(), self._channels, self._fabric, self._rails).run()
+                StepSum(self._parts(), self._channels, self._fabric, self._rails, self._lookout).run()
             case Attach():
                 self._attach(_alike(Attach, notes), fds)
             case Select():
                 note_checks.no_descriptors(fds)
-                numbers = self._gather([[note.number] for note in _alike(Select, notes)])
-                self._selected = notes[0].number if len(set(map(tuple, numbers))) == 1 else None
-                self._rails.select(notes[0])
+                self._select(_alike(Select, notes))
             case Gather():
                 note_checks.no_descriptors(fds)
                 self._gather([note.row for note in _alike(Gather, notes)])
@@ -80,7 +94,7 @@ class RankServer:
             case Quit():
                 _alike(Quit, notes)
                 return False
-            case Here() | Gathered() | Bring() | Moving() | Spreaded():
+            case Here() | Gathered() | OutOfStep() | Bring() | Moving() | Spreaded():
                 raise ProtocolError(f"a training process must not send {type(notes[0]).__name__}")
             case _:
                 assert_never(notes[0])
@@ -98,6 +112,21 @@ class RankServer:
                 silent.remove(channel)
         return notes, fds
 
+    def _by_rank(self) -> Iterator[tuple[int, Channel]]:
+        return enumerate(self._channels, self._fabric.rank * len(self._channels))
+
+    def _expect_in_step(self, notes: Sequence[AnyNote | None]) -> None:
+        """If some of the node gather and others sum, tell these, and wait until one ends."""
+        gathering = [rank for (rank, _), note in zip(self._by_rank(), notes, strict=True) if isinstance(note, Gather)]
+        summing = [
+            channel for channel, note in zip(self._channels, notes, strict=True) if isinstance(note, Select | None)
+        ]
+        if gathering and summing:
+            for channel in summing:
+                channel.send(OutOfStep(gathering[0]))
+            while True:
+                self._hear_all()
+
     def _attach(self, notes: Sequence[Attach], fds: Sequence[int | None]) -> None:
         alike = all((note.number, note.parts) == (notes[0].number, notes[0].parts) for note in notes)
         if alike:
@@ -114,23 +143,39 @@ class RankServer:
 
     # --- between steps -----------------------------------------------------------------------------------------------
 
-    def _gather(self, given: Sequence[Sequence[int]]) -> list[list[int]]:
+    def _select(self, notes: Sequence[Select]) -> None:
+        """Part of a step, and so a sum: to a row of zeros each node adds the numbers of its processes."""
+        selected = np.zeros((self._fabric.size, len(notes)), np.int64)
+        selected[self._fabric.rank] = [note.number for note in notes]
+        self._lookout.begins()
+        operation = self._fabric.sum(selected)
+        wait_for(lambda: self._lookout.summed(operation), self._channels)
+        self._selected = notes[0].number if (selected == notes[0].number).all() else None
+        self._rails.select(notes[0])
+        self._answer(selected, len(notes))
+
+    def _gather(self, given: Sequence[Sequence[int]]) -> None:
         ours = note_checks.one_row(given)
         rows = np.empty((self._fabric.size, len(ours)), np.int64)
-        wait_for(self._fabric.gather(ours, rows).done, self._channels)
-        gathered = Gathered(rows.reshape(self._fabric.size * len(given), -1).tolist())
+        self._lookout.begins()
+        operation = self._fabric.gather(ours, rows)
+        wait_for(lambda: self._lookout.gathered(operation), self._channels)
+        self._answer(rows, len(given))
+
+    def _answer(self, rows: NDArray[np.int64], local: int) -> None:
+        gathered = Gathered(rows.reshape(self._fabric.size * local, -1).tolist())
         for channel in self._channels:
             channel.send(gathered)
-        return gathered.rows
 
     def _spread(self, notes: Sequence[Spread], fds: Sequence[int | None]) -> None:
+        self._lookout.begins()
         local, root, takers = len(notes), notes[0].root, notes[0].takers
         first = self._fabric.rank * local
         note_checks.check_spread(notes, fds, first, self._fabric.size * local)
         nodes = list(dict.fromkeys(rank // local for rank in (root, *takers)))
         source = next((fd for fd in fds if fd is not None), None)
         arena = self._bring(nodes, max(note.size for note in notes), source) if self._fabric.rank in nodes else None
-        for rank, channel in enumerate(self._channels, first):
+        for rank, channel in self._by_rank():
             channel.send(Spreaded(), arena.fd if arena is not None and rank in takers else None)
         if arena is not None:
             arena.close_fd()

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 
 from pilot.comm.channel import Channel
 from pilot.comm.fabric import Fabric
+from pilot.comm.lookout import Lookout
 from pilot.comm.naps import Naps
 from pilot.comm.node import add_up, hand_out
 from pilot.comm.pipeline import Pipeline
@@ -25,13 +26,23 @@ from pilot.core.errors import ProtocolError
 
 
 class StepSum:
-    """One step; ``channels`` are those to the training processes of this node, ``rails`` its other rank processes."""
+    """One step; ``channels`` are those to the training processes of this node, ``rails`` its other rank processes;
+    ``lookout``: for others that do not sum.
+    """
 
-    def __init__(self, parts: Sequence[SharedPart], channels: Sequence[Channel], fabric: Fabric, rails: Rails) -> None:
+    def __init__(
+        self,
+        parts: Sequence[SharedPart],
+        channels: Sequence[Channel],
+        fabric: Fabric,
+        rails: Rails,
+        lookout: Lookout,
+    ) -> None:
         self._parts = parts
         self._channels = channels
         self._fabric = fabric
         self._rails = rails
+        self._lookout = lookout
         self._sums = Pipeline()
         self._started = 0
         self._over = 0
@@ -44,11 +55,14 @@ class StepSum:
         self._rails.begin_step()
         self._start_rung()
         naps = Naps(self._fabric.sockets)
+        self._lookout.begins()
         while self._over < len(self._parts):
             if rung := naps.nap(self._expected(), under_way=self._over < self._started):
                 self._hear(rung)
             elif self._finish():
                 naps.part_over()
+            else:
+                self._lookout.sums()
         for channel in self._channels:
             channel.ring()
 

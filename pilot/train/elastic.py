@@ -23,7 +23,8 @@ from collections.abc import Callable, Sequence
 import psutil
 
 from pilot.comm.channel import Gone
-from pilot.comm.messages import AnyNote, Attach, Gather, Gathered, Moving, Quit, Select
+from pilot.comm.messages import AnyNote, Attach, Gather, Gathered, Moving, OutOfStep, Quit, Select
+from pilot.core.errors import UserError
 from pilot.io import wire
 from pilot.train import imported
 from pilot.train.exchanges import Exchanges
@@ -324,6 +325,8 @@ class Elastic:
                 said = self._heard.pop(0)
                 if said.generation == generation and not isinstance(said.note, Moving):
                     self._stall_timer.end()
+                    if isinstance(said.note, OutOfStep):
+                        raise _out_of_step(said.note.gathering, self._membership.current.rank)
                     return said.note if said.fd is None else said.fd
                 self._stall_timer.begin(summing)  # progress: the wait starts again
             self._attend(self._stall_timer.left_s())
@@ -439,3 +442,12 @@ class Elastic:
         generation, step, state = max(self._held, 0), self._training.position.step, self._training.encoded()
         part = (self._seat.rank, self._training.shared()) if self._shards > 1 else None
         self._saver.write(generation, step, state, asked=asked, part=part)
+
+
+def _out_of_step(gathering: int, summing: int) -> UserError:
+    """What ``summing`` says, which waits for ``gathering``, which waits for it."""
+    return UserError(
+        f"rank {gathering} is in session.evaluate, or at the end of its epoch or loop, while rank {summing} is in"
+        " session.step, so each waits for the other: all ranks must do both in the same order; call session.evaluate"
+        " and end the loop on all of them, not under a condition that differs between ranks"
+    )

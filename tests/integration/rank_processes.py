@@ -14,7 +14,6 @@ from typing import IO
 from pilot.comm import mpich
 from pilot.comm.world import World
 
-
 RANK = ["-m", "pilot.comm.rank"]
 """What the interpreter runs as a rank process."""
 

@@ -11,6 +11,7 @@ import pytest
 from pilot.comm import naps, peer_sockets, step_sum
 from pilot.comm.channel import Channel
 from pilot.comm.fabric import Fabric
+from pilot.comm.lookout import Lookout
 from pilot.comm.naps import ready_or_sent
 from pilot.comm.peer_sockets import PeerSockets
 from pilot.comm.rails import Rails
@@ -100,5 +101,5 @@ def test_what_nobody_reads_does_not_end_sleeps_for_ever(connection: Ends, monkey
     monkeypatch.setattr(naps, "ready", sleep)
     connection[1].send(b"of the next sum")
     fabric: Fabric = Ahead()  # type: ignore[assignment]  # it has what a step needs
-    step_sum.StepSum([SharedPart((np.ones(4),), "", apart=True)], [], fabric, Rails()).run()
+    step_sum.StepSum([SharedPart((np.ones(4),), "", apart=True)], [], fabric, Rails(), Lookout(fabric, [])).run()
     assert sleeps == {"early": naps.MOST_WAKES, "whole": 1}

@@ -8,16 +8,30 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pytest
 
-from pilot.comm import rank_server
+from pilot.comm import lookout, rank_server
 from pilot.comm.arena import Arena
 from pilot.comm.arena_layout import ArenaLayout, lay_out, shares_of
 from pilot.comm.channel import Channel, Gone, ready
-from pilot.comm.messages import AnyNote, Attach, Gather, Gathered, Here, Moving, Quit, Spread, Spreaded
+from pilot.comm.messages import (
+    AnyNote,
+    Attach,
+    Gather,
+    Gathered,
+    Here,
+    Moving,
+    OutOfStep,
+    Quit,
+    Select,
+    Spread,
+    Spreaded,
+)
 from pilot.comm.pipeline import PIECE_BYTES
 from pilot.comm.rails import Rails, RailServer
 from pilot.comm.rank_server import RankServer
 from pilot.core.errors import ProtocolError
 from tests.unit.comm.twin import TwinFabric, World
+
+tell_next = TwinFabric.tell_next
 
 
 class Node:
@@ -232,6 +246,74 @@ def test_processes_of_a_node_that_ask_for_different_things_are_refused() -> None
     node.ranks[1].channel.send(Quit())
     assert node.ranks[0].ended()
     assert isinstance(node.error, ProtocolError)
+
+
+def test_ranks_of_which_some_gather_and_others_sum_are_told(ranks: list[Rank], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lookout, "LONG_S", 0.1)
+    layout = attach(ranks)
+    for rank in ranks:
+        for _ in layout.parts[1:]:
+            rank.channel.ring()
+    assert [rank.note() for rank in ranks] == [None] * 6, "one round is over"
+    gathering = [rank for rank in ranks if rank.belongs_with(ranks[-1])]
+    summing = [rank for rank in ranks if rank not in gathering]
+    for rank in gathering:
+        rank.channel.send(Gather([0]))
+    for rank in summing:
+        for _ in layout.parts[1:]:
+            rank.channel.ring()
+    after = [rank for rank in summing if rank.belongs_with(ranks[0])]
+    assert [rank.note() for rank in after] == [OutOfStep(6 - len(gathering))] * len(gathering)
+    assert not ready([rank.channel for rank in ranks if rank not in after], 0), "it is theirs to say so"
+
+
+def test_those_who_choose_what_to_sum_are_told_of_those_who_gather(
+    ranks: list[Rank], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lookout, "LONG_S", 0.1)
+    attach(ranks)
+    gathering = [rank for rank in ranks if rank.belongs_with(ranks[0])]
+    for rank in ranks:
+        rank.channel.send(Gather([0, 1, 2]) if rank in gathering else Select(0))
+    assert ranks[len(gathering)].note() == OutOfStep(0)
+
+
+def test_a_gather_for_which_some_come_late_is_no_sign_later(ranks: list[Rank], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lookout, "LONG_S", 0.01)
+    layout = attach(ranks)
+    told = threading.Event()
+    monkeypatch.setattr(TwinFabric, "tell_next", lambda fabric, number: (tell_next(fabric, number), told.set()))
+    last = [rank for rank in ranks if rank.belongs_with(ranks[-1])]
+    for slow in (last, ranks[: len(last)]):
+        for rank in ranks:
+            if rank not in slow:
+                rank.channel.send(Gather([1]))
+        assert told.wait(10)
+        for rank in slow:
+            rank.channel.send(Gather([1]))
+        assert [rank.note() for rank in ranks] == [Gathered([[1]] * 6)] * 6
+        for rank in (*(rank for rank in ranks if rank not in slow), *slow):
+            assert not ready([ranks[0].channel, ranks[-1].channel], 0.05), "a sum waits for long, too"
+            for _ in layout.parts[1:]:
+                rank.channel.ring()
+        assert [rank.note() for rank in ranks] == [None] * 6
+    quit_all(ranks)
+
+
+def test_processes_of_a_node_of_which_some_gather_and_others_sum_are_told() -> None:
+    node = Node(World(1).ranks(), 3)
+    attach(node.ranks)
+    for rank in node.ranks:
+        rank.note()
+    node.ranks[0].channel.ring()
+    node.ranks[1].channel.send(Gather([0]))
+    node.ranks[2].channel.send(Select(0))
+    assert [node.ranks[rank].note() for rank in (0, 2)] == [OutOfStep(1)] * 2
+    assert not ready([node.ranks[1].channel], 0)
+    node.ranks[0].channel.ring()
+    node.ranks[2].channel.hang_up()
+    assert node.ranks[0].ended()
+    assert isinstance(node.error, Gone)
 
 
 def attach(ranks: list[Rank]) -> ArenaLayout:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,6 +31,7 @@ class World:
 
     def __init__(self, size: int) -> None:
         self.size = size
+        self.told = [0] * size
         self._lock = threading.Lock()
         self._meetings: dict[tuple[Any, ...], Meeting] = {}
 
@@ -62,7 +64,7 @@ class TwinFabric:
     def __init__(self, world: World, members: tuple[int, ...], rank: int) -> None:
         self._world = world
         self._members = members
-        self._operations = 0
+        self._operations = Counter[str]()
         self.rank = rank
         self.size = len(members)
         self.sockets = PeerSockets()
@@ -91,7 +93,7 @@ class TwinFabric:
                 for rank, theirs in deposits.items():
                     mine[rank] = theirs[rank]
 
-        return self._meet(rows, combine)
+        return self._meet(rows, combine, "gathers")
 
     def among(self, ranks: Sequence[int]) -> Fabric:
         return TwinFabric(self._world, tuple(ranks), list(ranks).index(self.rank))
@@ -106,6 +108,13 @@ class TwinFabric:
     def barrier(self) -> Operation:
         return self._meet(np.empty(0), lambda _: None)
 
-    def _meet(self, brought: NDArray[Any], combine: Callable[[Deposits], None]) -> Operation:
-        self._operations += 1
-        return self._world.meet((self._members, self._operations), self.rank, self.size, brought, combine)
+    def tell_next(self, number: int) -> None:
+        self._world.told[(self.rank + 1) % self.size] = number
+
+    def told(self) -> int:
+        return self._world.told[self.rank]
+
+    def _meet(self, brought: NDArray[Any], combine: Callable[[Deposits], None], kind: str = "sums") -> Operation:
+        self._operations[kind] += 1
+        key = (self._members, kind, self._operations[kind])
+        return self._world.meet(key, self.rank, self.size, brought, combine)

@@ -1,0 +1,38 @@
+"""A script of which some ranks evaluate, or leave the loop, while others train, ends with a line; nothing mixes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pilot.io import wire
+from tests.integration.plane import plane
+
+SCRIPT = Path(__file__).with_name("out_of_step.py")
+LINE = "rank {} is in session.evaluate, or at the end of its epoch or loop, while rank {} is in session.step"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "gathers", "sums", "options"),
+    [
+        (["evaluate", "--rank=0"], 0, 1, {}),
+        (["evaluate", "--rank=3"], 3, 0, {}),
+        (["stop", "--rank=1"], 1, 2, {}),
+        (["evaluate", "--rank=0", "--models=2"], 0, 1, {}),
+        (["evaluate", "--rank=0"], 0, 1, {"rails": 2}),
+        (["evaluate", "--rank=2"], 2, 3, {"ranks_per_node": 2}),
+        (["evaluate", "--rank=1"], 1, 0, {"ranks_per_node": 2}),
+    ],
+)
+def test_the_rank_that_waits_says_what_others_do(
+    tmp_path: Path, arguments: list[str], gathers: int, sums: int, options: dict[str, int]
+) -> None:
+    with plane(tmp_path, SCRIPT, *arguments, **options) as cluster:
+        nodes = cluster.start(4)
+        cluster.form(nodes)
+        with pytest.raises(AssertionError, match=f"{nodes[sums].name} ended with status 1"):
+            cluster.wait_finished()
+        assert LINE.format(gathers, sums) in nodes[sums].log.read_text()
+        assert max((report.step for report in cluster.reports()), default=0) <= 3
+        assert not nodes[gathers].heard(wire.TrainerFinished)
