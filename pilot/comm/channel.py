@@ -13,6 +13,8 @@ from pilot.comm.messages import DOORBELL, AnyNote, decode, encode
 
 MAX_PACKET_BYTES = 128 * 1024
 """Below Linux's default limit for a packet on a Unix socket (about 200 kB)."""
+WORD_BYTES = 9
+"""What a number of 64 bits takes in a packet, at most; as does the beginning of a list of them."""
 
 
 class Gone(Exception):  # expected, so not a PilotError: peers are killed at any moment

@@ -75,13 +75,15 @@ class Select(Note, frozen=True):
 
 
 class Gather(Note, frozen=True):
-    """A row of 64-bit integers, of the same length on all ranks. Answered by ``Gathered``."""
+    """A row of 64-bit integers, of the same length on all ranks and small enough for a packet. Answered by
+    ``Gathered``.
+    """
 
     row: list[Word]
 
 
 class Gathered(Note, frozen=True):
-    """The rows of all ranks, by rank."""
+    """The rows of all ranks, by rank; in several notes, one after the other, if they do not fit in a packet."""
 
     rows: list[list[Word]]
 

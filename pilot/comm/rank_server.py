@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from pilot.comm import note_checks
 from pilot.comm.arena import Arena
-from pilot.comm.channel import Channel, ready
+from pilot.comm.channel import MAX_PACKET_BYTES, WORD_BYTES, Channel, ready
 from pilot.comm.fabric import Fabric
 from pilot.comm.lookout import Lookout
 from pilot.comm.messages import (
@@ -39,6 +39,8 @@ from pilot.comm.step_sum import StepSum
 from pilot.core.errors import ProtocolError
 
 MOVING_EVERY_S = 1.0
+_ROWS_BYTES = MAX_PACKET_BYTES - 1024
+"""For the rows in a packet, which has a name and two lengths, too."""
 
 _Kind = TypeVar("_Kind")
 
@@ -163,9 +165,12 @@ class RankServer:
         self._answer(rows, len(given))
 
     def _answer(self, rows: NDArray[np.int64], local: int) -> None:
-        gathered = Gathered(rows.reshape(self._fabric.size * local, -1).tolist())
-        for channel in self._channels:
-            channel.send(gathered)
+        by_rank = rows.reshape(self._fabric.size * local, -1)
+        fit = max(1, _ROWS_BYTES // ((1 + by_rank.shape[1]) * WORD_BYTES))
+        for begin in range(0, len(by_rank), fit):
+            gathered = Gathered(by_rank[begin : begin + fit].tolist())
+            for channel in self._channels:
+                channel.send(gathered)
 
     def _spread(self, notes: Sequence[Spread], fds: Sequence[int | None]) -> None:
         self._lookout.begins()

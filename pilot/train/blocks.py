@@ -7,11 +7,17 @@ from collections.abc import Callable
 import numpy as np
 
 _WORD_BYTES = 8
+LONGEST_ROW = 4096
+"""A row is one packet to the rank process."""
 
 
 def gather_blocks(block: bytes, gather: Callable[[list[int]], list[list[int]]]) -> list[bytes]:
     """The blocks of all ranks, by rank; ``gather`` returns the rows of all."""
     sizes = [size for (size,) in gather([len(block)])]
     length = -(-max(sizes) // _WORD_BYTES) * _WORD_BYTES
-    rows = gather(np.frombuffer(block.ljust(length, b"\0"), np.int64).tolist())
+    words: list[int] = np.frombuffer(block.ljust(length, b"\0"), np.int64).tolist()
+    rows: list[list[int]] = [[] for _ in sizes]
+    for begin in range(0, len(words), LONGEST_ROW):
+        for row, piece in zip(rows, gather(words[begin : begin + LONGEST_ROW]), strict=True):
+            row += piece
     return [np.array(row, np.int64).tobytes()[:size] for row, size in zip(rows, sizes, strict=True)]

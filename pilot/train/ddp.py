@@ -126,11 +126,14 @@ class Restarts:
 
     def _gather(self, group: Membership, row: list[int]) -> list[list[int]]:
         self._link.channel(group.generation).send(Gather(row))
+        rows: list[list[int]] = []
         while self._membership.current is group:
             while self._heard:
                 said = self._heard.pop(0)
                 if said.generation == group.generation and isinstance(said.note, Gathered):
-                    return said.note.rows
+                    rows += said.note.rows
+            if len(rows) >= group.size:
+                return rows
             self._attend(None)
         raise Gone
 

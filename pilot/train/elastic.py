@@ -386,9 +386,14 @@ class Elastic:
 
     def _asked(self, group: Membership, note: Gather | Select, length: int) -> list[list[int]]:
         self._link.channel(group.generation).send(note)
-        gathered = self._answer(group.generation, summing=isinstance(note, Select))
-        if isinstance(gathered, Gathered) and [len(row) for row in gathered.rows] == [length] * group.size:
-            return gathered.rows
+        rows: list[list[int]] = []
+        while len(rows) < group.size:
+            gathered = self._answer(group.generation, summing=isinstance(note, Select))
+            if not isinstance(gathered, Gathered) or not gathered.rows:
+                break
+            rows += gathered.rows
+        if [len(row) for row in rows] == [length] * group.size:
+            return rows
         self._lose(group.generation)  # a rank process that sends nonsense is useless
         raise Gone
 

@@ -14,7 +14,7 @@ from torch.utils.data import Dataset, Subset, TensorDataset
 
 import pilot.train
 from pilot.core.errors import UserError
-from pilot.train.blocks import gather_blocks
+from pilot.train.blocks import LONGEST_ROW, gather_blocks
 from pilot.train.identity import fingerprint, in_short
 from pilot.train.lr import LearningRate
 from pilot.train.training import Training
@@ -179,3 +179,18 @@ def test_blocks_of_several_sizes_come_as_they_were() -> None:
 
     assert gather_blocks(blocks[1], gather) == blocks
     assert len(rows[1]) == 2
+
+
+def test_a_block_that_does_not_fit_into_a_row_comes_in_several() -> None:
+    block = bytes(range(256)) * 300
+    lengths: list[int] = []
+
+    def gather(row: list[int]) -> list[list[int]]:
+        lengths.append(len(row))
+        return [row, [-word for word in row] if len(lengths) > 1 else [8]]
+
+    whole, start = gather_blocks(block, gather)
+    assert whole == block
+    assert start == (-int.from_bytes(block[:8], "little", signed=True)).to_bytes(8, "little", signed=True)
+    assert max(lengths) <= LONGEST_ROW
+    assert sum(lengths) == 1 + len(block) / 8

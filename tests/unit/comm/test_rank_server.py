@@ -29,6 +29,7 @@ from pilot.comm.pipeline import PIECE_BYTES
 from pilot.comm.rails import Rails, RailServer
 from pilot.comm.rank_server import RankServer
 from pilot.core.errors import ProtocolError
+from pilot.train.blocks import LONGEST_ROW
 from tests.unit.comm.twin import TwinFabric, World
 
 tell_next = TwinFabric.tell_next
@@ -155,6 +156,20 @@ def test_rows_of_all_ranks_are_gathered(ranks: list[Rank]) -> None:
     for number, rank in enumerate(ranks):
         rank.channel.send(Gather([number, -1]))
     assert [rank.note() for rank in ranks] == [Gathered([[number, -1] for number in range(6)])] * 6
+    quit_all(ranks)
+
+
+def test_rows_that_do_not_fit_in_a_packet_come_in_several(ranks: list[Rank]) -> None:
+    longest = [2**63 - 1] * LONGEST_ROW
+    for number, rank in enumerate(ranks):
+        rank.channel.send(Gather([number, *longest[1:]]))
+    for rank in ranks:
+        rows: list[list[int]] = []
+        while len(rows) < 6:
+            note = rank.note()
+            assert isinstance(note, Gathered)
+            rows += note.rows
+        assert rows == [[number, *longest[1:]] for number in range(6)]
     quit_all(ranks)
 
 
