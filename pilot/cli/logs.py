@@ -49,7 +49,8 @@ def command(
     if not logs.names:
         raise UserError(f"trainer {trainer} has no log yet: it has not had a node (pilot explain {trainer})")
     if not printed and not follow and tail != 0:
-        click.echo("no output so far" if since is None else "no output since then", err=True)
+        whose, others = (" of rank 0", "; --all shows every rank") if logs.left_out else ("", "")
+        click.echo(f"no output{whose} {'so far' if since is None else 'since then'}{others}", err=True)
     while follow and not is_past(root) and patiently(lambda: _trains(root, trainer)):
         time.sleep(POLL_S)
         _print((piece, text_of(piece)) for piece in logs.grown())

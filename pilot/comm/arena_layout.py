@@ -10,6 +10,9 @@ import numpy as np
 from pilot.comm.arena import aligned
 from pilot.comm.messages import BucketPart
 
+MOST_BUCKETS = 1024
+"""Of one dtype: all of them are described in one packet to the rank process."""
+
 
 @dataclass(frozen=True, slots=True)
 class GradientSlot:
@@ -45,21 +48,24 @@ def lay_out(gradients: Iterable[tuple[int, str]], bucket_bytes: int, control_cou
     Parameters
     ----------
     gradients : (count, numpy dtype) of each, in the order in which backward computes them
-    bucket_bytes : a bucket is closed when it holds at least this many bytes, or when the dtype changes
+    bucket_bytes : a bucket is closed when it holds at least this many bytes (more if there were too many buckets), or
+        when the dtype changes
     control_count : number of float64 values in the control vector
     wire : the kind of :mod:`pilot.comm.narrow` in which float32 is sent; empty: unchanged
     """
+    sized = [(count, dtype, count * np.dtype(dtype).itemsize) for count, dtype in gradients]
+    full = max(bucket_bytes, sum(size for _, _, size in sized) // MOST_BUCKETS)
     slots: list[GradientSlot] = []
     parts: list[BucketPart] = []
     start = end = 0
     kind = ""
-    for count, dtype in gradients:
-        if end > start and (dtype != kind or end - start >= bucket_bytes):
+    for count, dtype, size in sized:
+        if end > start and (dtype != kind or end - start >= full):
             parts.append(_part(start, end, kind, wire))
             start = end
         kind = dtype
         slots.append(GradientSlot(len(parts), end, count, dtype))
-        end = aligned(end + count * np.dtype(dtype).itemsize)
+        end = aligned(end + size)
     if end > start:
         parts.append(_part(start, end, kind, wire))
     control = BucketPart(end, control_count, "float64")

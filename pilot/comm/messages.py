@@ -53,7 +53,8 @@ class BucketPart(msgspec.Struct, frozen=True):
     apart: bool = False
 
 
-ArenaNumber = Annotated[int, msgspec.Meta(ge=0, lt=64)]
+ArenaNumber = Annotated[int, msgspec.Meta(ge=0, lt=1 << 16)]
+"""An arena for each optimizer: some scripts have one for each layer."""
 
 
 class Attach(Note, frozen=True):

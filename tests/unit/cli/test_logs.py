@@ -50,6 +50,12 @@ def test_that_nothing_was_printed_is_said(folder: Path) -> None:
     assert (shown(folder), said(folder), said(folder, "--tail", "0")) == ([], "no output so far\n", "")
 
 
+def test_that_only_others_than_rank_0_said_something_is_said(folder: Path) -> None:
+    write(folder / "a.log", (1, 1, "refused\n"))
+    assert (shown(folder), said(folder)) == ([], "no output of rank 0 so far; --all shows every rank\n")
+    assert (shown(folder, "--all"), said(folder, "--all")) == (["a[1]: refused"], "")
+
+
 def test_rank_0_is_followed_from_node_to_node_and_who_never_trained_is_shown(folder: Path) -> None:
     write(folder / "a.log", (1, BEGINS, "imports a\n"), (3, 0, "epoch 0\n"), (5, 1, "I am rank 1 now\n"))
     write(folder / "b.log", (2, BEGINS, "imports b\n"), (3.5, 1, "epoch 0 too\n"), (6, 0, "epoch 1\n"))

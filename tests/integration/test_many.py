@@ -1,4 +1,4 @@
-"""What ranks tell each other is longer than a packet between a worker and its rank process."""
+"""Many parameters, optimizers and values: more than fit in a packet between a worker and its rank process."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import pytest
 
 from tests.integration.plane import plane
 
-SCRIPT = Path(__file__).with_name("many_names.py")
+SCRIPT = Path(__file__).with_name("many.py")
 
 
-def test_many_values_are_evaluated(tmp_path: Path) -> None:
-    with plane(tmp_path, SCRIPT, "1", "3000", "alike") as cluster:
+@pytest.mark.parametrize("arguments", [("1", "3000"), ("100", "1", "each")], ids=["values", "optimizers"])
+def test_many_are_no_hindrance(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    with plane(tmp_path, SCRIPT, *arguments) as cluster:
         nodes = cluster.start(2)
         cluster.form(nodes)
         cluster.wait_finished()
@@ -21,7 +22,7 @@ def test_many_values_are_evaluated(tmp_path: Path) -> None:
 
 
 def test_ranks_with_many_parameters_that_differ_say_in_what(tmp_path: Path) -> None:
-    with plane(tmp_path, SCRIPT, "1500", "1", "each its own") as cluster:
+    with plane(tmp_path, SCRIPT, "1500", "1", "differ") as cluster:
         nodes = cluster.start(2)
         cluster.form(nodes, wait=False)
         with pytest.raises(AssertionError, match="ended with status 1"):

@@ -1,4 +1,4 @@
-"""Trains a model of many parameters, or evaluates many values: what ranks tell each other of them is long."""
+"""Trains a model of many parameters, has an optimizer for each layer, or evaluates many values."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from torch.utils.data import TensorDataset
 import pilot.train
 
 
-def main(layers: int, values: int, *, alike: bool) -> None:
+def main(layers: int, values: int, *, optimizer_each: bool, alike: bool) -> None:
     torch.set_num_threads(1)
     model = nn.Sequential(*(nn.Linear(2, 2) for _ in range(layers)))
-    optimizer = torch.optim.SGD(model.parameters())
+    parts = dict(model.named_children()) if optimizer_each else {"whole": model}
+    optimizers = {name: torch.optim.SGD(part.parameters()) for name, part in parts.items()}
     data = TensorDataset(torch.ones(24, 2))
-    session = pilot.train.session(model, optimizer, seed=0 if alike else os.getpid())
+    session = pilot.train.session(model, optimizers, seed=0 if alike else os.getpid())
     loader = session.loader(data, global_batch_size=12)
     for _ in session.epochs(2):
         for (x,) in loader:
-            optimizer.zero_grad()
+            model.zero_grad()
             loss = model(x).square().mean()
             loss.backward()
             session.step(loss)
@@ -30,4 +31,4 @@ def main(layers: int, values: int, *, alike: bool) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), alike=sys.argv[3] == "alike")
+    main(int(sys.argv[1]), int(sys.argv[2]), optimizer_each="each" in sys.argv, alike="differ" not in sys.argv)
