@@ -36,7 +36,9 @@ ACCEPT = "PILOT_ACCEPT_CHANGES"
 """The variable that ``pilot submit --accept-changes`` sets."""
 
 _TENSORS = ("the parameter ", "the buffer ")
-_LONGEST = 500
+_OPTIMIZER = "the optimizer "
+_MOST_OPTIMIZERS, _LONGEST_NAME, _LONGEST = 16, 200, 500
+"""Of what the coordinator is told of a run, in every generation."""
 _NOT_COMPARED = ("params", "param_names", "foreach", "fused", "capturable", "differentiable")
 """Options of an optimizer's group that are only names, or only affect how it computes."""
 
@@ -77,10 +79,19 @@ def of_data(
 
 
 def in_short(identity: Identity) -> Identity:
-    """A short form for the ledger: the parameters as one number."""
-    long = [name for name in identity if name.startswith(_TENSORS)]
-    kept = {name: words[:_LONGEST] for name, words in identity.items() if name not in long}
-    return kept | {"what is trained": f"{len(long)} tensors, {fingerprint({n: identity[n] for n in long}):016x}"}
+    """A short form for the ledger: the parameters as one number, and so are optimizers if they are many or have long
+    names.
+    """
+    tensors, optimizers = (
+        {name: words for name, words in identity.items() if name.startswith(begin)} for begin in (_TENSORS, _OPTIMIZER)
+    )
+    short = {"what is trained": f"{len(tensors)} tensors, {fingerprint(tensors):016x}"}
+    if len(optimizers) <= _MOST_OPTIMIZERS and all(len(name) <= _LONGEST_NAME for name in optimizers):
+        short |= optimizers
+    else:
+        short |= {"what steps it": f"{len(optimizers)} optimizers, {fingerprint(optimizers):016x}"}
+    rest = {name: words for name, words in identity.items() if name not in tensors | optimizers}
+    return {name: words[:_LONGEST] for name, words in (rest | short).items()}
 
 
 def fingerprint(identity: Identity) -> int:
@@ -138,7 +149,7 @@ def _of_kept(value: object) -> str:
 
 
 def _of_optimizer(name: str) -> str:
-    return f"the optimizer {name}" if name else "the optimizer"
+    return f"{_OPTIMIZER}{name}" if name else _OPTIMIZER.strip()
 
 
 def _its_groups(optimizer: torch.optim.Optimizer) -> str:

@@ -14,6 +14,7 @@ from torch.utils.data import Dataset, Subset, TensorDataset
 
 import pilot.train
 from pilot.core.errors import UserError
+from pilot.io import wire
 from pilot.train.blocks import LONGEST_ROW, gather_blocks
 from pilot.train.identity import fingerprint, in_short
 from pilot.train.lr import LearningRate
@@ -157,6 +158,17 @@ def test_what_the_ledger_gets_has_no_line_for_each_tensor() -> None:
     assert short["the length of the dataset"] == "8"
     assert "the parameter weight" not in short
     assert short["what is trained"] != in_short(made(width=3).identity)["what is trained"]
+
+
+@pytest.mark.parametrize("names", [[f"layer {number}" for number in range(300)], ["a name " * 100, "b"]])
+def test_the_coordinator_gets_no_line_for_each_of_many_optimizers(names: list[str]) -> None:
+    identity = {f"the optimizer {name}": "SGD of 2 parameters" for name in names} | {"the seed": "1"}
+    short = in_short(identity)
+    formed = wire.GroupFormed("t1", 1, 0, identity=short)
+    assert wire.decode_from_agent(wire.encode(formed)) == formed
+    assert sorted(short) == ["the seed", "what is trained", "what steps it"]
+    identity[f"the optimizer {names[1]}"] = "Adam of 2 parameters"
+    assert in_short(identity)["what steps it"] != short["what steps it"]
 
 
 def test_a_fingerprint_is_of_all_that_is_described_and_fits_into_a_row() -> None:
