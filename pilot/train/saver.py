@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +25,7 @@ Part = tuple[int, Callable[[str], bool]]
 """Which process of the node, and which arrays are the same on all processes."""
 
 _PARTS_LIMIT_S = 60.0
-"""How long the first process of a node waits for the parts of the others."""
+"""How long the first process of a node waits for the parts of the others while nothing is written."""
 _LOOK_S = 0.05
 
 
@@ -139,10 +141,8 @@ class Saver:
     def _write_node_index(self, generation: int, step: int, part: WrittenPart, asked: bool) -> None:
         from pilot.checkpoint import names, store
 
-        size, end_s = self._per_node, time.monotonic() + _PARTS_LIMIT_S
-        others = [self._directory / names.part_name(generation, step, number, size) for number in range(1, size)]
-        while not all(path.exists() for path in others) and time.monotonic() < end_s:
-            time.sleep(_LOOK_S)
+        size = self._per_node
+        self._await([self._directory / names.part_name(generation, step, number, size) for number in range(1, size)])
         try:
             agreed_step, kept = self._agreed_step(), self._kept
             done = store.write_index(self._directory, generation, step, size, kept, agreed_step, self._uid)
@@ -155,6 +155,14 @@ class Saver:
                 self._trainer, generation, step, asked, str(done.path), "", seconds, done.bytes, seconds
             )
         )
+
+    def _await(self, parts: Sequence[Path]) -> None:
+        """Wait for ``parts``, as long as something is being written: large ones take long on a slow file system."""
+        written, end_s = -1, math.inf
+        while not all(path.exists() for path in parts) and time.monotonic() < end_s:
+            if (so_far := _bytes_under_way(self._directory)) != written:
+                written, end_s = so_far, time.monotonic() + _PARTS_LIMIT_S
+            time.sleep(_LOOK_S)
 
     def _start(self, work: Callable[[], None]) -> None:
         self._thread = threading.Thread(target=work, daemon=True)
@@ -228,3 +236,13 @@ class Saver:
             except CheckpointError as error:
                 raise UserError(f"cannot start from the given checkpoint: {error}") from None
         return loaded.state if loaded is not None else None
+
+
+def _bytes_under_way(directory: Path) -> int:
+    from pilot.checkpoint import names
+
+    total = 0
+    for temporary in names.temporaries(directory):
+        with suppress(OSError):  # it is written by now
+            total += temporary.path.stat().st_size
+    return total
