@@ -10,7 +10,7 @@ import pytest
 from pilot.cli.main import run
 from pilot.cli.pools import PoolList
 from pilot.io import wire
-from tests.integration.live_pool import Peer, pool
+from tests.integration.live_pool import Peer, pool, until
 
 
 def test_two_pools_over_disjoint_nodes(
@@ -26,7 +26,7 @@ def test_two_pools_over_disjoint_nodes(
         pool(folders[1], *zero, "--only-nodes", "n[5-8]", "--objective", "throughput") as other,
     ):
         here = Peer(one.file, "p1", "n4").welcomed()
-        assert here.node in one.nodes()
+        until(lambda: here.node in one.nodes())
         refused = Peer(other.file, "p2", "n4").hears(wire.Refused)
         assert refused.reason == "node n4 does not belong to this pool (--only-nodes n[5-8])"
         Peer(other.file, "p3", "n4").hears(wire.Refused)
