@@ -71,7 +71,7 @@ site = Site(
     heartbeat_s=5,  # how often an agent reports that it is alive
     silent_s=30,  # a node silent for this long is lost; a rank that others wait for this long is examined
     orphan_s=300,  # an agent without its coordinator for this long checkpoints and leaves
-    form_timeout_s=60,  # time limit for forming a group
+    form_timeout_s=60,  # time limit for a group's members to find each other
     checkpoint_interval_s=300,  # longest time between two checkpoints of a trainer
     checkpoints_kept=3,  # per trainer
     # --- sources of these facts --------------------------------------------------------------------------------------

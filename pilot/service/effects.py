@@ -36,7 +36,7 @@ from pilot.io import script_code, wire
 from pilot.io.site import Site
 from pilot.provisioning.retry import pause_s
 from pilot.service.launch_store import LaunchStore
-from pilot.service.pending import On, PendingCommands
+from pilot.service.pending import Of, On, PendingCommands
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +48,11 @@ WARM_LIMIT_S = 900.0
 
 STOP_LIMIT_S = 60.0
 """If a process cannot be ended on a node within this time, the node is given up."""
+
+MEET_LIMIT_S = 300.0
+"""Members that have each other's addresses may take so long to form a group: for the step that they are in, and until
+their state has been loaded and has moved. Whether they make progress is examined meanwhile (``GroupStalled``).
+"""
 
 WRITE_LIMIT_S = 900.0
 """A requested checkpoint that takes longer has failed."""
@@ -80,6 +85,11 @@ class Trainers(Protocol):
 
     def unstartable(self, trainer: TrainerId, why: str) -> None:
         """None of its workers can be started on any node."""
+
+    def can_meet(self, of: Of) -> bool:
+        """Whether the members of a forming group have each other's addresses, and none says that it cannot reach
+        another.
+        """
 
     def failed_writes(self, trainer: TrainerId) -> int:
         """How often its newest state could not be written."""
@@ -190,10 +200,13 @@ class Effects:
 
     def _late_groups(self, now_s: float) -> Iterator[GroupBroken]:
         limit_s = self._site.form_timeout_s
-        for waiting, verb in ((self._pending.forming, "formed"), (self._pending.pausing, "paused")):
-            for of, (_, since_s) in waiting.items():
-                if now_s - since_s > limit_s:
-                    yield GroupBroken(*of, f"not {verb} within {limit_s:g} s")
+        for of, (_, since_s) in self._pending.forming.items():
+            may_s = max(limit_s, MEET_LIMIT_S) if self._trainers.can_meet(of) else limit_s
+            if now_s - since_s > may_s:
+                yield GroupBroken(*of, f"not formed within {may_s:g} s")
+        for of, (_, since_s) in self._pending.pausing.items():
+            if now_s - since_s > limit_s:
+                yield GroupBroken(*of, f"not paused within {limit_s:g} s")
 
     def _late_writes(self, now_s: float) -> Iterator[CheckpointWritten]:
         for write, since_s in self._pending.writing.values():

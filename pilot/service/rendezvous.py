@@ -40,11 +40,17 @@ class Rendezvous:
         self._send = send
         self._broken = broken
         self._filed: dict[Of, _Filed] = {}
+        self._told: set[Of] = set()
+
+    def is_over(self, of: Of) -> bool:
+        """Whether all members of a forming group have the addresses."""
+        return of in self._told
 
     def arrived(self, node: NodeId, message: RankAddress) -> None:
         """A rank of a forming group is waiting for the others; ignored if no such group is forming with this node."""
         of = (TrainerId(message.trainer), Generation(message.generation))
         self._filed = {forming: filed for forming, filed in self._filed.items() if forming in self._pending.forming}
+        self._told.intersection_update(self._pending.forming)
         waiting = self._pending.forming.get(of)
         if waiting is None or node not in waiting[0].members:
             return
@@ -65,6 +71,7 @@ class Rendezvous:
         if len(filed.arrived) == len(group.members):
             endpoints = [filed.arrived[member] for member in group.members]
             addresses = GroupAddresses(*of, self._filed.pop(of).table, endpoints)
+            self._told.add(of)
             for member in group.members:
                 self._send(member, addresses)
 

@@ -26,6 +26,7 @@ from pilot.service.effects import Effects, Sampler, Solver
 from pilot.service.inbound import Inbound
 from pilot.service.launch_store import LaunchStore
 from pilot.service.live_driver import LiveDriver
+from pilot.service.pending import Of
 from pilot.service.rejoin import Rejoined
 from pilot.service.rendezvous import Rendezvous
 from pilot.service.roster import Pilot, Roster
@@ -126,6 +127,12 @@ class Service:
         """As it was submitted; None: it ended long ago."""
         known = self.driver.core.trainers.get(trainer)
         return known.spec if known is not None else None
+
+    def can_meet(self, of: Of) -> bool:
+        """Whether the members of a forming group have each other's addresses, and none says that it cannot reach
+        another.
+        """
+        return self._rendezvous.is_over(of) and not self._unreached.is_known(of)
 
     def failed_writes(self, trainer: TrainerId) -> int:
         """How often its newest state could not be written."""

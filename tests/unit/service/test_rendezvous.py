@@ -38,6 +38,7 @@ def test_all_are_told_when_all_have_arrived_and_again_at_the_next_barrier(bench:
     for value in ("first", "second"):
         bench.say(B, {"b": value})
         assert bench.sent == []
+        assert bench.rendezvous.is_over((T, Generation(1))) == (value == "second")
         bench.say(A, {"a": value})
         table = GroupAddresses(T, 1, {"b": value, "a": value}, ["a:1", "b:1"])
         assert bench.sent == [(A, table), (B, table)]
