@@ -128,7 +128,10 @@ class Quit(Note, frozen=True):
     """The generation ends normally: finalize MPI with the other ranks and exit."""
 
 
-AnyNote = Here | Attach | Select | Gather | Gathered | OutOfStep | Spread | Bring | Moving | Spreaded | Quit
+Answer = Gathered | OutOfStep | Moving | Spreaded
+"""What a rank process sends to its training processes after ``Here``, apart from its doorbell."""
+
+AnyNote = Here | Attach | Select | Gather | Spread | Bring | Quit | Answer
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[AnyNote] = msgspec.msgpack.Decoder(AnyNote)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -158,10 +157,13 @@ class Saver:
 
     def _await(self, parts: Sequence[Path]) -> None:
         """Wait for ``parts``, as long as something is being written: large ones take long on a slow file system."""
-        written, end_s = -1, math.inf
-        while not all(path.exists() for path in parts) and time.monotonic() < end_s:
-            if (so_far := _bytes_under_way(self._directory)) != written:
-                written, end_s = so_far, time.monotonic() + _PARTS_LIMIT_S
+        written, end_s = -1, 0.0
+        while not all(path.exists() for path in parts):
+            if time.monotonic() >= end_s:
+                before, written = written, _bytes_under_way(self._directory)
+                if written == before:
+                    return
+                end_s = time.monotonic() + _PARTS_LIMIT_S
             time.sleep(_LOOK_S)
 
     def _start(self, work: Callable[[], None]) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pilot.comm.channel import Channel, Gone, close_inherited, listen
-from pilot.comm.messages import AnyNote, Gathered, Here, Moving, OutOfStep, Spreaded
+from pilot.comm.messages import Answer, AnyNote, Here, Spreaded
 from pilot.core.errors import ORPHANED_STATUS, REFUSAL, ProtocolError, UserError
 from pilot.io import wire
 from pilot.io.framing import Frames, framed
@@ -193,7 +193,7 @@ def _answer(channel: Channel) -> tuple[AnyNote | None, int | None]:
     if fd is not None and not isinstance(note, Spreaded):
         os.close(fd)
         raise ProtocolError("a descriptor came with what needs none")
-    if not isinstance(note, Gathered | OutOfStep | Moving | Spreaded | None):
+    if not isinstance(note, Answer | None):
         raise ProtocolError(f"a rank process does not say {type(note).__name__}")
     return note, fd
 
