@@ -30,8 +30,8 @@ from pilot.io.site import Site
 
 site = Site(
     name="e2e", scheduler="local", bind_address="{address}", interface={interface}, notice_signal="TERM", grace_s=5,
-    poll_s=0.5, heartbeat_s=0.5, silent_s=4, orphan_s={orphan_s}, form_timeout_s=30, checkpoint_interval_s=0.5,
-    checkpoints_kept=3, ranks_per_node={ranks},
+    poll_s=0.5, heartbeat_s=0.5, silent_s=4, orphan_s={orphan_s}, form_timeout_s={form_s},
+    checkpoint_interval_s=0.5, checkpoints_kept=3, ranks_per_node={ranks},
 )
 """
 
@@ -42,6 +42,7 @@ class Pool:
 
     folder: Path
     orphan_s: float = 60.0  # on a busy machine a killed coordinator has taken 18 s to be back
+    form_s: float = 30.0
     address: str = "127.0.0.1"
     ranks: int = 1
     agents: list[subprocess.Popen[bytes]] = field(default_factory=list)
@@ -82,7 +83,8 @@ class Pool:
     def site(self) -> str:
         """The text of its site file."""
         interface = '"lo"' if self.address == "127.0.0.1" else None
-        return SITE.format(orphan_s=self.orphan_s, ranks=self.ranks, address=self.address, interface=interface)
+        values = {"orphan_s": self.orphan_s, "form_s": self.form_s, "ranks": self.ranks, "address": self.address}
+        return SITE.format(**values, interface=interface)
 
     def agent(self, *within: str, connection: Path | None = None) -> subprocess.Popen[bytes]:
         """One more pilot, started by hand; ``within`` is a command prefix that runs it."""

@@ -41,6 +41,7 @@ from pilot.agent.vocabulary import (
     PoolOver,
     RankEnded,
     RankEntered,
+    RankJoined,
     Said,
     Send,
     SpawnWorker,
@@ -117,6 +118,9 @@ class AgentState:
             case RankEntered(trainer, generation, puts):
                 known = (trainer, generation) in self.groups
                 return [Send(wire.RankAddress(trainer, generation, puts, self.endpoint))] if known else []
+            case RankJoined(trainer, generation):
+                known = (trainer, generation) in self.groups
+                return [Send(wire.RankJoined(trainer, generation))] if known else []
             case PeersUnreached(trainer, generation, ranks):
                 return [Send(wire.PeersUnreached(trainer, generation, ranks))]
             case Stopped():

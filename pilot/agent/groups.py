@@ -15,8 +15,7 @@ from pathlib import Path
 
 from pilot.agent.fork_server import ALLOCATOR, THREAD_VARIABLES
 from pilot.agent.node_ranks import NodeRanks
-from pilot.agent.ranks import Puts
-from pilot.agent.vocabulary import RankEnded, RankEntered
+from pilot.agent.vocabulary import RankEnded, RankEntered, RankJoined
 from pilot.agent.workdir import Workdir
 from pilot.comm import mpich
 from pilot.comm.rank_order import RankOrder
@@ -32,7 +31,7 @@ Key = tuple[str, int]
 
 
 class Groups:
-    """``emit`` is called with what ranks have put, and with ends that were not ordered here.
+    """``emit`` is called with what ranks have put, when they have joined, and with ends that were not ordered here.
 
     Parameters
     ----------
@@ -45,7 +44,7 @@ class Groups:
         workdir: Workdir,
         interfaces: Sequence[str],
         provider: str,
-        emit: Callable[[RankEntered | RankEnded], None],
+        emit: Callable[[RankEntered | RankJoined | RankEnded], None],
     ) -> None:
         self._workdir = workdir
         mark, _, name = workdir.mark.partition("=")
@@ -84,7 +83,7 @@ class Groups:
         rails = rank.rails if message.size > 1 else 1
         paths = [str(path) for path in sockets]
         order = RankOrder(message.generation, message.rank, message.size, paths, rails=rails)
-        rank.begin(order, space, lambda puts: self._entered(key, puts))
+        rank.begin(order, space, lambda puts: self._emit(RankEntered(*key, puts)), lambda: self._emit(RankJoined(*key)))
         asyncio.get_running_loop().call_later(_SPARE_AFTER_S, self.warm_up)
 
     def introduce(self, trainer: str, generation: int, table: Mapping[str, str]) -> None:
@@ -139,6 +138,3 @@ class Groups:
         for key in [key for key, living in self._ranks.items() if living is rank]:
             del self._ranks[key]
             self._emit(RankEnded(*key, status, rank.tail))
-
-    def _entered(self, key: Key, puts: Puts) -> None:
-        self._emit(RankEntered(*key, puts))

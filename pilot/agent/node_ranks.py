@@ -64,11 +64,11 @@ class NodeRanks:
         await asyncio.wait(lives)
         return next(iter(ended - _FOLLOWS), max(ended))
 
-    def begin(self, order: RankOrder, space: str, entered: Callable[[Puts], None]) -> None:
+    def begin(self, order: RankOrder, space: str, entered: Callable[[Puts], None], joined: Callable[[], None]) -> None:
         """Become the rails of a node: as many as in ``order``, the others stay idle. See :meth:`RankProcess.begin`."""
         self._entered, self._ordered = entered, self._processes[: order.rails]
         for rail, process in enumerate(self._ordered):
-            process.begin(msgspec.structs.replace(order, rail=rail), space, self._one_entered)
+            process.begin(msgspec.structs.replace(order, rail=rail), space, self._one_entered, joined)
 
     def introduce(self, table: Mapping[str, str]) -> None:
         """See :meth:`RankProcess.introduce`."""

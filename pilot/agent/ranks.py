@@ -47,6 +47,7 @@ class RankProcess:
         self._killed = self._failed = False
         self._server: PmiServer | None = None
         self._entered: Callable[[Puts], None] = lambda _: None
+        self._joined: Callable[[], None] = lambda: None
         self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
 
     @property
@@ -70,10 +71,11 @@ class RankProcess:
         finally:
             self._hang_up()
 
-    def begin(self, order: RankOrder, space: str, entered: Callable[[Puts], None]) -> None:
+    def begin(self, order: RankOrder, space: str, entered: Callable[[Puts], None], joined: Callable[[], None]) -> None:
         """Become a rank. ``space`` is the name of its node's key-value space; ``entered`` is called with its puts at
-        each barrier."""
-        self._server, self._entered = PmiServer(order.of_world[1], space, order.rails), entered
+        each barrier, ``joined`` when it, the group's first rank, says that MPI is up on all."""
+        self._server = PmiServer(order.of_world[1], space, order.rails)
+        self._entered, self._joined = entered, joined
         asyncio.get_running_loop().add_reader(self._end, self._hear)
         self._say(encode(order))
 
@@ -127,13 +129,15 @@ class RankProcess:
             asyncio.get_running_loop().remove_reader(self._end)
             return
         assert self._server is not None
-        waited = self._server.in_barrier
+        waited, had_joined = self._server.in_barrier, self._server.joined
         try:
             self._say(self._server.hear(received))
         except ProtocolError as error:
             self.fail(str(error))
         if self._server.in_barrier and not waited:
             self._entered(dict(self._server.puts))
+        if self._server.joined and not had_joined:
+            self._joined()
 
     def _say(self, text: bytes) -> None:
         """Send to the rank. Only one answer is outstanding at a time, so there is always space; a rank that has ended

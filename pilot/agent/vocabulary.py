@@ -58,6 +58,14 @@ class RankEntered:
 
 
 @dataclass(frozen=True, slots=True)
+class RankJoined:
+    """The rank process of a generation, its first, says that MPI is up on all."""
+
+    trainer: str
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
 class PeersUnreached:
     """The agents of these ``ranks`` of a group could not be reached, some time after it was introduced. Comes again
     when that changes.
@@ -124,6 +132,7 @@ Event = (
     | WorkerEnded
     | RankEnded
     | RankEntered
+    | RankJoined
     | PeersUnreached
     | Stopped
     | CannotJoin
@@ -176,8 +185,8 @@ class Watch:
 
 @dataclass(frozen=True, slots=True)
 class StartRank:
-    """Start a rank of a group. ``RankEntered`` follows if there are others; ``RankEnded`` at its end, unless we kill
-    it."""
+    """Start a rank of a group. ``RankEntered`` follows if there are others, from the first one ``RankJoined``;
+    ``RankEnded`` at its end, unless we kill it."""
 
     message: wire.JoinGroup
 

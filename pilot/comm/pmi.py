@@ -14,6 +14,7 @@ opens the barrier with the whole table (:meth:`PmiServer.open`).
     barrier_in                            when the barrier opens
     finalize                              at once; nothing is said after that
     abort                                 none: the process is about to end
+    joined                                none; the group's first rank says so when MPI is up on all (:data:`JOINED`)
 
 MPICH is told that each ``rails`` consecutive ranks are on a node of their own (``PMI_process_mapping``), so it uses the
 network between pilots even if they share a host. The name of the key-value space is different on each node; MPICH names
@@ -32,6 +33,9 @@ NAME_MAX, KEY_MAX, VALUE_MAX = 256, 64, 1024
 
 PUTS_MAX = 64
 """Most puts between two barriers; MPICH makes one or two."""
+
+JOINED = b"cmd=joined\n"
+"""Our own word, not MPICH's, after MPI_Init and an operation of all ranks."""
 
 _LINE_MAX_BYTES = 2 * (NAME_MAX + KEY_MAX + VALUE_MAX)
 _KEY = re.compile(rf"[!-<>-~]{{1,{KEY_MAX}}}")
@@ -56,6 +60,7 @@ class PmiServer:
         self._received = b""
         self.puts: dict[str, str] = {}
         self.in_barrier = False
+        self.joined = False
         self.finalized = False
 
     def hear(self, received: bytes) -> bytes:
@@ -102,6 +107,9 @@ class PmiServer:
             case "finalize":
                 self.finalized = True
                 return _line("finalize_ack", rc=0)
+            case "joined":
+                self.joined = True
+                return b""
             case "abort":
                 return b""
         raise ProtocolError(f"PMI: not understood: {line[:80]!r}")

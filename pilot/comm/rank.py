@@ -1,8 +1,9 @@
 """The rank process: ``python -m pilot.comm.rank DESCRIPTOR [RAIL...]``.
 
 It imports what it needs and waits for its order (:mod:`pilot.comm.rank_order`) on the given socket. Importing takes
-most of the start-up time, and can be done long before the order arrives. MPI_Init then uses PMI on the same socket. If
-a node has several rank processes, the other descriptors connect rail 0 to the other rails, and these to rail 0.
+most of the start-up time, and can be done long before the order arrives. MPI_Init then uses PMI on the same socket; the
+group's first rank says there when MPI is up on all. If a node has several rank processes, the other descriptors connect
+rail 0 to the other rails, and these to rail 0.
 
 Exit status 0: told to quit by its worker, or never given an order. 3: its worker requested something invalid; a line
 says what. ``WORKER_GONE``: its worker has ended. Anything else: MPI failed.
@@ -19,7 +20,7 @@ from pathlib import Path
 
 from pilot.comm import mpi
 from pilot.comm.channel import Channel, Gone
-from pilot.comm.pmi import variables
+from pilot.comm.pmi import JOINED, variables
 from pilot.comm.rails import Rails, RailServer
 from pilot.comm.rank_order import WARM, WORKER_GONE, RankOrder, receive
 from pilot.comm.rank_server import RankServer
@@ -48,6 +49,8 @@ def _carry_out(order: RankOrder, descriptor: int, rails: Sequence[Channel]) -> N
         if order.rail:
             RailServer(rails[0], fabric, len(order.sockets), order.rail, order.rails).run()
         else:
+            if order.rank == 0:
+                os.write(descriptor, JOINED)
             channels = [Channel.connect(Path(path)) for path in order.sockets]
             RankServer(channels, fabric, order.generation, Rails(rails[: order.rails - 1])).run()
     except (Gone, OSError):

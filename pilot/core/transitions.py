@@ -266,8 +266,9 @@ def _group_paused(trainer: Trainer, event: GroupPaused) -> Noted | None:
 
 
 def _group_stalled(trainer: Trainer, event: GroupStalled) -> Noted | None:
-    group = trainer.group or trainer.forming
-    if group is None or event.generation != group.generation or trainer.looking == group.generation:
+    groups = {g.generation: g for g in (trainer.group, trainer.forming) if g is not None}
+    group = groups.get(event.generation)
+    if group is None or trainer.looking in groups:
         return None
     trainer.looking, kill = group.generation, event.waited_s >= trainer.spec.patience_s
     return Noted([LookAtGroup(trainer.id, group.generation, group.members, event.reason, kill)])
@@ -278,10 +279,15 @@ def _group_looked_at(trainer: Trainer, event: GroupLookedAt) -> Noted | None:
     if event.generation != trainer.looking:
         return None
     trainer.looking = NO_GENERATION
-    trains = trainer.group is not None and trainer.group.generation == event.generation
-    if trainer.group is not None and trains and event.seen and all(seen is Seen.WAITS for _, seen in event.seen):
-        accusations = _cut_off(trainer, trainer.group, event.unreached)
-        return _broke(trainer, "its ranks all waited for one another", accusations)
+    if not event.seen or any(seen is not Seen.WAITS for _, seen in event.seen):
+        return Noted()
+    reason = "its ranks all waited for one another"
+    group, forming = trainer.group, trainer.forming
+    if group is not None and group.generation == event.generation:
+        return _broke(trainer, reason, _cut_off(trainer, group, event.unreached))
+    if forming is not None and forming.generation == event.generation:
+        broken = GroupBroken(trainer.id, event.generation, reason, unreached=event.unreached)
+        return _broke(trainer, reason, _who_kept_it(trainer, forming, broken))
     return Noted()
 
 

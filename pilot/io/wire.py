@@ -14,7 +14,7 @@ import msgspec
 
 from pilot.core.errors import ProtocolError
 
-PROTOCOL = 9
+PROTOCOL = 10
 """Incremented with every incompatible change; peers with another number are refused."""
 
 MAX_FRAME_BYTES = 8 * 1024 * 1024
@@ -132,6 +132,13 @@ class RankAddress(Message, frozen=True):
     generation: Count
     puts: dict[str, str]
     endpoint: Endpoint
+
+
+class RankJoined(Message, frozen=True):
+    """From the leader of a forming group: the rank processes of all members are in MPI."""
+
+    trainer: Name
+    generation: Count
 
 
 class PeersUnreached(Message, frozen=True):
@@ -429,6 +436,7 @@ FromAgent = (
     | WorkerReady
     | WorkerExited
     | RankAddress
+    | RankJoined
     | PeersUnreached
     | GroupFormed
     | GroupBroken

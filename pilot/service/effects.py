@@ -49,9 +49,10 @@ WARM_LIMIT_S = 900.0
 STOP_LIMIT_S = 60.0
 """If a process cannot be ended on a node within this time, the node is given up."""
 
-MEET_LIMIT_S = 300.0
-"""Members that have each other's addresses may take so long to form a group: for the step that they are in, and until
-their state has been loaded and has moved. Whether they make progress is examined meanwhile (``GroupStalled``).
+MET_LIMIT_S = 3600.0
+"""Members that have found each other may take so long to form a group: for the step that they are in, and until their
+state has been loaded and has moved. Whether they make progress is examined meanwhile (``GroupStalled``); this is only
+for what no examination finds.
 """
 
 WRITE_LIMIT_S = 900.0
@@ -86,10 +87,8 @@ class Trainers(Protocol):
     def unstartable(self, trainer: TrainerId, why: str) -> None:
         """None of its workers can be started on any node."""
 
-    def can_meet(self, of: Of) -> bool:
-        """Whether the members of a forming group have each other's addresses, and none says that it cannot reach
-        another.
-        """
+    def have_met(self, of: Of) -> bool:
+        """Whether the members of a forming group have found each other."""
 
     def failed_writes(self, trainer: TrainerId) -> int:
         """How often its newest state could not be written."""
@@ -201,7 +200,7 @@ class Effects:
     def _late_groups(self, now_s: float) -> Iterator[GroupBroken]:
         limit_s = self._site.form_timeout_s
         for of, (_, since_s) in self._pending.forming.items():
-            may_s = max(limit_s, MEET_LIMIT_S) if self._trainers.can_meet(of) else limit_s
+            may_s = max(limit_s, MET_LIMIT_S) if self._trainers.have_met(of) else limit_s
             if now_s - since_s > may_s:
                 yield GroupBroken(*of, f"not formed within {may_s:g} s")
         for of, (_, since_s) in self._pending.pausing.items():

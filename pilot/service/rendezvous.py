@@ -1,4 +1,5 @@
-"""How the ranks of a forming group find each other: each rank's addresses are collected, then sent to all.
+"""How the ranks of a forming group find each other: each rank's addresses are collected, then sent to all, and the
+leader says when MPI is up on all.
 
 A pilot may speak only for its own rank: what it sends is filed under its node, and another rank's key is refused.
 """
@@ -13,7 +14,7 @@ from pilot.core.commands import FormGroup
 from pilot.core.errors import ProtocolError
 from pilot.core.events import GroupBroken
 from pilot.core.ids import Generation, NodeId, TrainerId
-from pilot.io.wire import GroupAddresses, Message, RankAddress
+from pilot.io.wire import GroupAddresses, Message, RankAddress, RankJoined
 from pilot.service.pending import Of, PendingCommands
 
 Puts = dict[str, str]
@@ -40,17 +41,24 @@ class Rendezvous:
         self._send = send
         self._broken = broken
         self._filed: dict[Of, _Filed] = {}
-        self._told: set[Of] = set()
+        self._joined: set[Of] = set()
 
-    def is_over(self, of: Of) -> bool:
-        """Whether all members of a forming group have the addresses."""
-        return of in self._told
+    def have_met(self, of: Of) -> bool:
+        """Whether the members of a forming group have found each other: MPI is up on all of them."""
+        return of in self._joined
+
+    def joined(self, node: NodeId, message: RankJoined) -> None:
+        """All ranks of a forming group are in MPI; ignored if ``node`` does not lead such a group."""
+        of = (TrainerId(message.trainer), Generation(message.generation))
+        self._joined.intersection_update(self._pending.forming)
+        waiting = self._pending.forming.get(of)
+        if waiting is not None and node == waiting[0].members[0]:
+            self._joined.add(of)
 
     def arrived(self, node: NodeId, message: RankAddress) -> None:
         """A rank of a forming group is waiting for the others; ignored if no such group is forming with this node."""
         of = (TrainerId(message.trainer), Generation(message.generation))
         self._filed = {forming: filed for forming, filed in self._filed.items() if forming in self._pending.forming}
-        self._told.intersection_update(self._pending.forming)
         waiting = self._pending.forming.get(of)
         if waiting is None or node not in waiting[0].members:
             return
@@ -71,7 +79,6 @@ class Rendezvous:
         if len(filed.arrived) == len(group.members):
             endpoints = [filed.arrived[member] for member in group.members]
             addresses = GroupAddresses(*of, self._filed.pop(of).table, endpoints)
-            self._told.add(of)
             for member in group.members:
                 self._send(member, addresses)
 

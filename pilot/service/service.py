@@ -128,11 +128,9 @@ class Service:
         known = self.driver.core.trainers.get(trainer)
         return known.spec if known is not None else None
 
-    def can_meet(self, of: Of) -> bool:
-        """Whether the members of a forming group have each other's addresses, and none says that it cannot reach
-        another.
-        """
-        return self._rendezvous.is_over(of) and not self._unreached.is_known(of)
+    def have_met(self, of: Of) -> bool:
+        """Whether the members of a forming group have found each other."""
+        return self._rendezvous.have_met(of)
 
     def failed_writes(self, trainer: TrainerId) -> int:
         """How often its newest state could not be written."""
@@ -366,6 +364,8 @@ class Service:
                 self._post(self._inbound.worker_exited(node, message))
             case wire.RankAddress():
                 self._rendezvous.arrived(node, message)
+            case wire.RankJoined():
+                self._rendezvous.joined(node, message)
             case wire.PeersUnreached():
                 self._unreached.told(node, message)
             case wire.GroupFormed():
@@ -396,7 +396,10 @@ class Service:
             self._unheard[message.trainer] = None
 
     def _looked(self, node: NodeId, message: wire.RankLookedAt) -> None:
-        if verb := {Seen.SLOW.value: "is slow", Seen.LOST.value: "was stuck and was restarted"}.get(message.seen):
+        verb = {Seen.SLOW.value: "is slow", Seen.LOST.value: "was stuck and was restarted"}.get(message.seen)
+        trainer = self.driver.core.trainers.get(TrainerId(message.trainer))
+        in_a_step = trainer is not None and trainer.group is not None and trainer.group.generation < message.generation
+        if verb and not (in_a_step and message.seen == Seen.SLOW.value):  # newcomers wait for the end of a long step
             self._remark(message.trainer, f"{node} {verb}, the others wait for it: {message.detail}")
         self._post(map(self._unreached.explained, self._stall_checks.rank_looked_at(node, message)))
 

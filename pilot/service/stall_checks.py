@@ -28,8 +28,9 @@ class StallChecks:
         """A member is waiting; ignored if its group is already being examined, or if it is not in the group."""
         of = _of(message)
         trainer = self._core.trainers.get(of[0])
-        group = (trainer.group or trainer.forming) if trainer is not None else None
-        if group is None or group.generation != of[1] or node not in group.members or of in self._pending.looking:
+        groups = (trainer.group, trainer.forming) if trainer is not None else ()
+        group = next((group for group in groups if group is not None and group.generation == of[1]), None)
+        if group is None or node not in group.members or of in self._pending.looking:
             return []
         what = f"the sums of step {message.step}" if message.summing else f"the other ranks after step {message.step}"
         return [GroupStalled(*of, f"{node} has waited {message.waited_s:.1f} s for {what}", message.waited_s)]

@@ -25,10 +25,6 @@ class Unreached:
             unreached = [members[rank] for rank in message.ranks if rank < len(members)]
             self._by_group.setdefault(of, {})[node] = unreached
 
-    def is_known(self, of: Of) -> bool:
-        """Whether a member cannot reach another one."""
-        return any(self._by_group.get(of, {}).values())
-
     def explained(self, event: Event) -> Event:
         """``event``; if a group did not form or was looked at, with those of its members that cannot reach each
         other.

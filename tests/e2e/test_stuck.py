@@ -84,6 +84,41 @@ def test_ranks_of_which_one_gather_was_lost_wait_for_one_another_and_form_anew(p
     assert pool.trainer(name).worker_deaths == 0
 
 
+def test_a_newcomer_waits_for_the_end_of_a_step_that_takes_longer_than_finding_each_other_may(pool: Pool) -> None:
+    pool.form_s = 8.0
+    name = training(pool, 1, patience_s=300.0)
+    (pool.folder / "wait").touch()
+    pool.until("the step lasts", lambda _: (pool.folder / "wait.taken").exists())
+    pool.agent()
+    began = pool.until("a group forms", lambda s: s.trainers[0].generation == 2).now_s
+    pool.until("finding each other would be over", lambda s: s.now_s > began + 2 * pool.form_s)
+    (pool.folder / "go").touch()
+    goes_on(pool, name, 2)
+    trainer = pool.trainer(name)
+    assert (trainer.generation, trainer.losses, trainer.worker_deaths) == (2, 0, 0)
+    assert "is slow" not in " ".join(trainer.remarks), "nobody of its group waits for it"
+
+
+def test_members_that_wait_for_one_another_while_they_form_do_so_anew(pool: Pool) -> None:
+    name = training(pool, 1)
+    (pool.folder / "lose").touch()
+    pool.agent()
+    pool.until("it forms anew", lambda s: s.trainers[0].generation == 3)
+    assert "its ranks all waited for one another" in (pool.run_dir / "journal.jsonl").read_text()
+    goes_on(pool, name, 2)
+    assert pool.trainer(name).worker_deaths == 0
+
+
+def test_a_process_that_was_alone_and_is_blocked_for_ever_is_lost_when_a_newcomer_waits_for_it(pool: Pool) -> None:
+    name = training(pool, 1)
+    (pool.folder / "block").touch()
+    pool.until("it is blocked", lambda _: (pool.folder / "block.taken").exists())
+    pool.agent()
+    lost = pool.until("it is lost", lambda s: s.trainers[0].worker_deaths == 1)
+    assert "was stuck" in " ".join(lost.trainers[0].remarks)
+    pool.until_step(name, lost.trainers[0].step + 20, nodes=2)
+
+
 def test_a_fork_server_that_is_stopped_is_replaced(pool: Pool) -> None:
     pool.up()
     agent = pool.agent()

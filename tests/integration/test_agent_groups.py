@@ -78,6 +78,7 @@ class Pilots:
             self.coordinator.send(peer, wire.JoinGroup("t1", generation, rank, size, 0, generation))
         if size > 1:
             self.introduce(generation, members)
+        assert self.coordinator.expect(leader, wire.RankJoined).generation == generation
         up = self.coordinator.expect(leader, wire.GroupFormed)
         self.coordinator.expect(leader, wire.Progress)
         return up

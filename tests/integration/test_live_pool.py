@@ -211,6 +211,18 @@ def test_a_group_that_does_not_form_in_time_is_broken_and_formed_again(tmp_path:
         assert peer.hears(wire.JoinGroup).generation == 2
 
 
+def test_a_group_whose_ranks_have_joined_may_take_longer(tmp_path: Path) -> None:
+    with pool(tmp_path, form_timeout_s=1) as live:
+        peer = joined(live, 1)[0]
+        trainer = live.submit(name="a")
+        warm(peer, trainer)
+        assert peer.hears(wire.JoinGroup).generation == 1
+        peer.say(wire.RankJoined(trainer, 1))
+        assert not peer.has_news(3 * live.form_timeout_s)
+        peer.say(wire.GroupFormed(trainer, 1, 0))
+        until(lambda: live.trainer(trainer).phase == "running")
+
+
 def test_a_silent_node_is_lost_after_the_sites_time(tmp_path: Path) -> None:
     with pool(tmp_path, silent_s=4) as live:
         peer = joined(live, 1)[0]

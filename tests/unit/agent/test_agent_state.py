@@ -19,6 +19,7 @@ from pilot.agent.vocabulary import (
     Ordered,
     RankEnded,
     RankEntered,
+    RankJoined,
     Said,
     Send,
     SpawnWorker,
@@ -87,6 +88,7 @@ def training(up: Machine) -> Machine:
     assert up.order(join(1)) == [Tell("t1", join(1)), StartRank(join(1))]
     assert up.take(RankEntered("t1", 1, table.puts)) == [Send(wire.RankAddress("t1", 1, table.puts, ""))]
     assert up.order(table) == [IntroduceRanks(table)]
+    assert up.take(RankJoined("t1", 1)) == [Send(wire.RankJoined("t1", 1))]
     return up
 
 
@@ -228,6 +230,7 @@ def test_a_group_that_breaks_is_killed_and_told_once(training: Machine) -> None:
     assert training.take(Said("t1", wire.GroupBroken("t1", 1, "my rank is gone"))) == []
     assert training.order(join(1)) == [], "what is over stays over"
     assert training.take(RankEntered("t1", 1, {})) == []
+    assert training.take(RankJoined("t1", 1)) == []
     assert training.order(wire.GroupAddresses("t1", 1, {}, [])) == []
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilot.comm.pmi import PUTS_MAX, PmiServer
+from pilot.comm.pmi import JOINED, PUTS_MAX, PmiServer
 from pilot.core.errors import ProtocolError
 
 DIALOGUE = [
@@ -39,6 +39,9 @@ def test_a_rank_gets_what_all_have_put_when_the_barrier_has_opened() -> None:
     assert server.puts == {}, "the next barrier brings what is put next"
     answer = server.hear(b"cmd=get kvsname=space key=-allgather-1-1\n")
     assert answer == b"cmd=get_result rc=0 value=02=FF\n"
+    assert not server.joined
+    assert server.hear(JOINED) == b""
+    assert server.joined
     assert server.hear(b"cmd=finalize\n") == b"cmd=finalize_ack rc=0\n"
 
 

@@ -34,7 +34,7 @@ from pilot.io import trainer_folder, wire
 from pilot.io.rundir import RunDir
 from pilot.io.site import Site
 from pilot.io.submission import LaunchSpec
-from pilot.service.effects import MEET_LIMIT_S, SLOW_S, STOP_LIMIT_S, WARM_LIMIT_S, WRITE_LIMIT_S, Effects, Overdue
+from pilot.service.effects import MET_LIMIT_S, SLOW_S, STOP_LIMIT_S, WARM_LIMIT_S, WRITE_LIMIT_S, Effects, Overdue
 from pilot.service.launch_store import LaunchStore
 from pilot.service.pending import Of, PendingCommands
 
@@ -67,7 +67,7 @@ class Bench:
         self.solves: list[Solve] = []
         self.unreadable: list[str] = []
         self.failures = 0
-        self.meeting: set[Of] = set()
+        self.met: set[Of] = set()
         self.effects = Effects(SITE, self.pending, self.launches, self, self, self.send, self)
 
     def send(self, node: NodeId, message: wire.Message) -> None:
@@ -82,8 +82,8 @@ class Bench:
     def spec(self, trainer: TrainerId) -> TrainerSpec | None:
         return SPEC if trainer == T else None
 
-    def can_meet(self, of: Of) -> bool:
-        return of in self.meeting
+    def have_met(self, of: Of) -> bool:
+        return of in self.met
 
     def failed_writes(self, trainer: TrainerId) -> int:
         assert trainer == T
@@ -195,12 +195,12 @@ def test_members_join_and_those_who_part_are_told(bench: Bench) -> None:
     ]
 
 
-def test_members_that_have_each_others_addresses_may_be_in_a_long_step_or_have_a_large_state(bench: Bench) -> None:
+def test_members_that_have_found_each_other_may_be_in_a_long_step_or_have_a_large_state(bench: Bench) -> None:
     bench.order(form(1, A))
-    bench.meeting.add((T, Generation(1)))
-    assert bench.effects.overdue(MEET_LIMIT_S) == Overdue()
-    late = GroupBroken(T, Generation(1), f"not formed within {MEET_LIMIT_S:g} s")
-    assert bench.effects.overdue(MEET_LIMIT_S + 1) == Overdue((late,))
+    bench.met.add((T, Generation(1)))
+    assert bench.effects.overdue(MET_LIMIT_S) == Overdue()
+    late = GroupBroken(T, Generation(1), f"not formed within {MET_LIMIT_S:g} s")
+    assert bench.effects.overdue(MET_LIMIT_S + 1) == Overdue((late,))
 
 
 def test_what_waits_for_too_long_is_completed(bench: Bench) -> None:

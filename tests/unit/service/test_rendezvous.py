@@ -7,7 +7,7 @@ import pytest
 from pilot.core.commands import FormGroup
 from pilot.core.events import GroupBroken
 from pilot.core.ids import Generation, NodeId, TrainerId
-from pilot.io.wire import GroupAddresses, Message, RankAddress
+from pilot.io.wire import GroupAddresses, Message, RankAddress, RankJoined
 from pilot.service.pending import PendingCommands
 from pilot.service.rendezvous import Rendezvous
 
@@ -38,7 +38,6 @@ def test_all_are_told_when_all_have_arrived_and_again_at_the_next_barrier(bench:
     for value in ("first", "second"):
         bench.say(B, {"b": value})
         assert bench.sent == []
-        assert bench.rendezvous.is_over((T, Generation(1))) == (value == "second")
         bench.say(A, {"a": value})
         table = GroupAddresses(T, 1, {"b": value, "a": value}, ["a:1", "b:1"])
         assert bench.sent == [(A, table), (B, table)]
@@ -50,6 +49,18 @@ def test_strangers_and_other_generations_are_not_heard(bench: Bench) -> None:
     bench.say(A, {"a": "x"}, generation=2)
     bench.say(A, {"a": "x"})
     assert (bench.sent, bench.broken) == ([], [])
+
+
+def test_the_leader_says_for_all_that_they_have_joined(bench: Bench) -> None:
+    of = T, Generation(1)
+    for node, generation in ((C, 1), (B, 1), (A, 2)):
+        bench.rendezvous.joined(node, RankJoined(T, generation))
+        assert not bench.rendezvous.have_met(of)
+    bench.rendezvous.joined(A, RankJoined(T, 1))
+    assert bench.rendezvous.have_met(of)
+    bench.pending.forming.clear()
+    bench.rendezvous.joined(A, RankJoined(T, 1))
+    assert not bench.rendezvous.have_met(of)
 
 
 def test_what_a_generation_has_put_goes_with_it(bench: Bench) -> None:

@@ -73,6 +73,19 @@ def test_a_wait_between_two_steps_counts_as_one_for_sums(stage: Stage) -> None:
     assert stage.core.trainers[T].group is None, "they waited for one another"
 
 
+def test_a_newcomer_that_waits_for_the_others_has_its_forming_group_looked_at(stage: Stage) -> None:
+    stage.post(TrainerSubmitted(TrainerSpec(TrainerId("other"), 1, 1)))
+    stage.post(PlanReady(stage.core.plan_id, Plan(PlanStatus.OPTIMAL, ((T, 2), (TrainerId("other"), 1)), 0.0)))
+    forming = stage.core.trainers[T].forming
+    assert forming is not None
+    waits = wire.RankStalled("t", forming.generation, 12, 30.0, summing=False)
+    (left,) = set(NODES) - set(forming.members)
+    assert stage.checks.rank_stalled(left, waits) == []
+    (event,) = stage.checks.rank_stalled(forming.members[0], waits)
+    stage.post(event)
+    assert stage.pending.looking[T, forming.generation][0].members == forming.members
+
+
 @pytest.mark.parametrize(
     ("node", "message"),
     [

@@ -37,9 +37,7 @@ def test_a_group_that_does_not_form_or_stands_still_is_explained_by_what_its_mem
 def test_whoever_is_reached_after_all_is_not_named() -> None:
     _, unreached = of_two()
     unreached.told(A, PeersUnreached(T, 1, [1]))
-    assert unreached.is_known((T, G))
     unreached.told(A, PeersUnreached(T, 1, []))
-    assert not unreached.is_known((T, G))
     assert unreached.explained(LATE) is LATE
 
 
