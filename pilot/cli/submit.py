@@ -98,6 +98,11 @@ READ_AT_START = ("LD_", "PYTHON")
     help="Run the script in place instead of a copy. Once it is edited, no further node can start it.",
 )
 @click.option(
+    "--warm-up-s",
+    type=FiniteRange(min=0, min_open=True),
+    help="How long SCRIPT may take on a node until its training loop begins.  [default: 900]",
+)
+@click.option(
     "--after-loop-s",
     type=FiniteRange(min=0, min_open=True),
     help="How long rank 0 may run code after the training loop.  [default: 600]",

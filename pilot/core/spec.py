@@ -47,6 +47,7 @@ class TrainerSpec:
         these two
     budget_node_hours : charged node-hours that its workers may use before it stops; None: no limit
     priority : factor for the priority-weighted objective
+    warm_up_s : how long the script may take on a node until its session waits for a group
     after_loop_s : how long the script may run after its training loop, on the leader's node
     patience_s : how long others wait for a process without progress before it counts as stuck
     samples : total samples of its loop, if known in advance (replays)
@@ -72,6 +73,7 @@ class TrainerSpec:
     starts_after: Generation = NO_GENERATION
     assumed_costs: bool = False
     budget_node_hours: float | None = None
+    warm_up_s: float = 900.0
     after_loop_s: float = 600.0
     patience_s: float = 300.0
     profile: Profiling = Profiling.NEVER
@@ -90,8 +92,9 @@ class TrainerSpec:
             self._narrow()
         if not (0 <= self.rescale_up_s <= COST_MAX_S and 0 <= self.rescale_down_s <= COST_MAX_S):
             raise UserError(f"trainer {self.trainer}: a rescale cost must be between 0 and {COST_MAX_S:g} seconds")
-        if not (0 < self.after_loop_s <= TIME_MAX_S and 0 < self.patience_s <= TIME_MAX_S):
-            raise UserError(f"trainer {self.trainer}: after_loop_s and patience_s must be between 0 and {TIME_MAX_S:g}")
+        if not all(0 < seconds <= TIME_MAX_S for seconds in (self.warm_up_s, self.after_loop_s, self.patience_s)):
+            named = "warm_up_s, after_loop_s and patience_s"
+            raise UserError(f"trainer {self.trainer}: {named} must be between 0 and {TIME_MAX_S:g}")
         if not 1 / PRIORITY_MAX <= self.priority <= PRIORITY_MAX:
             raise UserError(
                 f"trainer {self.trainer}: priority must be greater than 0, between {1 / PRIORITY_MAX:g} and "

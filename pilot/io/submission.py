@@ -88,6 +88,7 @@ class Submission(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     rescale_down_s: float | None = None
     priority: float = 1.0
     budget_node_hours: float | None = None
+    warm_up_s: float = 900.0
     after_loop_s: float = 600.0
     patience_s: float = 300.0
 
@@ -111,6 +112,7 @@ class Submission(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
             script=self.launch.script,
             priority=self.priority,
             budget_node_hours=self.budget_node_hours,
+            warm_up_s=self.warm_up_s,
             after_loop_s=self.after_loop_s,
             patience_s=self.patience_s,
             uid=uid,

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol, assert_never
@@ -42,9 +43,6 @@ log = logging.getLogger(__name__)
 
 SLOW_S = 60.0
 """If a script takes longer to reach ``pilot.train``, the trainer's other workers stop waiting for it."""
-
-WARM_LIMIT_S = 900.0
-"""If a script takes longer to reach ``pilot.train``, it is stopped."""
 
 STOP_LIMIT_S = 60.0
 """If a process cannot be ended on a node within this time, the node is given up."""
@@ -224,14 +222,21 @@ class Effects:
         stops: list[StopWorker] = []
         hopeless: list[tuple[NodeId, str]] = []
         self._stopped.intersection_update(self._pending.starting)
-        warm_by_s = {on: since_s + WARM_LIMIT_S for on, (_, since_s) in self._pending.starting.items()}
+        warm_s = {on: self._warm_up_s(on[0]) for on in self._pending.starting}
+        warm_by_s = {on: since_s + warm_s[on] for on, (_, since_s) in self._pending.starting.items()}
         end_by_s = {on: since_s + stop.within_s for on, (stop, since_s) in self._pending.stopping.items()}
         for (trainer, node), by_s in (*warm_by_s.items(), *end_by_s.items()):
             if now_s - by_s > patience_s:
                 hopeless.append((node, f"{trainer}'s process could not be ended within {patience_s:g} s"))
             elif now_s > warm_by_s.get((trainer, node), now_s) and (trainer, node) not in self._stopped:
-                stops.append(StopWorker(trainer, node, f"it was not ready within {WARM_LIMIT_S:g} s"))
+                why = f"its training loop did not begin within {warm_s[trainer, node]:g} s (--warm-up-s)"
+                stops.append(StopWorker(trainer, node, why))
         return tuple(stops), tuple(hopeless)
+
+    def _warm_up_s(self, trainer: TrainerId) -> float:
+        """No limit for one that has been closed: its workers are stopped anyway."""
+        spec = self._trainers.spec(trainer)
+        return spec.warm_up_s if spec is not None else math.inf
 
     def _to_all(self, nodes: tuple[NodeId, ...], message: wire.Message) -> None:
         for node in nodes:

@@ -127,3 +127,13 @@ def test_a_fork_server_that_is_stopped_is_replaced(pool: Pool) -> None:
     server.send_signal(signal.SIGSTOP)
     name = pool.submit(MOODS, str(pool.folder))
     goes_on(pool, name, 1)
+
+
+def test_a_script_whose_loop_does_not_begin_in_its_time_is_stopped(pool: Pool) -> None:
+    pool.up()
+    pool.agent()
+    script = pool.folder / "reads.py"
+    script.write_text("import time\ntime.sleep(1e6)  # as one that reads its data\n")
+    name = pool.submit(script, options=("--warm-up-s", "2"))
+    pool.until("it has failed", lambda s: s.trainers[0].phase == "failed")
+    assert "its training loop did not begin within 2 s (--warm-up-s)" in pool.trainer(name).reason

@@ -109,6 +109,8 @@ def test_natural_order() -> None:
         ({"priority": 0.0}, "priority"),
         ({"rescale_down_s": 2 * COST_MAX_S}, "rescale cost"),
         ({"priority": 2 * PRIORITY_MAX}, "priority"),
+        ({"warm_up_s": 0.0}, "warm_up_s"),
+        ({"warm_up_s": 2 * TIME_MAX_S}, "warm_up_s"),
         ({"after_loop_s": 0.0}, "after_loop_s"),
         ({"after_loop_s": 2 * TIME_MAX_S}, "after_loop_s"),
         ({"patience_s": 0.0}, "patience_s"),
@@ -127,7 +129,7 @@ def test_a_trainer_of_which_nothing_is_said() -> None:
     assert (spec.min_nodes, spec.max_nodes, spec.curve, spec.fixed_curve) == (1, 64, None, False)
     assert (spec.rescale_up_s, spec.rescale_down_s, spec.priority, spec.objective_curve) == (20.0, 10.0, 1.0, None)
     assert (spec.uid, spec.starts_after, spec.assumed_costs, spec.budget_node_hours) == ("", 0, False, None)
-    assert (spec.after_loop_s, spec.patience_s) == (600.0, 300.0)
+    assert (spec.warm_up_s, spec.after_loop_s, spec.patience_s) == (900.0, 600.0, 300.0)
 
 
 @pytest.mark.parametrize("per_s", [(0.0, 1e-12), (0.0, 1.0, 1e18)])
@@ -140,11 +142,11 @@ def test_one_value_that_is_no_rate_is_enough(per_s: tuple[float, ...]) -> None:
 def test_the_limits_of_a_spec_are_allowed() -> None:
     least = TrainerSpec(
         A, 1, 1, rescale_up_s=0.0, rescale_down_s=0.0, priority=1 / PRIORITY_MAX,
-        after_loop_s=0.1, patience_s=0.1, budget_node_hours=0.1,
+        warm_up_s=0.1, after_loop_s=0.1, patience_s=0.1, budget_node_hours=0.1,
     )  # fmt: skip
     most = TrainerSpec(
         A, NODES_MAX, NODES_MAX, rescale_up_s=COST_MAX_S, rescale_down_s=COST_MAX_S, priority=PRIORITY_MAX,
-        after_loop_s=TIME_MAX_S, patience_s=TIME_MAX_S, budget_node_hours=BUDGET_MAX_H,
+        warm_up_s=TIME_MAX_S, after_loop_s=TIME_MAX_S, patience_s=TIME_MAX_S, budget_node_hours=BUDGET_MAX_H,
     )  # fmt: skip
     assert least.max_nodes == 1 and most.min_nodes == NODES_MAX
 

@@ -34,7 +34,7 @@ from pilot.io import trainer_folder, wire
 from pilot.io.rundir import RunDir
 from pilot.io.site import Site
 from pilot.io.submission import LaunchSpec
-from pilot.service.effects import MET_LIMIT_S, SLOW_S, STOP_LIMIT_S, WARM_LIMIT_S, WRITE_LIMIT_S, Effects, Overdue
+from pilot.service.effects import MET_LIMIT_S, SLOW_S, STOP_LIMIT_S, WRITE_LIMIT_S, Effects, Overdue
 from pilot.service.launch_store import LaunchStore
 from pilot.service.pending import Of, PendingCommands
 
@@ -247,9 +247,9 @@ def test_a_checkpoint_that_failed_is_tried_again_after_a_pause_if_it_is_still_wa
 def test_to_ask_what_is_overdue_changes_nothing(bench: Bench) -> None:
     bench.order(form(1, A), StartWorker(T, A, ""), StopWorker(T, B, ""))
     bench.sent.clear()
-    first = bench.effects.overdue(WARM_LIMIT_S + 1)
+    first = bench.effects.overdue(SPEC.warm_up_s + 1)
     assert (len(first.events), len(first.stops), len(first.hopeless)) == (2, 1, 1)
-    assert bench.effects.overdue(WARM_LIMIT_S + 1) == first
+    assert bench.effects.overdue(SPEC.warm_up_s + 1) == first
     assert bench.sent == []
 
 
@@ -265,27 +265,27 @@ def test_a_worker_that_is_slow_to_start_is_told_of_once(bench: Bench) -> None:
 
 
 def test_a_worker_that_does_not_get_warm_is_ended_once_and_then_its_node_is_given_up(bench: Bench) -> None:
-    stop = StopWorker(T, A, f"it was not ready within {WARM_LIMIT_S:g} s")
+    stop = StopWorker(T, A, f"its training loop did not begin within {SPEC.warm_up_s:g} s (--warm-up-s)")
     bench.order(StartWorker(T, A, ""))
     bench.pending.note(SLOW_S, WorkerSlow(T, A), [])
-    assert bench.effects.overdue(WARM_LIMIT_S) == Overdue()
-    assert bench.effects.overdue(WARM_LIMIT_S + 1) == Overdue(stops=(stop,))
+    assert bench.effects.overdue(SPEC.warm_up_s) == Overdue()
+    assert bench.effects.overdue(SPEC.warm_up_s + 1) == Overdue(stops=(stop,))
     bench.effects.perform(stop)
     assert bench.sent[-1] == (A, wire.StopWorker(T, stop.reason))
-    assert bench.effects.overdue(WARM_LIMIT_S + 2) == Overdue()
-    late = bench.effects.overdue(WARM_LIMIT_S + STOP_LIMIT_S + SITE.grace_s + 1)
+    assert bench.effects.overdue(SPEC.warm_up_s + 2) == Overdue()
+    late = bench.effects.overdue(SPEC.warm_up_s + STOP_LIMIT_S + SITE.grace_s + 1)
     assert late == Overdue(hopeless=((A, f"{T}'s process could not be ended within 65 s"),))
 
 
 def test_a_worker_that_is_started_again_has_its_time_anew(bench: Bench) -> None:
     bench.order(StartWorker(T, A, ""))
     bench.pending.note(SLOW_S, WorkerSlow(T, A), [])
-    for stop in bench.effects.overdue(WARM_LIMIT_S + 1).stops:
+    for stop in bench.effects.overdue(SPEC.warm_up_s + 1).stops:
         bench.effects.perform(stop)
-    bench.order(StartWorker(T, A, ""), at_s=WARM_LIMIT_S + 2)
-    bench.pending.note(WARM_LIMIT_S + 3, WorkerSlow(T, A), [])
-    assert bench.effects.overdue(2 * WARM_LIMIT_S) == Overdue()
-    assert [stop.node for stop in bench.effects.overdue(2 * WARM_LIMIT_S + 3).stops] == [A]
+    bench.order(StartWorker(T, A, ""), at_s=SPEC.warm_up_s + 2)
+    bench.pending.note(SPEC.warm_up_s + 3, WorkerSlow(T, A), [])
+    assert bench.effects.overdue(2 * SPEC.warm_up_s) == Overdue()
+    assert [stop.node for stop in bench.effects.overdue(2 * SPEC.warm_up_s + 3).stops] == [A]
 
 
 def test_a_node_on_which_a_worker_cannot_be_ended_is_given_up(bench: Bench) -> None:
