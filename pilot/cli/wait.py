@@ -21,6 +21,7 @@ from pilot.cli.asking import (
 )
 from pilot.cli.numbers import FiniteRange
 from pilot.core.errors import PilotError
+from pilot.core.evidence import headline
 from pilot.core.trainer import Phase
 from pilot.io.pool_status import TrainerStatus
 from pilot.io.verbs import LONGEST_WAIT_S, Phases
@@ -49,11 +50,21 @@ def command(trainers: tuple[str, ...], limit_s: float | None, run_dir: Path | No
             raise PilotError(f"timed out after {limit_s:g} s: {_line(told)}", transient=True)
         told = patiently(lambda: _wait(root, trainers, min(left_s, LONGEST_WAIT_S)))  # noqa: B023  # called right here
     click.echo(to_json(told) if as_json else _line(told))
+    if not as_json:
+        _tell_why(root, told)
     return 0 if all(phase in (Phase.FINISHED, Phase.SHELVED) for phase in told.trainers.values()) else 1
 
 
 def _wait(root: Path, trainers: tuple[str, ...], limit_s: float) -> Phases:
     return pool_at(root, timeout_s=2 * REPLY_TIMEOUT_S).wait(trainers, limit_s)
+
+
+def _tell_why(root: Path, told: Phases) -> None:
+    """Why each of those that failed did, a line each; not into what a script reads."""
+    failed = {trainer for trainer, phase in told.trainers.items() if phase is Phase.FAILED}
+    for trainer in pool_at(root).trainers().trainers if failed else ():
+        if trainer.trainer in failed:
+            click.echo(f"{trainer.trainer} failed: {headline(trainer.reason)}", err=True)
 
 
 def _is_waited_for(trainer: TrainerStatus) -> bool:

@@ -110,7 +110,9 @@ def test_a_script_that_raises_has_failed_and_the_others_go_on(pool: Pool, tmp_pa
     assert msgspec.json.decode(pool.pilot("status", "--json").stdout, type=PoolStatus).trainers[1] == status.trainers[1]
     assert "ValueError: no such data set" in pool.pilot("logs", broken).stdout
     assert pool.pilot("wait", good).stdout == f"{good} finished\n"
-    assert pool.pilot("wait", broken, check=False).returncode == 1
+    waited = pool.pilot("wait", broken, check=False)
+    assert (waited.returncode, waited.stdout) == (1, f"{broken} failed\n")
+    assert waited.stderr == f"{broken} failed: ValueError: no such data set\n"
     assert pool.pilot("wait").stdout == "no trainer to wait for\n"
 
 
