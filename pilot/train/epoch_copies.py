@@ -5,7 +5,7 @@ joins in the middle of the epoch runs its beginning, too, and would copy the par
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain
 
 import torch
@@ -23,10 +23,11 @@ _PARTS = 1000
 
 
 class EpochCopies:
-    """Looks for one session. ``training``: what it knows."""
+    """Looks for one session. ``training``: what it knows; ``told``: what the script was told of otherwise."""
 
-    def __init__(self, training: Training) -> None:
+    def __init__(self, training: Training, told: Sequence[str]) -> None:
         self._training = training
+        self._otherwise = told
         self._first_step: int | None = None
         self._before: set[int] = set()
         self._looks = self._told = False
@@ -57,7 +58,9 @@ class EpochCopies:
         if not self._looks:
             return
         with self._spaced.doing():
-            made = list(dict.fromkeys(name for name, value in self._copies() if id(value) not in self._before))
+            names = [name for name, value in self._copies() if id(value) not in self._before]
+            others = tuple(f"{name}." for name in self._otherwise)
+            made = list(dict.fromkeys(name for name in names if not f"{name}.".startswith(others)))
         if made:
             self._told = True
             refusal.note(

@@ -20,6 +20,7 @@ from torch import nn
 
 from pilot.train import loop_code, refusal
 from pilot.train.moving import Moving
+from pilot.train.parameter_reads import ParameterReads
 from pilot.train.spaced import Spaced
 from pilot.train.training import Training
 from pilot.train.untracked import WITH_ITEMS, is_of_the_script
@@ -28,10 +29,6 @@ _SHOWN = 5
 _PARTS = 1000
 _FIRST_LOOKS = 4
 """Looks take one of so many parts of the time, but for the first ones."""
-_OF_FORM = {
-    *("shape", "size", "numel", "dim", "ndim", "device", "dtype", "zeros_like", "ones_like", "empty_like", "full_like"),
-    *("rand_like", "randn_like", "new_zeros", "new_ones", "new_empty", "new_full"),
-}
 _ARRAYS = (torch.Tensor, np.ndarray)
 
 Marks = dict[str, Any]
@@ -39,7 +36,7 @@ Marks = dict[str, Any]
 
 
 class EpochOutputs:
-    """Looks for one session. ``training``: what it knows; ``marks``: those of its dataset."""
+    """Looks for one session. ``training``: what it knows; ``marks``: those of its dataset. ``told``: what of."""
 
     def __init__(self, training: Training, marks: Callable[[], Marks]) -> None:
         self._training = training
@@ -49,14 +46,15 @@ class EpochOutputs:
         self._hooks: list[Any] = []
         self._ran = _Ran()
         self._before: Marks = {}
-        self._looks = self._told = False
+        self._looks = False
+        self.told: list[str] = []
 
     def epoch_begins(self) -> None:
         """The body of ``session.epochs`` begins."""
         self._remove_hooks()
         self._ran = _Ran()
         training = self._training
-        may = not (self._told or training.on_restore or training.sharding is not None)
+        may = not (self.told or training.on_restore or training.sharding is not None)
         self._looks = may and self._spaced.is_due()
         if not self._looks:
             return
@@ -85,32 +83,22 @@ class EpochOutputs:
         frames : the running functions, from the one with the session's loop over epochs on
         head : where that loop begins
         """
-        loop = loop_code.inner_loop(frames, head) if self._looks and not self._told else None
+        loop = loop_code.inner_loop(frames, head) if self._looks and not self.told else None
         if loop is not None:
-            places = self._ran.places | set(self._reading(frames, head, *loop))
-            self._tell(list(dict.fromkeys(_used(frames, head, *loop, places))))
+            reads = ParameterReads([self._training.model, *self._moving.modules()], self._training.trained.trained())
+            names = [name for name, _ in _used(frames, head, *loop, self._ran.places)]
+            its = {(f.f_code, place) for f, *where in _before(frames, head, *loop) for place in reads.places(f, *where)}
+            names += [name for name, value in _used(frames, head, *loop, its) if reads.has_own(value)]
+            self._tell(list(dict.fromkeys(names)))
         self._ran = _Ran()
-
-    def _reading(
-        self, frames: Sequence[FrameType], head: int, inner: FrameType, begin: int
-    ) -> Iterator[tuple[CodeType, int]]:
-        """Where the script reads what is trained by itself (``model.fc.weight @ ...``), apart from its form."""
-        trained = {id(parameter) for parameter in self._training.trained.trained().values()}
-        for frame, start, end in _before(frames, head, inner, begin):
-
-            def is_trained(names: Sequence[str], of: FrameType = frame) -> bool:
-                return id(_value_of(of, *names)) in trained
-
-            for place in loop_code.reading(frame, start, end, is_trained, _OF_FORM):
-                yield frame.f_code, place
 
     def _remove_hooks(self) -> None:
         while self._hooks:
             self._hooks.pop().remove()
 
     def _tell(self, names: Sequence[str]) -> None:
-        if names and not self._told:
-            self._told = True
+        if names and not self.told:
+            self.told += names
             does = "runs the model" if self._ran.places else "reads the model's parameters"
             refusal.note(
                 f"the script {does} at an epoch's beginning, and computes there ({', '.join(names[:_SHOWN])}"
@@ -148,9 +136,9 @@ def _does_nothing(_module: nn.Module, _inputs: Any) -> None:
 
 def _used(
     frames: Sequence[FrameType], head: int, inner: FrameType, begin: int, places: Collection[tuple[CodeType, int]]
-) -> Iterator[str]:
-    """What statements before the loop that begins at ``begin`` of the function ``inner`` leave, having run the model
-    there, and the loss depends on.
+) -> Iterator[tuple[str, object]]:
+    """What statements before the loop that begins at ``begin`` of the function ``inner`` leave, having run or read the
+    model at ``places``, and the loss depends on: by name.
     """
     call = None if inner is frames[-1] else inner.f_lasti
     names = {*loop_code.read_first(inner.f_code, begin)} & loop_code.behind_loss(inner.f_code, begin, call)
@@ -160,7 +148,7 @@ def _used(
         for name in loop_code.left_by(frame, start, end, ran, _may_be_filled):
             value = loop_code.value_of(frame, *name.split("."))
             if _is_kept(value) if "." in name else id(value) in values and _is_result(value):
-                yield name
+                yield name, value
 
 
 def _before(
@@ -173,18 +161,6 @@ def _before(
         yield frame, 0 if number else head, begin if frame is inner else frame.f_lasti
         if frame is inner:
             return
-
-
-def _value_of(frame: FrameType, variable: str, *attributes: str) -> object:
-    """Of a variable, or of an attribute of its; also of a part or parameter of a module."""
-    value = loop_code.value_of(frame, variable)
-    for name in attributes:
-        held = getattr(value, "__dict__", {})
-        places = (
-            (held, held.get("_modules", {}), held.get("_parameters", {})) if isinstance(value, nn.Module) else (held,)
-        )
-        value = next((one[name] for one in places if name in one), None)
-    return value
 
 
 def _may_be_filled(value: Any) -> bool:

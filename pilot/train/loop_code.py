@@ -114,17 +114,6 @@ def _setting(code: CodeType, begin: int, end: int, name: str) -> list[Statement]
     return [one for one in statements_in(between(code, begin, end)) if name in one.sets]
 
 
-def reading(
-    frame: FrameType, begin: int, end: int, wanted: Callable[[Sequence[str]], bool], without: Collection[str]
-) -> set[int]:
-    """Where statements between two instructions begin which read one of these, a variable or an attribute (by the names
-    from the variable on), and no attribute of the names ``without``.
-    """
-    statements = statements_in(between(frame.f_code, begin, end))
-    others = (one for one in statements if not one.attributes.intersection(without))
-    return {one.begin for one in others if any(wanted(path.split(".")) for path in one.reads)}
-
-
 def left_by(
     frame: FrameType, begin: int, end: int, places: Collection[int], fills: Callable[[object], bool]
 ) -> set[str]:

@@ -81,6 +81,7 @@ class OwnValues:
         self._epoch_numbers: EpochNumbers | None = None
         self._outputs = EpochOutputs(training, self._lists_of_dataset)
         self.epoch_begins, self.pass_begins = self._outputs.epoch_begins, self._outputs.pass_begins
+        self.told_at_beginning = self._outputs.told
         self._dataset: object = None
         self._epoch: int | None = None
         self._spaced = Spaced(_PARTS, _FIRST_LOOKS)

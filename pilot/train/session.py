@@ -69,7 +69,7 @@ class Session(Uncopied):
         self._guard = StepGuard(training.steppers)
         self._untracked = Untracked(training)
         self._own = OwnValues(training)
-        self._copies = EpochCopies(training)
+        self._copies = EpochCopies(training, self._own.told_at_beginning)
         self._rollback = Rollback(training, with_user=training.steppers.apart)
         fabric = NodeFabric.of(os.environ, self._seat, training)
         exchanges = Exchanges(training, wire_dtype, fabric.group)

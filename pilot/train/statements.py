@@ -13,6 +13,8 @@ from types import CodeType
 
 _OF_VARIABLES = re.compile(r"(LOAD|STORE)_(FAST(?!_AND_CLEAR)|NAME|GLOBAL|DEREF)")
 _USE = re.compile("LOAD|STORE")
+_AT_ONCE = {"<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>"}
+"""Functions that run where they are made. From Python 3.12 on, only generator expressions are functions."""
 Use = tuple[int, str, str]
 """Where, LOAD or STORE, and the variable."""
 
@@ -39,10 +41,26 @@ def loop_at(code: CodeType, head: int) -> list[dis.Instruction]:
 def uses_in(code: Sequence[dis.Instruction]) -> Iterator[Use]:
     """Of variables, in their order."""
     for one in code:
+        if comprehension := _comprehension(one):
+            yield from ((one.offset, "LOAD", name) for name in _reads_of(comprehension))
         if _OF_VARIABLES.match(one.opname):
             names = one.argval if isinstance(one.argval, tuple) else (one.argval,)
             for use, name in zip(_USE.findall(one.opname), names, strict=False):
                 yield one.offset, use, name
+
+
+def _comprehension(one: dis.Instruction) -> CodeType | None:
+    """Which this instruction loads, to run it."""
+    found = one.argval if one.opname == "LOAD_CONST" else None
+    return found if isinstance(found, CodeType) and found.co_name in _AT_ONCE else None
+
+
+@cache
+def _reads_of(comprehension: CodeType) -> tuple[str, ...]:
+    """The variables around it that it reads."""
+    own = {*comprehension.co_varnames, *comprehension.co_cellvars}
+    uses = uses_in(instructions(comprehension))
+    return tuple(dict.fromkeys(name for _, use, name in uses if use == "LOAD" and name not in own))
 
 
 def path_at(code: Sequence[dis.Instruction], number: int) -> list[str]:
@@ -87,6 +105,12 @@ def statements_in(code: Sequence[dis.Instruction]) -> list[Statement]:
         statement.end = one.offset
         for _, use, name in uses_in([one]):
             (statement.sets if use == "STORE" else statement.reads).add(name)
+        if comprehension := _comprehension(one):
+            within = statements_in(instructions(comprehension))
+            statement.attributes.update(*(each.attributes for each in within))
+            around = _reads_of(comprehension)
+            paths = (path for each in within for path in each.reads)
+            statement.reads.update(path for path in paths if path.partition(".")[0] in around)
         if one.opname in ("LOAD_ATTR", "LOAD_METHOD"):
             statement.attributes.add(one.argval)
         if one.opname in ("LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR") and (path := path_at(code, number)):

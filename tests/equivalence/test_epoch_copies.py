@@ -138,3 +138,20 @@ def test_an_anchor_in_the_state(tracked: bool, capsys: pytest.CaptureFixture[str
     assert capsys.readouterr().err == ""
     for values in on_ranks(lambda: with_an_anchor(tracked=tracked), 1, GROWS_AND_SHRINKS):
         torch.testing.assert_close(values, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_one_line_tells_of_copies_that_a_script_makes_by_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    model = fresh(mlp)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    ours = session(model, optimizer)
+    loader = ours.loader(DATA, global_batch_size=BATCH)
+    for _ in ours.epochs(3):
+        anchor = [p.detach().clone() for p in model.parameters()]
+        for x, y in loader:
+            optimizer.zero_grad()
+            near = sum((p - old).square().sum() for p, old in zip(model.parameters(), anchor, strict=True))
+            loss = mse_loss(model(x), y) + near
+            loss.backward()
+            ours.step(loss)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "reads the model's parameters at an epoch's beginning, and computes there (anchor)" in line

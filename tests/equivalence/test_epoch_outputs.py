@@ -101,6 +101,70 @@ def by_a_weight(ours: Any, model: Any, loader: Any, step: Step) -> None:
             step((model(x) - near[0]).square().mean())
 
 
+def flat(model: nn.Module) -> torch.Tensor:
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+class Proximal:
+    """With a method that reads the model's parameters."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+
+    def now(self) -> torch.Tensor:
+        return sum((p.detach().square().sum() for _, p in self.model.named_parameters()), torch.zeros(()))
+
+
+def in_one_vector(ours: Any, model: nn.Module, loader: Any, step: Step) -> None:
+    for _ in ours.epochs(2):
+        near = nn.utils.parameters_to_vector(model.parameters()).detach()
+        for x, y in loader:
+            to = nn.utils.parameters_to_vector(model.parameters())
+            step(mse_loss(model(x), y) + (to - near).square().sum())
+
+
+def in_masks(ours: Any, model: nn.Module, loader: Any, step: Step) -> None:
+    for _ in ours.epochs(2):
+        masks = {name: (p.abs() > 0.2).double() for name, p in model.named_parameters()}
+        for x, y in loader:
+            masked = {name: p * masks[name] for name, p in model.named_parameters()}
+            step(mse_loss(torch.func.functional_call(model, masked, (x,)), y))
+
+
+def in_a_loop(ours: Any, model: nn.Module, loader: Any, step: Step) -> None:
+    for _ in ours.epochs(2):
+        norms = []
+        for p in model.parameters():
+            norms.append(p.detach().norm().item())
+        for x, y in loader:
+            step(
+                mse_loss(model(x), y) + sum((p.norm() - n) ** 2 for p, n in zip(model.parameters(), norms, strict=True))
+            )
+
+
+def by_a_function(ours: Any, model: nn.Module, loader: Any, step: Step) -> None:
+    for _ in ours.epochs(2):
+        near = flat(model)
+        for x, y in loader:
+            to = torch.cat([p.flatten() for p in model.parameters()])
+            step(mse_loss(model(x), y) + (to - near).square().sum())
+
+
+def by_a_method(ours: Any, model: nn.Module, loader: Any, step: Step) -> None:
+    proximal = Proximal(model)
+    for _ in ours.epochs(2):
+        scale = proximal.now()
+        for x, y in loader:
+            step(mse_loss(model(x), y) * scale)
+
+
+def by_index(ours: Any, model: Any, loader: Any, step: Step) -> None:
+    for _ in ours.epochs(2):
+        near = model[0].weight.detach().mean(1)
+        for x, y in loader:
+            step(mse_loss(model(x), y) + (model[0].bias - near).square().sum())
+
+
 def told(script: Script, capsys: pytest.CaptureFixture[str], dataset: Any = DATA) -> list[str]:
     model = fresh(mlp)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
@@ -126,6 +190,12 @@ def told(script: Script, capsys: pytest.CaptureFixture[str], dataset: Any = DATA
         (Trainer().fit, "self.centre"),
         (by_evaluation, "scale"),
         (by_a_weight, "near"),
+        (in_one_vector, "near"),
+        (in_masks, "masks"),
+        (in_a_loop, "norms"),
+        (by_a_function, "near"),
+        (by_a_method, "scale"),
+        (by_index, "near"),
     ],
 )
 def test_what_the_steps_use(script: Script, name: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -184,6 +254,39 @@ def test_evaluations_and_draws_are_not_told_of(capsys: pytest.CaptureFixture[str
     assert told(script, capsys) == []
     assert told(of_a_form, capsys) == []
     assert told(draws, capsys, dataset) == []
+
+
+def size(model: nn.Module) -> float:
+    return float(sum(p.numel() for p in model.parameters()))
+
+
+def place(model: nn.Module) -> Any:
+    return next(model.parameters()).device
+
+
+def test_the_parameters_themselves_and_what_does_not_depend_on_them_are_not_told_of(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def themselves(ours: Any, model: Any, loader: Any, step: Step) -> None:
+        for _ in ours.epochs(2):
+            of_layers = [p for p in model.parameters() if p.requires_grad]
+            named, state, names = dict(model.named_parameters()), model.state_dict(), list(model.state_dict())
+            groups = [{"params": [p], "decay": 1} for p in model.parameters()]
+            for x, y in loader:
+                of_norms = sum(p.square().sum() for p in of_layers) + named["0.bias"].sum() + state["0.bias"].sum()
+                of_groups = sum(p.sum() * group["decay"] for group in groups for p in group["params"])
+                step(mse_loss(model(x), y) + of_norms + of_groups / len(names))
+
+    def of_a_form(ours: Any, model: Any, loader: Any, step: Step) -> None:
+        for number in ours.epochs(2):
+            scale, zero = size(model), torch.zeros(1, dtype=torch.float64, device=place(model))
+            scale += float(sum(p.numel() for p in model.parameters()))
+            rate = torch.full((1,), 0.5**number, dtype=torch.float64)
+            for x, y in loader:
+                step((mse_loss(model(x), y) * rate + zero).sum() / scale)
+
+    assert told(themselves, capsys) == []
+    assert told(of_a_form, capsys) == []
 
 
 @pytest.mark.parametrize("moves", [True, False])
