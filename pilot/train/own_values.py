@@ -82,6 +82,7 @@ class OwnValues:
         self._outputs = EpochOutputs(training, self._lists_of_dataset)
         self.epoch_begins, self.pass_begins = self._outputs.epoch_begins, self._outputs.pass_begins
         self._dataset: object = None
+        self._collate_fn: object = None
         self._epoch: int | None = None
         self._spaced = Spaced(_PARTS, _FIRST_LOOKS)
         self._looks = True
@@ -90,8 +91,9 @@ class OwnValues:
         self._at_beginning: set[_Place] = set()
         self._begun: dict[_Place, Any] = {}
 
-    def begin(self, dataset: object, *, by_epoch: bool) -> None:
+    def begin(self, dataset: object, collate_fn: object, *, by_epoch: bool) -> None:
         """The loop over ``dataset`` begins: a process that joins will have these values."""
+        self._collate_fn = getattr(collate_fn, "__self__", collate_fn)  # it may be a method of an object
         self._epoch_numbers = EpochNumbers() if by_epoch else None
         while isinstance(dataset, Subset):
             dataset = dataset.dataset
@@ -217,7 +219,8 @@ class OwnValues:
                 place = id(value) if isinstance(value, _ARRAYS) else which
                 for path, mark in _marks(name, value, known, without, _DEPTH):
                     yield (place, path), mark
-        kept = ((0, name, value) for name, value in self._training.numbers.others())
+        others = [*self._training.numbers.others(), ("collate_fn", self._collate_fn)]
+        kept = ((0, name, value) for name, value in others)
         for which, name, value in chain(kept, self._attached()):
             place = id(value) if isinstance(value, _ARRAYS) else which
             for path, mark in _marks(name, value, known, without, _DEPTH):
