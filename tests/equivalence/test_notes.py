@@ -10,6 +10,7 @@ import random
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -286,6 +287,35 @@ def test_tensors_and_arrays_that_one_turn_leaves_to_the_next(capsys: pytest.Capt
     assert len(lines) == 1
 
 
+class Iterators:
+    """Which a script asks for the next task."""
+
+    def __init__(self) -> None:
+        self.cycled, self.listed = itertools.cycle([0.0, 1.0]), iter([1.0] * 99)
+        self.zipped, self.counted = zip([1.0] * 99, itertools.repeat(2), strict=False), enumerate([0.0] * 99)
+        self.mapped = map(float, "0" * 99)
+        self.endless, self.left = itertools.repeat(1.0), iter([1.0])
+
+    def next(self) -> float:
+        pairs = next(self.zipped)[0] + next(self.counted)[1]
+        return next(self.cycled) + next(self.listed) + next(self.mapped) + next(self.endless) + pairs
+
+
+def test_iterators_of_python(capsys: pytest.CaptureFixture[str]) -> None:
+    """Not those over the session's loop."""
+
+    def script(ours: Any, loader: Any, step: Any) -> None:
+        tasks = Iterators()
+        steps = enumerate(ours.iterations(4))
+        for _ in steps:
+            x, y = loader.next()
+            step(x, y, tasks.next())
+
+    (line,) = said(script, capsys)
+    names = ", ".join(f"tasks.{name}" for name in ("cycled", "listed", "zipped", "counted", "mapped"))
+    assert f"change in its loop ({names})" in line
+
+
 class Masking:
     """Makes batches, with noise of its own."""
 
@@ -300,13 +330,19 @@ class Masking:
         return self(samples)
 
 
+def masked(samples: list[Any], by: Masking) -> Any:
+    return by(samples)
+
+
 def in_a_closure(seed: int | None) -> Callable[[list[Any]], Any]:
     masking = Masking(seed)
     return lambda samples: masking(samples)
 
 
 @pytest.mark.parametrize("seed", [None, 3])
-@pytest.mark.parametrize("made", [Masking, lambda seed: Masking(seed).method, in_a_closure])
+@pytest.mark.parametrize(
+    "made", [Masking, lambda seed: Masking(seed).method, in_a_closure, lambda seed: partial(masked, by=Masking(seed))]
+)
 def test_noise_of_its_own_in_collate_fn(made: Any, seed: int | None, capsys: pytest.CaptureFixture[str]) -> None:
     """Which no variable of the script has."""
     model = fresh(mlp)
