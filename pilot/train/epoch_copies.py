@@ -5,13 +5,13 @@ joins in the middle of the epoch runs its beginning, too, and would copy the par
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 
 import torch
 from torch import nn
 
-from pilot.train import refusal
+from pilot.train import checksums, refusal
 from pilot.train.moving import Moving
 from pilot.train.spaced import Spaced
 from pilot.train.training import Training
@@ -29,7 +29,7 @@ class EpochCopies:
         self._training = training
         self._otherwise = told
         self._first_step: int | None = None
-        self._before: set[int] = set()
+        self._before: dict[int, int] = {}
         self._looks = self._told = False
         self._moving = Moving(training)
         self._copied: list[torch.Tensor] = []
@@ -37,7 +37,7 @@ class EpochCopies:
 
     def epoch_begins(self) -> None:
         """The body of ``session.epochs`` begins. What is a copy now, such as the best weights, was made for something
-        else; and so was what equals parameters that have not moved yet.
+        else; and so was what equals parameters that have not moved yet, or to which they are set back (lottery ticket).
         """
         training = self._training
         step = training.position.step
@@ -51,14 +51,14 @@ class EpochCopies:
             with self._spaced.doing():
                 moving = (one.parameters() for one in self._moving.modules())
                 self._copied = [*training.trained.trained().values(), *chain.from_iterable(moving)]
-                self._before = {id(value) for _, value in self._copies()}
+                self._before = {id(value): _sum_of(value) for _, value in self._like(_are_alike)}
 
     def pass_begins(self) -> None:
         """The loop over the loader begins."""
         if not self._looks:
             return
         with self._spaced.doing():
-            names = [name for name, value in self._copies() if id(value) not in self._before]
+            names = [name for name, one in self._like(_is_copy) if self._before.get(id(one)) != _sum_of(one)]
             others = tuple(f"{name}." for name in self._otherwise)
             made = list(dict.fromkeys(name for name in names if not f"{name}.".startswith(others)))
         if made:
@@ -69,14 +69,15 @@ class EpochCopies:
                 " those of then: what training depends on belongs in session.state or session.track"
             )
 
-    def _copies(self) -> Iterator[tuple[str, torch.Tensor]]:
+    def _like(self, wanted: Callable[[torch.Tensor, torch.Tensor], bool]) -> Iterator[tuple[str, torch.Tensor]]:
+        """The script's tensors that are so to one of the parameters."""
         training = self._training
         known = {id(value) for _, value in _tensors_in({"state": training.user, "tracked": training.tracked})}
         memory = {parameter.untyped_storage().data_ptr() for parameter in self._copied}
         for name, value in _tensors_in(what_the_script_sees()):
             plain = type(value) in (torch.Tensor, nn.Parameter) and value.layout is torch.strided and not value.is_meta
             own = plain and id(value) not in known and value.untyped_storage().data_ptr() not in memory
-            if own and any(_is_copy(value, parameter) for parameter in self._copied):
+            if own and any(wanted(value, parameter) for parameter in self._copied):
                 yield name, value
 
 
@@ -86,7 +87,15 @@ def _tensors_in(values: dict[str, object]) -> Iterator[tuple[str, torch.Tensor]]
         yield from ((name, one) for one in (value.parameters() if isinstance(value, nn.Module) else [value]))
 
 
+def _are_alike(value: torch.Tensor, parameter: torch.Tensor) -> bool:
+    return value.shape == parameter.shape and value.dtype == parameter.dtype and value.device == parameter.device
+
+
 def _is_copy(value: torch.Tensor, parameter: torch.Tensor) -> bool:
     """A tensor of equal numbers may be equal by chance."""
-    alike = value.shape == parameter.shape and value.dtype == parameter.dtype and value.device == parameter.device
-    return alike and torch.equal(value, parameter) and bool((value != value.flatten()[:1]).any())
+    same = _are_alike(value, parameter) and torch.equal(value, parameter)
+    return same and bool((value != value.flatten()[:1]).any())
+
+
+def _sum_of(value: torch.Tensor) -> int:
+    return checksums.of_tensors([value])[0]

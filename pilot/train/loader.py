@@ -65,6 +65,7 @@ class Loader(TrainingLoader):
         self._samples = length_of(dataset, "session.loader")
         super().__init__(course, batching)
         self.dataset = dataset
+        self.collate_fn = options.get("collate_fn")
         self.order = _order(course.seed, self._samples, shuffle, replacement, num_samples)
         self.length = self.order.length
         self._endless = replacement and num_samples is None

@@ -6,16 +6,18 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Iterator, Sequence
+from dis import Instruction
 from functools import cache
 from types import CodeType, FrameType, FunctionType
 
 from pilot.train.statements import (
+    RETURNS,
     Statement,
     between,
     instructions,
     loop_at,
-    may_be_skipped,
     path_at,
+    read_before_set,
     statements_in,
     uses_in,
 )
@@ -44,11 +46,11 @@ def inner_loop(frames: Sequence[FrameType], head: int) -> tuple[FrameType, int] 
 
 @cache
 def read_first(code: CodeType, head: int) -> tuple[str, ...]:
-    """The variables that the loop which begins at ``head`` reads before it sets them."""
-    first: dict[str, str] = {}
-    for _, use, name in uses_in(loop_at(code, head)):
-        first.setdefault(name, use)
-    return tuple(name for name, use in first.items() if use == "LOAD")
+    """The variables that the loop which begins at ``head`` may read before it sets them."""
+    loop = loop_at(code, head)
+    uses = [[(use, name) for _, use, name in uses_in([one])] for one in loop]
+    found = read_before_set(code, loop, uses)
+    return tuple(dict.fromkeys(name for _, _, name in uses_in(loop) if name in found))
 
 
 def handed_on(frame: FrameType, head: int) -> Iterator[tuple[str, object]]:
@@ -69,16 +71,17 @@ def handed_on_by(code: CodeType) -> list[str]:
 def _read_and_set(code: CodeType, head: int | None) -> list[tuple[str, ...]]:
     """In the loop that begins at ``head``, or in all of it."""
     loop = instructions(code) if head is None else loop_at(code, head)
-    first: dict[tuple[str, ...], str] = {}
-    are_set = set()
-    for number, one in enumerate(loop):
-        is_attribute = one.opname in ("LOAD_ATTR", "STORE_ATTR")
-        path = path_at(loop, number) if is_attribute else []
-        uses = [(one.opname[: -len("_ATTR")], path)] if path else [(use, [name]) for _, use, name in uses_in([one])]
-        for use, names in uses:
-            first.setdefault(tuple(names), use)
-            are_set |= {tuple(names)} if use == "STORE" else set()
-    return [names for names, use in first.items() if use == "LOAD" and names in are_set]
+    every = [_paths_used(loop, number) for number in range(len(loop))]
+    are_set = {path for uses in every for use, path in uses if use == "STORE"}
+    return sorted(are_set & read_before_set(code, loop, every))
+
+
+def _paths_used(code: Sequence[Instruction], number: int) -> list[tuple[str, tuple[str, ...]]]:
+    """LOAD or STORE, and the variable with the attributes from there."""
+    one = code[number]
+    if one.opname in ("LOAD_ATTR", "STORE_ATTR") and (path := path_at(code, number)):
+        return [(one.opname[: -len("_ATTR")], tuple(path))]
+    return [(use, (name,)) for _, use, name in uses_in([one])]
 
 
 @cache
@@ -143,15 +146,8 @@ def set_anew(code: CodeType, head: int) -> frozenset[str]:
 @cache
 def _set_first(code: CodeType, head: int) -> frozenset[str]:
     """The same, also those that functions in it read (or have variables of these names)."""
-    loop = loop_at(code, head)
-    uses = list(uses_in(loop))
-    found = set()
-    for name in {name for _, _, name in uses}:
-        (begin, use), *rest = [(where, use) for where, use, other in uses if other == name]
-        end = next((where for where, use in rest if use == "LOAD"), None)
-        if use == "STORE" and (end is None or not may_be_skipped(loop, begin, end)):
-            found.add(name)
-    return frozenset(found)
+    stored = {name for _, use, name in uses_in(loop_at(code, head)) if use == "STORE"}
+    return frozenset(stored.difference(read_first(code, head)))
 
 
 @cache
@@ -215,22 +211,18 @@ def set_by(code: CodeType) -> set[str]:
     """Attributes of a function's first argument that it sets in any case, or seeds."""
     whole = instructions(code)
     seeded = [path_at(whole, number)[:-1] for number, one in enumerate(whole) if one.argval in _SEEDS]
-    found = [*_attributes_set(code, 0, len(code.co_code)), *seeded]
+    end = max((one.offset for one in whole if one.opname in RETURNS), default=len(code.co_code))
+    found = [*_attributes_set(code, 0, end), *map(tuple, seeded)]
     return {name for *owner, name in filter(None, found) if owner == [*code.co_varnames[:1]]}
 
 
 @cache
-def _attributes_set(code: CodeType, begin: int, end: int) -> list[list[str]]:
-    """In any case, between two instructions: the variable, and the attributes from there."""
-    part = between(code, begin, end)
-    read, found = [], []
-    for number, one in enumerate(part):
-        if one.opname in ("LOAD_ATTR", "LOAD_METHOD"):
-            read.append(path_at(part, number))
-        elif one.opname == "STORE_ATTR" and not may_be_skipped(part, one.offset, end):
-            path = path_at(part, number)
-            found += [path] if path and path not in read else []
-    return found
+def _attributes_set(code: CodeType, begin: int, end: int) -> list[tuple[str, ...]]:
+    """In any case, from one instruction to another, and not read before: the variable, and the attributes of it."""
+    part = between(code, begin, end + 1)
+    every = [[(use, path) for use, path in _paths_used(part, number) if path[1:]] for number in range(len(part))]
+    are_set = {path for uses in every for use, path in uses if use == "STORE"}
+    return sorted(are_set - read_before_set(code, part, every, at_end=are_set))
 
 
 def asked_for_by(kind: type) -> set[str]:

@@ -11,11 +11,13 @@ import argparse
 import enum
 import itertools
 import math
+import operator
 import random
 import weakref
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import chain, islice
 from types import FrameType, FunctionType, GeneratorType, SimpleNamespace
 from typing import Any
@@ -83,6 +85,8 @@ class OwnValues:
         self.epoch_begins, self.pass_begins = self._outputs.epoch_begins, self._outputs.pass_begins
         self.told_at_beginning = self._outputs.told
         self._dataset: object = None
+        self._indices: list[Subset[Any]] = []
+        self._collate_fn: object = None
         self._epoch: int | None = None
         self._spaced = Spaced(_PARTS, _FIRST_LOOKS)
         self._looks = True
@@ -91,10 +95,12 @@ class OwnValues:
         self._at_beginning: set[_Place] = set()
         self._begun: dict[_Place, Any] = {}
 
-    def begin(self, dataset: object, *, by_epoch: bool) -> None:
+    def begin(self, dataset: object, collate_fn: object, *, by_epoch: bool) -> None:
         """The loop over ``dataset`` begins: a process that joins will have these values."""
+        self._collate_fn = getattr(collate_fn, "__self__", collate_fn)  # it may be a method of an object
         self._epoch_numbers = EpochNumbers() if by_epoch else None
         while isinstance(dataset, Subset):
+            self._indices.append(dataset)
             dataset = dataset.dataset
         self._dataset = dataset
         if frame := next(refusal.frames(), None):  # none of the script's if all of it is installed
@@ -218,7 +224,8 @@ class OwnValues:
                 place = id(value) if isinstance(value, _ARRAYS) else which
                 for path, mark in _marks(name, value, known, without, _DEPTH):
                     yield (place, path), mark
-        kept = ((0, name, value) for name, value in self._training.numbers.others())
+        others = [*self._training.numbers.others(), ("collate_fn", self._collate_fn)]
+        kept = ((0, name, value) for name, value in others)
         for which, name, value in chain(kept, self._attached()):
             place = id(value) if isinstance(value, _ARRAYS) else which
             for path, mark in _marks(name, value, known, without, _DEPTH):
@@ -249,11 +256,13 @@ class OwnValues:
         return {(id(self._dataset), f"dataset.{name}"): mark for name, mark in found.items()}
 
     def _lists_of_dataset(self) -> dict[str, Any]:
-        """Its arrays, apart from what the session has, and its lists with the arrays and numbers in these. (None: a
-        place for a sample that was not read yet.)
+        """Its arrays, apart from what the session has, and its lists with the arrays and numbers in these; also the
+        indices of a ``Subset``. (None: a place for a sample that was not read yet.)
         """
         dataset, known = self._dataset, self._known()
+        kept: list[tuple[Any, Any]]
         kept = [("tensors", dataset.tensors)] if isinstance(dataset, TensorDataset) else inner(dataset)
+        kept += [("indices", one.indices) for one in self._indices]
         its = [(f"dataset.{name}", value) for name, value in kept if isinstance(value, (*_ARRAYS, list, tuple))]
         marks = chain.from_iterable(_marks(name, value, known, (), _DEPTH) for name, value in its)
         return {path: mark for path, mark in marks if mark is not None}
@@ -379,7 +388,24 @@ def _mark(value: Any, *, is_variable: bool) -> Any:
         return None if _loops_over_the_loader(value) else value.gi_frame and value.gi_frame.f_lasti
     if isinstance(value, nn.Module) or is_of_the_script(type(value)):
         return type(value)  # what it holds has its own marks, but before it is made there is None
-    return repr(value) if isinstance(value, itertools.count) else _random_state(value)
+    if isinstance(value, Iterator):
+        return repr(value) if isinstance(value, itertools.count) else _place_of(value)
+    return _random_state(value)
+
+
+def _place_of(value: Any) -> Any:
+    """How far an iterator of Python's own has come; None: nobody knows, or it goes over something else (the loader)."""
+    if type(value).__module__ not in ("builtins", "itertools"):
+        return None
+    if (left := operator.length_hint(value, -1)) >= 0:
+        return left
+    try:
+        _, over, *more = value.__reduce__()
+    except Exception:  # not every one can be copied
+        return None
+    places = [_place_of(one) if isinstance(one, Iterator) else 0 for one in over if not callable(one)]
+    seen = [one if isinstance(one, int) else len(one) for one in chain(over, *more) if isinstance(one, int | list)]
+    return None if None in places else (places, seen)
 
 
 def _is_made(value: Any) -> bool:
@@ -435,6 +461,9 @@ def _held(value: Any) -> Iterator[tuple[str, Any]]:
         yield from ((f"[{key!r}]", one) for key, one in inner(value))
     elif isinstance(value, nn.Module):
         yield from ((f".{name}", one) for name, one in _of_module(value))
+    elif isinstance(value, partial):
+        bound = [(".func", value.func), *((f"[{number}]", one) for number, one in enumerate(value.args))]
+        yield from (*bound, *((f".{name}", one) for name, one in value.keywords.items()))
     elif isinstance(value, FunctionType) and not refusal.is_of_a_library(value.__code__.co_filename):
         for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
             with suppress(ValueError):  # it has no value yet

@@ -269,7 +269,8 @@ class Session(Uncopied):
         self._has_looped = True
         self._check.whole()
         check_scheduled(self._training.steppers, self._training.tracked.values())
-        self._own.begin(getattr(self._loader, "dataset", None), by_epoch=EPOCHS in self._metrics)
+        dataset, collate_fn = (getattr(self._loader, name, None) for name in ("dataset", "collate_fn"))
+        self._own.begin(dataset, collate_fn, by_epoch=EPOCHS in self._metrics)
         self._group.enter()
 
         def goes_on() -> bool:

@@ -6,17 +6,24 @@ from __future__ import annotations
 
 import dis
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import pairwise
 from types import CodeType
+from typing import TypeVar
 
 _OF_VARIABLES = re.compile(r"(LOAD|STORE)_(FAST(?!_AND_CLEAR)|NAME|GLOBAL|DEREF)")
 _USE = re.compile("LOAD|STORE")
 _AT_ONCE = {"<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>"}
 """Functions that run where they are made. From Python 3.12 on, only generator expressions are functions."""
+RETURNS = ("RETURN_VALUE", "RETURN_CONST")
+_IS_SURE = re.compile("JUMP(_FORWARD|_BACKWARD|_BACKWARD_NO_INTERRUPT)?")
 Use = tuple[int, str, str]
 """Where, LOAD or STORE, and the variable."""
+Name = TypeVar("Name", bound=Hashable)
+NamedUse = tuple[str, Name]
+"""LOAD or STORE, and what."""
 
 
 @cache
@@ -74,9 +81,59 @@ def path_at(code: Sequence[dis.Instruction], number: int) -> list[str]:
     return []
 
 
-def may_be_skipped(code: Sequence[dis.Instruction], where: int, end: int) -> bool:
-    """Whether a branch goes past the instruction at ``where``, but not past ``end``. (Inner loops have turns.)"""
-    return any("JUMP" in one.opname and one.offset < where < one.argval <= end for one in code)
+def read_before_set(
+    code: CodeType,
+    part: Sequence[dis.Instruction],
+    uses: Sequence[Sequence[NamedUse[Name]]],
+    at_end: Collection[Name] = (),
+) -> set[Name]:
+    """What may be read before it is set, on some way through this part of ``code`` (a turn of its loop, or all of it).
+
+    Inner loops have turns. An exception may come before anything in its ``try`` was done.
+
+    Parameters
+    ----------
+    uses : by each instruction of the part, in their order
+    at_end : what is read after the part's last instruction
+    """
+    number_at = {one.offset: number for number, one in enumerate(part)}
+    follows = [[number_at[to] for to in _next(code, part, number) if to in number_at] for number in range(len(part))]
+    before: list[set[Name]] = [set() for _ in part]
+    changes = True
+    while changes:
+        changes = False
+        for number in reversed(range(len(part))):
+            found = set(at_end if number == len(part) - 1 else ())
+            found.update(*(before[one] for one in follows[number] if one))  # at 0 the next turn begins
+            for use, name in reversed(uses[number]):
+                found = found - {name} if use == "STORE" else found | {name}
+            changes |= found != before[number]
+            before[number] = found
+    return before[0] if before else set()
+
+
+def _next(code: CodeType, part: Sequence[dis.Instruction], number: int) -> list[int]:
+    """Where it goes on after this instruction: the offsets."""
+    one = part[number]
+    if one.opname.startswith((*RETURNS, "RAISE", "RERAISE")):
+        return []
+    then = [part[number + 1].offset] if number + 1 < len(part) else []
+    if "JUMP" in one.opname or one.opname == "SEND":
+        to = next((each for each in part if each.offset == one.argval), None)
+        is_over = to is not None and to is not part[0] and to.opname == "FOR_ITER"  # an inner loop, after a turn
+        then = [to.argval if is_over and to else one.argval, *(then if _IS_SURE.fullmatch(one.opname) is None else [])]
+    return [*then, *_handlers(code).get(one.offset, ())]
+
+
+@cache
+def _handlers(code: CodeType) -> dict[int, list[int]]:
+    """Where it goes on after an exception, by the instruction with which a ``try`` begins; not after ``with``."""
+    ends = {one.offset for one, other in pairwise(instructions(code)) if other.opname == "WITH_EXCEPT_START"}
+    found: dict[int, list[int]] = {}
+    for one in dis.Bytecode(code).exception_entries:  # type: ignore[attr-defined]  # not in typeshed
+        if one.target not in ends:
+            found.setdefault(one.start, []).append(one.target)
+    return found
 
 
 @dataclass

@@ -53,7 +53,7 @@ class Stream(TrainingLoader):
         super().__init__(course, batching)
         self._source = source
         self._carried = StreamSource(source)
-        self._collate = collate_fn
+        self.collate_fn = collate_fn
         self._samples: Iterator[Any] = iter(())
         self._reads: tuple[int, int] | None = None
 
@@ -76,7 +76,7 @@ class Stream(TrainingLoader):
         for number, (start, stop) in enumerate(share.batches):
             self.course.begin(share, number)
             self._number(number)
-            yield self._collate([kept[position] for position in range(start, stop)])
+            yield self.collate_fn([kept[position] for position in range(start, stop)])
             self.course.came_back()
             if self.course.where()[-1] != revision:
                 return

@@ -80,6 +80,27 @@ def test_constants_are_no_copies(like: Any, capsys: pytest.CaptureFixture[str]) 
     assert said(capsys, at_the_beginning=lambda model: [like(p) for p in model.parameters()]) == ""
 
 
+@pytest.mark.parametrize("copies_anew", [True, False])
+def test_parameters_that_are_set_back_to_a_copy_from_before(
+    copies_anew: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As a lottery ticket's are."""
+    kept = list[dict[str, Any]]()
+
+    def before(model: nn.Module) -> None:
+        kept.append(copy.deepcopy(model.state_dict()))
+
+    def set_back(model: nn.Module) -> Any:
+        for value, p in zip(kept[0].values(), model.parameters(), strict=True):
+            if copies_anew:
+                value.data.copy_(p.data)
+        model.load_state_dict(kept[0])
+        return kept[0]
+
+    lines = said(capsys, before=before, at_the_beginning=set_back).splitlines()
+    assert any("copies the model's parameters" in line for line in lines) == copies_anew
+
+
 @pytest.mark.parametrize("moves", [True, False])
 def test_copies_of_an_average_that_is_tracked(moves: bool, capsys: pytest.CaptureFixture[str]) -> None:
     """And not of a teacher that is fixed."""

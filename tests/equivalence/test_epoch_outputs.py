@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.functional import mse_loss
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
 from tests.equivalence.loops import BATCH, DATA, GROWS_AND_SHRINKS, fresh, mlp, session
 from tests.equivalence.rows import SAMPLES, on_ranks
@@ -219,6 +219,22 @@ def test_labels_of_the_dataset(of_tensors: bool, capsys: pytest.CaptureFixture[s
 
     (line,) = told(script, capsys, dataset)
     assert ("dataset.tensors[1]" if of_tensors else "dataset.labels[0]") in line
+
+
+@pytest.mark.parametrize("by_model", [False, True])
+def test_indices_of_a_subset(by_model: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    """As in active learning."""
+    dataset = Subset(DATA, list(range(SAMPLES // 2)))
+
+    def script(ours: Any, model: nn.Module, loader: Any, step: Step) -> None:
+        for _ in ours.epochs(2):
+            found = features(model) if by_model else torch.rand(SAMPLES, 1)
+            dataset.indices = found.flatten().argsort()[: SAMPLES // 2].tolist()
+            for x, y in loader:
+                step(mse_loss(model(x), y))
+
+    lines = told(script, capsys, dataset)
+    assert ["dataset.indices[0], " in line for line in lines] == [True] * by_model
 
 
 def test_evaluations_and_draws_are_not_told_of(capsys: pytest.CaptureFixture[str]) -> None:

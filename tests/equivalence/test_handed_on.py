@@ -94,6 +94,15 @@ def in_a_function(ours: Any, loader: Any, model: nn.Module, step: Step) -> None:
         epoch()
 
 
+def begun_by_a_first_batch(ours: Any, loader: Any, model: nn.Module, step: Step) -> None:
+    for _ in ours.epochs(2):
+        for number, (x,) in enumerate(loader):
+            if number == 0:
+                hidden = (torch.zeros(1, BATCH, 4).to(x), torch.zeros(1, BATCH, 4).to(x))
+            output, hidden = model(x, hidden)
+            step(output)
+
+
 def by_iteration(ours: Any, loader: Any, model: nn.Module, step: Step) -> None:
     hidden = None
     for _ in ours.iterations(4):
@@ -117,9 +126,27 @@ class Trainer:
             step(output)
 
 
+class BeginningAnew(Trainer):
+    """Its function begins with a state of its own."""
+
+    def epoch(self, loader: Any, model: nn.Module, step: Step) -> None:
+        for number, (x,) in enumerate(loader):
+            if number == 0:
+                self.hidden = (torch.zeros(1, BATCH, 4).to(x), torch.zeros(1, BATCH, 4).to(x))
+            output, self.hidden = model(x, self.hidden)
+            step(output)
+
+
 @pytest.mark.parametrize(
     ("loop", "name"),
-    [(in_the_epoch, "hidden"), (in_a_function, "hidden"), (by_iteration, "hidden"), (Trainer().fit, "self.hidden")],
+    [
+        (in_the_epoch, "hidden"),
+        (in_a_function, "hidden"),
+        (begun_by_a_first_batch, "hidden"),
+        (by_iteration, "hidden"),
+        (Trainer().fit, "self.hidden"),
+        (BeginningAnew().fit, "self.hidden"),
+    ],
 )
 def test_a_hidden_state(loop: Loop, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     (line,) = told(loop, capsys)

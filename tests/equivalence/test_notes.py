@@ -10,6 +10,7 @@ import random
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,9 +18,9 @@ import numpy as np
 import pytest
 import torch
 from torch.nn.functional import mse_loss
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, TensorDataset, default_collate
 
-from tests.equivalence.loops import BATCH, DATA, fresh, mlp, session
+from tests.equivalence.loops import BATCH, DATA, fresh, mlp, session, train
 from tests.equivalence.rows import on_ranks
 
 Script = Callable[[Any, Callable[[Any], None]], None]
@@ -284,6 +285,72 @@ def test_tensors_and_arrays_that_one_turn_leaves_to_the_next(capsys: pytest.Capt
     lines = said(script, capsys)
     assert "change in its loop (mean, rates, total, hidden)" in lines[0]
     assert len(lines) == 1
+
+
+class Iterators:
+    """Which a script asks for the next task."""
+
+    def __init__(self) -> None:
+        self.cycled, self.listed = itertools.cycle([0.0, 1.0]), iter([1.0] * 99)
+        self.zipped, self.counted = zip([1.0] * 99, itertools.repeat(2), strict=False), enumerate([0.0] * 99)
+        self.mapped = map(float, "0" * 99)
+        self.endless, self.left = itertools.repeat(1.0), iter([1.0])
+
+    def next(self) -> float:
+        pairs = next(self.zipped)[0] + next(self.counted)[1]
+        return next(self.cycled) + next(self.listed) + next(self.mapped) + next(self.endless) + pairs
+
+
+def test_iterators_of_python(capsys: pytest.CaptureFixture[str]) -> None:
+    """Not those over the session's loop."""
+
+    def script(ours: Any, loader: Any, step: Any) -> None:
+        tasks = Iterators()
+        steps = enumerate(ours.iterations(4))
+        for _ in steps:
+            x, y = loader.next()
+            step(x, y, tasks.next())
+
+    (line,) = said(script, capsys)
+    names = ", ".join(f"tasks.{name}" for name in ("cycled", "listed", "zipped", "counted", "mapped"))
+    assert f"change in its loop ({names})" in line
+
+
+class Masking:
+    """Makes batches, with noise of its own."""
+
+    def __init__(self, seed: int | None = None) -> None:
+        self.numbers, self.noise = seed, random.Random(seed)
+
+    def __call__(self, samples: list[Any]) -> Any:
+        x, y = default_collate(samples)
+        return (x if self.numbers is None else x * self.noise.random()), y
+
+    def method(self, samples: list[Any]) -> Any:
+        return self(samples)
+
+
+def masked(samples: list[Any], by: Masking) -> Any:
+    return by(samples)
+
+
+def in_a_closure(seed: int | None) -> Callable[[list[Any]], Any]:
+    masking = Masking(seed)
+    return lambda samples: masking(samples)
+
+
+@pytest.mark.parametrize("seed", [None, 3])
+@pytest.mark.parametrize(
+    "made", [Masking, lambda seed: Masking(seed).method, in_a_closure, lambda seed: partial(masked, by=Masking(seed))]
+)
+def test_noise_of_its_own_in_collate_fn(made: Any, seed: int | None, capsys: pytest.CaptureFixture[str]) -> None:
+    """Which no variable of the script has."""
+    model = fresh(mlp)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    ours = session(model, optimizer)
+    train(ours, model, optimizer, ours.loader(DATA, global_batch_size=BATCH, collate_fn=made(seed)))
+    lines = capsys.readouterr().err.splitlines()
+    assert [".noise), and a node that joins" in line for line in lines] == [True] * (seed is not None)
 
 
 class Levels(torch.utils.data.Dataset[Any]):

@@ -47,15 +47,19 @@ def test_attributes_that_an_epochs_beginning_sets(capsys: pytest.CaptureFixture[
 
 def test_attributes_that_the_same_function_sets_before_its_pass(capsys: pytest.CaptureFixture[str]) -> None:
     def script(ours: Any, loader: Any, step: Step) -> None:
-        kept = SimpleNamespace(alpha=0.0, beta=0.0, gamma=0.0)
+        kept = SimpleNamespace(alpha=0.0, beta=0.0, gamma=0.0, delta=0.0, epsilon=0)
         for epoch in ours.epochs(3):
             kept.alpha = epoch / 10
             kept.beta = kept.beta + 1
             kept.gamma = 0.0 if epoch < 2 else kept.gamma + 1
+            if epoch < 2:
+                kept.delta, kept.epsilon = 0.5, epoch
+            else:
+                kept.delta = 1.0
             for x, y in loader:
                 step(x, y)
 
-    assert told(script, capsys) == {"kept.beta", "kept.gamma"}
+    assert told(script, capsys) == {"kept.beta", "kept.gamma", "kept.epsilon"}
 
 
 class Twofold:
@@ -102,6 +106,57 @@ def test_variables_that_each_turn_sets_before_it_reads_them(capsys: pytest.Captu
             best = min(best, total + rate)
 
     assert told(script, capsys) == {"rate", "best", "shared", "halved.shared"}
+
+
+def test_variables_that_are_set_and_read_under_a_condition(capsys: pytest.CaptureFixture[str]) -> None:
+    """And read behind it, when it did not hold."""
+
+    def script(ours: Any, loader: Any, step: Step) -> None:
+        teacher = rate = level = scale = factor = 0.0
+        for epoch in ours.epochs(3):
+            if epoch == 1:
+                teacher = 2.0
+                assert teacher > 1
+            if epoch < 2:
+                level = 0.5
+            else:
+                level = 1.0 + epoch
+                assert level > 1
+            try:
+                factor = 1 / epoch
+            except ZeroDivisionError:
+                factor = 2.0
+            try:
+                scale = 1 / (epoch - 1)
+            except ZeroDivisionError:
+                assert scale < 9
+            for number, (x, y) in enumerate(loader):
+                if number == 0:
+                    rate = 1.0 + epoch
+                    assert rate > 0
+                step(x, y)
+                assert rate + teacher + level + scale + factor < 99
+
+    assert told(script, capsys) == {"teacher", "scale", "rate"}
+
+
+def test_variables_that_are_read_after_loops_that_set_them(capsys: pytest.CaptureFixture[str]) -> None:
+    """Inner loops have turns, and ``with`` ends no exceptions."""
+
+    def script(ours: Any, loader: Any, step: Step) -> None:
+        last = most = count = 0.0
+        for _ in ours.epochs(2):
+            for x, y in loader:
+                with torch.enable_grad():
+                    last = step(x, y)
+                for value in (last, 1.0):
+                    if value > 9:
+                        continue
+                    count += 1
+                    most = value
+            assert last + most >= 0
+
+    assert told(script, capsys) == {"most", "count"}
 
 
 def test_a_loop_around_the_sessions(capsys: pytest.CaptureFixture[str]) -> None:
