@@ -230,7 +230,7 @@ def test_a_notice_is_told_and_the_agent_leaves_when_it_may(
     worker = running(tmp_path)
     agent.send_signal(notice)
     leaving = coordinator.expect(peer, wire.Leaving)
-    assert (leaving.cause, leaving.grace_s) == (f"signal {notice.name}", 10.0)
+    assert (leaving.cause, leaving.grace_s) == (f"signal {notice.name}", pytest.approx(10.0))
     assert psutil.pid_exists(worker), "it trains on until it is told"
     coordinator.send(peer, wire.ReleaseNode("released"))
     assert agent.wait(LIMIT_S) == 0
