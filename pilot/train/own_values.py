@@ -399,11 +399,12 @@ def _place_of(value: Any) -> Any:
     if (left := operator.length_hint(value, -1)) >= 0:
         return left
     try:
-        _, over, *more = value.__reduce__()
+        _, *given = value.__reduce__()
     except Exception:  # not every one can be copied
         return None
-    places = [_place_of(one) if isinstance(one, Iterator) else 0 for one in over if not callable(one)]
-    seen = [one if isinstance(one, int) else len(one) for one in chain(over, *more) if isinstance(one, int | list)]
+    held = [one for part in given if isinstance(part, tuple) for one in part]
+    places = [_place_of(one) if isinstance(one, Iterator) else 0 for one in held]
+    seen = [one if isinstance(one, int) else len(one) for one in held if isinstance(one, int | list)]
     return None if None in places else (places, seen)
 
 
