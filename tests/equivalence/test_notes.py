@@ -300,7 +300,7 @@ class Iterators:
 
     def next(self) -> float:
         pairs = next(self.zipped)[0] + next(self.counted)[1] + next(self.padded)[1] + next(self.taken)
-        return next(self.cycled) + next(self.listed) + next(self.mapped) + next(self.summed) + next(self.endless) + pairs
+        return pairs + sum(map(next, (self.cycled, self.listed, self.mapped, self.summed, self.endless)))
 
 
 def test_iterators_of_python(capsys: pytest.CaptureFixture[str]) -> None:
