@@ -1,6 +1,7 @@
 """Tells of numbers with which the script begins an epoch, and which each batch changes and uses for its loss: a
-temperature that is lowered, a count of batches that weights a term. A process that joins in the middle of the epoch
-runs its beginning, too.
+temperature that is lowered, a count of batches that weights a term; also of iterators and lists that it makes there,
+from which each batch takes something for its loss. A process that joins in the middle of the epoch runs its beginning,
+too.
 
 Most numbers that batches change are sums for a report, so only those are told of from which the loss is computed; and
 so is the number of steps at an epoch's beginning, if the loss is computed from it (``session.steps - start``). (What
@@ -9,6 +10,7 @@ the script has from before the session's loop is told of by :mod:`pilot.train.ow
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 from types import FrameType
 
@@ -16,8 +18,10 @@ import numpy as np
 import torch
 
 from pilot.train import loop_code, refusal
+from pilot.train.iterators import place_of
 
 _NUMBERS = (int, float, np.number, np.ndarray, torch.Tensor)
+_LISTS = (list, dict, set, deque)
 _STEPS, _SESSION = ".steps", "pilot.train.session"
 _KEPT = {"steps", "state"}
 """What begins with one of these attributes of the session goes on where it was."""
@@ -87,11 +91,19 @@ def _counted_from(frame: FrameType, start: int, begin: int, is_last: bool) -> It
 
 
 def _candidates(frame: FrameType, start: int, begin: int, is_last: bool) -> Iterator[tuple[str, str]]:
-    """Variables that are set between ``start`` and the loop that begins at ``begin``, and their values as texts."""
+    """Variables that are set between ``start`` and the loop that begins at ``begin``, and their values as texts; also
+    iterators that are asked for what the loss uses, and lists from which it is taken.
+    """
     code = frame.f_code
     used = loop_code.behind_loss(code, begin, None if is_last else frame.f_lasti)
-    for name, value in loop_code.handed_on(frame, begin):
-        if name in used and "." not in name and isinstance(value, _NUMBERS):
-            read = loop_code.read_to_set(code, start, begin, name)
-            if read is not None and not read & _KEPT:
-                yield name, repr(value)
+    found = {name: value for name, value in loop_code.handed_on(frame, begin) if isinstance(value, _NUMBERS)}
+    for name in loop_code.read_first(code, begin):
+        value = loop_code.value_of(frame, name)
+        if isinstance(value, Iterator) and (place := place_of(value)) is not None:
+            found[name] = place
+        elif isinstance(value, _LISTS) and name in loop_code.popped(code, begin):
+            found[name] = len(value)
+    for name, value in found.items():
+        read = loop_code.read_to_set(code, start, begin, name) if name in used and "." not in name else None
+        if read is not None and not read & _KEPT:
+            yield name, repr(value)

@@ -23,6 +23,7 @@ from pilot.train.statements import (
 )
 
 _SEEDS = {"seed", "manual_seed", "setstate", "set_state"}
+_TAKES = {"pop", "popleft", "popitem"}
 _ASKS = {"hasattr", "getattr"}
 
 
@@ -82,6 +83,13 @@ def _paths_used(code: Sequence[Instruction], number: int) -> list[tuple[str, tup
     if one.opname in ("LOAD_ATTR", "STORE_ATTR") and (path := path_at(code, number)):
         return [(one.opname[: -len("_ATTR")], tuple(path))]
     return [(use, (name,)) for _, use, name in uses_in([one])]
+
+
+@cache
+def popped(code: CodeType, head: int) -> frozenset[str]:
+    """The variables, and attributes of objects in them, whose ``pop`` the loop which begins at ``head`` calls."""
+    read = (path.split(".") for one in statements_in(loop_at(code, head)) for path in one.reads)
+    return frozenset(".".join(path[:-1]) for path in read if path[-1] in _TAKES)
 
 
 @cache

@@ -11,7 +11,6 @@ import argparse
 import enum
 import itertools
 import math
-import operator
 import random
 import weakref
 from collections import deque
@@ -33,6 +32,7 @@ from pilot.train import checksums, loop_code, refusal
 from pilot.train.epoch_numbers import EpochNumbers
 from pilot.train.epoch_outputs import EpochOutputs
 from pilot.train.handed_on import HandedOn, is_of_a_graph
+from pilot.train.iterators import place_of
 from pilot.train.rank_only import RankOnly
 from pilot.train.spaced import Spaced
 from pilot.train.training import Training
@@ -389,23 +389,8 @@ def _mark(value: Any, *, is_variable: bool) -> Any:
     if isinstance(value, nn.Module) or is_of_the_script(type(value)):
         return type(value)  # what it holds has its own marks, but before it is made there is None
     if isinstance(value, Iterator):
-        return repr(value) if isinstance(value, itertools.count) else _place_of(value)
+        return repr(value) if isinstance(value, itertools.count) else place_of(value)
     return _random_state(value)
-
-
-def _place_of(value: Any) -> Any:
-    """How far an iterator of Python's own has come; None: nobody knows, or it goes over something else (the loader)."""
-    if type(value).__module__ not in ("builtins", "itertools"):
-        return None
-    if (left := operator.length_hint(value, -1)) >= 0:
-        return left
-    try:
-        _, over, *more = value.__reduce__()
-    except Exception:  # not every one can be copied
-        return None
-    places = [_place_of(one) if isinstance(one, Iterator) else 0 for one in over if not callable(one)]
-    seen = [one if isinstance(one, int) else len(one) for one in chain(over, *more) if isinstance(one, int | list)]
-    return None if None in places else (places, seen)
 
 
 def _is_made(value: Any) -> bool:

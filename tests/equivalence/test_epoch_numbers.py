@@ -4,6 +4,7 @@ what to do instead trains as one undisturbed process.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -62,6 +63,21 @@ def with_backward(ours: Any, loader: Any, loss_of: Loss, step: Step) -> None:
             scale = scale * 0.9
 
 
+def an_iterator(ours: Any, loader: Any, loss_of: Loss, step: Step) -> None:
+    for _ in ours.epochs(2):
+        weights = itertools.cycle([0.5, 1.0])
+        for x, y in loader:
+            weight = next(weights)
+            step(loss_of(x, y) * weight)
+
+
+def a_list(ours: Any, loader: Any, loss_of: Loss, step: Step) -> None:
+    for _ in ours.epochs(2):
+        weights = [0.5, 1.0] * 3
+        for x, y in loader:
+            step(loss_of(x, y) * weights.pop())
+
+
 def said(script: Script, capsys: pytest.CaptureFixture[str], *, mine: bool = False) -> list[str]:
     model = fresh(mlp)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
@@ -81,7 +97,14 @@ def said(script: Script, capsys: pytest.CaptureFixture[str], *, mine: bool = Fal
 
 @pytest.mark.parametrize(
     ("script", "name"),
-    [(temperature, "temp"), (a_count_of_batches, "done"), (an_average, "mean"), (with_backward, "scale")],
+    [
+        (temperature, "temp"),
+        (a_count_of_batches, "done"),
+        (an_average, "mean"),
+        (with_backward, "scale"),
+        (an_iterator, "weights"),
+        (a_list, "weights"),
+    ],
 )
 def test_numbers_that_batches_change_and_use(script: Script, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     (line,) = said(script, capsys, mine=script is with_backward)
@@ -104,6 +127,20 @@ def test_sums_counts_and_what_goes_on_are_not_told_of(capsys: pytest.CaptureFixt
                 done = done + 1
                 scale = ours.state["scale"] = scale * 0.9
             assert shown
+
+    assert said(script, capsys) == []
+
+
+def test_iterators_and_lists_that_the_loss_does_not_use(capsys: pytest.CaptureFixture[str]) -> None:
+    def script(ours: Any, loader: Any, loss_of: Loss, step: Step) -> None:
+        for _ in ours.epochs(2):
+            marks, shown, batches = itertools.cycle("|/-"), list[str](), enumerate(iter(loader))
+            weights = [0.5, 1.0]
+            for _number, (x, y) in batches:
+                step(loss_of(x, y) * weights[len(x) % 2])
+                shown.append(next(marks))
+                if len(shown) > 2:
+                    shown.pop()
 
     assert said(script, capsys) == []
 
