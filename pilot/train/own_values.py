@@ -7,64 +7,49 @@ Whether training depends on them cannot be seen, so nothing is refused.
 
 from __future__ import annotations
 
-import argparse
-import enum
 import itertools
-import math
-import random
+import sys
 import weakref
-from collections import deque
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import suppress
-from functools import partial
-from itertools import chain, islice
-from types import FrameType, FunctionType, GeneratorType, SimpleNamespace
+from itertools import chain
+from types import FrameType, FunctionType, ModuleType
 from typing import Any
 
-import numpy as np
 import torch
-import xxhash
 from torch import nn
-from torch.nn.modules.batchnorm import _NormBase
-from torch.utils.data import Dataset, Subset, TensorDataset
+from torch.utils.data import Subset, TensorDataset
 
-from pilot.train import checksums, loop_code, refusal
+from pilot.train import loop_code, refusal
 from pilot.train.epoch_numbers import EpochNumbers
 from pilot.train.epoch_outputs import EpochOutputs
-from pilot.train.handed_on import HandedOn, is_of_a_graph
-from pilot.train.iterators import place_of
+from pilot.train.handed_on import HandedOn
+from pilot.train.marks import (
+    ARRAYS,
+    CHANGEABLE,
+    DEPTH,
+    FUNCTIONS,
+    PLAIN,
+    Place,
+    held_by,
+    mark_of,
+    marks_in,
+    memory_of,
+    numbers_and_generators,
+)
 from pilot.train.rank_only import RankOnly
 from pilot.train.spaced import Spaced
 from pilot.train.training import Training
 from pilot.train.training_loader import TrainingLoader
-from pilot.train.untracked import WITH_ITEMS, inner, is_of_the_script
+from pilot.train.untracked import inner, is_of_the_script
 
 _PARTS = 100
 """Looks take one of so many parts of the time, but for the first ones."""
 _FIRST_LOOKS = 16
-_DEPTH = 3
 _SHOWN = 5
-_MOST_PARTS = 1000
-_SMALL_BYTES = 1 << 20
-_SAMPLED = 1 << 14
-"""A tensor or array up to this size is read whole; of a larger one, so many numbers."""
-_PLAIN = (bool, int, float, str, np.number, np.bool_)
-_TENSORS = (torch.Tensor, nn.Parameter)
-_ARRAYS = (torch.Tensor, np.ndarray)
-_MANY = (list, dict, set, deque)
-_CHANGEABLE = (*_MANY, *_ARRAYS)
-_HOLDERS = (argparse.Namespace, SimpleNamespace)
-"""Objects in which scripts keep values, without a class of their own."""
-
 _HOOKS = (
     *("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks"),
     *("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"),
 )
-
-_Place = tuple[int, str]
-"""A frame or a module's variables (which one), and a name in it; or a tensor or array in a variable, and its name; or
-one of the session's parts (0: a module) or a hook, and a name.
-"""
 
 
 class OwnValues:
@@ -72,12 +57,12 @@ class OwnValues:
 
     def __init__(self, training: Training) -> None:
         self._training = training
-        self._before: dict[_Place, Any] = {}
-        self._arrays: dict[_Place, weakref.ref[Any] | None] = {}
+        self._before: dict[Place, Any] = {}
+        self._arrays: dict[Place, weakref.ref[Any] | None] = {}
         self._first: dict[int, weakref.ref[Any]] = {}
         self._shared: dict[str, tuple[str, Any]] = {}
         self._kept: dict[str, weakref.ref[Any]] = {}
-        self._told: set[_Place] = set()
+        self._told: set[Place] = set()
         self._handed_on = HandedOn(training.model)
         self.rank_only = RankOnly(training)
         self._epoch_numbers: EpochNumbers | None = None
@@ -87,13 +72,17 @@ class OwnValues:
         self._dataset: object = None
         self._indices: list[Subset[Any]] = []
         self._collate_fn: object = None
+        self._first_of_dataset: dict[Place, Any] = {}
+        self._last_of_dataset: dict[Place, Any] = {}
         self._epoch: int | None = None
         self._spaced = Spaced(_PARTS, _FIRST_LOOKS)
         self._looks = True
         self._frame = self._head = 0
-        self._anew: set[_Place] = set()
-        self._at_beginning: set[_Place] = set()
-        self._begun: dict[_Place, Any] = {}
+        self._modules: list[ModuleType] = []
+        self._anew: set[Place] = set()
+        self._anew_in: set[Place] = set()
+        self._at_beginning: set[Place] = set()
+        self._begun: dict[Place, Any] = {}
 
     def begin(self, dataset: object, collate_fn: object, *, by_epoch: bool) -> None:
         """The loop over ``dataset`` begins: a process that joins will have these values."""
@@ -103,11 +92,13 @@ class OwnValues:
             self._indices.append(dataset)
             dataset = dataset.dataset
         self._dataset = dataset
+        self._first_of_dataset = self._of_dataset()
         if frame := next(refusal.frames(), None):  # none of the script's if all of it is installed
             self._frame, self._head = id(frame), max(loop_code.heads(frame.f_code, frame.f_lasti), default=0)
+        self._modules = _other_modules()
         self._before = dict(self._seen(self._known()))
         self._arrays = {
-            (which, name): weakref.ref(value) if isinstance(value, _ARRAYS) else None
+            (which, name): weakref.ref(value) if isinstance(value, ARRAYS) else None
             for which, values in _spaces()
             for name, value in values.items()
         }
@@ -127,8 +118,8 @@ class OwnValues:
                     self._epoch_has_begun()
 
     def _epoch_has_begun(self) -> None:
-        self._before |= self._of_dataset()
         self._look_at_code()
+        self._before |= self._dataset_begins()
         if self._at_beginning:
             known = self._known()
             others = dict(self._seen(known, self._at_beginning))
@@ -154,8 +145,9 @@ class OwnValues:
         for place in [one for one in self._before if one[0] in self._first and self._first[one[0]]() is None]:
             del self._before[place]  # another array may have its number by now
         known = self._known()
-        before, kept = self._before, [value for value in self._training.user.values() if isinstance(value, _PLAIN)]
-        seen = dict(chain(self._seen(known), self._of_dataset().items()))
+        before, kept = self._before, [value for value in self._training.user.values() if isinstance(value, PLAIN)]
+        self._last_of_dataset = self._of_dataset()
+        seen = dict(chain(self._seen(known, self._anew_in), self._last_of_dataset.items()))
         changed = [place for place, value in seen.items() if before.get(place, value) != value and value not in kept]
         made = chain(self._made(seen), self._made_variables(known), self._replaced(known))
         changed = [place for place in chain(changed, made) if place not in self._told]
@@ -185,14 +177,14 @@ class OwnValues:
         """Variables and attributes of the script that are tensors and arrays of ``session.state``, with the keys and
         contents. (Lists and dicts stay the same where a state is received.)
         """
-        keys = {id(one): (key, one) for key, one in self._training.user.items() if isinstance(one, _ARRAYS)}
+        keys = {id(one): (key, one) for key, one in self._training.user.items() if isinstance(one, ARRAYS)}
         found = {}
         for name, value in ((name, value) for _, values in _spaces() for name, value in list(values.items())):
-            held = _held(value) if keys and is_of_the_script(type(value)) else ()
+            held = held_by(value) if keys and is_of_the_script(type(value)) else ()
             for path, one in [("", value), *held]:
                 if id(one) in keys:
                     key, shared = keys[id(one)]
-                    found[name + path] = key, dict(_marks("", shared, set(), (), _DEPTH))
+                    found[name + path] = key, dict(marks_in("", shared, set(), (), DEPTH))
         return found
 
     def _look_at_code(self) -> None:
@@ -200,6 +192,9 @@ class OwnValues:
         for frame, head in self._loops(frames):
             which = id(frame.f_globals if frame.f_locals is frame.f_globals else frame)
             self._anew |= {(which, name) for name in loop_code.set_anew(frame.f_code, head)}
+        for frame in (one for one in frames[:1] if self._head in loop_code.heads(one.f_code, one.f_lasti)):
+            its = loop_code.set_before_calls(frame, self._head)
+            self._anew_in |= {(id(owner), f".{name}") for owner, name in its}
         self._at_beginning |= {
             (id(owner), f".{name}") for owner, name in loop_code.set_at_beginning(frames, self._head)
         }
@@ -215,21 +210,34 @@ class OwnValues:
             if heads:
                 yield frame, self._head if self._head in heads and id(frame) == self._frame else heads[0]
 
-    def _seen(self, known: set[int], without: Collection[_Place] = ()) -> Iterator[tuple[_Place, Any]]:
+    def _seen(self, known: set[int], without: Collection[Place] = ()) -> Iterator[tuple[Place, Any]]:
         """``without`` these attributes, by object."""
         for which, values in _spaces():
             for name, value in list(values.items()):
                 if (which, name) in self._anew:
                     continue
-                place = id(value) if isinstance(value, _ARRAYS) else which
-                for path, mark in _marks(name, value, known, without, _DEPTH):
+                place = id(value) if isinstance(value, ARRAYS) else which
+                for path, mark in marks_in(name, value, known, without, DEPTH):
                     yield (place, path), mark
         others = [*self._training.numbers.others(), ("collate_fn", self._collate_fn)]
         kept = ((0, name, value) for name, value in others)
-        for which, name, value in chain(kept, self._attached()):
-            place = id(value) if isinstance(value, _ARRAYS) else which
-            for path, mark in _marks(name, value, known, without, _DEPTH):
+        for which, name, value in chain(kept, self._attached(), self._of_modules()):
+            place = id(value) if isinstance(value, ARRAYS) else which
+            for path, mark in marks_in(name, value, known, without, DEPTH):
                 yield (place, path), mark
+
+    def _of_modules(self) -> Iterator[tuple[int, str, Any]]:
+        """What the script's other modules have, and not those from which it runs: no functions and classes, which are
+        many.
+        """
+        seen = {id(value) for _, values in _spaces() for value in values.values()}
+        for module in self._modules:
+            for name, value in list(vars(module).items()):
+                if name.startswith("__") or isinstance(value, (*FUNCTIONS, type, ModuleType)):
+                    continue
+                if isinstance(value, PLAIN) or id(value) not in seen:
+                    seen.add(id(value))
+                    yield id(module), f"{module.__name__}.{name}", value
 
     def _attached(self) -> Iterator[tuple[int, str, Any]]:
         """What the script has put on parameters (``p.average``), hooks, which may have a state, and what optimizers
@@ -248,12 +256,34 @@ class OwnValues:
                     yield id(value), f"{path or 'model'}.hook", value
         yield from ((id(one), f"optimizer.{name}", value) for one, name, value in steppers.other_attributes())
 
-    def _of_dataset(self) -> dict[_Place, Any]:
-        """Also labels and weights of its samples. Not what it keeps in lists and dicts: samples that it has read."""
-        arrays = {name: value for name, value in inner(self._dataset) if isinstance(value, _ARRAYS)}
+    def _of_dataset(self) -> dict[Place, Any]:
+        """Also labels and weights of its samples, and functions (a transform). Not what it keeps in lists and dicts,
+        samples that it has read; nor what it sets by itself for each sample that it gives.
+        """
+        others = ((name, one) for name, one in inner(self._dataset) if isinstance(one, (*ARRAYS, *FUNCTIONS)))
         found = numbers_and_generators(self._dataset)
-        found |= {name: mark for name, value in arrays.items() if (mark := _mark(value, is_variable=True)) is not None}
-        return {(id(self._dataset), f"dataset.{name}"): mark for name, mark in found.items()}
+        found |= {name: mark for name, value in others if (mark := mark_of(value, is_variable=True)) is not None}
+        gives = getattr(type(self._dataset), "__getitem__", None)
+        its_own = loop_code.set_by(gives.__code__) if isinstance(gives, FunctionType) else set()
+        return {(id(self._dataset), f"dataset.{name}"): found[name] for name in found.keys() - its_own}
+
+    def _dataset_begins(self) -> dict[Place, Any]:
+        """What it has in an epoch's first step: a process that joins has the same, but for what an epoch before has
+        set, which others do not set (``if epoch == 3``).
+        """
+        now = self._of_dataset()
+        if loop_code.reads_under_equality(self._in_loop(), self._head, self._has_dataset):
+            first, last = self._first_of_dataset, self._last_of_dataset
+            return {
+                place: first.get(place, mark) if mark == last.get(place, mark) else mark for place, mark in now.items()
+            }
+        return now
+
+    def _has_dataset(self, value: object) -> bool:
+        """Whether it is the dataset, or a loader or a part of it (a ``Subset``)."""
+        while isinstance(value, TrainingLoader | Subset):
+            value = getattr(value, "dataset", None)
+        return value is self._dataset
 
     def _lists_of_dataset(self) -> dict[str, Any]:
         """Its arrays, apart from what the session has, and its lists with the arrays and numbers in these; also the
@@ -263,11 +293,11 @@ class OwnValues:
         kept: list[tuple[Any, Any]]
         kept = [("tensors", dataset.tensors)] if isinstance(dataset, TensorDataset) else inner(dataset)
         kept += [("indices", one.indices) for one in self._indices]
-        its = [(f"dataset.{name}", value) for name, value in kept if isinstance(value, (*_ARRAYS, list, tuple))]
-        marks = chain.from_iterable(_marks(name, value, known, (), _DEPTH) for name, value in its)
+        its = [(f"dataset.{name}", value) for name, value in kept if isinstance(value, (*ARRAYS, list, tuple))]
+        marks = chain.from_iterable(marks_in(name, value, known, (), DEPTH) for name, value in its)
         return {path: mark for path, mark in marks if mark is not None}
 
-    def _made(self, seen: Collection[_Place]) -> Iterator[_Place]:
+    def _made(self, seen: Collection[Place]) -> Iterator[Place]:
         """Attributes that objects from before the loop have got in it, if the script asks whether they have them: the
         first batch makes them.
         """
@@ -279,7 +309,7 @@ class OwnValues:
             if asks and (which, path) not in self._before:
                 yield which, path
 
-    def _made_variables(self, known: set[int]) -> Iterator[_Place]:
+    def _made_variables(self, known: set[int]) -> Iterator[Place]:
         """Variables that there were not before the loop, and that some of its turns set for others, which may have
         none: at an epoch's end, or by a first batch (``if i == 0``). These are the same as when it looked before.
         """
@@ -300,13 +330,13 @@ class OwnValues:
                     yield which, name
         self._kept = found
 
-    def _replaced(self, known: set[int]) -> Iterator[_Place]:
+    def _replaced(self, known: set[int]) -> Iterator[Place]:
         """Tensors and arrays that each turn of the loop leaves to the next one in a variable from before the loop."""
         for frame, head in self._loops(self._in_loop() or list(refusal.frames())):
             for name in loop_code.read_first(frame.f_code, head):
                 for which, values in ((id(frame), frame.f_locals), (id(frame.f_globals), frame.f_globals)):
                     place, value = (which, name), values.get(name)
-                    if place in self._arrays and isinstance(value, _ARRAYS) and id(value) not in known:
+                    if place in self._arrays and isinstance(value, ARRAYS) and id(value) not in known:
                         was = self._arrays[place]
                         if was is None or was() is not value:
                             yield place
@@ -318,7 +348,7 @@ class OwnValues:
         training = self._training
         steppers, tracked = training.steppers, training.tracked.values()
         ours: list[Any] = [training.user, *tracked, *training.trained.named.values()]
-        ours += [one for one in training.user.values() if isinstance(one, _CHANGEABLE)]
+        ours += [one for one in training.user.values() if isinstance(one, CHANGEABLE)]
         for module in (training.model, *(one for one in tracked if isinstance(one, nn.Module))):
             for part in module.modules():
                 held = chain(part._parameters.values(), part._buffers.values())
@@ -328,15 +358,7 @@ class OwnValues:
             ours += [one, one.state, one.param_groups, *one.param_groups]
             states = chain.from_iterable(its.values() for its in one.state.values() if isinstance(its, dict))
             ours += [value for value in states if isinstance(value, torch.Tensor)]
-        return {*map(id, ours), *(_memory(one) for one in ours if isinstance(one, _ARRAYS))}
-
-
-def numbers_and_generators(holder: object) -> dict[str, Any]:
-    """What an object of the script has in attributes, by name: what changes if these do."""
-    marks = {
-        name: _itself(value) if isinstance(value, _PLAIN) else _random_state(value) for name, value in inner(holder)
-    }
-    return {name: mark for name, mark in marks.items() if mark is not None}
+        return {*map(id, ours), *(memory_of(one) for one in ours if isinstance(one, ARRAYS))}
 
 
 def _spaces() -> Iterator[tuple[int, dict[str, Any]]]:
@@ -350,124 +372,14 @@ def _spaces() -> Iterator[tuple[int, dict[str, Any]]]:
             yield id(frame.f_globals), frame.f_globals
 
 
-def _marks(
-    name: str, value: Any, known: set[int], without: Collection[_Place], depth: int
-) -> Iterator[tuple[str, Any]]:
-    """What changes if ``value``, or something in it, does."""
-    if name.startswith("__") or name == "_" or id(value) in known or isinstance(value, Dataset):
-        return
-    if value is None or isinstance(value, (*_PLAIN, enum.Enum)):
-        yield name, _itself(value)
-    elif not isinstance(value, _ARRAYS) or _memory(value) not in known:
-        if (mark := _mark(value, is_variable=depth == _DEPTH)) is not None:
-            yield name, mark
-        if depth > 1:
-            for path, one in _held(value):
-                if (id(value), path) not in without:
-                    # A trainer's callbacks; the transitions of a memory.
-                    same_depth = isinstance(value, WITH_ITEMS) and (type(one) is tuple or is_of_the_script(type(one)))
-                    yield from _marks(name + path, one, known, without, depth if same_depth else depth - 1)
-
-
-def _itself(value: Any) -> Any:
-    """What is not a number does not equal itself."""
-    return repr(value) if isinstance(value, float | np.floating) and math.isnan(value) else value
-
-
-def _mark(value: Any, *, is_variable: bool) -> Any:
-    """Variables hold batches, too: of a tensor there only a change in place counts."""
-    if isinstance(value, _MANY):
-        return len(value) - sum(is_of_a_graph(one) for _, one in inner(value))
-    if is_of_a_graph(value):
-        return None
-    if type(value) in _TENSORS and value.layout is torch.strided and not value.is_inference():
-        return _content(value, is_variable=is_variable)
-    if type(value) is np.ndarray and not value.dtype.hasobject:
-        return xxhash.xxh3_64_intdigest(_sampled(value, value.size).tobytes())
-    if isinstance(value, GeneratorType) and not refusal.is_of_a_library(value.gi_code.co_filename):
-        return None if _loops_over_the_loader(value) else value.gi_frame and value.gi_frame.f_lasti
-    if isinstance(value, nn.Module) or is_of_the_script(type(value)):
-        return type(value)  # what it holds has its own marks, but before it is made there is None
-    if isinstance(value, Iterator):
-        return repr(value) if isinstance(value, itertools.count) else place_of(value)
-    return _random_state(value)
+def _other_modules() -> list[ModuleType]:
+    """The script's own modules, apart from those whose functions are running."""
+    running = {id(frame.f_globals) for frame in refusal.frames()}
+    every = ((one, getattr(one, "__file__", None)) for one in list(sys.modules.values()))
+    own = [one for one, file in every if type(file) is str and not refusal.is_of_a_library(file)]
+    return [one for one in own if id(vars(one)) not in running]
 
 
 def _is_made(value: Any) -> bool:
     """Computed, or copied: no number, which may be a constant, and nothing of a library's."""
-    return isinstance(value, (*_ARRAYS, nn.Module)) or is_of_the_script(type(value))
-
-
-def _loops_over_the_loader(generator: GeneratorType[Any, Any, Any]) -> bool:
-    """Then its place is the session's."""
-    frame = generator.gi_frame
-    return frame is not None and any(isinstance(one, TrainingLoader) for one in frame.f_locals.values())
-
-
-def _content(value: torch.Tensor, *, is_variable: bool) -> Any:
-    """Writes through ``.data`` or an array leave the version as it was."""
-    if value.is_meta or value.is_quantized:
-        return None
-    seen = checksums.of_tensors([_sampled(value.detach(), value.numel())])
-    if value.nbytes <= _SMALL_BYTES:
-        return seen
-    return seen, value._version, None if is_variable else value.data_ptr()
-
-
-def _sampled(value: Any, count: int) -> Any:
-    """A tensor or array, or some of its numbers, if it is large."""
-    if value.nbytes <= _SMALL_BYTES:
-        return value
-    return value.reshape(-1)[:: -(-count // _SAMPLED)]
-
-
-def _memory(value: Any) -> int:
-    """Where its numbers begin; 0: nowhere."""
-    if isinstance(value, np.ndarray):
-        return int(value.__array_interface__["data"][0])
-    return value.data_ptr() if type(value) in _TENSORS and value.layout is torch.strided else 0
-
-
-def _random_state(value: Any) -> Any:
-    if isinstance(value, torch.Generator):
-        return value.get_state().numpy().tobytes()
-    if isinstance(value, np.random.Generator):
-        return str(value.bit_generator.state)
-    if isinstance(value, np.random.RandomState):
-        return str(value.get_state())
-    return value.getstate() if type(value) is random.Random else None
-
-
-def _held(value: Any) -> Iterator[tuple[str, Any]]:
-    """What ``value`` holds, with its place there: also the variables of a function's closure and of a generator, and
-    what an object has from its class until it is first changed.
-    """
-    if isinstance(value, WITH_ITEMS):
-        yield from ((f"[{key!r}]", one) for key, one in inner(value))
-    elif isinstance(value, nn.Module):
-        yield from ((f".{name}", one) for name, one in _of_module(value))
-    elif isinstance(value, partial):
-        bound = [(".func", value.func), *((f"[{number}]", one) for number, one in enumerate(value.args))]
-        yield from (*bound, *((f".{name}", one) for name, one in value.keywords.items()))
-    elif isinstance(value, FunctionType) and not refusal.is_of_a_library(value.__code__.co_filename):
-        for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
-            with suppress(ValueError):  # it has no value yet
-                yield f".{name}", cell.cell_contents
-        yield from ((f".{name}", one) for name, one in inner(value))
-    elif isinstance(value, GeneratorType) and not refusal.is_of_a_library(value.gi_code.co_filename):
-        yield from ((f".{name}", one) for name, one in list(value.gi_frame.f_locals.items() if value.gi_frame else ()))
-    elif isinstance(value, type) and is_of_the_script(value):
-        yield from ((f".{name}", one) for name, one in list(vars(value).items()))
-    elif is_of_the_script(type(value)) or isinstance(value, _HOLDERS):
-        held = {name: one for name, one in vars(type(value)).items() if isinstance(one, _PLAIN)} | dict(inner(value))
-        yield from ((f".{name}", one) for name, one in held.items())
-
-
-def _of_module(module: nn.Module) -> Iterator[tuple[str, Any]]:
-    """Its tensors, apart from batch statistics, and those of all of its parts; and attributes that the script has."""
-    for path, part in islice(module.named_modules(), _MOST_PARTS):
-        tensors = part._parameters if isinstance(part, _NormBase) else part._parameters | part._buffers
-        yield from ((f"{path}.{name}".lstrip("."), one) for name, one in tensors.items() if one is not None)
-    of_torch = vars(nn.Module()).keys()
-    if is_of_the_script(type(module)):
-        yield from ((name, one) for name, one in inner(module) if name not in of_torch)
+    return isinstance(value, (*ARRAYS, nn.Module)) or is_of_the_script(type(value))

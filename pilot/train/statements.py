@@ -199,6 +199,18 @@ def under_tests(code: CodeType, tested: Callable[[str], bool]) -> Iterator[list[
                 yield between(code, one.offset + 1, _end_of_both(code, one.offset, one.argval))
 
 
+def under_equality(code: CodeType, begin: int, end: int) -> Iterator[list[dis.Instruction]]:
+    """What runs, between two instructions, only if something equals something else, or is among others: in some of a
+    loop's turns, and not in all from one on.
+    """
+    for one in between(code, begin, end):
+        if "_IF_" in one.opname and one.offset < one.argval:
+            statement = next(each for each in statements_in(between(code, begin, end)) if one.offset <= each.end)
+            test = between(code, statement.begin, one.offset)
+            if any(each.opname == "CONTAINS_OP" or str(each.argval) in ("==", "!=") for each in test):
+                yield between(code, one.offset + 1, one.argval)
+
+
 def _end_of_both(code: CodeType, begin: int, end: int) -> int:
     """Where what depends on a test ends whose branch lies between these: after ``else``, or if the branch leaves the
     loop's turn, or the function, after the rest of that.

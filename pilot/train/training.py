@@ -24,7 +24,7 @@ from pilot.train.loading import load
 from pilot.train.lr import LearningRate
 from pilot.train.membership import Seat
 from pilot.train.metric_reports import METRIC, MetricReports
-from pilot.train.module_numbers import ModuleNumbers
+from pilot.train.module_numbers import SMALL_BYTES, ModuleNumbers
 from pilot.train.sampler import StepShare
 from pilot.train.session_checks import admit, check_scheduler
 from pilot.train.sharded_state import Wanted, models_adopted, optimizers_adopted, rows_wanted
@@ -122,6 +122,7 @@ class Training:
         self.on_restore: list[Callable[[], object]] = []
         self.user: dict[str, Any] = {}
         self._user_at_end: dict[str, Any] | None = None
+        self._tracked_at_end: dict[str, Any] = {}
         self._user_taken: dict[str, Any] | None = None
         self._user_met: dict[str, Any] | None = None
         self._put_back: Callable[[], None] | None = None
@@ -205,8 +206,10 @@ class Training:
         """
         if self.position.at_end:  # the state taken over includes what the others have done here since
             self._user_caught_up()
+            self._put_objects(self._tracked_at_end)
         else:
             self.caught_up()
+            self._tracked_at_end = self._objects()
             self.position.met = self.agreements.count(self.place)
         self.position.at_end = self._has_reached_end = True
         self._user_at_end = copied(self.user)
@@ -306,7 +309,7 @@ class Training:
             self.agreements.add(Agreement(*self.place, topic, sums))
 
     def _next_epoch(self, measured: Sums) -> None:
-        self._user_at_end = None
+        self._user_at_end, self._tracked_at_end = None, {}
         self.position.epoch += 1
         self.position.cursor = 0
         self.position.epoch_steps = 0
@@ -341,6 +344,7 @@ class Training:
             "parameters": dict(self.trained.bare),
             "trained": self.trained.capture(),
             "numbers": self.numbers.capture(),
+            "tracked_at_end": self._tracked_at_end,
             "tracked": {name: one.state_dict() for name, one in self.tracked.items()},
             "changing": sorted(self.changing),
             "reports": [list(row) for row in self.reports.rows],
@@ -365,6 +369,7 @@ class Training:
         what the others have done since.
         """
         changes = identity.changes(state.get("identity", self.identity), self.identity, self._accepted)
+        objects = self._objects()
         if self.sharding is not None:
             state = {**state, "model": models_adopted(state["model"], self.model)}
         own_options = any(name == OPTIONS for name, _, _ in changes)
@@ -384,6 +389,9 @@ class Training:
         begun = self.position.begun or in_meeting  # before its first batch a script may evaluate
         attends = self.meeting is not None and self.place == place
         is_there = attends and in_meeting and self.agreements.count(place) == met
+        self._tracked_at_end = dict(state.get("tracked_at_end", {}))
+        if attends and not is_there:
+            self._put_objects(objects)
         if not attends:
             self._has_reached_end = False
             self._set_user(state["user"])
@@ -413,6 +421,19 @@ class Training:
         for name, one in self.tracked.items():
             load(copied(state["tracked"][name]), into=one)
         self.numbers.restore(state.get("numbers", {}))
+
+    def _objects(self) -> dict[str, Any]:
+        """Copies of the states of tracked objects, apart from modules and what is large: a script may ask them, between
+        two steps, whether to go on (early stopping), and there they belong to its own values.
+        """
+        states = {name: one.state_dict() for name, one in self.tracked.items() if not isinstance(one, nn.Module)}
+        sizes = {name: sum(leaf.size for leaf in encoded({name: state}).leaves) for name, state in states.items()}
+        return {name: copied(state) for name, state in states.items() if sizes[name] <= SMALL_BYTES}
+
+    def _put_objects(self, states: Mapping[str, Any]) -> None:
+        for name, one in self.tracked.items():
+            if name in states:
+                load(copied(states[name]), into=one)
 
     def tell_restored(self) -> None:
         """Tell the script that the state was replaced."""

@@ -141,7 +141,7 @@ def what_the_script_sees() -> dict[str, Any]:
     found: dict[str, Any] = {}
     frame: FrameType | None = sys._getframe()
     while frame is not None:
-        if _package(frame.f_globals.get("__name__")) not in _NOT_THE_SCRIPTS:
+        if package_of(frame.f_globals.get("__name__")) not in _NOT_THE_SCRIPTS:
             found = frame.f_globals | frame.f_locals | found
         frame = frame.f_back
     return found
@@ -182,7 +182,7 @@ def inner(value: Any) -> list[tuple[Any, Any]]:
             return list(enumerate(islice(many.__iter__(value), _MOST)))
     if issubclass(kind, dict):
         return [(_name_of(key, at), one) for at, (key, one) in enumerate(islice(dict.items(value), _MOST))]
-    if issubclass(kind, type | ModuleType) or _package(kind.__module__) in _NOT_THE_SCRIPTS:
+    if issubclass(kind, type | ModuleType) or package_of(kind.__module__) in _NOT_THE_SCRIPTS:
         return []
     held = getattr(value, "__dict__", None)
     found = list(islice(held.items(), _MOST)) if type(held) is dict else []
@@ -208,5 +208,6 @@ def is_of_the_script(kind: type) -> bool:
     return file is not None and not is_of_a_library(file)
 
 
-def _package(name: Any) -> str:
+def package_of(name: Any) -> str:
+    """The first part of a module's name."""
     return str(name).partition(".")[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import functools
 import itertools
 import math
 import random
@@ -80,6 +81,24 @@ def begun() -> Iterator[float]:
     rates = halving()
     next(rates)
     return rates
+
+
+def with_a_default() -> Callable[[], int]:
+    """Counts its calls in a default value."""
+
+    def call(count: list[int] = [0]) -> int:  # noqa: B006  # as scripts do
+        count[0] += 1
+        return count[0]
+
+    return call
+
+
+class Focal(torch.nn.Module):
+    """A loss with a number of the script's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gamma = 2.0
 
 
 class OwnSGD(torch.optim.SGD):
@@ -197,6 +216,27 @@ def test_what_a_script_keeps_and_changes(capsys: pytest.CaptureFixture[str]) -> 
         (lambda: torch.Generator().manual_seed(0), lambda kept: torch.rand(1, generator=kept), "kept"),
         (lambda: random.Random(0), lambda kept: kept.random(), "kept"),
         (itertools.count, next, "kept"),
+        (lambda: itertools.cycle([0.1, 1.0]), next, "kept"),
+        (lambda: iter([0.1] * len(DATA)), next, "kept"),
+        (lambda: zip(range(len(DATA)), itertools.count(), strict=False), next, "kept"),
+        (lambda: enumerate(itertools.repeat(1.0)), next, "kept"),
+        (with_a_default, lambda kept: kept(), "kept.defaults[0][0]"),
+        (
+            lambda: functools.partial(mse_loss, reduction="sum"),
+            lambda kept: kept.keywords.update(reduction="mean"),
+            "kept.keywords['reduction']",
+        ),
+        (torch.nn.TripletMarginLoss, lambda kept: setattr(kept, "margin", kept.margin * 1.1), "kept.margin"),
+        (
+            lambda: torch.nn.Sequential(Focal()),
+            lambda kept: setattr(kept[0], "gamma", kept[0].gamma + 1),
+            "kept.0.gamma",
+        ),
+        (
+            lambda: torch.distributions.Normal(torch.zeros(2), torch.ones(2)),
+            lambda kept: setattr(kept, "loc", kept.loc + 1),
+            "kept.loc",
+        ),
         (counting, lambda kept: kept(), "kept.count"),
         (halving, next, "kept"),
         (begun, next, "kept.rate"),

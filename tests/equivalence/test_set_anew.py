@@ -159,6 +159,16 @@ def test_variables_that_are_read_after_loops_that_set_them(capsys: pytest.Captur
     assert told(script, capsys) == {"most", "count"}
 
 
+def test_attributes_that_each_iteration_sets_before_it_calls_anything(capsys: pytest.CaptureFixture[str]) -> None:
+    def script(ours: Any, loader: Any, step: Step) -> None:
+        kept = SimpleNamespace(step=0, number=0, last=0.0)
+        for kept.step in ours.iterations(9):
+            kept.number = kept.step + 1
+            kept.last = step(*loader.next())
+
+    assert told(script, capsys) == {"kept.last"}
+
+
 def test_a_loop_around_the_sessions(capsys: pytest.CaptureFixture[str]) -> None:
     def script(ours: Any, loader: Any, step: Step) -> None:
         count = 1

@@ -1,0 +1,185 @@
+"""What changes if a value that a script keeps does, or something that it holds: a *mark* of each of them, by its place.
+
+So a script can be told of what it changes in its loop (:mod:`pilot.train.own_values`) without a copy of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import enum
+import math
+import random
+from collections import deque
+from collections.abc import Collection, Iterator
+from contextlib import suppress
+from functools import partial
+from itertools import islice
+from types import BuiltinFunctionType, FunctionType, GeneratorType, MethodType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+import xxhash
+from torch import nn
+from torch.distributions import Distribution
+from torch.nn.modules.batchnorm import _NormBase
+from torch.utils.data import Dataset
+
+from pilot.train import checksums, refusal
+from pilot.train.handed_on import is_of_a_graph
+from pilot.train.iterators import place_of
+from pilot.train.training_loader import TrainingLoader
+from pilot.train.untracked import WITH_ITEMS, inner, is_of_the_script, package_of
+
+DEPTH = 3
+_MOST_PARTS = 1000
+_SMALL_BYTES = 1 << 20
+_SAMPLED = 1 << 14
+"""A tensor or array up to this size is read whole; of a larger one, so many numbers."""
+PLAIN = (bool, int, float, str, np.number, np.bool_)
+_TENSORS = (torch.Tensor, nn.Parameter)
+ARRAYS = (torch.Tensor, np.ndarray)
+_MANY = (list, dict, set, deque)
+CHANGEABLE = (*_MANY, *ARRAYS)
+FUNCTIONS = (FunctionType, MethodType, BuiltinFunctionType)
+_HOLDERS = (argparse.Namespace, SimpleNamespace, Distribution)
+"""Objects in which scripts keep values, without a class of their own."""
+_OF_MODULES = vars(nn.Module()).keys()
+
+Place = tuple[int, str]
+"""A frame or a module's variables (which one), and a name in it; or a tensor or array in a variable, and its name; or
+one of the session's parts (0: a module) or a hook, and a name.
+"""
+
+
+def numbers_and_generators(holder: object) -> dict[str, Any]:
+    """What an object of the script has in attributes, by name: what changes if these do."""
+    marks = {
+        name: _itself(value) if isinstance(value, PLAIN) else _random_state(value) for name, value in inner(holder)
+    }
+    return {name: mark for name, mark in marks.items() if mark is not None}
+
+
+def marks_in(
+    name: str, value: Any, known: set[int], without: Collection[Place], depth: int
+) -> Iterator[tuple[str, Any]]:
+    """What changes if ``value``, or something in it, does."""
+    if name.startswith("__") or name == "_" or id(value) in known or isinstance(value, Dataset):
+        return
+    if value is None or isinstance(value, (*PLAIN, enum.Enum)):
+        yield name, _itself(value)
+    elif not isinstance(value, ARRAYS) or memory_of(value) not in known:
+        if (mark := mark_of(value, is_variable=depth == DEPTH)) is not None:
+            yield name, mark
+        if depth > 1:
+            for path, one in held_by(value):
+                if (id(value), path) not in without:
+                    # A trainer's callbacks; the transitions of a memory.
+                    same_depth = isinstance(value, WITH_ITEMS) and (type(one) is tuple or is_of_the_script(type(one)))
+                    yield from marks_in(name + path, one, known, without, depth if same_depth else depth - 1)
+
+
+def _itself(value: Any) -> Any:
+    """What is not a number does not equal itself."""
+    return repr(value) if isinstance(value, float | np.floating) and math.isnan(value) else value
+
+
+def mark_of(value: Any, *, is_variable: bool) -> Any:
+    """Variables hold batches, too: of a tensor there only a change in place counts."""
+    if isinstance(value, _MANY):
+        return len(value) - sum(is_of_a_graph(one) for _, one in inner(value))
+    if is_of_a_graph(value):
+        return None
+    if type(value) in _TENSORS and value.layout is torch.strided and not value.is_inference():
+        return _content(value, is_variable=is_variable)
+    if type(value) is np.ndarray and not value.dtype.hasobject:
+        return xxhash.xxh3_64_intdigest(_sampled(value, value.size).tobytes())
+    if isinstance(value, GeneratorType) and not refusal.is_of_a_library(value.gi_code.co_filename):
+        return None if _loops_over_the_loader(value) else value.gi_frame and value.gi_frame.f_lasti
+    if isinstance(value, nn.Module) or is_of_the_script(type(value)):
+        return type(value)  # what it holds has its own marks, but before it is made there is None
+    if isinstance(value, FUNCTIONS):
+        return getattr(value, "__code__", value.__qualname__)
+    return place_of(value) if isinstance(value, Iterator) else _random_state(value)
+
+
+def _loops_over_the_loader(generator: GeneratorType[Any, Any, Any]) -> bool:
+    """Then its place is the session's."""
+    frame = generator.gi_frame
+    return frame is not None and any(isinstance(one, TrainingLoader) for one in frame.f_locals.values())
+
+
+def _content(value: torch.Tensor, *, is_variable: bool) -> Any:
+    """Writes through ``.data`` or an array leave the version as it was."""
+    if value.is_meta or value.is_quantized:
+        return None
+    seen = checksums.of_tensors([_sampled(value.detach(), value.numel())])
+    if value.nbytes <= _SMALL_BYTES:
+        return seen
+    return seen, value._version, None if is_variable else value.data_ptr()
+
+
+def _sampled(value: Any, count: int) -> Any:
+    """A tensor or array, or some of its numbers, if it is large."""
+    if value.nbytes <= _SMALL_BYTES:
+        return value
+    return value.reshape(-1)[:: -(-count // _SAMPLED)]
+
+
+def memory_of(value: Any) -> int:
+    """Where its numbers begin; 0: nowhere."""
+    if isinstance(value, np.ndarray):
+        return int(value.__array_interface__["data"][0])
+    return value.data_ptr() if type(value) in _TENSORS and value.layout is torch.strided else 0
+
+
+def _random_state(value: Any) -> Any:
+    if isinstance(value, torch.Generator):
+        return value.get_state().numpy().tobytes()
+    if isinstance(value, np.random.Generator):
+        return str(value.bit_generator.state)
+    if isinstance(value, np.random.RandomState):
+        return str(value.get_state())
+    return value.getstate() if type(value) is random.Random else None
+
+
+def held_by(value: Any) -> Iterator[tuple[str, Any]]:
+    """What ``value`` holds, with its place there: also the variables of a function's closure and of a generator, and
+    what an object has from its class until it is first changed.
+    """
+    if isinstance(value, WITH_ITEMS):
+        yield from ((f"[{key!r}]", one) for key, one in inner(value))
+    elif isinstance(value, nn.Module):
+        yield from ((f".{name}", one) for name, one in _of_module(value))
+    elif isinstance(value, FunctionType) and not refusal.is_of_a_library(value.__code__.co_filename):
+        for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
+            with suppress(ValueError):  # it has no value yet
+                yield f".{name}", cell.cell_contents
+        defaults = [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
+        yield from ((f".defaults[{number}]", one) for number, one in enumerate(defaults))
+        yield from ((f".{name}", one) for name, one in inner(value))
+    elif isinstance(value, partial):
+        yield from ((f".{name}", getattr(value, name)) for name in ("func", "args", "keywords"))
+    elif isinstance(value, GeneratorType) and not refusal.is_of_a_library(value.gi_code.co_filename):
+        yield from ((f".{name}", one) for name, one in list(value.gi_frame.f_locals.items() if value.gi_frame else ()))
+    elif isinstance(value, type) and is_of_the_script(value):
+        yield from ((f".{name}", one) for name, one in list(vars(value).items()))
+    elif is_of_the_script(type(value)) or isinstance(value, _HOLDERS):
+        its = vars(value) if isinstance(value, _HOLDERS) else dict(inner(value))
+        held = {name: one for name, one in vars(type(value)).items() if isinstance(one, PLAIN)} | its
+        yield from ((f".{name}", one) for name, one in held.items())
+
+
+def _of_module(module: nn.Module) -> Iterator[tuple[str, Any]]:
+    """The tensors of all of its parts, apart from batch statistics; the attributes that the script has; and of torch's
+    classes numbers, texts and flags (a loss's margin), which these do not change by themselves.
+    """
+    for path, part in islice(module.named_modules(), _MOST_PARTS):
+        tensors = part._parameters if isinstance(part, _NormBase) else part._parameters | part._buffers
+        held = {name: one for name, one in tensors.items() if one is not None}
+        if is_of_the_script(type(part)):
+            held |= {name: one for name, one in inner(part) if name not in _OF_MODULES}
+        elif package_of(type(part).__module__) == "torch":
+            its = vars(part).items()
+            held |= {name: one for name, one in its if name not in _OF_MODULES and isinstance(one, PLAIN)}
+        yield from ((f"{path}.{name}".lstrip("."), one) for name, one in held.items())

@@ -1,0 +1,71 @@
+"""A tracked object that the script asks at an epoch's end whether to go on: a node that joins there, or a run that
+resumes from there, asks it as the others have done, and not once more.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.functional import mse_loss
+
+from tests.equivalence.loops import BATCH, DATA, Plain, Result, assert_equal, fresh, mlp, session, tensors
+from tests.equivalence.rows import in_world
+from tests.unit.train.storm import Keep
+
+
+class Patience:
+    """Ends the training at the first epoch that is not better than the ones before."""
+
+    def __init__(self) -> None:
+        self.best, self.is_over = math.inf, False
+
+    def sees(self, loss: float) -> None:
+        self.best, self.is_over = min(loss, self.best), loss >= self.best
+
+    def state_dict(self) -> dict[str, Any]:
+        return dict(vars(self))
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+
+
+def stops_early(made: Callable[..., Any], *, evaluates: bool) -> Result:
+    """It asks once in each epoch."""
+    net, patience = fresh(mlp), Patience()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
+    ours = made(net, optimizer)
+    ours.track("patience", patience)
+    loader = ours.loader(DATA, global_batch_size=BATCH)
+    for _ in ours.epochs(3):
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss = mse_loss(net(x), y)
+            loss.backward()
+            ours.step(loss)
+        if evaluates and made is not Plain:
+            ours.evaluate(DATA, lambda batch: {"loss": mse_loss(net(batch[0]), batch[1])})
+        with torch.no_grad():
+            patience.sees(mse_loss(net(DATA.tensors[0]), DATA.tensors[1]).item())
+        if patience.is_over:
+            break
+    return tensors(net=net, patience=patience)
+
+
+@pytest.mark.parametrize("evaluates", [False, True])
+def test_a_node_that_joins_or_dies_there(evaluates: bool) -> None:
+    assert_equal(partial(stops_early, evaluates=evaluates), operations=range(5, 11), joins=range(5, 13))
+
+
+@pytest.mark.parametrize("point", [4, 5, 6])
+def test_a_run_that_resumes_from_there(point: int) -> None:
+    """After the sixth step, the last of the first epoch."""
+    script = partial(stops_early, session, evaluates=False)
+    expected, (world, _) = script(), in_world(script, 1, [], keep=Keep(6, point))
+    assert world.kept is not None
+    for result in in_world(script, 1, [], begin=world.kept)[1]:
+        torch.testing.assert_close(result, expected, rtol=0.0, atol=0.0)
