@@ -273,6 +273,8 @@ class Training:
             self.caught_up()
         else:
             self.meets(END_OF_EPOCH)
+        if early:  # no rank that takes over the state, or resumes from it, runs the code at this epoch's end again
+            self._user_at_end, self._tracked_at_end = None, {}
         self.position.stopped |= early
 
     def _user_caught_up(self) -> None:

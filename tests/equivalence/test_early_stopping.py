@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch.nn.functional import mse_loss
 
+from pilot.train import script_end
 from tests.equivalence.loops import BATCH, DATA, Plain, Result, assert_equal, fresh, mlp, session, tensors
 from tests.equivalence.rows import in_world
 from tests.unit.train.storm import Keep
@@ -69,3 +70,37 @@ def test_a_run_that_resumes_from_there(point: int) -> None:
     assert world.kept is not None
     for result in in_world(script, 1, [], begin=world.kept)[1]:
         torch.testing.assert_close(result, expected, rtol=0.0, atol=0.0)
+
+
+def leaves_by_break() -> Result:
+    """After what it does at an epoch's end."""
+    net = fresh(mlp)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
+    ours = session(net, optimizer)
+    loader = ours.loader(DATA, global_batch_size=BATCH)
+    for epoch in ours.epochs(3):
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss = mse_loss(net(x), y)
+            loss.backward()
+            ours.step(loss)
+        with torch.no_grad():
+            ours.state["losses"] = [
+                *ours.state.get("losses", []),
+                mse_loss(net(DATA.tensors[0]), DATA.tensors[1]).item(),
+            ]
+        if epoch == 1:
+            break
+    result = tensors(net=net, losses=ours.state["losses"])
+    script_end.script_ended()
+    return result
+
+
+@pytest.mark.parametrize("point", range(8))
+def test_a_run_that_resumes_after_the_loop_was_left(point: int) -> None:
+    """Or from any moment between the last step and that: the code at the epoch's end is in the state, or runs."""
+    expected, (world, _) = leaves_by_break(), in_world(leaves_by_break, 1, [], keep=Keep(12, point))
+    assert world.kept is not None
+    for count in (1, 2):
+        for result in in_world(leaves_by_break, count, [], begin=world.kept)[1]:
+            torch.testing.assert_close(result, expected, rtol=0.0, atol=0.0)
