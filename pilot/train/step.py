@@ -17,6 +17,7 @@ import torch
 from pilot.comm.channel import Gone
 from pilot.core.errors import UserError
 from pilot.train import rng
+from pilot.train.after_step import AfterStep
 from pilot.train.alarm import Alarm
 from pilot.train.exchanges import Exchanges
 from pilot.train.group import RankGroup
@@ -66,13 +67,14 @@ class Step:
         self._group = group
         self._exchanges = exchanges
         self._guard = guard
-        guard.backward_ended = exchanges.backward_ended
+        guard.backward_ended = self._backward_ended
         self._rollback = rollback
         self._seed = seed
         self._metrics = metrics
         self._of_step: dict[str, float] = {}
         self._apart = training.steppers.apart
         self._alarm = Alarm(training, ties)
+        self._after_step = AfterStep(training)
         self._share: StepShare | None = None
         self._member: Membership | None = None
         self._revision = 0
@@ -149,6 +151,7 @@ class Step:
         if not self._stepped and not (share.means > 1 and batch):
             raise UserError(_no_step(share.means))
         if batch == 0:
+            self._after_step.batch_begins(first=self._training.position.epoch_steps == 0)
             self._training.numbers.begin()
             self._rollback.begin()
             self._member, self._revision = self._group.enter(), self._group.revision
@@ -232,6 +235,11 @@ class Step:
         return True
 
     # --- its parts ---------------------------------------------------------------------------------------------------
+
+    def _backward_ended(self) -> None:
+        self._exchanges.backward_ended()
+        if self._guard.passing and not self.is_open:
+            self._after_step.backward_ended()
 
     @property
     def _again(self) -> bool:
