@@ -40,7 +40,7 @@ from pilot.train.rank_only import RankOnly
 from pilot.train.spaced import Spaced
 from pilot.train.training import Training
 from pilot.train.training_loader import TrainingLoader
-from pilot.train.untracked import inner, is_of_the_script
+from pilot.train.untracked import NOT_THE_SCRIPTS, inner, is_of_the_script, package_of
 
 _PARTS = 100
 """Looks take one of so many parts of the time, but for the first ones."""
@@ -377,7 +377,8 @@ def _other_modules() -> list[ModuleType]:
     running = {id(frame.f_globals) for frame in refusal.frames()}
     every = ((one, getattr(one, "__file__", None)) for one in list(sys.modules.values()))
     own = [one for one, file in every if type(file) is str and not refusal.is_of_a_library(file)]
-    return [one for one in own if id(vars(one)) not in running]
+    others = (one for one in own if package_of(one.__name__) not in NOT_THE_SCRIPTS)  # torch.ops has no path
+    return [one for one in others if id(vars(one)) not in running]
 
 
 def _is_made(value: Any) -> bool:

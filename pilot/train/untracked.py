@@ -33,7 +33,7 @@ _MOST = 100
 """How deep and how far it looks into objects, lists and dicts."""
 WITH_ITEMS = (list, tuple, dict, deque)
 """What holds other values by number or key."""
-_NOT_THE_SCRIPTS = {"pilot", "torch", "runpy", "threading"}
+NOT_THE_SCRIPTS = {"pilot", "torch", "runpy", "threading"}
 
 
 class Untracked:
@@ -141,7 +141,7 @@ def what_the_script_sees() -> dict[str, Any]:
     found: dict[str, Any] = {}
     frame: FrameType | None = sys._getframe()
     while frame is not None:
-        if package_of(frame.f_globals.get("__name__")) not in _NOT_THE_SCRIPTS:
+        if package_of(frame.f_globals.get("__name__")) not in NOT_THE_SCRIPTS:
             found = frame.f_globals | frame.f_locals | found
         frame = frame.f_back
     return found
@@ -182,7 +182,7 @@ def inner(value: Any) -> list[tuple[Any, Any]]:
             return list(enumerate(islice(many.__iter__(value), _MOST)))
     if issubclass(kind, dict):
         return [(_name_of(key, at), one) for at, (key, one) in enumerate(islice(dict.items(value), _MOST))]
-    if issubclass(kind, type | ModuleType) or package_of(kind.__module__) in _NOT_THE_SCRIPTS:
+    if issubclass(kind, type | ModuleType) or package_of(kind.__module__) in NOT_THE_SCRIPTS:
         return []
     held = getattr(value, "__dict__", None)
     found = list(islice(held.items(), _MOST)) if type(held) is dict else []
