@@ -32,6 +32,15 @@ FIRST_STEPS = (1, 10)
 MOST_NOTES = 5
 """A script may give what differs a new name each time."""
 
+_BY_ITSELF = (
+    "each changes it by itself, from its own batch (as batch norm does), or on one rank only (if session.rank == 0:)."
+    " Nodes that join and runs that resume get one rank's. What training depends on must be the same on all ranks:"
+    " derive it from parameters, session.steps or the result of session.evaluate"
+)
+_OF_DATA = (
+    "each has read or drawn other samples, or in another order, so that some are used twice and others never: sort the"
+    " names of files (os.listdir and glob do not), and seed each generator that chooses or makes samples"
+)
 _Told = tuple[int, Numbers, Numbers]
 """One rank's last step in which the ranks agreed, and its checksums of what must be the same and of what may differ."""
 _decoder = msgspec.msgpack.Decoder(_Told)
@@ -109,12 +118,8 @@ class Alarm:
         self.held.are_told({*known, *differing})
         if differing and self._notes < MOST_NOTES:
             self._notes += 1
-            refusal.note(
-                f"{differing[0]}{_others(len(differing) - 1)} differs between the ranks: each changes it by itself,"
-                " from its own batch (as batch norm does), or on one rank only (if session.rank == 0:). Nodes that join"
-                " and runs that resume get one rank's. What training depends on must be the same on all ranks: derive"
-                " it from parameters, session.steps or the result of session.evaluate"
-            )
+            why = _OF_DATA if differing[0].startswith("dataset.") else _BY_ITSELF
+            refusal.note(f"{differing[0]}{_others(len(differing) - 1)} differs between the ranks: {why}")
 
     def _compared(self, told: Sequence[Numbers]) -> tuple[set[str], list[str]]:
         """Names of what a rank knows to be each rank's own, and of what differs otherwise."""

@@ -19,7 +19,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.utils.data import TensorDataset
 
 from pilot.checkpoint import shards
-from pilot.train import checksums
+from pilot.train import checksums, sample_numbers
 from pilot.train.held_by_script import HeldByScript
 from pilot.train.session_checks import check_changeable
 from pilot.train.training import Training
@@ -53,12 +53,14 @@ class HeldAlike:
         self._seen: dict[str, tuple[Changes, int]] = {}
         self._dataset: TensorDataset | None = None
         self._data_at_first: list[Changes] = []
+        self._samples: Numbers = {}
 
     def trains_on(self, dataset: object) -> None:
         """Set the dataset, as it is before the loop; checking it costs a pass over the data only if it changes."""
         if isinstance(dataset, TensorDataset):
             self._dataset = dataset
             self._data_at_first = self._data_changes()
+        self._samples = sample_numbers.others(dataset)
 
     def forward_begins(self) -> None:
         """The script gets a batch."""
@@ -87,7 +89,7 @@ class HeldAlike:
         self.of_shards = {name for name, one in values.items() if torch.is_tensor(one) and shards.is_sharded(one)}
         alike = _numbers(values) | buffers | self._data_numbers()
         others = self._script.numbers() | {f"the model's {name}": number for name, number in buffers.items()}
-        return _except(self._own, alike), _except(self._told, others)
+        return _except(self._own, alike), _except(self._told, others | self._samples)
 
     def _values(self) -> Iterator[tuple[str, Any]]:
         """Options come first: if they differ, so does everything after them."""

@@ -359,3 +359,57 @@ def test_the_last_checkpoint_of_equal_ranks_stays_and_what_was_saved_later_is_no
     assert loaded.step == 190
     store.write(tmp_path, 2, 280, {}, kept=1, agreed_step=280)
     assert steps_of(tmp_path) == [280]
+
+
+class Files(torch.utils.data.Dataset[Any]):
+    """Named in some order, in a folder of the node's own; with numbers, and a cache, that are not by sample."""
+
+    def __init__(self, rank: int, *, is_sorted: bool) -> None:
+        names = [f"/node{rank}/{(7 * number + 11 * rank) % 48:02d}.png" for number in range(48)]
+        self.files = sorted(names) if is_sorted else names
+        self.cache, self.means = [f"{rank}"], torch.full((3,), float(rank))
+
+    def __len__(self) -> int:
+        return 48
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.full((2,), float(index), dtype=torch.float64)
+
+
+def split(rank: int, *, seeded: bool) -> TensorDataset:
+    """Of numbers that are no whole ones."""
+    chosen = np.random.default_rng(5 if seeded else 10 + rank).permutation(48)
+    return TensorDataset(torch.arange(96, dtype=torch.float64).view(48, 2)[chosen])
+
+
+@pytest.mark.parametrize(
+    ("made", "named"),
+    [
+        (lambda rank: Files(rank, is_sorted=False), "dataset.files"),
+        (lambda rank: torch.utils.data.Subset(Files(rank, is_sorted=False), range(48)), "dataset.dataset.files"),
+        (lambda rank: split(rank, seeded=False), "dataset.tensors[0]"),
+        (lambda rank: Files(rank, is_sorted=True), ""),
+        (lambda rank: split(rank, seeded=True), ""),
+    ],
+)
+def test_samples_that_are_others_on_another_rank_are_told_of(
+    made: Callable[[int], Any], named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ranks = iter(range(2))
+
+    def trains() -> None:
+        model = nn.Linear(2, 1).double()
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+        session = pilot.train.session(model, optimizer)
+        loader = session.loader(made(next(ranks)), global_batch_size=4)
+        for _ in session.epochs(2):
+            for batch in loader:
+                x = batch[0] if isinstance(batch, list) else batch
+                optimizer.zero_grad()
+                model(x).square().mean().backward()
+                session.step()
+
+    on_ranks(trains, 2, [])
+    lines = [line for line in capsys.readouterr().err.splitlines() if "differs between the ranks" in line]
+    assert len(lines) == (2 if named else 0), "each of the two is told once"
+    assert all(f"{named} differs between the ranks: each has read or drawn other samples" in line for line in lines)
