@@ -11,7 +11,7 @@ import itertools
 import sys
 import weakref
 from collections.abc import Collection, Iterator, Sequence
-from itertools import chain
+from itertools import chain, islice
 from types import FrameType, FunctionType, ModuleType
 from typing import Any
 
@@ -46,6 +46,8 @@ _PARTS = 100
 """Looks take one of so many parts of the time, but for the first ones."""
 _FIRST_LOOKS = 16
 _SHOWN = 5
+_MOST_OF_MODULES = 1000
+"""A look at more values of the script's other modules would take long."""
 _HOOKS = (
     *("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks"),
     *("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"),
@@ -221,23 +223,25 @@ class OwnValues:
                     yield (place, path), mark
         others = [*self._training.numbers.others(), ("collate_fn", self._collate_fn)]
         kept = ((0, name, value) for name, value in others)
-        for which, name, value in chain(kept, self._attached(), self._of_modules()):
+        for which, name, value in chain(kept, self._attached()):
             place = id(value) if isinstance(value, ARRAYS) else which
             for path, mark in marks_in(name, value, known, without, DEPTH):
                 yield (place, path), mark
+        yield from islice(self._of_modules(known, without), _MOST_OF_MODULES)
 
-    def _of_modules(self) -> Iterator[tuple[int, str, Any]]:
-        """What the script's other modules have, and not those from which it runs: no functions and classes, which are
-        many.
+    def _of_modules(self, known: set[int], without: Collection[Place]) -> Iterator[tuple[Place, Any]]:
+        """What the script's other modules have, and not those from which it runs: first plain values, and no functions
+        and classes, which are many.
         """
         seen = {id(value) for _, values in _spaces() for value in values.values()}
-        for module in self._modules:
-            for name, value in list(vars(module).items()):
-                if name.startswith("__") or isinstance(value, (*FUNCTIONS, type, ModuleType)):
-                    continue
-                if isinstance(value, PLAIN) or id(value) not in seen:
-                    seen.add(id(value))
-                    yield id(module), f"{module.__name__}.{name}", value
+        held = [(module, name, value) for module in self._modules for name, value in list(vars(module).items())]
+        plain = [one for one in held if isinstance(one[2], PLAIN)]
+        others = {id(one[2]): one for one in held if not isinstance(one[2], (*PLAIN, *FUNCTIONS, type, ModuleType))}
+        for module, name, value in chain(plain, (one for number, one in others.items() if number not in seen)):
+            if not name.startswith("__"):
+                place = id(value) if isinstance(value, ARRAYS) else id(module)
+                for path, mark in marks_in(f"{module.__name__}.{name}", value, known, without, DEPTH - 1):
+                    yield (place, path), mark
 
     def _attached(self) -> Iterator[tuple[int, str, Any]]:
         """What the script has put on parameters (``p.average``), hooks, which may have a state, and what optimizers
