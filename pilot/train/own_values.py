@@ -46,7 +46,7 @@ _PARTS = 100
 """Looks take one of so many parts of the time, but for the first ones."""
 _FIRST_LOOKS = 16
 _SHOWN = 5
-_MOST_OF_MODULES = 1000
+_MOST_OF_MODULES = 300
 """A look at more values of the script's other modules would take long."""
 _HOOKS = (
     *("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks"),
@@ -80,7 +80,7 @@ class OwnValues:
         self._spaced = Spaced(_PARTS, _FIRST_LOOKS)
         self._looks = True
         self._frame = self._head = 0
-        self._modules: list[ModuleType] = []
+        self._modules: list[tuple[ModuleType, str]] = []
         self._anew: set[Place] = set()
         self._anew_in: set[Place] = set()
         self._at_beginning: set[Place] = set()
@@ -97,7 +97,7 @@ class OwnValues:
         self._first_of_dataset = self._of_dataset()
         if frame := next(refusal.frames(), None):  # none of the script's if all of it is installed
             self._frame, self._head = id(frame), max(loop_code.heads(frame.f_code, frame.f_lasti), default=0)
-        self._modules = _other_modules()
+        self._modules = list(islice(_of_other_modules(), _MOST_OF_MODULES))
         self._before = dict(self._seen(self._known()))
         self._arrays = {
             (which, name): weakref.ref(value) if isinstance(value, ARRAYS) else None
@@ -227,18 +227,9 @@ class OwnValues:
             place = id(value) if isinstance(value, ARRAYS) else which
             for path, mark in marks_in(name, value, known, without, DEPTH):
                 yield (place, path), mark
-        yield from islice(self._of_modules(known, without), _MOST_OF_MODULES)
-
-    def _of_modules(self, known: set[int], without: Collection[Place]) -> Iterator[tuple[Place, Any]]:
-        """What the script's other modules have, and not those from which it runs: first plain values, and no functions
-        and classes, which are many.
-        """
-        seen = {id(value) for _, values in _spaces() for value in values.values()}
-        held = [(module, name, value) for module in self._modules for name, value in list(vars(module).items())]
-        plain = [one for one in held if isinstance(one[2], PLAIN)]
-        others = {id(one[2]): one for one in held if not isinstance(one[2], (*PLAIN, *FUNCTIONS, type, ModuleType))}
-        for module, name, value in chain(plain, (one for number, one in others.items() if number not in seen)):
-            if not name.startswith("__"):
+        for module, name in self._modules:
+            if name in (held := vars(module)):
+                value = held[name]
                 place = id(value) if isinstance(value, ARRAYS) else id(module)
                 for path, mark in marks_in(f"{module.__name__}.{name}", value, known, without, DEPTH - 1):
                     yield (place, path), mark
@@ -374,6 +365,19 @@ def _spaces() -> Iterator[tuple[int, dict[str, Any]]]:
         if id(frame.f_globals) not in seen:
             seen.add(id(frame.f_globals))
             yield id(frame.f_globals), frame.f_globals
+
+
+def _of_other_modules() -> Iterator[tuple[ModuleType, str]]:
+    """What the script's other modules have, and not those from which it runs: first plain values, and no functions and
+    classes, which are many.
+    """
+    held = [(one, name, value) for one in _other_modules() for name, value in vars(one).items() if name[:2] != "__"]
+    yield from ((module, name) for module, name, value in held if isinstance(value, PLAIN))
+    seen = {id(value) for _, values in _spaces() for value in values.values()}
+    for module, name, value in held:
+        if not isinstance(value, (*PLAIN, *FUNCTIONS, type, ModuleType)) and id(value) not in seen:
+            seen.add(id(value))
+            yield module, name
 
 
 def _other_modules() -> list[ModuleType]:
