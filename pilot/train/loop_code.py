@@ -265,6 +265,7 @@ def _attributes_set(code: CodeType, begin: int, end: int) -> list[tuple[str, ...
     return sorted(are_set - read_before_set(code, part, every, at_end=are_set))
 
 
+@cache
 def asked_for_by(kind: type) -> set[str]:
     """The same, by a class's methods."""
     return {name for code in methods(kind) for name in asked_for(code)}

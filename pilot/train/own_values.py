@@ -46,7 +46,7 @@ _PARTS = 100
 """Looks take one of so many parts of the time, but for the first ones."""
 _FIRST_LOOKS = 16
 _SHOWN = 5
-_MOST_OF_MODULES = 300
+_MOST_OF_MODULES = 1000
 """A look at more values of the script's other modules would take long."""
 _HOOKS = (
     *("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks"),
@@ -227,6 +227,9 @@ class OwnValues:
             place = id(value) if isinstance(value, ARRAYS) else which
             for path, mark in marks_in(name, value, known, without, DEPTH):
                 yield (place, path), mark
+        yield from islice(self._of_modules(known, without), _MOST_OF_MODULES)
+
+    def _of_modules(self, known: set[int], without: Collection[Place]) -> Iterator[tuple[Place, Any]]:
         for module, name in self._modules:
             if name in (held := vars(module)):
                 value = held[name]
@@ -383,7 +386,8 @@ def _of_other_modules() -> Iterator[tuple[ModuleType, str]]:
 def _other_modules() -> list[ModuleType]:
     """The script's own modules, apart from those whose functions are running."""
     running = {id(frame.f_globals) for frame in refusal.frames()}
-    every = ((one, getattr(one, "__file__", None)) for one in list(sys.modules.values()))
+    latest_first = reversed(list(sys.modules.values()))  # a script's own come after packages that it uses
+    every = ((one, getattr(one, "__file__", None)) for one in latest_first)
     own = [one for one, file in every if type(file) is str and not refusal.is_of_a_library(file)]
     others = (one for one in own if package_of(one.__name__) not in NOT_THE_SCRIPTS)  # torch.ops has no path
     return [one for one in others if id(vars(one)) not in running]
