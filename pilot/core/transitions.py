@@ -286,8 +286,7 @@ def _group_looked_at(trainer: Trainer, event: GroupLookedAt) -> Noted | None:
     if group is not None and group.generation == event.generation:
         return _broke(trainer, reason, _cut_off(trainer, group, event.unreached))
     if forming is not None and forming.generation == event.generation:
-        broken = GroupBroken(trainer.id, event.generation, reason, unreached=event.unreached)
-        return _broke(trainer, reason, _who_kept_it(trainer, forming, broken))
+        return _group_broken(trainer, GroupBroken(trainer.id, event.generation, reason, unreached=event.unreached))
     return Noted()
 
 
