@@ -20,7 +20,7 @@ from pilot.train.loop_code import yields_each_turn
 _PASS_ON = (tuple, zip, map, filter, itertools.islice, itertools.chain)
 """What may stand between it and the loader (``enumerate(zip(loader, others))``), apart from generators."""
 _DEPTH = 4
-Place = tuple[int, int]
+Place = tuple[int, int, bool]
 
 
 class BatchNumbers:
@@ -38,7 +38,7 @@ class BatchNumbers:
 
     def give(self, place: Place, number: Callable[[], int]) -> None:
         """The script gets the next batch, whose ``number`` in the epoch is not one more only in another ``place``: the
-        epoch, and the group's revision, which changes with each void step.
+        epoch, the group's revision, which changes with each void step, and whether somebody rehearses.
         """
         if place != self._place:
             self._place = place

@@ -25,6 +25,7 @@ from pilot.train import by_design, identity
 from pilot.train.exchanges import Exchanges
 from pilot.train.membership import Membership
 from pilot.train.placeholder import Placeholder
+from pilot.train.rehearsal import Newcomers
 from pilot.train.reporter import Metrics
 from pilot.train.sampler import StepShare
 from pilot.train.sockets import inherited
@@ -84,6 +85,7 @@ class CheckGroup:
     """See the module, and :class:`~pilot.train.group.RankGroup`."""
 
     revision = 0
+    newcomers = Newcomers()
 
     def __init__(self, run: Run, training: Training, exchanges: Exchanges, resized: Callable[[int], None]) -> None:
         self._run = run

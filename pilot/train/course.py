@@ -11,6 +11,7 @@ from pilot.train.collectives import Collectives
 from pilot.train.group import RankGroup
 from pilot.train.guards import StepGuard
 from pilot.train.iterations import Turns
+from pilot.train.rehearsal import Rehearsal
 from pilot.train.sampler import StepShare
 from pilot.train.script_end import Released
 from pilot.train.state_check import StateCheck
@@ -70,6 +71,10 @@ class SessionCourse:
             member = self._group.enter()
             position, revision = self._training.position, self._group.revision
         return position.epoch, position.cursor, member.rank, member.size, revision
+
+    def rehearsal(self) -> Rehearsal | None:
+        """See :class:`~pilot.train.training_loader.Course`."""
+        return self._step.rehearsal
 
     def steps_done(self) -> int:
         """See :class:`~pilot.train.training_loader.Course`."""

@@ -33,6 +33,7 @@ from pilot.train.membership import Membership, MembershipState, Seat, agreed
 from pilot.train.node_ties import NodeTies
 from pilot.train.pace_meter import PaceMeter
 from pilot.train.periodic import Periodic
+from pilot.train.rehearsal import Newcomers
 from pilot.train.reporter import Metrics, Reporter
 from pilot.train.sampler import StepShare
 from pilot.train.saver import Saver
@@ -89,7 +90,9 @@ class Elastic:
         self._ties = ties
         ties.meanwhile(self._attend)
         self._in_force = InForce(self._membership, ties, self._lose)
-        self._sharing = StateSharing(trainer, training, saver, link, self._gather, self._answer, self._lose, ties)
+        self._sharing = StateSharing(
+            trainer, training, saver, link, self._gather, self._answer, self._lose, ties, seat.size
+        )
         self._heard: list[RankSaid] = []
         self._hanging_up: set[int] = set()
         self._held = NOTHING
@@ -98,6 +101,7 @@ class Elastic:
         self._let_go: Membership | None = None
         self._in_step = self._write_later = False
         self.revision = 0
+        self.newcomers = Newcomers()
 
     # --- what the session uses ---------------------------------------------------------------------------------------
 
@@ -356,7 +360,7 @@ class Elastic:
         self.revision += 1
         try:
             group = self._ties.together(lambda: self._begin(generation))
-            resumed = self._sharing.share(group, self._held)
+            resumed, self.newcomers = self._sharing.share(group, self._held)
         except Gone:
             self._lose(generation)
             self._in_force.ended()

@@ -20,6 +20,7 @@ from pilot.core.errors import UserError
 from pilot.train.flat_staging import FlatStaging
 from pilot.train.node_group import NodeGroup
 from pilot.train.placeholder import Placeholder, Stale, Taken
+from pilot.train.sketch import Sketch
 from pilot.train.staging import BucketPlace, Staging, check_devices, place_in, staging
 from pilot.train.step_words import FIELDS, Words
 
@@ -49,6 +50,8 @@ class Exchange:
     A call from autograd into Python for each parameter would cost as much as exchanging a small tensor, so only the
     last parameter of each bucket is watched. ``benchmarks.guards`` measures what remains per parameter and step: keep
     the Python part of these loops small.
+
+    ``sketch``: what adds up sketches of this step's gradients, if they are to be compared.
 
     Parameters
     ----------
@@ -123,6 +126,7 @@ class Exchange:
         self._weight = 0.0
         self._last = False
         self._alone = self._held = self._ended = False
+        self.sketch: Sketch | None = None
         self._ring: Callable[[], None] = _nobody
         self._staging.forget()
         for bucket in self._buckets:
@@ -214,6 +218,8 @@ class Exchange:
         """Take the gradients of a bucket; with the last micro-batch, send it."""
         self._collected[number] = True
         bucket = self._buckets[number]
+        if self.sketch is not None and not self._held:
+            self.sketch.add(bucket.parameters, gradients)
         if self._held or self._alone:
             bucket.kept = gradients if self._held or self._weight else []
         elif self._weight:
@@ -255,6 +261,8 @@ class Exchange:
         self._collect_rest()
         self._weight = weight
         for number, bucket in enumerate(self._buckets):
+            if self.sketch is not None:
+                self.sketch.add(bucket.parameters, bucket.kept)
             if not self._alone:
                 self._add(number, bucket.kept if weight else [])
                 bucket.kept = []

@@ -13,6 +13,7 @@ from pilot.train.late_exchange import LateExchange
 from pilot.train.node_group import NodeGroup
 from pilot.train.sharded_exchange import ShardedExchange
 from pilot.train.sharding import check_trained
+from pilot.train.sketch import Sketch
 from pilot.train.stepper import Stepper
 from pilot.train.training import Training
 
@@ -59,10 +60,11 @@ class Exchanges:
         for exchange in self.each:
             exchange.idle()
 
-    def begin(self, ring: Callable[[], None], *, alone: bool, held: bool) -> None:
+    def begin(self, ring: Callable[[], None], *, alone: bool, held: bool, sketch: Sketch | None) -> None:
         """See :class:`~pilot.train.exchange.Exchange`."""
         for exchange in self.each:
             exchange.begin(ring, alone=alone, held=held)
+            exchange.sketch = sketch
 
     def release(self, weight: float) -> None:
         """See :class:`~pilot.train.exchange.Exchange`."""

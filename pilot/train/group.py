@@ -12,6 +12,7 @@ from pilot.train.elastic import Elastic
 from pilot.train.exchanges import Exchanges
 from pilot.train.membership import Membership, Seat
 from pilot.train.node_ties import NodeTies
+from pilot.train.rehearsal import Newcomers
 from pilot.train.reporter import Metrics
 from pilot.train.sampler import StepShare
 from pilot.train.saver import Saver
@@ -26,6 +27,8 @@ class RankGroup(Protocol):
 
     revision: int
     """Changes when the group does, and when a step is void."""
+    newcomers: Newcomers
+    """Those of the group, when it began."""
 
     def enter(self) -> Membership:
         """Enter a group; waits for one."""
@@ -83,6 +86,7 @@ class Alone:
     """A script that runs alone, under plain ``python``: a group of one that never changes."""
 
     revision = 0
+    newcomers = Newcomers()
 
     def __init__(self, resized: Callable[[int], None]) -> None:
         self._resized = resized

@@ -92,6 +92,8 @@ class LateExchange(Exchange):
         self._put(index, gradient, first=False)
 
     def _put(self, index: int, gradient: torch.Tensor, *, first: bool) -> None:
+        if self.sketch is not None:
+            self.sketch.put(self._parameters[index], gradient, first=first)
         if not self._weight:
             return
         if not self._alone:

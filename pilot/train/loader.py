@@ -97,9 +97,16 @@ class Loader(TrainingLoader):
     def shares(self, cursor: int, rank: int, size: int) -> Iterator[StepShare]:
         """What to load from ``cursor`` on, if the group does not change; or an epoch's last step once more."""
         if not self._looks_back:
-            return self.batching.shares(cursor, self.length, rank, size)
+            return self._coming(cursor, rank, size)
         last = self.batching.last_cursor(self.length, size)
         return iter([self.batching.share(last, self.length, rank, size)])
+
+    def _coming(self, cursor: int, rank: int, size: int) -> Iterator[StepShare]:
+        if (rehearsal := self.course.rehearsal()) is not None:
+            first = self.batching.share(cursor, self.length, rehearsal.part(rank), rehearsal.parts)
+            yield rehearsal.counted(first, rank)
+            cursor = first.cursor_end
+        yield from self.batching.shares(cursor, self.length, rank, size)
 
     def rest_of_epoch(self) -> Iterator[Any]:
         """See :class:`~pilot.train.training_loader.TrainingLoader`. A process that joins after an epoch's last step

@@ -27,6 +27,7 @@ from pilot.train.membership import Membership, Seat
 from pilot.train.metric_log import metric_log
 from pilot.train.node_fabric import NodeFabric
 from pilot.train.own_values import OwnValues
+from pilot.train.rehearsal import Rehearsal
 from pilot.train.rollback import Rollback
 from pilot.train.sampler import Batching, mix
 from pilot.train.session_checks import (
@@ -90,6 +91,7 @@ class Session(Uncopied):
             self._epoch_has,
         )
         self._course.pass_begins = self._pass_begins
+        self._step.rehearsed = lambda: self._scale(self._step.member.size)
         self._loader: TrainingLoader | None = None
         self._stopping = False
         self._in_group = False
@@ -481,6 +483,14 @@ class Session(Uncopied):
         self._metrics[EPOCH_SAMPLES] = float(samples)  # needed to check the ledger
 
     def _resized(self, size: int) -> None:
+        training, batching = self._training, self._made_loader().batching
+        rehearsal = Rehearsal.of(self._group.newcomers, size, batching, training.position.parts)
+        is_possible = training.sharding is None and not training.position.phase
+        self._step.rehearsal = rehearsal if is_possible else None
+        self._scale(size if self._step.rehearsal is None else self._step.rehearsal.parts)
+
+    def _scale(self, size: int) -> None:
+        """The learning rate follows the number of ranks that divide a step's samples, if the batch does."""
         batching = self._made_loader().batching
         nodes = batching.nodes(size) if batching.per_node is not None else 1
         self._training.rate = self._training.rate.resized(nodes, self._training.position.step)

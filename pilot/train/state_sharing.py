@@ -17,6 +17,7 @@ from pilot.io import wire
 from pilot.train.identity import expect_same, fingerprint, tell
 from pilot.train.membership import Membership
 from pilot.train.node_ties import NodeTies
+from pilot.train.rehearsal import Newcomers
 from pilot.train.saver import Saver
 from pilot.train.sockets import WorkerSockets
 from pilot.train.state import Packed, unpack
@@ -35,6 +36,7 @@ class StateSharing:
     answer : returns the next message of a generation's rank process
     lose : called when a generation must be considered gone
     ties : to the other processes of the node, which take over a state together or not at all
+    ranks_per_node : the number of these processes
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class StateSharing:
         answer: Callable[[int], AnyNote | int | None],
         lose: Callable[[int], None],
         ties: NodeTies,
+        ranks_per_node: int,
     ) -> None:
         self._trainer = trainer
         self._training = training
@@ -56,15 +59,17 @@ class StateSharing:
         self._answer = answer
         self._lose = lose
         self._ties = ties
+        self._ranks_per_node = ranks_per_node
         self._per_node = training.sharding.size if training.sharding is not None else 1
 
-    def share(self, group: Membership, held: int) -> int | None:
+    def share(self, group: Membership, held: int) -> tuple[int | None, Newcomers]:
         """At the start of a generation; ``held``: the generation in which this rank's state was last confirmed. Returns
-        the step from which the group resumes, if no rank had a state.
+        the step from which the group resumes, if no rank had a state; and whose state is new to them.
         """
         position, met = self._training.position, self._training.agreements.count(self._training.place)
         run, behind = fingerprint(self._training.identity), int(self._training.behind)
-        own = Holding(held, position.step, run, position.epoch, met, position.phase, behind)
+        rehearsed = int(self._training.rehearsed)
+        own = Holding(held, position.step, run, position.epoch, met, position.phase, behind, rehearsed)
         table = [Holding(*row) for row in self._gather(group, own.row())]
         if len({holding.fingerprint for holding in table}) > 1:
             expect_same(tell(self._training.identity, lambda row: self._gather(group, row)))
@@ -72,7 +77,8 @@ class StateSharing:
         if spreading.fresh and group.rank // self._per_node == spreading.root // self._per_node:
             self._load(group.granted)
         self.deal(group, spreading)
-        return self._training.position.step if spreading.fresh else None
+        resumed = self._training.position.step if spreading.fresh else None
+        return resumed, Newcomers.of(table, spreading, self._ranks_per_node)
 
     def deal(self, group: Membership, spreading: Spreading) -> None:
         """One rank gives its state to others; for a sharded model, each process of its node gives its shard to the same

@@ -15,7 +15,8 @@ class Holding:
     """A rank's state: after ``step``, last confirmed in ``generation`` (``NOTHING``: none yet), and of which run (see
     :mod:`pilot.train.identity`). After that step it may have stepped ``phase`` optimizers of the next one, or have
     ended epochs and held ``met`` meetings in this one; ``behind``: 1 if it was taken over from a rank that has done
-    more since (:class:`~pilot.train.training.Training`), 0 otherwise.
+    more since (:class:`~pilot.train.training.Training`), 0 otherwise; ``rehearsed``: 1 if it has taken part in a step
+    with it, or one before it (:mod:`pilot.train.rehearsal`), 0 otherwise.
     """
 
     generation: int
@@ -25,6 +26,7 @@ class Holding:
     met: int = 0
     phase: int = 0
     behind: int = 0
+    rehearsed: int = 0
 
     @property
     def progress(self) -> Progress:

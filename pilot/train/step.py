@@ -25,9 +25,11 @@ from pilot.train.guards import StepGuard
 from pilot.train.membership import Membership
 from pilot.train.metric_log import MetricLog
 from pilot.train.node_ties import NodeTies
+from pilot.train.rehearsal import Rehearsal
 from pilot.train.rollback import Rollback
 from pilot.train.sampler import StepShare, mix
 from pilot.train.session_checks import single
+from pilot.train.sketch import Sketch
 from pilot.train.step_words import Words
 from pilot.train.stepper import Stepper
 from pilot.train.training import Training
@@ -42,7 +44,7 @@ class Step:
     """One rank's steps, one after the other.
 
     ``is_stopping``: whether this rank wants no step after the current one. ``waited_s`` is how long this process has
-    waited for sums in total.
+    waited for sums in total. ``rehearsal``: who rehearses in the group's first step; ``rehearsed``: called after it.
 
     Parameters
     ----------
@@ -74,6 +76,9 @@ class Step:
         self._of_step: dict[str, float] = {}
         self._apart = training.steppers.apart
         self._alarm = Alarm(training, ties)
+        self.rehearsal: Rehearsal | None = None
+        self.rehearsed: Callable[[], None] = _nobody
+        self._sketch: Sketch | None = None
         self._after_step = AfterStep(training)
         self._share: StepShare | None = None
         self._member: Membership | None = None
@@ -160,16 +165,20 @@ class Step:
             self._counts = counts
             if not counts:
                 self._rollback.hold()
-        group = self.member
+        group, rehearsal = self.member, self.rehearsal if counts else None
+        rank = group.rank if rehearsal is None else rehearsal.stands_for(group.rank)
         # Per micro-batch, so that how its samples were loaded does not affect what the model draws.
-        rng.seed_all(mix(self._seed, self._training.position.step, group.rank, *([batch] if batch else [])))
+        rng.seed_all(mix(self._seed, self._training.position.step, rank, *([batch] if batch else [])))
         self._share, self._batch, self._stepped, self._counted = share, batch, False, None
         self._guard.batch_begins()
         self._alarm.held.forward_begins()
         if batch == 0:
             alone = not counts or group.size == len(share.batches) == 1
             ring = self._group.ring if counts else _nobody
-            self._exchanges.begin(ring, alone=alone, held=self._held)
+            self._sketch = Sketch() if rehearsal is not None and rehearsal.is_compared(group.rank) else None
+            self._exchanges.begin(ring, alone=alone, held=self._held, sketch=self._sketch)
+        if self._sketch is not None:
+            self._sketch.weight = float(self.samples)
         self._exchanges.begin_batch(share.weight(batch), last=batch + 1 == len(share.batches))
 
     def came_back(self) -> None:
@@ -275,6 +284,8 @@ class Step:
                 " backward; make the loss a mean over the batch's samples"
             )
         factor = self._weights.factor(self._batch, weight)
+        if self._sketch is not None and weight is not None:
+            self._sketch.weight = float(single(weight))
         if self._held:
             self._exchanges.release(factor)
         if loss is not None and factor:
@@ -298,6 +309,8 @@ class Step:
             if words is None or not self._alarm.compare(words, position.step, self._group, size):
                 return None
             checksum = 0
+        if self.rehearsal is not None and not position.phase and not self._compared(self.rehearsal, steppers):
+            return None
         self._group.sums_came()
         # From here on all ranks draw the same numbers: noise on the sums, or in an optimizer.
         rng.seed_all(mix(self._seed, position.step, self._phases, rng.OF_ALL_RANKS))
@@ -312,6 +325,17 @@ class Step:
         words = self._group.words(float(self._loss)).with_checksum(checksum)
         exchange.finish(replace(words, weight=self._weights.local, stop=float(self.is_stopping())))
         return self._weights.checked(exchange.take()) if self._waited(self._group.summed) else None
+
+    def _compared(self, rehearsal: Rehearsal, steppers: list[Stepper]) -> bool:
+        """Tell of differences; False: the group broke meanwhile."""
+        stepped = {id(parameter) for parameter in self._exchanges.parameters(steppers)}
+        named = {name: one for name, one in self._training.trained.named.items() if id(one) in stepped}
+        own = self._sketch.of(named) if self._sketch is not None else {}
+        try:
+            rehearsal.compare(own, self._group.gather)
+        except Gone:
+            return False
+        return True
 
     def _selected(self, number: int) -> bool:
         """Whether all ranks are about to sum the same arena."""
@@ -387,6 +411,11 @@ class Step:
 
     def _close(self, share: StepShare) -> None:
         self._training.close(self.member.generation, share)
+        self._training.rehearsed = True
+        self._training.position.parts = self.member.size if self.rehearsal is None else self.rehearsal.parts
+        if self.rehearsal is not None:
+            self.rehearsal = None
+            self.rehearsed()
         if self._words is not None:
             self._group.applied(self._words, share, lambda: dict(self._metrics))
         for log in self.logs:

@@ -62,13 +62,17 @@ class Stream(TrainingLoader):
         while True:
             epoch, cursor, rank, size, _ = self.course.where()
             with guards.reading():
-                end, kept = self._read(epoch, cursor, rank, size)
-            if not self.batching.over(cursor, end, size):
+                rehearsal = self.course.rehearsal()
+                part, parts = (rank, size) if rehearsal is None else (rehearsal.part(rank), rehearsal.parts)
+                end, kept = self._read(epoch, cursor, part, parts)
+            if not self.batching.over(cursor, end, parts):
                 self.course.align()
                 *now, revision = self.course.where()
-                if now == [epoch, cursor, rank, size]:
-                    share = self.batching.share(cursor, end, rank, size)
-                    yield from self._step(share, kept, revision)
+                if now == [epoch, cursor, rank, size] and self.course.rehearsal() is rehearsal:
+                    share = self.batching.share(cursor, end, part, parts)
+                    yield from self._step(
+                        share if rehearsal is None else rehearsal.counted(share, rank), kept, revision
+                    )
             elif self.course.epoch_is_over():
                 return
 

@@ -64,7 +64,7 @@ class Position:
     between the last step and that; ``stopped``: there are no more epochs, or steps; ``stopping``: a rank has asked for
     that; ``left``: the ranks have left the loop, and meet no more; ``begun``: the script has reached its first batch;
     ``weight``: the sum of the last step's weights, 0: its samples are the weights (see :mod:`pilot.train.weights`),
-    None: there was no step yet.
+    None: there was no step yet. ``parts``: among how many ranks the last step's samples were divided, 0: likewise.
     """
 
     step: int = 0
@@ -80,6 +80,7 @@ class Position:
     phase: int = 0
     begun: bool = False
     weight: float | None = None
+    parts: int = 0
 
 
 class Training:
@@ -91,7 +92,8 @@ class Training:
     back. ``meeting``: the topic of the meeting in which the script is (:mod:`pilot.train.collectives`); ``behind``: the
     state was taken over from a rank in a meeting, which has done more since.
     ``samples_per_tick``: samples of a step on one node, for a schedule that counts samples. ``reports``: a trial's
-    reports of its study's metric. ``sharding``: the model's, if it is sharded.
+    reports of its study's metric. ``sharding``: the model's, if it is sharded. ``rehearsed``: this process has taken
+    part in a step since it took over a state (:mod:`pilot.train.rehearsal`).
     """
 
     def __init__(
@@ -135,6 +137,7 @@ class Training:
         self.meeting: int | None = None
         self.behind = False
         self.restoring = False
+        self.rehearsed = False
         self.samples_per_tick = 1
         self.reports = MetricReports(os.environ.get(METRIC, ""))
 
@@ -380,6 +383,7 @@ class Training:
         self.changing |= set(state.get("changing", ()))
         self.position = Position(**state["position"])
         self.agreed_step = self.position.step
+        self.rehearsed = False
         self.ledger = Lineage(state["ledger"].tolist())
         self.agreements = AgreementLog(state.get("minutes", ()))
         self.reports = MetricReports(self.reports.metric, state.get("reports", ()))

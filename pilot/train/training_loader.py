@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from pilot.train.batch_numbers import BatchNumbers
+from pilot.train.rehearsal import Rehearsal
 from pilot.train.sampler import Batching, StepShare
 from pilot.train.uncopied import Uncopied
 
@@ -22,6 +23,9 @@ class Course(Protocol):
         """(epoch, cursor, rank, size, revision) in the group. The revision changes if a step was void or the group
         changed.
         """
+
+    def rehearsal(self) -> Rehearsal | None:
+        """Who rehearses in the next step; None: nobody."""
 
     def steps_done(self) -> int:
         """How many steps of this epoch are done."""
@@ -98,12 +102,13 @@ class TrainingLoader(Uncopied):
     def _number(self, batch: int, *, back: int = 0) -> None:
         """The script gets micro-batch ``batch`` of the next step, or of the one that lies ``back``."""
         epoch, _, rank, size, revision = self.course.where()
+        rehearses = self.course.rehearsal() is not None  # then a step may have more batches than others
 
         def number() -> int:
             whole_step = self.batching.share(0, self.batching.full(size), rank, size)
             return (self.course.steps_done() - back) * len(whole_step.batches) + batch
 
-        self._numbers.give((epoch, revision), number)
+        self._numbers.give((epoch, revision, rehearses), number)
 
     def draw_without_end(self) -> None:
         """The script counts iterations, so epochs have no meaning: draw without end."""

@@ -6,12 +6,14 @@ This is a short independent implementation, since :mod:`pilot.train.sampler` is 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from pilot.train.lineage import LineageRow
 
 Members = tuple[int, ...]
 """The members of a group, by rank: each process has its own number for its lifetime."""
+Rehearsing = Mapping[int, int]
+"""Ranks that compute what another one computes (:mod:`pilot.train.rehearsal`), by which."""
 
 
 @dataclass(frozen=True)
@@ -19,7 +21,7 @@ class Part:
     """A batch that the process ``member`` took as rank ``rank``: samples [start, stop) of the epoch's order.
 
     ``number``: the micro-batch's; ``weight``: that of its mean gradient in the step (0: the rank had no samples, and
-    ran its loop with another rank's).
+    ran its loop with another rank's); ``draws_as``: the rank with whose random numbers.
     """
 
     member: int
@@ -28,53 +30,77 @@ class Part:
     start: int
     stop: int
     weight: float
+    draws_as: int
 
 
 @dataclass(frozen=True)
 class Step:
-    """Step ``number`` took the samples [cursor, cursor_end) of ``epoch``."""
+    """Step ``number`` took the samples [cursor, cursor_end) of ``epoch``. ``rehearsing``: the ranks that only repeated
+    what another one did, by which.
+    """
 
     number: int
     epoch: int
     cursor: int
     cursor_end: int
     members: Members
+    rehearsing: Rehearsing = field(default_factory=dict)
+
+    @property
+    def divided_by(self) -> int:
+        """The number of ranks among which its samples were divided."""
+        return len(self.members) - len(self.rehearsing)
 
     def parts(self, full: int, micro: int | None) -> list[Part]:
         """The batches of all ranks, in order; ``full``: the samples of a full step."""
-        each, over = divmod(full, len(self.members))
-        start, parts = self.cursor, list[Part]()
-        for rank, member in enumerate(self.members):
-            stop = min(start + each + (rank < over), self.cursor_end)
-            parts += self._cut(rank, member, start, stop, micro or full) or [self._borrowed(rank, member, parts[0])]
+        each, over = divmod(full, self.divided_by)
+        start, by_rank = self.cursor, dict[int, list[Part]]()
+        for place, rank in enumerate(r for r in range(len(self.members)) if r not in self.rehearsing):
+            stop = min(start + each + (place < over), self.cursor_end)
+            own = self._cut(rank, self.members[rank], start, stop, micro or full)
+            by_rank[rank] = own or [self._borrowed(rank, next(iter(by_rank.values()))[0])]
             start = stop
-        return parts
+        for rank, other in self.rehearsing.items():
+            by_rank[rank] = [self._borrowed(rank, part) for part in by_rank[other]]
+            by_rank[rank] = [replace(part, draws_as=other) for part in by_rank[rank]]
+        return [part for rank in sorted(by_rank) for part in by_rank[rank]]
 
     def _cut(self, rank: int, member: int, start: int, stop: int, micro: int) -> list[Part]:
         total = self.cursor_end - self.cursor
         cuts = [(a, min(a + micro, stop)) for a in range(start, stop, micro)]
-        return [Part(member, rank, i, a, b, (b - a) / total) for i, (a, b) in enumerate(cuts)]
+        return [Part(member, rank, i, a, b, (b - a) / total, rank) for i, (a, b) in enumerate(cuts)]
 
-    def _borrowed(self, rank: int, member: int, first: Part) -> Part:
-        """For a rank without samples: rank 0's first batch."""
-        return Part(member, rank, 0, first.start, first.stop, 0.0)
+    def _borrowed(self, rank: int, part: Part) -> Part:
+        """The same batch, for a rank without samples."""
+        return replace(part, member=self.members[rank], rank=rank, weight=0.0, draws_as=rank)
 
 
-def history(ledger: Iterable[LineageRow], batch: int, groups: Mapping[int, Members], *, per_node: bool) -> list[Step]:
+def history(
+    ledger: Iterable[LineageRow],
+    batch: int,
+    groups: Mapping[int, Members],
+    rehearsals: Mapping[int, Rehearsing],
+    *,
+    per_node: bool,
+) -> list[Step]:
     """The steps behind a state.
 
     Parameters
     ----------
     batch : samples of a full step; ``per_node``: per rank
     groups : the ranks, by generation
+    rehearsals : who rehearsed in the first step of a generation
     """
-    steps = []
+    steps, before = list[Step](), 0
     for row in ledger:
-        members = groups[row.generation]
-        full = batch * len(members) if per_node else batch
+        cursor = row.cursor
         for number in range(row.step, row.step_end):
-            cursor = row.cursor + (number - row.step) * full
-            steps.append(Step(number, row.epoch, cursor, min(cursor + full, row.cursor_end), members))
+            is_first, before = row.generation != before, row.generation
+            rehearsing = rehearsals.get(row.generation, {}) if is_first else {}
+            step = Step(number, row.epoch, cursor, row.cursor_end, groups[row.generation], rehearsing)
+            full = batch * step.divided_by if per_node else batch
+            steps.append(replace(step, cursor_end=min(cursor + full, row.cursor_end)))
+            cursor += full
     return steps
 
 

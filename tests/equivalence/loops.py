@@ -31,7 +31,7 @@ DATA = TensorDataset(
     torch.randn(SAMPLES, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64),
     torch.randn(SAMPLES, 1, generator=torch.Generator().manual_seed(2), dtype=torch.float64),
 )
-GROWS_AND_SHRINKS = [End(6, (True,), (False,), 1), End(17, (True, False), (False, True), 0)]
+GROWS_AND_SHRINKS = [End(6, (True,), (False,), 1), End(19, (True, False), (False, True), 0)]
 """One rank; a second joins in its first epoch; one of the two dies in the middle of the second."""
 
 

@@ -6,12 +6,14 @@ sockets and MPI.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 
 from pilot.train.lineage import LineageRow
 from tests.equivalence import worker
+from tests.equivalence.history import Members, Rehearsing
 from tests.equivalence.rows import Row
 from tests.equivalence.ways import Rank, Run
 from tests.integration.plane import Node, Plane, plane
@@ -27,7 +29,21 @@ def on_processes(row: Row, way: str, folder: Path) -> Run:
         cluster.stop()
     members = {node.name: number for number, node in enumerate(cluster.nodes)}
     ranks = [_rank(folder, node.name, members[node.name]) for node in last]
-    return Run({g: tuple(members[node.name] for node in group) for g, group in groups.items()}, ranks)
+    numbers = {g: tuple(members[node.name] for node in group) for g, group in groups.items()}
+    return Run(numbers, _rehearsals(numbers, per_node=row.per_node), ranks)
+
+
+def _rehearsals(groups: Mapping[int, Members], *, per_node: bool) -> dict[int, Rehearsing]:
+    """Who is new rehearses; if all are, only where each node has a batch of its own."""
+    seen: set[int] = set()
+    rehearsals = {}
+    for generation, members in groups.items():
+        known = [rank for rank, member in enumerate(members) if member in seen]
+        if known or per_node:
+            of = (known or [0])[0]
+            rehearsals[generation] = {r: of for r, member in enumerate(members) if r != of and member not in seen}
+        seen |= set(members)
+    return rehearsals
 
 
 def _changes(cluster: Plane, way: str, folder: Path) -> dict[int, list[Node]]:

@@ -130,7 +130,7 @@ class Recipe(Row):
                     scaler.unscale_(optimizer)
                 rng.seed_all(mix(SEED, step.number, 0, 1 << 62))  # the same on all ranks
                 self.plain_before_step(model)
-                with rates_times(self.factor(len(step.members)), optimizer):
+                with rates_times(self.factor(step.divided_by), optimizer):
                     _plain_step(optimizer, scaler)
                 if scheduler is not None and self.schedule == "step":
                     scheduler.step()
@@ -165,7 +165,7 @@ class Recipe(Row):
         return self.collate(samples)
 
     def _full(self, step: Step) -> int:
-        return self.batch * len(step.members) if self.per_node else self.batch
+        return self.batch * step.divided_by if self.per_node else self.batch
 
     # --- both --------------------------------------------------------------------------------------------------------
 
@@ -206,7 +206,7 @@ def inputs(batch: Any) -> torch.Tensor:
 
 def seed(step: Step, part: Part) -> None:
     """Set the generators to their state at the time the script gets this batch."""
-    rng.seed_all(mix(SEED, step.number, part.rank, *([part.number] if part.number else [])))
+    rng.seed_all(mix(SEED, step.number, part.draws_as, *([part.number] if part.number else [])))
 
 
 def add(sums: Sums, parameters: Iterable[nn.Parameter], weight: float) -> None:

@@ -10,7 +10,7 @@ import torch
 
 from pilot.core.errors import UserError
 from pilot.train.lineage import LineageRow
-from tests.equivalence.history import Members, history, undisturbed
+from tests.equivalence.history import Members, Rehearsing, history, undisturbed
 from tests.equivalence.rows import EPOCHS, Ran, Row, Tensors, in_world
 from tests.unit.train.storm import End
 
@@ -19,7 +19,7 @@ ALONE: dict[int, Members] = {0: (0,)}
 WAYS: dict[str, tuple[int, list[End]]] = {
     "one rank": (1, []),
     "two ranks": (2, []),
-    "1 -> 2 -> 1": (1, [End(4, (True,), (False,), 1), End(9, (True,), (True,), 0)]),
+    "1 -> 2 -> 1": (1, [End(4, (True,), (False,), 1), End(11, (True,), (True,), 0)]),
     "one of two killed": (2, [End(5, (True,), (True,), 0, void=True)]),
 }
 """The initial number of ranks, and how their generations end: a second joins in the first epoch and one leaves in the
@@ -38,16 +38,17 @@ class Rank:
 
 @dataclass(frozen=True)
 class Run:
-    """``groups``: the ranks of each generation."""
+    """``groups``: the ranks of each generation; ``rehearsals``: who rehearsed in its first step."""
 
     groups: Mapping[int, Members]
+    rehearsals: Mapping[int, Rehearsing]
     ranks: Sequence[Rank]
 
 
 def alone(row: Row) -> Run:
     """Under plain ``python``."""
     ran = _ran(row)
-    return Run(ALONE, [Rank(0, ran.tensors, ledger_of(ran))])
+    return Run(ALONE, {}, [Rank(0, ran.tensors, ledger_of(ran))])
 
 
 def on_threads(row: Row, way: str) -> Run:
@@ -59,7 +60,8 @@ def on_threads(row: Row, way: str) -> Run:
     groups = {g.number: tuple(members[rank] for rank in g.ranks) for g in world.generations}
     assert len(groups) == len(ends) + 1, "not all that was to happen happened"
     of_session = {id(rank.training): member for rank, member in members.items()}
-    return Run(groups, [Rank(of_session[id(r.session._training)], r.tensors, ledger_of(r)) for r in ran])
+    rehearsals = {g.number: g.rehearsing for g in world.generations}
+    return Run(groups, rehearsals, [Rank(of_session[id(r.session._training)], r.tensors, ledger_of(r)) for r in ran])
 
 
 def ledger_of(ran: Ran) -> list[LineageRow]:
@@ -70,7 +72,7 @@ def ledger_of(ran: Ran) -> list[LineageRow]:
 def assert_as_plain(row: Row, run: Run) -> None:
     """Each rank has bit for bit the plain loop's state after the same steps, and the ranks are equal."""
     for rank in run.ranks:
-        steps = history(rank.ledger, row.batch, run.groups, per_node=row.per_node)
+        steps = history(rank.ledger, row.batch, run.groups, run.rehearsals, per_node=row.per_node)
         assert sum(step.cursor_end - step.cursor for step in steps) == row.used * EPOCHS
         assert_same_bits(rank.tensors, row.plain(steps, rank.member))
         if row.kind == "equal":

@@ -24,6 +24,7 @@ from pilot.train.exchanges import Exchanges
 from pilot.train.group import Alone
 from pilot.train.identity import expect_same
 from pilot.train.membership import Membership
+from pilot.train.rehearsal import Newcomers
 from pilot.train.sampler import StepShare
 from pilot.train.state import Packed, unpack
 from pilot.train.state_transfer import NOTHING, Holding, who_spreads
@@ -81,6 +82,7 @@ class Generation:
     last: int | None = None
     heir: Rank | None = None
     finished: int = 0
+    rehearsing: dict[int, int] = field(default_factory=dict)
 
     @property
     def broken(self) -> bool:
@@ -203,11 +205,14 @@ class World:
         if number == 1 and self._begin is not None:
             for rank in ranks:
                 rank.training.restore(self._begin)
-        spreading = who_spreads([rank.holding() for rank in ranks])
+        table = [rank.holding() for rank in ranks]
+        spreading = who_spreads(table)
+        newcomers = Newcomers.of(table, spreading, 1)
         state = travelled(ranks[spreading.root].training)
         for index, rank in enumerate(ranks):
             if index in spreading.takers:
                 rank.training.restore(state)
+            rank.newcomers = newcomers
             rank.begin(Membership(number, index, len(ranks)))
         self.changed.notify_all()
 
@@ -265,7 +270,9 @@ class Rank(Alone):
     def holding(self) -> Holding:
         position, met = self.training.position, self.training.agreements.count(self.training.place)
         behind = int(self.training.behind)
-        return Holding(self._held, position.step, 0, position.epoch, met, position.phase, behind)
+        return Holding(
+            self._held, position.step, 0, position.epoch, met, position.phase, behind, int(self.training.rehearsed)
+        )
 
     @property
     def has_it_all(self) -> bool:
@@ -279,6 +286,10 @@ class Rank(Alone):
         self.exchanges.idle()
         self.exchange = self.exchanges.each[0]
         self._resized(member.size)
+        rehearsal = self._resized.__self__._step.rehearsal  # type: ignore[attr-defined]  # it is the session's
+        if rehearsal is not None and self.world.now is not None:
+            of = {rank: rehearsal.stands_for(rank) for rank in range(member.size) if rehearsal.rehearses(rank)}
+            self.world.now.rehearsing = of
 
     def enter(self) -> Membership:
         if self.member is None:

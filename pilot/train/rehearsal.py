@@ -1,0 +1,130 @@
+"""A node that joins rehearses: in its first step its processes compute what those of another node compute, from the
+same samples with the same random numbers. Their gradients do not count, and are compared with the other's. If they
+differ, something that the script computes with is not the same on all nodes, and is not in the state either: what it
+sets in an epoch or by a counter of its own, draws without a seed, or takes from its node. The script is told.
+
+The others divide the step's samples, as they did before the node came. So that nothing is divided among fewer ranks
+than before, which may not have the memory for it, not all can rehearse at once where the step's samples are fixed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import dist, hypot, isfinite
+
+import msgspec
+
+from pilot.train import refusal
+from pilot.train.blocks import gather_blocks
+from pilot.train.sampler import Batching, StepShare
+from pilot.train.sketch import LENGTH, Sketched
+from pilot.train.state_transfer import Holding, Spreading
+
+_decoder = msgspec.msgpack.Decoder(Sketched)
+TOLERANCE = 0.01
+"""Of a gradient's norm: other hardware, or another number of threads, rounds otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Newcomers:
+    """``nodes``: those of a group that have taken part in no step since they took over a state, first those that have
+    just done so; ``reference``: one that has taken part, or that has brought the state.
+    """
+
+    reference: int = 0
+    nodes: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, table: Sequence[Holding], spreading: Spreading, per_node: int) -> Newcomers:
+        """From what each rank holds when a group begins; a node has ``per_node`` ranks."""
+        takers = dict.fromkeys(taker // per_node for taker in spreading.takers)
+        nodes = range(len(table) // per_node)
+        of_node = [table[node * per_node : (node + 1) * per_node] for node in nodes]
+        known = [n for n in nodes if n not in takers and all(one.rehearsed for one in of_node[n])]
+        reference = known[0] if known else spreading.root // per_node
+        others = [n for n in nodes if n not in takers and n not in known]
+        return cls(reference, tuple(n for n in [*takers, *others] if n != reference))
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearsal:
+    """Who rehearses in a step, the same on all ranks.
+
+    Parameters
+    ----------
+    nodes : how many the group has, of ``per_node`` ranks each
+    reference : the node whose samples the others use, too
+    rehearsing : these others
+    """
+
+    nodes: int
+    per_node: int
+    reference: int
+    rehearsing: frozenset[int]
+
+    @classmethod
+    def of(cls, newcomers: Newcomers, size: int, batching: Batching, parts: int) -> Rehearsal | None:
+        """For the first step of a group of ``size`` ranks; the last step's samples were divided among ``parts`` (0:
+        there was none). None: nobody rehearses.
+        """
+        per_node = batching.ranks_per_node
+        nodes = size // per_node
+        most = len(newcomers.nodes) if batching.per_node is not None else nodes - parts // per_node if parts else 0
+        rehearsing = frozenset(newcomers.nodes[: max(0, most)])
+        return cls(nodes, per_node, newcomers.reference, rehearsing) if rehearsing else None
+
+    @property
+    def parts(self) -> int:
+        """The number of ranks among which the step's samples are divided."""
+        return (self.nodes - len(self.rehearsing)) * self.per_node
+
+    def part(self, rank: int) -> int:
+        """Which part ``rank`` gets: its own, or the reference's."""
+        node, local = divmod(self.stands_for(rank), self.per_node)
+        return sum(one not in self.rehearsing for one in range(node)) * self.per_node + local
+
+    def stands_for(self, rank: int) -> int:
+        """The rank with whose samples and random numbers ``rank`` computes; its own, unless it rehearses."""
+        return self.reference * self.per_node + rank % self.per_node if self.rehearses(rank) else rank
+
+    def rehearses(self, rank: int) -> bool:
+        """Whether the gradient of ``rank`` is only compared."""
+        return rank // self.per_node in self.rehearsing
+
+    def is_compared(self, rank: int) -> bool:
+        """Whether the gradient of ``rank`` is, or others are with it."""
+        return self.rehearses(rank) or rank // self.per_node == self.reference
+
+    def counted(self, share: StepShare, rank: int) -> StepShare:
+        """``share`` of :meth:`part`, of which a rank that rehearses only borrows the samples."""
+        return replace(share, samples=0) if self.rehearses(rank) else share
+
+    def compare(self, own: Sketched, gather: Callable[[list[int]], list[list[int]]]) -> None:
+        """Tell the script where gradients differ; ``gather`` returns the rows of all ranks."""
+        told = [_decoder.decode(block) for block in gather_blocks(msgspec.msgpack.encode(own), gather)]
+        for difference in self.differences(told):
+            refusal.note(
+                f"{difference} from the same samples, random numbers and parameters: the script computes with something"
+                " else that is not the same on all nodes. It may switch that in an epoch (if epoch == 3:), count by"
+                " itself, draw without a seed, or have it from its node (files, the environment): derive it from"
+                " session.steps, keep it in session.state, track it, or seed it"
+            )
+
+    def differences(self, told: Sequence[Sketched]) -> Iterator[str]:
+        """In words, where a gradient differs from that of the rank that it was to repeat; ``told``: by rank."""
+        for rank, own in enumerate(told):
+            other = self.stands_for(rank)
+            if rank != other and (name := _differing(own, told[other])):
+                yield f"rank {rank} computes another gradient of {name} than rank {other}"
+
+
+def _differing(own: Sketched, other: Sketched) -> str:
+    """Of which parameter the gradients differ most; "": they are the same, up to rounding."""
+    zero = [0.0] * LENGTH
+    names = [*own, *(name for name in other if name not in own)]
+    difference = {name: dist(own.get(name, zero), other.get(name, zero)) for name in names}
+    norms = [hypot(*(hypot(*row) for row in side.values())) for side in (own, other)]
+    overflowed = not any(map(isfinite, norms))  # a loss scaler finds its scale so
+    is_same = overflowed or hypot(*difference.values()) <= TOLERANCE * max(norms)
+    return "" if is_same else max(difference, key=lambda name: difference[name])

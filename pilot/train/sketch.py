@@ -1,0 +1,65 @@
+"""Sketches of gradients: a few numbers for each, random projections, by which two gradients can be compared that were
+computed on different nodes. The norm of the difference of two sketches is about that of the gradients' difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+
+import torch
+from torch import nn
+
+from pilot.checkpoint.shards import local_of
+
+_WIDTH = 61
+"""A prime, so that its columns do not follow those of a layer."""
+LENGTH = 4
+Sketched = dict[str, list[float]]
+"""By the name of a parameter."""
+
+
+class Sketch:
+    """Of one step's gradients on one rank, added up over its batches. ``weight``: of what is added next."""
+
+    def __init__(self) -> None:
+        self.weight = 0.0
+        self._rows: dict[int, torch.Tensor] = {}
+
+    def add(self, parameters: Sequence[nn.Parameter], gradients: Sequence[torch.Tensor | None]) -> None:
+        """A batch's gradients (None, or fewer than parameters: not reached)."""
+        for parameter, gradient in zip(parameters, gradients, strict=False):
+            if gradient is not None:
+                self.put(parameter, gradient)
+
+    def put(self, parameter: nn.Parameter, gradient: torch.Tensor, *, first: bool = False) -> None:
+        """A gradient of ``parameter``; ``first``: what was added before was zeroed."""
+        row = self.weight * _projected(gradient)
+        before = None if first else self._rows.get(id(parameter))
+        self._rows[id(parameter)] = row if before is None else before + row
+
+    def of(self, named: Mapping[str, nn.Parameter]) -> Sketched:
+        """Those of these parameters that have a gradient, by name."""
+        held = {name: self._rows[id(one)] for name, one in named.items() if id(one) in self._rows}
+        return dict(zip(held, torch.stack([row.cpu() for row in held.values()]).tolist(), strict=True)) if held else {}
+
+
+@torch.no_grad()
+def _projected(gradient: torch.Tensor) -> torch.Tensor:
+    """``(4,)``, on the gradient's device, in float32 or wider."""
+    numbers = local_of(gradient.detach())
+    if numbers.is_complex():
+        numbers = torch.view_as_real(numbers.resolve_conj())
+    numbers = numbers.reshape(-1)
+    whole = len(numbers) // _WIDTH * _WIDTH
+    exact = torch.float64 if numbers.dtype == torch.float64 else torch.float32
+    sums = numbers[:whole].view(-1, _WIDTH).sum(0, dtype=exact)
+    sums[: len(numbers) - whole] += numbers[whole:]
+    return sums @ _signs().to(sums)
+
+
+@cache
+def _signs() -> torch.Tensor:
+    """``(61, 4)``, the same everywhere; drawn from a generator of its own."""
+    drawn = torch.randint(0, 2, (_WIDTH, LENGTH), generator=torch.Generator().manual_seed(1))
+    return drawn.double() * 2 - 1

@@ -1,0 +1,302 @@
+"""A node that joins computes what another one computes; if it does not, the script is told, whatever the reason."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import l1_loss, mse_loss
+from torch.utils.data import Dataset, IterableDataset, TensorDataset
+
+import pilot.train
+from tests.equivalence.rows import on_ranks
+from tests.unit.train.storm import End
+
+SAMPLES = 16
+X = torch.randn(SAMPLES, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+Y = X.sum(1, keepdim=True)
+JOINS = [End(9, (True,), (False,), 1, at="step")]
+"""One rank; a second comes in the third of four epochs."""
+SAID = "computes another gradient of"
+Session = pilot.train.Session
+Script = Callable[[Any], None]
+Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+class Scaled(Dataset[Any]):
+    """Its samples are multiplied by what an object of its own says."""
+
+    def __init__(self) -> None:
+        self.transform = {"settings": [{"by": 1.0}]}
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, index: int) -> Any:
+        return X[index] * self.transform["settings"][0]["by"], Y[index]
+
+
+class Told:
+    """What each rank has been told."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
+
+    def lines(self) -> list[str]:
+        """So far, once each."""
+        said = self._capsys.readouterr().err.splitlines()
+        return list(dict.fromkeys(line for line in said if SAID in line))
+
+
+@pytest.fixture
+def told(capsys: pytest.CaptureFixture[str]) -> Told:
+    return Told(capsys)
+
+
+def model() -> nn.Module:
+    torch.manual_seed(5)
+    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1)).double()
+
+
+def switches_its_loss(options: Any) -> None:
+    net = model()
+    choose: dict[str, Loss] = {}
+
+    def loss_of(y: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return choose.get("loss", mse_loss)(y, target)
+
+    def at(epoch: int) -> None:
+        if epoch == 1:
+            choose["loss"] = l1_loss
+
+    train(net, options, at, loss_of)
+
+
+def registers_a_hook(options: Any) -> None:
+    net = model()
+
+    def at(epoch: int) -> None:
+        if epoch == 1:
+            net.get_parameter("0.weight").register_hook(lambda gradient: gradient / 2)
+
+    train(net, options, at)
+
+
+def replaces_a_method(options: Any) -> None:
+    net: Any = model()
+
+    def at(epoch: int) -> None:
+        if epoch == 1:
+            net[1].forward = torch.relu
+
+    train(net, options, at)
+
+
+def changes_its_dataset(options: Any) -> None:
+    data = Scaled()
+
+    def at(epoch: int) -> None:
+        if epoch == 1:
+            data.transform["settings"][0]["by"] = 2.0
+
+    train(model(), options, at, data=data)
+
+
+def draws_a_constant(options: Any) -> None:
+    factor = random.SystemRandom().uniform(1.0, 9.0)
+    train(model(), options, loss=lambda y, target: mse_loss(y * factor, target))
+
+
+def counts_its_batches(options: Any) -> None:
+    counter = itertools.count(1)
+    train(model(), options, loss=lambda y, target: mse_loss(y, target) / next(counter))
+
+
+def train(
+    net: nn.Module,
+    options: dict[str, Any],
+    at: Callable[[int], None] = lambda _: None,
+    loss: Loss = mse_loss,
+    data: Dataset[Any] | None = None,
+) -> Session:
+    """``at`` is called at each epoch's beginning."""
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    session = pilot.train.session(net, optimizer, seed=1)
+    loader = session.loader(TensorDataset(X, Y) if data is None else data, **options)
+    for epoch in session.epochs(4):
+        at(epoch)
+        for x, y in loader:
+            optimizer.zero_grad()
+            error = loss(net(x), y)
+            error.backward()
+            session.step(error)
+    return session
+
+
+@pytest.mark.parametrize("options", [{"global_batch_size": 4}, {"batch_size": 4}], ids=["fixed", "per node"])
+@pytest.mark.parametrize(
+    "script",
+    [
+        switches_its_loss,
+        registers_a_hook,
+        replaces_a_method,
+        changes_its_dataset,
+        draws_a_constant,
+        counts_its_batches,
+    ],
+    ids=lambda script: script.__name__,
+)
+def test_what_is_not_the_same_on_all_nodes_is_told(script: Script, options: dict[str, int], told: Told) -> None:
+    script(options)
+    assert told.lines() == []
+    on_ranks(lambda: script(options), 1, JOINS)
+    (line,) = told.lines()
+    assert "not the same on all nodes" in line
+
+
+def test_the_parameter_whose_gradients_differ_most_is_named(told: Told) -> None:
+    on_ranks(lambda: registers_a_hook({"global_batch_size": 4}), 1, JOINS)
+    assert f"{SAID} 0.weight than rank" in told.lines()[0]
+
+
+@pytest.mark.parametrize("way", ["joins", "joins twice", "is replaced", "begin together"])
+@pytest.mark.parametrize("micro", [None, 1])
+@pytest.mark.parametrize("size", ["global_batch_size", "batch_size"])
+def test_nothing_is_told_of_what_is_the_same(way: str, micro: int | None, size: str, told: Told) -> None:
+    """Dropout draws as on the rank that is repeated."""
+
+    def script() -> None:
+        net = nn.Sequential(model(), nn.Dropout(0.5), nn.Linear(1, 1).double())
+        train(net, {size: 6, "micro_batch_size": micro and 3})
+
+    ends = {
+        "joins": JOINS,
+        "joins twice": [*JOINS, End(8, (True,), (False,), 2)],
+        "is replaced": [End(9, (True,), (False, True), 1), End(6, (False,), (True,), 1)],
+        "begin together": [],
+    }
+    on_ranks(script, 1 + (way in ("is replaced", "begin together")), ends[way])
+    assert told.lines() == []
+
+
+def test_ranks_that_begin_together_with_a_batch_each_are_compared(told: Told) -> None:
+    on_ranks(lambda: draws_a_constant({"batch_size": 4}), 3, [])
+    assert len(told.lines()) == 2
+
+
+class Lines(IterableDataset[Any]):
+    """The same samples, one after the other."""
+
+    def __init__(self, by: float) -> None:
+        self._by = by
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from ((x * self._by, y) for x, y in zip(X, Y, strict=True))
+
+
+@pytest.mark.parametrize("others", [False, True])
+@pytest.mark.parametrize("size", ["global_batch_size", "batch_size"])
+def test_samples_of_a_stream_are_repeated(size: str, others: bool, told: Told) -> None:
+    def script() -> None:
+        net = model()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+        session = pilot.train.session(net, optimizer, seed=1)
+        source = Lines(random.SystemRandom().uniform(2, 9) if others else 1.0)
+        stream = session.stream(source, **{size: 4})
+        for _ in session.epochs(4):
+            for x, y in stream:
+                optimizer.zero_grad()
+                error = mse_loss(net(x), y)
+                error.backward()
+                session.step(error)
+
+    on_ranks(script, 1, JOINS)
+    assert bool(told.lines()) == others
+
+
+@pytest.mark.parametrize("others", [False, True])
+def test_gradients_of_the_first_of_two_optimizers_are_compared(others: bool, told: Told) -> None:
+    def script() -> None:
+        first, second = model(), model()
+        optimizers = {
+            "d": torch.optim.SGD(first.parameters(), lr=0.01),
+            "g": torch.optim.SGD(second.parameters(), lr=0.01),
+        }
+        session = pilot.train.session({"d": first, "g": second}, optimizers, seed=1)
+        factor = random.SystemRandom().uniform(2, 9) if others else 1.0
+        loader = session.loader(TensorDataset(X, Y), global_batch_size=4)
+        for _ in session.epochs(4):
+            for x, y in loader:
+                for name, net in (("d", first), ("g", second)):
+                    optimizers[name].zero_grad()
+                    error = mse_loss(net(x) * factor, y)
+                    error.backward()
+                    session.step(error, name)
+
+    on_ranks(script, 1, JOINS)
+    assert [SAID + " d." in line for line in told.lines()] == [True] * others
+
+
+@pytest.mark.parametrize("others", [False, True])
+def test_gradients_that_a_script_weighs_are_compared(others: bool, told: Told) -> None:
+    def script() -> None:
+        net = model()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+        session = pilot.train.session(net, optimizer, seed=1)
+        factor = random.SystemRandom().uniform(2, 9) if others else 1.0
+        loader = session.loader(TensorDataset(X, Y), global_batch_size=6, micro_batch_size=2)
+        for _ in session.epochs(4):
+            for x, y in loader:
+                optimizer.zero_grad()
+                error = mse_loss(net(x) * factor, y)
+                error.backward()
+                session.step(error, weight=float(y[0].abs() + 1))
+
+    on_ranks(script, 1, JOINS)
+    assert bool(told.lines()) == others
+
+
+def test_an_environment_that_differs_is_told(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SCALE", "1")
+
+    def script() -> None:
+        factor = float(os.environ["SCALE"])
+        os.environ["SCALE"] = str(factor + 1)  # the next rank has another one
+        train(model(), {"global_batch_size": 4}, loss=lambda y, target: mse_loss(y * factor, target))
+
+    on_ranks(script, 1, JOINS)
+    assert len(told.lines()) == 1
+
+
+def test_a_gradient_that_overflows_everywhere_is_the_same(told: Told) -> None:
+    on_ranks(lambda: train(model(), {"batch_size": 4}, loss=lambda y, _: (y * float("inf")).sum()), 2, [])
+    assert told.lines() == []
+
+
+def test_the_rate_is_that_of_the_nodes_that_divide_a_step(told: Told) -> None:
+    """In the step in which one rehearses the batch is the others', and so is the learning rate."""
+    rates: list[list[float]] = []
+
+    def script() -> None:
+        mine: list[float] = []
+        rates.append(mine)
+        net = model()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
+        session = pilot.train.session(net, optimizer, seed=1, lr_rule="linear")
+        loader = session.loader(TensorDataset(X, Y), batch_size=2)
+        optimizer.register_step_pre_hook(lambda one, *_: mine.append(one.param_groups[0]["lr"]))
+        for _ in session.epochs(1):
+            for x, y in loader:
+                optimizer.zero_grad()
+                mse_loss(net(x), y).backward()
+                session.step()
+
+    on_ranks(script, 2, [])
+    assert rates == [[0.5, 1.0, 1.0, 1.0, 1.0]] * 2
+    assert told.lines() == []
