@@ -9,19 +9,14 @@ than before, which may not have the memory for it, not all can rehearse at once 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import dist, hypot, isfinite
 
-import msgspec
-
-from pilot.train import refusal
-from pilot.train.blocks import gather_blocks
 from pilot.train.sampler import Batching, StepShare
 from pilot.train.sketch import LENGTH, Sketched
 from pilot.train.state_transfer import Holding, Spreading
 
-_decoder = msgspec.msgpack.Decoder(Sketched)
 TOLERANCE = 0.01
 """Of a gradient's norm: other hardware, or another number of threads, rounds otherwise."""
 
@@ -99,17 +94,6 @@ class Rehearsal:
     def counted(self, share: StepShare, rank: int) -> StepShare:
         """``share`` of :meth:`part`, of which a rank that rehearses only borrows the samples."""
         return replace(share, samples=0) if self.rehearses(rank) else share
-
-    def compare(self, own: Sketched, gather: Callable[[list[int]], list[list[int]]]) -> None:
-        """Tell the script where gradients differ; ``gather`` returns the rows of all ranks."""
-        told = [_decoder.decode(block) for block in gather_blocks(msgspec.msgpack.encode(own), gather)]
-        for difference in self.differences(told):
-            refusal.note(
-                f"{difference} from the same samples, random numbers and parameters: the script computes with something"
-                " else that is not the same on all nodes. It may switch that in an epoch (if epoch == 3:), count by"
-                " itself, draw without a seed, or have it from its node (files, the environment): derive it from"
-                " session.steps, keep it in session.state, track it, or seed it"
-            )
 
     def differences(self, told: Sequence[Sketched]) -> Iterator[str]:
         """In words, where a gradient differs from that of the rank that it was to repeat; ``told``: by rank."""

@@ -19,6 +19,7 @@ from pilot.core.errors import UserError
 from pilot.train import rng
 from pilot.train.after_step import AfterStep
 from pilot.train.alarm import Alarm
+from pilot.train.comparison import Comparison
 from pilot.train.exchanges import Exchanges
 from pilot.train.group import RankGroup
 from pilot.train.guards import StepGuard
@@ -29,7 +30,6 @@ from pilot.train.rehearsal import Rehearsal
 from pilot.train.rollback import Rollback
 from pilot.train.sampler import StepShare, mix
 from pilot.train.session_checks import single
-from pilot.train.sketch import Sketch
 from pilot.train.step_words import Words
 from pilot.train.stepper import Stepper
 from pilot.train.training import Training
@@ -78,7 +78,7 @@ class Step:
         self._alarm = Alarm(training, ties)
         self.rehearsal: Rehearsal | None = None
         self.rehearsed: Callable[[], None] = _nobody
-        self._sketch: Sketch | None = None
+        self._comparison = Comparison(training)
         self._after_step = AfterStep(training)
         self._share: StepShare | None = None
         self._member: Membership | None = None
@@ -175,10 +175,9 @@ class Step:
         if batch == 0:
             alone = not counts or group.size == len(share.batches) == 1
             ring = self._group.ring if counts else _nobody
-            self._sketch = Sketch() if rehearsal is not None and rehearsal.is_compared(group.rank) else None
-            self._exchanges.begin(ring, alone=alone, held=self._held, sketch=self._sketch)
-        if self._sketch is not None:
-            self._sketch.weight = float(self.samples)
+            self._comparison.begins(rehearsal, group.rank)
+            self._exchanges.begin(ring, alone=alone, held=self._held, sketch=self._comparison.sketch)
+        self._comparison.weighs(self.samples)
         self._exchanges.begin_batch(share.weight(batch), last=batch + 1 == len(share.batches))
 
     def came_back(self) -> None:
@@ -284,8 +283,8 @@ class Step:
                 " backward; make the loss a mean over the batch's samples"
             )
         factor = self._weights.factor(self._batch, weight)
-        if self._sketch is not None and weight is not None:
-            self._sketch.weight = float(single(weight))
+        if weight is not None:
+            self._comparison.weighs(weight)
         if self._held:
             self._exchanges.release(factor)
         if loss is not None and factor:
@@ -309,8 +308,10 @@ class Step:
             if words is None or not self._alarm.compare(words, position.step, self._group, size):
                 return None
             checksum = 0
-        if self.rehearsal is not None and not position.phase and not self._compared(self.rehearsal, steppers):
-            return None
+        if self.rehearsal is not None and not position.phase:
+            parameters = self._exchanges.parameters(steppers)
+            if not self._comparison.hold(self.rehearsal, parameters, self._group):
+                return None
         self._group.sums_came()
         # From here on all ranks draw the same numbers: noise on the sums, or in an optimizer.
         rng.seed_all(mix(self._seed, position.step, self._phases, rng.OF_ALL_RANKS))
@@ -325,17 +326,6 @@ class Step:
         words = self._group.words(float(self._loss)).with_checksum(checksum)
         exchange.finish(replace(words, weight=self._weights.local, stop=float(self.is_stopping())))
         return self._weights.checked(exchange.take()) if self._waited(self._group.summed) else None
-
-    def _compared(self, rehearsal: Rehearsal, steppers: list[Stepper]) -> bool:
-        """Tell of differences; False: the group broke meanwhile."""
-        stepped = {id(parameter) for parameter in self._exchanges.parameters(steppers)}
-        named = {name: one for name, one in self._training.trained.named.items() if id(one) in stepped}
-        own = self._sketch.of(named) if self._sketch is not None else {}
-        try:
-            rehearsal.compare(own, self._group.gather)
-        except Gone:
-            return False
-        return True
 
     def _selected(self, number: int) -> bool:
         """Whether all ranks are about to sum the same arena."""

@@ -1,0 +1,65 @@
+"""The comparison of gradients in a step in which nodes rehearse; see :mod:`pilot.train.rehearsal`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+from torch import nn
+
+from pilot.comm.channel import Gone
+from pilot.train import refusal
+from pilot.train.blocks import gather_blocks
+from pilot.train.group import RankGroup
+from pilot.train.rehearsal import Rehearsal
+from pilot.train.session_checks import single
+from pilot.train.sketch import Sketch, Sketched
+from pilot.train.training import Training
+
+MOST_NOTES = 5
+"""By one process: noise of each rank's own differs whenever a node joins."""
+
+_decoder = msgspec.msgpack.Decoder(Sketched)
+
+
+class Comparison:
+    """One rank's comparisons. ``sketch``: of the current step's gradients, if they are compared; ``training``: knows
+    the parameters' names.
+    """
+
+    def __init__(self, training: Training) -> None:
+        self._training = training
+        self._notes = 0
+        self.sketch: Sketch | None = None
+
+    def begins(self, rehearsal: Rehearsal | None, rank: int) -> None:
+        """A step begins, in which these rehearse."""
+        self.sketch = Sketch() if rehearsal is not None and rehearsal.is_compared(rank) else None
+
+    def weighs(self, weight: object) -> None:
+        """The weight of the current batch's gradients: its samples, or what the script says."""
+        if self.sketch is not None:
+            self.sketch.weight = float(single(weight))
+
+    def hold(self, rehearsal: Rehearsal, parameters: Sequence[nn.Parameter], group: RankGroup) -> bool:
+        """All ranks compare the gradients of these, once their sums have come. False: the group broke meanwhile."""
+        its = {id(parameter) for parameter in parameters}
+        named = {name: one for name, one in self._training.trained.named.items() if id(one) in its}
+        own = self.sketch.of(named) if self.sketch is not None else {}
+        try:
+            told = [_decoder.decode(block) for block in gather_blocks(msgspec.msgpack.encode(own), group.gather)]
+        except Gone:
+            return False
+        for difference in rehearsal.differences(told):
+            self._tell(difference)
+        return True
+
+    def _tell(self, difference: str) -> None:
+        if self._notes < MOST_NOTES:
+            self._notes += 1
+            refusal.note(
+                f"{difference} from the same samples, random numbers and parameters: the script computes with something"
+                " else that is not the same on all nodes. It may switch that in an epoch (if epoch == 3:), count by"
+                " itself, draw without a seed, or have it from its node (files, the environment): derive it from"
+                " session.steps, keep it in session.state, track it, or seed it. Or a node computes wrongly"
+            )

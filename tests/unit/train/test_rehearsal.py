@@ -1,0 +1,161 @@
+"""Who rehearses in a group's first step, with which samples, and which gradients count as different."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from pilot.train.rehearsal import Newcomers, Rehearsal
+from pilot.train.sampler import Batching
+from pilot.train.sketch import Sketch, Sketched
+from pilot.train.state_transfer import NOTHING, Holding, who_spreads
+
+FIXED, PER_NODE = Batching(whole=24), Batching(per_node=4)
+NEW, KNOWN = Holding(NOTHING, 0, 1), Holding(3, 10, 1, rehearsed=1)
+
+
+def newcomers(*table: Holding, per_node: int = 1) -> Newcomers:
+    return Newcomers.of(table, who_spreads(table), per_node)
+
+
+@pytest.mark.parametrize(
+    ("table", "expected"),
+    [
+        ([KNOWN, KNOWN], Newcomers(0, ())),
+        ([NEW, KNOWN, NEW, KNOWN], Newcomers(1, (0, 2))),
+        ([NEW, NEW, NEW], Newcomers(0, (1, 2))),
+        # The others have its state since a group that broke before its first step: they are known only to hold it.
+        ([Holding(3, 10, 1), NEW, KNOWN], Newcomers(2, (1, 0))),
+        ([Holding(3, 10, 1), Holding(3, 10, 1)], Newcomers(0, (1,))),
+        # One that has missed steps is as new as any.
+        ([Holding(2, 8, 1, rehearsed=1), KNOWN], Newcomers(1, (0,))),
+    ],
+)
+def test_newcomers_are_those_that_took_part_in_no_step_with_their_state(
+    table: list[Holding], expected: Newcomers
+) -> None:
+    assert newcomers(*table) == expected
+
+
+def test_a_node_is_new_if_one_of_its_processes_is() -> None:
+    assert newcomers(KNOWN, KNOWN, KNOWN, NEW, NEW, NEW, per_node=2) == Newcomers(0, (1, 2))
+
+
+@pytest.mark.parametrize(
+    ("size", "parts", "rehearsing"),
+    [(3, 1, {0, 2}), (3, 2, {0}), (3, 3, set()), (3, 4, set()), (3, 0, set())],
+)
+def test_of_a_fixed_batch_nobody_gets_more_samples_than_before(size: int, parts: int, rehearsing: set[int]) -> None:
+    rehearsal = Rehearsal.of(Newcomers(1, (0, 2)), size, FIXED, parts)
+    assert (rehearsal.rehearsing if rehearsal is not None else set()) == rehearsing
+
+
+@pytest.mark.parametrize("parts", [0, 1, 3])
+def test_with_a_batch_per_node_all_newcomers_rehearse(parts: int) -> None:
+    rehearsal = Rehearsal.of(Newcomers(1, (0, 2)), 3, PER_NODE, parts)
+    assert rehearsal is not None
+    assert (rehearsal.rehearsing, rehearsal.parts) == ({0, 2}, 1)
+
+
+@given(st.data())
+def test_the_others_divide_all_samples_and_who_rehearses_has_the_references(data: st.DataObject) -> None:
+    per_node, nodes = data.draw(st.integers(1, 3)), data.draw(st.integers(2, 6))
+    reference, *others = data.draw(st.permutations(range(nodes)))
+    new = tuple(others[: data.draw(st.integers(1, nodes - 1))])
+    batching = data.draw(
+        st.sampled_from([Batching(whole=17, ranks_per_node=per_node), Batching(per_node=5, ranks_per_node=per_node)])
+    )
+    rehearsal = Rehearsal.of(Newcomers(reference, new), nodes * per_node, batching, per_node)
+    assert rehearsal is not None
+    shares = []
+    for rank in range(nodes * per_node):
+        share = batching.share(20, 100, rehearsal.part(rank), rehearsal.parts)
+        shares.append(rehearsal.counted(share, rank))
+    working = [rank for rank in range(nodes * per_node) if not rehearsal.rehearses(rank)]
+    used = [i for r in working if shares[r].samples for start, stop in shares[r].batches for i in range(start, stop)]
+    assert sorted(used) == list(range(shares[0].cursor, shares[0].cursor_end))
+    for rank, share in enumerate(shares):
+        of = rehearsal.stands_for(rank)
+        assert of == rank or (of in working and of // per_node == reference and of % per_node == rank % per_node)
+        assert share.batches == shares[of].batches
+        assert share.weight(0) == 0.0 or not rehearsal.rehearses(rank)
+
+
+ONE = nn.Parameter(torch.zeros(200))
+OTHER = nn.Parameter(torch.zeros(3, 70))
+
+
+def sketched(one: torch.Tensor | None, other: torch.Tensor | None = None) -> Sketched:
+    sketch = Sketch()
+    sketch.weight = 2.0
+    sketch.add([ONE, OTHER], [one, other])
+    return sketch.of({"one": ONE, "other": OTHER})
+
+
+def differences(*told: Sketched) -> list[str]:
+    rehearsal = Rehearsal(nodes=len(told), per_node=1, reference=0, rehearsing=frozenset(range(1, len(told))))
+    return list(rehearsal.differences(told))
+
+
+def test_a_difference_beyond_rounding_is_found_and_the_parameter_named() -> None:
+    torch.manual_seed(3)
+    one, other = torch.randn(200), torch.randn(3, 70)
+    near, far = other + 1e-4 * torch.randn(3, 70), other + 0.1 * torch.randn(3, 70)
+    told = differences(sketched(one, other), sketched(one, near), sketched(one, far), sketched(-one, other))
+    assert told == [
+        "rank 2 computes another gradient of other than rank 0",
+        "rank 3 computes another gradient of one than rank 0",
+    ]
+
+
+def test_a_gradient_that_only_one_has_is_a_difference() -> None:
+    one, other = torch.ones(200), torch.ones(3, 70)
+    assert len(differences(sketched(one, other), sketched(one))) == 1
+    assert len(differences(sketched(one), sketched(one, other))) == 1
+
+
+def test_gradients_that_overflow_on_both_do_not_differ_and_on_one_do() -> None:
+    one = torch.full((200,), torch.inf)
+    assert differences(sketched(one), sketched(one)) == []
+    assert len(differences(sketched(torch.ones(200)), sketched(one))) == 1
+
+
+def test_nothing_computed_is_no_difference() -> None:
+    assert differences(sketched(None), sketched(None), {}) == []
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64])
+@pytest.mark.parametrize("shape", [(), (1,), (61,), (5, 61, 2), (0,)])
+def test_a_sketch_is_linear_and_depends_on_all_numbers(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    parameter = nn.Parameter(torch.zeros(shape, dtype=dtype))
+
+    def of(gradient: torch.Tensor) -> list[float]:
+        sketch = Sketch()
+        sketch.weight = 1.0
+        sketch.add([parameter], [gradient])
+        return sketch.of({"p": parameter})["p"]
+
+    ones = torch.ones(shape, dtype=dtype)
+    total = torch.tensor(of(ones))
+    single = torch.zeros(4)
+    for i in range(ones.numel()):
+        unit = torch.zeros(ones.numel(), dtype=dtype)
+        unit[i] = 1
+        row = torch.tensor(of(unit.view(shape)))
+        assert row.abs().eq(1).all()
+        single += row
+    assert torch.equal(total, single)
+    assert torch.equal(torch.tensor(of(2 * ones)), 2 * total)
+
+
+def test_the_norm_of_a_sketch_is_about_that_of_the_gradient() -> None:
+    torch.manual_seed(2)
+    norms = []
+    for _ in range(200):
+        gradient = torch.randn(200)
+        row = torch.tensor(sketched(gradient)["one"]) / 2  # its weight
+        norms.append(float(row.norm() / 2 / gradient.norm()))  # of four numbers
+    assert 0.9 < sum(norms) / len(norms) < 1.1
