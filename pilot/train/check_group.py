@@ -167,6 +167,9 @@ class CheckGroup:
         """Nothing is saved."""
         return "there is no checkpoint"
 
+    def remark(self, text: str) -> None:
+        """Not needed here."""
+
     def rested(self, seconds: float) -> None:
         """Not needed here."""
 

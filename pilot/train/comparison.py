@@ -50,16 +50,18 @@ class Comparison:
             told = [_decoder.decode(block) for block in gather_blocks(msgspec.msgpack.encode(own), group.gather)]
         except Gone:
             return False
-        for difference in rehearsal.differences(told):
-            self._tell(difference)
+        if differences := list(rehearsal.differences(told)):
+            also = f" ({len(differences) - 1} more differ, too)" if len(differences) > 1 else ""
+            self._tell(f"{differences[0]} from the same samples, random numbers and parameters{also}", group)
         return True
 
-    def _tell(self, difference: str) -> None:
+    def _tell(self, difference: str, group: RankGroup) -> None:
         if self._notes < MOST_NOTES:
             self._notes += 1
             refusal.note(
-                f"{difference} from the same samples, random numbers and parameters: the script computes with something"
-                " else that is not the same on all nodes. It may switch that in an epoch (if epoch == 3:), count by"
-                " itself, draw without a seed, or have it from its node (files, the environment): derive it from"
-                " session.steps, keep it in session.state, track it, or seed it. Or a node computes wrongly"
+                f"{difference}: the script computes with something else that is not the same on all nodes. It may"
+                " switch that in an epoch (if epoch == 3:), count by itself, draw without a seed, or have it from its"
+                " node (files, the environment): derive it from session.steps, keep it in session.state, track it, or"
+                " seed it. Or a node computes wrongly"
             )
+            group.remark(f"{difference}; its log says what to look for")

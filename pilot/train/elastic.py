@@ -230,6 +230,11 @@ class Elastic:
         path = self._saver.distrust(step)
         return f"the newest checkpoint from then is {path}" if path is not None else "there is no checkpoint from then"
 
+    def remark(self, text: str) -> None:
+        """See :class:`~pilot.train.group.RankGroup`."""
+        if self._group is not None and self._group.rank == 0:
+            self._link.tell(wire.Remark(self._trainer, text))
+
     def rested(self, seconds: float) -> None:
         """The duration of an evaluation, which does not count as a stall."""
         self._reporter.rested(seconds)

@@ -72,6 +72,9 @@ class RankGroup(Protocol):
         """Set aside what was saved after ``step``, so that nothing continues from it; returns what is left, in
         words."""
 
+    def remark(self, text: str) -> None:
+        """The same on all ranks: something that the user should see."""
+
     def rested(self, seconds: float) -> None:
         """The script spent ``seconds`` without steps, not because of the group."""
 
@@ -136,6 +139,9 @@ class Alone:
     def distrust(self, step: int) -> str:  # noqa: ARG002  # the protocol's signature
         """Nothing was saved."""
         return "there is no checkpoint"
+
+    def remark(self, text: str) -> None:
+        """The script's log has it."""
 
     def rested(self, seconds: float) -> None:
         """Nobody asks how long a rescale takes."""

@@ -72,6 +72,9 @@ class Course:
     def where(self) -> tuple[int, int, int, int, int]:
         return self.epoch, self.cursor, self.rank, self.size, self.revision
 
+    def rehearsal(self) -> None:
+        return None
+
     def steps_done(self) -> int:
         return self.steps
 

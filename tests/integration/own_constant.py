@@ -1,0 +1,38 @@
+"""A script that computes with a number that it draws without a seed."""
+
+from __future__ import annotations
+
+import argparse
+import random
+
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import pilot.train
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--size", choices=["batch_size", "global_batch_size"], required=True)
+    arguments = parser.parse_args()
+
+    torch.set_num_threads(1)
+    torch.manual_seed(1)
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+    factor = random.SystemRandom().uniform(1, 100)
+    session = pilot.train.session(model, optimizer, seed=0)
+    loader = session.loader(TensorDataset(torch.ones(240, 4)), **{arguments.size: 12})
+    for _ in session.epochs(1000):
+        for (x,) in loader:
+            optimizer.zero_grad()
+            loss = (model(x) * factor - 1).square().mean() / factor
+            loss.backward()
+            session.step(loss)
+            if session.size >= 4 and session.steps > session.state.setdefault("until", session.steps + 50):
+                session.stop()
+
+
+if __name__ == "__main__":
+    main()
