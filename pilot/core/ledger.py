@@ -6,8 +6,9 @@ redone. What is left is the *lineage*. Records may arrive late, twice, split dif
 disjoint and merged when they are recorded (:mod:`pilot.core.step_ranges`), so a trainer's ledger grows with its
 generations and epochs and not with its steps.
 
-Within one generation all steps of an epoch use the same number of samples, except the epoch's last one. So where a
-record is voided in part, the cursor at the cut follows from that rule, and it is checked.
+Within one generation all steps of an epoch use the same number of samples, except the epoch's last one, and the
+generation's first one, in which nodes may rehearse. So where a record is voided in part, the cursor at the cut follows
+from that rule, and it is checked.
 """
 
 from __future__ import annotations
@@ -147,9 +148,11 @@ def _covered(records: Iterable[LedgerRange]) -> int:
 
 
 def _first_gap(lineage: list[LedgerRange], sizes: Mapping[int, int]) -> str:
-    step, epoch, cursor = 0, 0, 0
+    step, epoch, cursor, generation = 0, 0, 0, -1
     batches: dict[tuple[Generation, int], int] = {}
     for record in lineage:
+        may_rehearse = record.generation != generation and record.step_end - record.step == 1
+        generation = record.generation
         if cursor == sizes.get(epoch) and record.epoch == epoch + 1:
             epoch, cursor = epoch + 1, 0
         if (record.step, record.epoch, record.cursor) != (step, epoch, cursor):
@@ -157,7 +160,7 @@ def _first_gap(lineage: list[LedgerRange], sizes: Mapping[int, int]) -> str:
                 f"generation {record.generation} continues at step {record.step}, epoch {record.epoch}, sample "
                 f"{record.cursor}, but step {step}, epoch {epoch}, sample {cursor} was next"
             )
-        if problem := _uneven(record, sizes.get(epoch, 0), batches):
+        if problem := _uneven(record, sizes.get(epoch, 0), {} if may_rehearse else batches):
             return problem
         step, cursor = record.step_end, record.cursor_end
     wanted = (len(sizes) - 1, sizes.get(len(sizes) - 1, 0)) if sizes else (0, 0)

@@ -62,6 +62,6 @@ class Comparison:
                 f"{difference}: the script computes with something else that is not the same on all nodes. It may"
                 " switch that in an epoch (if epoch == 3:), count by itself, draw without a seed, or have it from its"
                 " node (files, the environment): derive it from session.steps, keep it in session.state, track it, or"
-                " seed it. Or a node computes wrongly"
+                " seed it (unless it is meant to be each rank's own). Or a node computes wrongly"
             )
             group.remark(f"{difference}; its log says what to look for")

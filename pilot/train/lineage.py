@@ -22,6 +22,12 @@ class LineageRow(NamedTuple):
     cursor: int
     cursor_end: int
 
+    def goes_on(self, generation: int, epoch: int, step: int, cursor: int, cursor_end: int) -> bool:
+        """Whether this step is its next one. (Not after a rehearsal, which may take fewer samples than other steps.)"""
+        steps, samples = self.step_end - self.step, self.cursor_end - self.cursor
+        follows = (self.generation, self.epoch, self.step_end, self.cursor_end) == (generation, epoch, step, cursor)
+        return follows and (cursor_end - cursor) * steps <= samples
+
 
 _WIDTH = len(LineageRow._fields)
 _STEP_END, _CURSOR_END = (LineageRow._fields.index(name) - _WIDTH for name in ("step_end", "cursor_end"))
@@ -46,7 +52,7 @@ class Lineage:
     def add(self, generation: int, epoch: int, step: int, cursor: int, cursor_end: int) -> None:
         """Step ``step`` of ``generation`` took the samples [cursor, cursor_end) of ``epoch``."""
         last = LineageRow(*self._numbers[-_WIDTH:]) if self._numbers else None
-        if last and (last.generation, last.epoch, last.step_end, last.cursor_end) == (generation, epoch, step, cursor):
+        if last and last.goes_on(generation, epoch, step, cursor, cursor_end):
             self._numbers[_STEP_END], self._numbers[_CURSOR_END] = step + 1, cursor_end
         else:
             self._numbers.extend((generation, epoch, step, step + 1, cursor, cursor_end))

@@ -24,7 +24,7 @@ TOLERANCE = 0.01
 @dataclass(frozen=True, slots=True)
 class Newcomers:
     """``nodes``: those of a group that have taken part in no step since they took over a state, first those that have
-    just done so; ``reference``: one that has taken part, or that has brought the state.
+    just done so; ``reference``: one that has taken part, if possible the one that gives the others its state.
     """
 
     reference: int = 0
@@ -37,7 +37,8 @@ class Newcomers:
         nodes = range(len(table) // per_node)
         of_node = [table[node * per_node : (node + 1) * per_node] for node in nodes]
         known = [n for n in nodes if n not in takers and all(one.rehearsed for one in of_node[n])]
-        reference = known[0] if known else spreading.root // per_node
+        giver = spreading.root // per_node  # others may have buffers of their own, which takers do not get
+        reference = giver if giver in known or not known else known[0]
         others = [n for n in nodes if n not in takers and n not in known]
         return cls(reference, tuple(n for n in [*takers, *others] if n != reference))
 

@@ -82,6 +82,17 @@ def test_a_run_of_weeks_is_one_range_per_generation_and_epoch() -> None:
     assert made.lineage() == [row(g, 0, 5000 * (g - 1), 5000 * g, 50_000 * (g - 1), 50_000 * g) for g in range(1, 5)]
 
 
+def test_only_a_generations_first_step_may_take_fewer_samples_than_others() -> None:
+    """Nodes may rehearse in it."""
+    made = ledger(row(1, 0, 0, 2, 0, 20), row(2, 0, 2, 3, 20, 30), row(2, 0, 3, 6, 30, 90))
+    assert made.exactly_once({0: 90}).proved
+    assert len(made.lineage()) == 3
+    two = ledger(row(1, 0, 0, 2, 0, 20), row(2, 0, 2, 4, 20, 40), row(2, 0, 4, 6, 40, 80))
+    assert "40 samples in 2 steps are uneven, 10 per step" in two.exactly_once({0: 80}).text
+    later = ledger(row(1, 0, 0, 2, 0, 40), row(1, 0, 2, 3, 40, 50), row(1, 0, 3, 4, 50, 70))
+    assert "10 samples in 1 steps are uneven, 20 per step" in later.exactly_once({0: 70}).text
+
+
 def test_a_later_generation_voids_steps_at_and_beyond_its_first() -> None:
     made = ledger(row(1, 0, 0, 9, 0, 90), row(2, 0, 6, 8, 60, 100))
     assert made.lineage() == [row(1, 0, 0, 6, 0, 60), row(2, 0, 6, 8, 60, 100)]

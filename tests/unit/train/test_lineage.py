@@ -17,6 +17,13 @@ def test_steps_that_follow_each_other_become_one_row() -> None:
     assert ledger.newest(2) == ledger.rows[1:]
 
 
+def test_a_step_that_takes_more_samples_than_those_before_begins_a_row() -> None:
+    ledger = Lineage()
+    for step, (cursor, end) in enumerate([(0, 8), (8, 24), (24, 40), (40, 50)]):
+        ledger.add(1, 0, step, cursor, end)
+    assert ledger.rows == [(1, 0, 0, 1, 0, 8), (1, 0, 1, 4, 8, 50)]
+
+
 def test_a_ledger_goes_on_where_its_rows_end() -> None:
     ledger = Lineage([[1, 0, 0, 3, 0, 30]])
     ledger.add(1, 0, 3, 30, 40)
