@@ -14,7 +14,8 @@ def named(*kinds: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", named("equal", "different"))
-def test_trains_as_its_plain_loop(name: str) -> None:
+def test_trains_as_its_plain_loop(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """No rehearsal finds a difference."""
     row = ROWS[name]
     by_itself = alone(row)
     assert_as_plain(row, by_itself)
@@ -23,6 +24,7 @@ def test_trains_as_its_plain_loop(name: str) -> None:
         assert_as_plain(row, run)
         if way != "one rank":
             assert_as_undisturbed(row, run)
+    assert "computes another gradient" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", named("refused"))
