@@ -3,8 +3,9 @@ same samples with the same random numbers. Their gradients do not count, and are
 differ, something that the script computes with is not the same on all nodes, and is not in the state either: what it
 sets in an epoch or by a counter of its own, draws without a seed, or takes from its node. The script is told.
 
-The others divide the step's samples, as they did before the node came. So that nothing is divided among fewer ranks
-than before, which may not have the memory for it, not all can rehearse at once where the step's samples are fixed.
+The others divide the step's samples, as they did before the node came. There are never fewer of them than divided the
+last step: they might not have the memory for it. So of nodes that begin together, or replace others, none rehearses,
+and if the group's size stays the same, an epoch has as many steps as the script expects.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import dist, hypot, isfinite
 
-from pilot.train.sampler import Batching, StepShare
+from pilot.train.sampler import StepShare
 from pilot.train.sketch import LENGTH, Sketched
 from pilot.train.state_transfer import Holding, Spreading
 
@@ -60,13 +61,12 @@ class Rehearsal:
     rehearsing: frozenset[int]
 
     @classmethod
-    def of(cls, newcomers: Newcomers, size: int, batching: Batching, parts: int) -> Rehearsal | None:
+    def of(cls, newcomers: Newcomers, size: int, per_node: int, parts: int) -> Rehearsal | None:
         """For the first step of a group of ``size`` ranks; the last step's samples were divided among ``parts`` (0:
         there was none). None: nobody rehearses.
         """
-        per_node = batching.ranks_per_node
         nodes = size // per_node
-        most = len(newcomers.nodes) if batching.per_node is not None else nodes - parts // per_node if parts else 0
+        most = nodes - parts // per_node if parts else 0
         rehearsing = frozenset(newcomers.nodes[: max(0, most)])
         return cls(nodes, per_node, newcomers.reference, rehearsing) if rehearsing else None
 

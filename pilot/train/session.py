@@ -483,8 +483,8 @@ class Session(Uncopied):
         self._metrics[EPOCH_SAMPLES] = float(samples)  # needed to check the ledger
 
     def _resized(self, size: int) -> None:
-        training, batching = self._training, self._made_loader().batching
-        rehearsal = Rehearsal.of(self._group.newcomers, size, batching, training.position.parts)
+        training = self._training
+        rehearsal = Rehearsal.of(self._group.newcomers, size, self._seat.size, training.position.parts)
         is_possible = training.sharding is None and not training.position.phase
         self._step.rehearsal = rehearsal if is_possible else None
         self._scale(size if self._step.rehearsal is None else self._step.rehearsal.parts)

@@ -30,18 +30,17 @@ def on_processes(row: Row, way: str, folder: Path) -> Run:
     members = {node.name: number for number, node in enumerate(cluster.nodes)}
     ranks = [_rank(folder, node.name, members[node.name]) for node in last]
     numbers = {g: tuple(members[node.name] for node in group) for g, group in groups.items()}
-    return Run(numbers, _rehearsals(numbers, per_node=row.per_node), ranks)
+    return Run(numbers, _rehearsals(numbers), ranks)
 
 
-def _rehearsals(groups: Mapping[int, Members], *, per_node: bool) -> dict[int, Rehearsing]:
-    """Who is new rehearses; if all are, only where each node has a batch of its own."""
+def _rehearsals(groups: Mapping[int, Members]) -> dict[int, Rehearsing]:
+    """Who is new rehearses, unless all are."""
     seen: set[int] = set()
     rehearsals = {}
     for generation, members in groups.items():
         known = [rank for rank, member in enumerate(members) if member in seen]
-        if known or per_node:
-            of = (known or [0])[0]
-            rehearsals[generation] = {r: of for r, member in enumerate(members) if r != of and member not in seen}
+        if known:
+            rehearsals[generation] = {r: known[0] for r, member in enumerate(members) if member not in seen}
         seen |= set(members)
     return rehearsals
 

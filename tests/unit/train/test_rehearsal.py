@@ -13,7 +13,6 @@ from pilot.train.sampler import Batching
 from pilot.train.sketch import Sketch, Sketched
 from pilot.train.state_transfer import NOTHING, Holding, who_spreads
 
-FIXED, PER_NODE = Batching(whole=24), Batching(per_node=4)
 NEW, KNOWN = Holding(NOTHING, 0, 1), Holding(3, 10, 1, rehearsed=1)
 
 
@@ -48,16 +47,9 @@ def test_a_node_is_new_if_one_of_its_processes_is() -> None:
     ("size", "parts", "rehearsing"),
     [(3, 1, {0, 2}), (3, 2, {0}), (3, 3, set()), (3, 4, set()), (3, 0, set())],
 )
-def test_of_a_fixed_batch_nobody_gets_more_samples_than_before(size: int, parts: int, rehearsing: set[int]) -> None:
-    rehearsal = Rehearsal.of(Newcomers(1, (0, 2)), size, FIXED, parts)
+def test_nobody_gets_more_samples_than_before(size: int, parts: int, rehearsing: set[int]) -> None:
+    rehearsal = Rehearsal.of(Newcomers(1, (0, 2)), size, 1, parts)
     assert (rehearsal.rehearsing if rehearsal is not None else set()) == rehearsing
-
-
-@pytest.mark.parametrize("parts", [0, 1, 3])
-def test_with_a_batch_per_node_all_newcomers_rehearse(parts: int) -> None:
-    rehearsal = Rehearsal.of(Newcomers(1, (0, 2)), 3, PER_NODE, parts)
-    assert rehearsal is not None
-    assert (rehearsal.rehearsing, rehearsal.parts) == ({0, 2}, 1)
 
 
 @given(st.data())
@@ -68,7 +60,7 @@ def test_the_others_divide_all_samples_and_who_rehearses_has_the_references(data
     batching = data.draw(
         st.sampled_from([Batching(whole=17, ranks_per_node=per_node), Batching(per_node=5, ranks_per_node=per_node)])
     )
-    rehearsal = Rehearsal.of(Newcomers(reference, new), nodes * per_node, batching, per_node)
+    rehearsal = Rehearsal.of(Newcomers(reference, new), nodes * per_node, per_node, per_node)
     assert rehearsal is not None
     shares = []
     for rank in range(nodes * per_node):
