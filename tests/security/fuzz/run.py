@@ -16,6 +16,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from tests.security.fuzz.target import Target, outcome
 
 _FORK = multiprocessing.get_context("fork")
@@ -87,6 +89,7 @@ class _Child:
 
 def _serve(target: Target, seed: int, pipe: Connection, other: Connection, folder: Path) -> None:
     other.close()  # otherwise the parent's end would never appear closed
+    torch.set_num_threads(1)  # a fork has none of torch's threads, and would wait for them if the parent had some
     _be_quiet(folder)
     place = target.prepare(folder)
     _limit(target.memory_bytes)
