@@ -13,7 +13,7 @@ from pilot.train.blocks import gather_blocks
 from pilot.train.group import RankGroup
 from pilot.train.rehearsal import Rehearsal
 from pilot.train.session_checks import single
-from pilot.train.sketch import Sketch, Sketched
+from pilot.train.sketch import Sketch, Sketched, folded
 from pilot.train.training import Training
 
 MOST_NOTES = 5
@@ -46,13 +46,17 @@ class Comparison:
         its = {id(parameter) for parameter in parameters}
         named = {name: one for name, one in self._training.trained.named.items() if id(one) in its}
         own = self.sketch.of(named) if self.sketch is not None else {}
-        try:
-            told = [_decoder.decode(block) for block in gather_blocks(msgspec.msgpack.encode(own), group.gather)]
-        except Gone:
-            return False
-        if differences := list(rehearsal.differences(told)):
-            also = f" ({len(differences) - 1} more differ, too)" if len(differences) > 1 else ""
-            self._tell(f"{differences[0]} from the same samples, random numbers and parameters{also}", group)
+        differences: list[str] = []
+        for sketched in (folded(own), own):  # each parameter's only if they differ: there may be many
+            try:
+                told = [_decoder.decode(one) for one in gather_blocks(msgspec.msgpack.encode(sketched), group.gather)]
+            except Gone:
+                return False
+            differences = list(rehearsal.differences(told))
+            if not differences:
+                return True
+        also = f" ({len(differences) - 1} more differ, too)" if len(differences) > 1 else ""
+        self._tell(f"{differences[0]} from the same samples, random numbers and parameters{also}", group)
         return True
 
     def _tell(self, difference: str, group: RankGroup) -> None:

@@ -4,8 +4,10 @@ computed on different nodes. The norm of the difference of two sketches is about
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping, Sequence
 from functools import cache
+from operator import add
 
 import torch
 from torch import nn
@@ -15,6 +17,7 @@ from pilot.checkpoint.shards import local_of
 _WIDTH = 61
 """A prime, so that its columns do not follow those of a layer."""
 LENGTH = 4
+_FOLDS = 16
 Sketched = dict[str, list[float]]
 """By the name of a parameter."""
 
@@ -42,6 +45,15 @@ class Sketch:
         """Those of these parameters that have a gradient, by name."""
         held = {name: self._rows[id(one)] for name, one in named.items() if id(one) in self._rows}
         return dict(zip(held, torch.stack([row.cpu() for row in held.values()]).tolist(), strict=True)) if held else {}
+
+
+def folded(sketched: Sketched) -> Sketched:
+    """A sketch of all gradients together, as large for any number of parameters."""
+    rows: Sketched = {}
+    for name, row in sketched.items():
+        into = rows.setdefault(str(zlib.crc32(name.encode()) % _FOLDS), [0.0] * LENGTH)
+        into[:] = map(add, into, row)
+    return rows
 
 
 @torch.no_grad()

@@ -10,7 +10,7 @@ from torch import nn
 
 from pilot.train.rehearsal import Newcomers, Rehearsal
 from pilot.train.sampler import Batching
-from pilot.train.sketch import Sketch, Sketched
+from pilot.train.sketch import Sketch, Sketched, folded
 from pilot.train.state_transfer import NOTHING, Holding, who_spreads
 
 NEW, KNOWN = Holding(NOTHING, 0, 1), Holding(3, 10, 1, rehearsed=1)
@@ -113,6 +113,15 @@ def test_gradients_that_overflow_on_both_do_not_differ_and_on_one_do() -> None:
     one = torch.full((200,), torch.inf)
     assert differences(sketched(one), sketched(one)) == []
     assert len(differences(sketched(torch.ones(200)), sketched(one))) == 1
+
+
+def test_folded_sketches_are_small_and_differ_where_one_of_many_does() -> None:
+    torch.manual_seed(4)
+    rows = {f"layer.{i}": torch.randn(4).tolist() for i in range(3000)}
+    small, other = folded(rows), folded(rows | {"layer.7": [0.0, 0.0, 0.0, 40.0]})
+    assert len(small) == 16
+    assert differences(small, small) == []
+    assert len(differences(small, other)) == 1
 
 
 def test_nothing_computed_is_no_difference() -> None:
