@@ -57,10 +57,19 @@ def read_first(code: CodeType, head: int) -> tuple[str, ...]:
 
 def handed_on(frame: FrameType, head: int) -> Iterator[tuple[str, object]]:
     """What each turn of this loop may leave to the next one: the variables, and attributes of objects in them, that it
-    reads before it sets them, and sets; with their values.
+    reads before it sets them, and sets; with their values. Not the next turn's batch, which it has asked for.
     """
     for variable, *names in _read_and_set(frame.f_code, head):
+        if not names and _is_asked_for(frame.f_code, head, variable):
+            continue
         yield ".".join([variable, *names]), value_of(frame, variable, *names)
+
+
+@cache
+def _is_asked_for(code: CodeType, head: int, variable: str) -> bool:
+    """Whether the loop sets this variable only to what ``next`` returns."""
+    setting = [one for one in statements_in(loop_at(code, head)) if variable in one.sets]
+    return all("next" in one.reads and variable not in one.reads for one in setting)
 
 
 def handed_on_by(code: CodeType) -> list[str]:

@@ -180,3 +180,22 @@ def test_not_what_a_batch_begins_anew_nor_sums_and_lists(capsys: pytest.CaptureF
                 mean = mean + output.detach().mean()
 
     assert told(loop, capsys) == []
+
+
+def test_not_the_next_batch_which_a_turn_asks_for(capsys: pytest.CaptureFixture[str]) -> None:
+    def asks_in_its_condition(ours: Any, loader: Any, model: nn.Module, step: Step) -> None:
+        for _ in ours.epochs(2):
+            batches = iter(loader)
+            while (batch := next(batches, None)) is not None:
+                step(model(batch[0])[0])
+
+    def asks_ahead(ours: Any, loader: Any, model: nn.Module, step: Step) -> None:
+        for _ in ours.epochs(2):
+            batches = iter(loader)
+            batch = next(batches, None)
+            while batch is not None:
+                step(model(batch[0])[0])
+                batch = next(batches, None)
+
+    assert told(asks_in_its_condition, capsys) == []
+    assert told(asks_ahead, capsys) == []
