@@ -166,9 +166,8 @@ class Step:
             if not counts:
                 self._rollback.hold()
         group, rehearsal = self.member, self.rehearsal if counts else None
-        rank = group.rank if rehearsal is None else rehearsal.stands_for(group.rank)
         # Per micro-batch, so that how its samples were loaded does not affect what the model draws.
-        rng.seed_all(mix(self._seed, self._training.position.step, rank, *([batch] if batch else [])))
+        rng.seed_all(mix(self._seed, self._training.position.step, self._draws_as, *([batch] if batch else [])))
         self._share, self._batch, self._stepped, self._counted = share, batch, False, None
         self._guard.batch_begins()
         self._alarm.held.forward_begins()
@@ -255,6 +254,12 @@ class Step:
         return self._phases < self._training.position.phase and not self._void
 
     @property
+    def _draws_as(self) -> int:
+        """The rank whose random numbers this one draws."""
+        rank = self.member.rank
+        return self.rehearsal.stands_for(rank) if self.rehearsal is not None and self._counts else rank
+
+    @property
     def _held(self) -> bool:
         """Whether only after backward it is known which gradients count."""
         return self._weights.possible and self._training.sharding is None
@@ -308,7 +313,7 @@ class Step:
             if words is None or not self._alarm.compare(words, position.step, self._group, size):
                 return None
             checksum = 0
-        if self.rehearsal is not None and not position.phase:
+        if self.rehearsal is not None:
             parameters = self._exchanges.parameters(steppers)
             if not self._comparison.hold(self.rehearsal, parameters, self._group):
                 return None
@@ -388,7 +393,7 @@ class Step:
             self._exchanges.only(steppers)
             self._rollback.mark()
             # For the next optimizer's loss, each rank draws its own numbers again.
-            rng.seed_all(mix(self._seed, self._training.position.step, self.member.rank, self._phases))
+            rng.seed_all(mix(self._seed, self._training.position.step, self._draws_as, self._phases))
 
     def _give_up(self) -> None:
         """The group broke: neither this phase counts nor what follows for this batch. The script continues with the

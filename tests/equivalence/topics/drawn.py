@@ -102,7 +102,7 @@ def gradients(model: nn.Module, step: Step, part: Part, turn: int) -> Sums:
     sums: Sums = {}
     x = DATA[permutation(SEED, step.epoch, SAMPLES)[part.start : part.stop]]
     if turn:
-        rng.seed_all(mix(SEED, step.number, part.rank, turn))
+        rng.seed_all(mix(SEED, step.number, part.draws_as, turn))
     else:
         seed(step, part)
     model.zero_grad()
