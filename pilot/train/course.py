@@ -126,7 +126,7 @@ class SessionCourse:
         void = self._step.is_void
         self.came_back()
         if void:
-            self._training.does_again()
+            self._training.does_again(self._step.keep())
             self._group.enter()
 
     def epoch_is_over(self) -> bool:
@@ -171,6 +171,7 @@ class SessionCourse:
 
     def begin(self, share: StepShare, batch: int) -> None:
         """See :class:`~pilot.train.training_loader.Course`."""
+        self._training.gets_batch()
         self._step.begin(share, batch)
         if batch == 0:
             self._check.before_step()

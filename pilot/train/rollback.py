@@ -59,12 +59,14 @@ class Rollback:
         self._kept: list[_Kept] | None = None
         self._changing: list[_Kept] = []
         self._set_at_first: list[_Trained] = []
-        self._looking = self._is_first = False
+        self._looking = self._is_first = self._is_kept = False
         self._epoch: int | None = None
         self._spaced = Spaced(_PARTS, _FIRST_LOOKS)
 
     def begin(self) -> None:
         """A step begins, or is repeated."""
+        if self._is_kept:
+            self._forget()
         self._is_first = self._kept is None
         if self._kept is None:
             self._kept = list(self._look_around())
@@ -107,11 +109,26 @@ class Rollback:
 
     def back(self) -> None:
         """Restore the marked values."""
+        self._restore()
+        self._forget()
+        self._training.tell_restored()
+
+    def keep(self) -> Callable[[], None]:
+        """Mark everything as it is now, until the next step begins; returns what restores it."""
+        _mark(self._kept or ())
+        self._is_kept = True
+        return self._restore
+
+    def _restore(self) -> None:
         for one in self._kept or ():
             one.back()
+
+    def _forget(self) -> None:
+        """Keep copies only of what each step changes."""
+        self._is_kept = False
+        for one in self._kept or ():
             if not one.changes:
                 one.forget()
-        self._training.tell_restored()
 
     def look_again(self) -> None:
         """Other parameters are trained."""

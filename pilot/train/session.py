@@ -225,6 +225,7 @@ class Session(Uncopied):
         """
 
         def begin() -> None:
+            self._training.begins(self._training.position.epoch)
             self._course.new_epoch()
             self._copies.epoch_begins()
             self._own.epoch_begins()
@@ -256,7 +257,12 @@ class Session(Uncopied):
         course, loader = self._course, self._made_loader()
         self._step.is_last = lambda _share, _size: self._training.position.step + 1 == count
         course.by_iteration(loader, lambda: self._end_epoch({}, stop=False))  # a stop comes with the next step
-        yield from self._loop(lambda: self._training.position.step, count, course.new_turn, course.end_turn)
+
+        def begin() -> None:
+            self._training.begins(self._training.position.step)
+            course.new_turn()
+
+        yield from self._loop(lambda: self._training.position.step, count, begin, course.end_turn)
 
     def _loop(
         self, number: Callable[[], int], count: int, begin: Callable[[], None], end: Callable[[], None]

@@ -19,6 +19,7 @@ from pilot.core.errors import UserError
 from pilot.core.run_identity import OPTIONS, RULES, AcceptedChange
 from pilot.train import identity, rng
 from pilot.train.agreement_log import END_OF_EPOCH, END_OF_LOOP, STOP, Agreement, AgreementLog, Place, Sums
+from pilot.train.at_beginning import AtBeginning
 from pilot.train.lineage import Lineage
 from pilot.train.loading import load
 from pilot.train.lr import LearningRate
@@ -127,6 +128,8 @@ class Training:
         self._tracked_at_end: dict[str, Any] = {}
         self._user_taken: dict[str, Any] | None = None
         self._user_met: dict[str, Any] | None = None
+        self._at_beginning = AtBeginning()
+        self._begins_again = False
         self._put_back: Callable[[], None] | None = None
         self._taken_in: int | None = None
         self._has_reached_end = False
@@ -193,10 +196,23 @@ class Training:
             parameters += self.trained.of(stepper)
         return shards.summed_up(nn.utils.clip_grad_norm_(parameters, max_norm))
 
-    def does_again(self) -> None:
-        """The script repeats a step. What it changes until then, it has changed before."""
+    def does_again(self, put_back: Callable[[], None]) -> None:
+        """The script repeats a step. What it changes until then, it has changed before, and ``put_back`` undoes."""
         self._user_taken = copied(self.user)
-        self._put_back = partial(set_options, self.steppers, options_of(self.steppers))
+        self._put_back, self._begins_again = put_back, True
+
+    def begins(self, number: int) -> None:
+        """Turn ``number`` of the script's loop begins, an epoch or an iteration."""
+        if self._begins_again and self._at_beginning.number == number:
+            self._at_beginning.undo(self.user)
+            self.tell_restored()
+        else:
+            self._at_beginning = AtBeginning.of(number, self.user)
+        self._begins_again = False
+
+    def gets_batch(self) -> None:
+        """The turn's beginning is over."""
+        self._at_beginning.ends(self.user)
 
     def looks_back(self) -> None:
         """The script runs a step that is already done: what it changes until it has caught up is rolled back then."""
@@ -281,7 +297,7 @@ class Training:
         self.position.stopped |= early
 
     def _user_caught_up(self) -> None:
-        self.behind = False
+        self.behind = self._begins_again = False
         if self._user_taken is not None:
             self._set_user(self._user_taken)
 
@@ -333,6 +349,7 @@ class Training:
         """The state; its tensors are not copied (see :func:`~pilot.checkpoint.tree.copied`)."""
         if self._put_back is not None:  # the others do not have what the script has changed since
             self._put_back()
+        user = next(values for values in (self._user_at_end, self._user_taken, self.user) if values is not None)
         return {
             "identity": dict(self.identity),
             "changes": [list(astuple(change)) for change in self.changes],
@@ -342,7 +359,8 @@ class Training:
             "minutes": self.agreements.rows(),
             # Of a state taken over from others, to which the script has not come yet, the one in which they were.
             "meeting": self.meeting if self._user_taken is None else self._taken_in,
-            "user": next(d for d in (self._user_at_end, self._user_taken, self.user) if d is not None),
+            "user": user,
+            "at_beginning": self._at_beginning.captured(user),
             "user_met": self.user if self.meeting is not None and self._user_at_end is not None else self._user_met,
             "rng": rng.capture(),
             "model": dict(self.model.state_dict()),
@@ -401,6 +419,8 @@ class Training:
         if not attends:
             self._has_reached_end = False
             self._set_user(state["user"])
+            self._at_beginning = AtBeginning.restored(state.get("at_beginning"), self.user)
+            self._begins_again = begun
             self.behind = in_meeting and not self.position.at_end
             self._user_taken = copied(state["user"]) if begun else None
         self._user_met = None if attends else copied(state.get("user_met"))

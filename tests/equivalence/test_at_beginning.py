@@ -1,0 +1,123 @@
+"""What a script gets from ``session.state`` at the beginning of a turn of its loop, which some processes do twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import mse_loss
+
+from pilot.train.at_beginning import AtBeginning
+from tests.equivalence.loops import BATCH, DATA, Result, assert_equal, fresh, linear, session, tensors
+from tests.equivalence.rows import in_world
+from tests.unit.train.storm import Keep
+
+
+class Counter(nn.Module):
+    """A tracked number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("n", torch.zeros((), dtype=torch.float64))
+
+
+def _loop(begin: Callable[[Any], float], by: str = "epochs", each: Callable[[Any], None] = lambda _: None) -> Any:
+    """``begin`` returns what the turn's losses are multiplied by; ``each`` is called after each step that counts."""
+
+    def script(make: Callable[..., Any]) -> Result:
+        model = fresh(linear)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        ours = make({"M": model}, {"M": optimizer})
+        loader = ours.loader(DATA, global_batch_size=BATCH)
+
+        def train(x: torch.Tensor, y: torch.Tensor, factor: float) -> None:
+            optimizer.zero_grad()
+            loss = mse_loss(model(x), y) * factor
+            loss.backward()
+            if ours.step(loss):
+                each(ours)
+
+        if by == "epochs":
+            for _ in ours.epochs(2):
+                factor = begin(ours)
+                for x, y in loader:
+                    train(x, y, factor)
+        else:
+            for _ in ours.iterations(12):
+                factor = begin(ours)
+                train(*loader.next(), factor)
+        return tensors(model=model, state=dict(ours.state))
+
+    return script
+
+
+def lowers_a_temperature(ours: Any) -> float:
+    ours.state["t"] = ours.state.get("t", 1.0) * 0.5
+    value: float = ours.state["t"]
+    return value
+
+
+def counts_batches(ours: Any) -> None:
+    ours.state["batches"] = ours.state.get("batches", 0) + 1
+
+
+@pytest.mark.parametrize("by", ["epochs", "iterations"])
+def test_what_the_beginning_computes_with_is_the_same_for_all(by: str) -> None:
+    assert_equal(_loop(lowers_a_temperature, by), operations=range(2, 24), joins=range(2, 24))
+
+
+def test_with_a_count_that_each_step_changes_too() -> None:
+    assert_equal(_loop(lowers_a_temperature, each=counts_batches), joins=range(2, 24))
+
+
+@pytest.mark.parametrize("point", [0, 1])
+@pytest.mark.parametrize("step", range(1, 11))
+def test_a_run_that_resumes_in_the_middle_computes_with_the_same(step: int, point: int) -> None:
+    script = _loop(lowers_a_temperature)
+    world, (expected,) = in_world(lambda: script(session), 1, [], keep=Keep(step, point))
+    assert world.kept is not None
+    _, (resumed,) = in_world(lambda: script(session), 1, [], begin=world.kept)
+    assert resumed.keys() == expected.keys()
+    assert all(bool(torch.as_tensor(resumed[name] == value).all()) for name, value in expected.items())
+
+
+def test_a_tracked_count_of_iterations_counts_a_repeated_one_once() -> None:
+    def script(make: Callable[..., Any]) -> Result:
+        model, counter = fresh(linear), Counter()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        ours = make({"M": model}, {"M": optimizer})
+        ours.track("counter", counter)
+        loader = ours.loader(DATA, global_batch_size=BATCH)
+        for _ in ours.iterations(12):
+            counter.n += 1
+            x, y = loader.next()
+            optimizer.zero_grad()
+            loss = mse_loss(model(x), y)
+            loss.backward()
+            ours.step(loss)
+        return tensors(model=model, counter=counter)
+
+    assert_equal(script, operations=range(2, 24), joins=range(2, 24))
+
+
+def test_only_what_the_beginning_has_changed_and_no_batch_since_is_undone() -> None:
+    state: dict[str, Any] = {"t": 1.0, "n": 5, "same": "x", "list": [1]}
+    here = AtBeginning.of(3, state)
+    state |= {"t": 0.5, "n": 6, "new": True, "list": [2]}
+    here.ends(state)
+    state["n"] = 7
+    there = dict(state)
+    AtBeginning.restored(here.captured(state), there).undo(there)
+    assert there == {"t": 1.0, "n": 7, "same": "x", "list": [2]}
+
+
+def test_a_beginning_that_is_not_over_counts_so_far() -> None:
+    state: dict[str, Any] = {"t": 1.0}
+    here = AtBeginning.of(3, state)
+    state["t"] = 0.5
+    AtBeginning.restored(here.captured(state), state).undo(state)
+    assert state == {"t": 1.0}
+    assert AtBeginning.restored(None, state) == AtBeginning()
