@@ -77,8 +77,8 @@ class Loader(TrainingLoader):
     @property
     def batch_size(self) -> int:
         """Samples in this rank's largest batch, at the group's current size."""
-        _, _, rank, size, _ = self.course.where()
-        share = self.batching.share(0, self.batching.full(size), rank, size)
+        part, parts = self._part()
+        share = self.batching.share(0, self.batching.full(parts), part, parts)
         return max(stop - start for start, stop in share.batches)
 
     def piece(self, epoch: int, start: int, stop: int) -> Piece:
@@ -87,8 +87,7 @@ class Loader(TrainingLoader):
 
     def __len__(self) -> int:
         """This rank's batches in a whole epoch, at the group's current size."""
-        _, _, rank, size, _ = self.course.where()
-        return self.batching.batches(self.length, rank, size)
+        return self.batching.batches(self.length, *self._part())
 
     def ends_with(self, share: StepShare, size: int) -> bool:
         """See :class:`~pilot.train.training_loader.TrainingLoader`."""
@@ -103,7 +102,7 @@ class Loader(TrainingLoader):
 
     def _coming(self, cursor: int, rank: int, size: int) -> Iterator[StepShare]:
         if (rehearsal := self.course.rehearsal()) is not None:
-            first = self.batching.share(cursor, self.length, rehearsal.part(rank), rehearsal.parts)
+            first = self.batching.share(cursor, self.length, *self._part())
             yield rehearsal.counted(first, rank)
             cursor = first.cursor_end
         yield from self.batching.shares(cursor, self.length, rank, size)

@@ -16,7 +16,7 @@ from math import dist, hypot, isfinite
 
 from pilot.train.sampler import StepShare
 from pilot.train.sketch import LENGTH, Sketched
-from pilot.train.state_transfer import Holding, Spreading
+from pilot.train.state_transfer import Holding, Spreading, Standing
 
 TOLERANCE = 0.01
 """Of a gradient's norm: other hardware, or another number of threads, rounds otherwise."""
@@ -25,11 +25,13 @@ TOLERANCE = 0.01
 @dataclass(frozen=True, slots=True)
 class Newcomers:
     """``nodes``: those of a group that have taken part in no step since they took over a state, first those that have
-    just done so; ``reference``: one that has taken part, if possible the one that gives the others its state.
+    just done so; ``reference``: the node with which they are compared, if possible the one that gives them its state;
+    ``uncertain``: nodes that others were compared with are there, but not these.
     """
 
     reference: int = 0
     nodes: tuple[int, ...] = ()
+    uncertain: frozenset[int] = frozenset()
 
     @classmethod
     def of(cls, table: Sequence[Holding], spreading: Spreading, per_node: int) -> Newcomers:
@@ -37,11 +39,13 @@ class Newcomers:
         takers = dict.fromkeys(taker // per_node for taker in spreading.takers)
         nodes = range(len(table) // per_node)
         of_node = [table[node * per_node : (node + 1) * per_node] for node in nodes]
-        known = [n for n in nodes if n not in takers and all(one.rehearsed for one in of_node[n])]
+        standing = {n: min(one.standing for one in of_node[n]) * (n not in takers) for n in nodes}
+        best = max(standing.values())
         giver = spreading.root // per_node  # others may have buffers of their own, which takers do not get
-        reference = giver if giver in known or not known else known[0]
-        others = [n for n in nodes if n not in takers and n not in known]
-        return cls(reference, tuple(n for n in [*takers, *others] if n != reference))
+        reference = giver if standing[giver] == best else next(n for n in nodes if standing[n] == best)
+        new = [*takers, *(n for n in nodes if n not in takers and standing[n] == Standing.NEW)]
+        uncertain = [n for n in nodes if standing[n] < Standing.COMPARED] if best == Standing.COMPARED else []
+        return cls(reference, tuple(n for n in new if n != reference), frozenset(uncertain))
 
 
 @dataclass(frozen=True, slots=True)

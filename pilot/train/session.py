@@ -489,11 +489,13 @@ class Session(Uncopied):
         self._metrics[EPOCH_SAMPLES] = float(samples)  # needed to check the ledger
 
     def _resized(self, size: int) -> None:
-        training = self._training
-        rehearsal = Rehearsal.of(self._group.newcomers, size, self._seat.size, training.position.parts)
+        training, newcomers = self._training, self._group.newcomers
+        rehearsal = Rehearsal.of(newcomers, size, self._seat.size, training.position.parts)
         is_possible = training.sharding is None and not training.position.phase
-        self._step.rehearsal = rehearsal if is_possible else None
-        self._scale(size if self._step.rehearsal is None else self._step.rehearsal.parts)
+        self._step.rehearsal = rehearsal = rehearsal if is_possible else None
+        nodes = newcomers.uncertain - (rehearsal.rehearsing if rehearsal is not None else set())
+        self._step.uncertain = [rank for rank in range(size) if rank // self._seat.size in nodes]
+        self._scale(size if rehearsal is None else rehearsal.parts)
 
     def _scale(self, size: int) -> None:
         """The learning rate follows the number of ranks that divide a step's samples, if the batch does."""

@@ -68,8 +68,8 @@ class StateSharing:
         """
         position, met = self._training.position, self._training.agreements.count(self._training.place)
         run, behind = fingerprint(self._training.identity), int(self._training.behind)
-        rehearsed = int(self._training.rehearsed)
-        own = Holding(held, position.step, run, position.epoch, met, position.phase, behind, rehearsed)
+        standing = int(self._training.standing)
+        own = Holding(held, position.step, run, position.epoch, met, position.phase, behind, standing)
         table = [Holding(*row) for row in self._gather(group, own.row())]
         if len({holding.fingerprint for holding in table}) > 1:
             expect_same(tell(self._training.identity, lambda row: self._gather(group, row)))

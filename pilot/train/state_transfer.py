@@ -4,10 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
+from enum import IntEnum
 
 NOTHING = -1
 
 Progress = tuple[int, int, int, int, int, int]
+
+
+class Standing(IntEnum):
+    """What is known of a process's computations since it took over a state (:mod:`pilot.train.rehearsal`)."""
+
+    NEW = 0
+    """It has taken part in no step."""
+    NOT_COMPARED = 1
+    """It has, but was not compared with others."""
+    COMPARED = 2
+    """It was compared with one of this standing, or has begun the training."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,8 +27,7 @@ class Holding:
     """A rank's state: after ``step``, last confirmed in ``generation`` (``NOTHING``: none yet), and of which run (see
     :mod:`pilot.train.identity`). After that step it may have stepped ``phase`` optimizers of the next one, or have
     ended epochs and held ``met`` meetings in this one; ``behind``: 1 if it was taken over from a rank that has done
-    more since (:class:`~pilot.train.training.Training`), 0 otherwise; ``rehearsed``: 1 if it has taken part in a step
-    with it, or one before it (:mod:`pilot.train.rehearsal`), 0 otherwise.
+    more since (:class:`~pilot.train.training.Training`), 0 otherwise; ``standing``: see :class:`Standing`.
     """
 
     generation: int
@@ -26,7 +37,7 @@ class Holding:
     met: int = 0
     phase: int = 0
     behind: int = 0
-    rehearsed: int = 0
+    standing: int = Standing.NEW
 
     @property
     def progress(self) -> Progress:

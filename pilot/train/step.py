@@ -9,7 +9,7 @@ that is rolled back (:mod:`pilot.train.rollback`).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 import torch
@@ -30,6 +30,7 @@ from pilot.train.rehearsal import Rehearsal
 from pilot.train.rollback import Rollback
 from pilot.train.sampler import StepShare, mix
 from pilot.train.session_checks import single
+from pilot.train.state_transfer import Standing
 from pilot.train.step_words import Words
 from pilot.train.stepper import Stepper
 from pilot.train.training import Training
@@ -44,7 +45,8 @@ class Step:
     """One rank's steps, one after the other.
 
     ``is_stopping``: whether this rank wants no step after the current one. ``waited_s`` is how long this process has
-    waited for sums in total. ``rehearsal``: who rehearses in the group's first step; ``rehearsed``: called after it.
+    waited for sums in total. ``rehearsal``: who rehearses in the group's first step; ``rehearsed``: called after it;
+    ``uncertain``: the ranks that take part in it without having been compared.
 
     Parameters
     ----------
@@ -78,6 +80,7 @@ class Step:
         self._alarm = Alarm(training, ties)
         self.rehearsal: Rehearsal | None = None
         self.rehearsed: Callable[[], None] = _nobody
+        self.uncertain: Collection[int] = ()
         self._comparison = Comparison(training)
         self._after_step = AfterStep(training)
         self._share: StepShare | None = None
@@ -410,7 +413,8 @@ class Step:
 
     def _close(self, share: StepShare) -> None:
         self._training.close(self.member.generation, share)
-        self._training.rehearsed = True
+        is_certain = self.member.rank not in self.uncertain
+        self._training.standing = Standing.COMPARED if is_certain else Standing.NOT_COMPARED
         self._training.position.parts = self.member.size if self.rehearsal is None else self.rehearsal.parts
         if self.rehearsal is not None:
             self.rehearsal = None

@@ -63,7 +63,7 @@ class Stream(TrainingLoader):
             epoch, cursor, rank, size, _ = self.course.where()
             with guards.reading():
                 rehearsal = self.course.rehearsal()
-                part, parts = (rank, size) if rehearsal is None else (rehearsal.part(rank), rehearsal.parts)
+                part, parts = self._part()
                 end, kept = self._read(epoch, cursor, part, parts)
             if not self.batching.over(cursor, end, parts):
                 self.course.align()

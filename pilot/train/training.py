@@ -31,6 +31,7 @@ from pilot.train.session_checks import admit, check_scheduler
 from pilot.train.sharded_state import Wanted, models_adopted, optimizers_adopted, rows_wanted
 from pilot.train.sharding import sharding_of
 from pilot.train.state import encoded
+from pilot.train.state_transfer import Standing
 from pilot.train.stepper import (
     Optimizers,
     Scalers,
@@ -93,8 +94,8 @@ class Training:
     back. ``meeting``: the topic of the meeting in which the script is (:mod:`pilot.train.collectives`); ``behind``: the
     state was taken over from a rank in a meeting, which has done more since.
     ``samples_per_tick``: samples of a step on one node, for a schedule that counts samples. ``reports``: a trial's
-    reports of its study's metric. ``sharding``: the model's, if it is sharded. ``rehearsed``: this process has taken
-    part in a step since it took over a state (:mod:`pilot.train.rehearsal`).
+    reports of its study's metric. ``sharding``: the model's, if it is sharded. ``standing``: see
+    :class:`~pilot.train.state_transfer.Standing`.
     """
 
     def __init__(
@@ -140,7 +141,7 @@ class Training:
         self.meeting: int | None = None
         self.behind = False
         self.restoring = False
-        self.rehearsed = False
+        self.standing = Standing.NEW
         self.samples_per_tick = 1
         self.reports = MetricReports(os.environ.get(METRIC, ""))
 
@@ -401,7 +402,7 @@ class Training:
         self.changing |= set(state.get("changing", ()))
         self.position = Position(**state["position"])
         self.agreed_step = self.position.step
-        self.rehearsed = False
+        self.standing = Standing.NEW
         self.ledger = Lineage(state["ledger"].tolist())
         self.agreements = AgreementLog(state.get("minutes", ()))
         self.reports = MetricReports(self.reports.metric, state.get("reports", ()))

@@ -99,13 +99,20 @@ class TrainingLoader(Uncopied):
         """See :data:`Rest`."""
         raise NotImplementedError
 
+    def _part(self) -> tuple[int, int]:
+        """Which of how many parts of the next step's samples this rank gets."""
+        _, _, rank, size, _ = self.course.where()
+        rehearsal = self.course.rehearsal()
+        return (rank, size) if rehearsal is None else (rehearsal.part(rank), rehearsal.parts)
+
     def _number(self, batch: int, *, back: int = 0) -> None:
         """The script gets micro-batch ``batch`` of the next step, or of the one that lies ``back``."""
-        epoch, _, rank, size, revision = self.course.where()
+        epoch, _, _, _, revision = self.course.where()
         rehearses = self.course.rehearsal() is not None  # then a step may have more batches than others
 
         def number() -> int:
-            whole_step = self.batching.share(0, self.batching.full(size), rank, size)
+            part, parts = self._part()
+            whole_step = self.batching.share(0, self.batching.full(parts), part, parts)
             return (self.course.steps_done() - back) * len(whole_step.batches) + batch
 
         self._numbers.give((epoch, revision, rehearses), number)

@@ -305,3 +305,30 @@ def test_the_rate_is_that_of_the_nodes_that_divide_a_step(told: Told) -> None:
     assert second == [0.5] * 4 + [1.0] * 2
     assert first == second[3:]
     assert told.lines() == []
+
+
+def test_one_that_took_anothers_place_is_no_reference_for_those_that_come_later(told: Told) -> None:
+    """Whichever node gives its state: the one whose computations count is the one that began."""
+    replaced = End(8, (False,), (False, True), 1, void=True, at="step")
+    joins = End(3, (True,), (False,), 1, at="step")
+    on_ranks(lambda: switches_its_loss({"global_batch_size": 4}), 2, [replaced, joins])
+    assert len(told.lines()) == 1
+
+
+def test_numbers_and_sizes_of_batches_are_those_of_the_nodes_that_divide_the_step() -> None:
+    def script() -> None:
+        net = model()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+        session = pilot.train.session(net, optimizer, seed=1)
+        loader = session.loader(TensorDataset(X, Y), global_batch_size=8, micro_batch_size=4)
+        for _ in session.epochs(6):
+            for number, (x, y) in enumerate(loader):
+                optimizer.zero_grad()
+                assert len(x) <= loader.batch_size
+                assert number < len(loader)
+                error = mse_loss(net(x), y)
+                error.backward()
+                session.step(error)
+
+    for step in range(4, 8):
+        on_ranks(script, 1, [End(step, (True,), (False,), 1, at="step")])

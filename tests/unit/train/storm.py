@@ -271,7 +271,7 @@ class Rank(Alone):
         position, met = self.training.position, self.training.agreements.count(self.training.place)
         behind = int(self.training.behind)
         return Holding(
-            self._held, position.step, 0, position.epoch, met, position.phase, behind, int(self.training.rehearsed)
+            self._held, position.step, 0, position.epoch, met, position.phase, behind, int(self.training.standing)
         )
 
     @property

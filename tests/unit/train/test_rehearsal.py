@@ -11,9 +11,10 @@ from torch import nn
 from pilot.train.rehearsal import Newcomers, Rehearsal
 from pilot.train.sampler import Batching
 from pilot.train.sketch import Sketch, Sketched, folded
-from pilot.train.state_transfer import NOTHING, Holding, who_spreads
+from pilot.train.state_transfer import NOTHING, Holding, Standing, who_spreads
 
-NEW, KNOWN = Holding(NOTHING, 0, 1), Holding(3, 10, 1, rehearsed=1)
+NEW = Holding(NOTHING, 0, 1)
+WORKING, KNOWN = (Holding(3, 10, 1, standing=one) for one in (Standing.NOT_COMPARED, Standing.COMPARED))
 
 
 def newcomers(*table: Holding, per_node: int = 1) -> Newcomers:
@@ -24,13 +25,16 @@ def newcomers(*table: Holding, per_node: int = 1) -> Newcomers:
     ("table", "expected"),
     [
         ([KNOWN, KNOWN], Newcomers(0, ())),
-        ([NEW, KNOWN, NEW, KNOWN], Newcomers(1, (0, 2))),
+        ([NEW, KNOWN, NEW, KNOWN], Newcomers(1, (0, 2), frozenset({0, 2}))),
         ([NEW, NEW, NEW], Newcomers(0, (1, 2))),
-        # The others have its state since a group that broke before its first step: they are known only to hold it.
-        ([Holding(3, 10, 1), NEW, KNOWN], Newcomers(2, (1, 0))),
+        # Its group broke before the first step with the state that it has since.
+        ([Holding(3, 10, 1), NEW, KNOWN], Newcomers(2, (1, 0), frozenset({0, 1}))),
         ([Holding(3, 10, 1), Holding(3, 10, 1)], Newcomers(0, (1,))),
         # One that has missed steps is as new as any.
-        ([Holding(2, 8, 1, rehearsed=1), KNOWN], Newcomers(1, (0,))),
+        ([Holding(2, 8, 1, standing=Standing.COMPARED), KNOWN], Newcomers(1, (0,), frozenset({0}))),
+        # One that was not compared is no reference while there is another, and has buffers of its own by now.
+        ([WORKING, NEW, KNOWN], Newcomers(2, (1,), frozenset({0, 1}))),
+        ([WORKING, NEW, WORKING], Newcomers(0, (1,))),
     ],
 )
 def test_newcomers_are_those_that_took_part_in_no_step_with_their_state(
@@ -40,7 +44,7 @@ def test_newcomers_are_those_that_took_part_in_no_step_with_their_state(
 
 
 def test_a_node_is_new_if_one_of_its_processes_is() -> None:
-    assert newcomers(KNOWN, KNOWN, KNOWN, NEW, NEW, NEW, per_node=2) == Newcomers(0, (1, 2))
+    assert newcomers(KNOWN, KNOWN, KNOWN, NEW, NEW, NEW, per_node=2) == Newcomers(0, (1, 2), frozenset({1, 2}))
 
 
 @pytest.mark.parametrize(
