@@ -54,7 +54,8 @@ class AtBeginning:
         """From :meth:`captured`, without what has changed in ``state`` since."""
         if captured is None:
             return cls()
-        after = {name: value for name, value in captured["after"].items() if state.get(name) == value}
+        now = _plain(state)
+        after = {name: value for name, value in captured["after"].items() if name in now and now[name] == value}
         before = {name: value for name, value in captured["before"].items() if name in after}
         return cls(captured["number"], before, after)
 

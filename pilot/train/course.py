@@ -184,8 +184,9 @@ class SessionCourse:
 
     def came_back(self) -> None:
         """See :class:`~pilot.train.training_loader.Course`."""
+        was_open = self._step.is_open
         self._step.came_back()
-        if not self._step.is_open:
+        if was_open and not self._step.is_open:  # otherwise it may have taken over a state to which it has not come yet
             self._collectives.arrive()
 
     def stepped(self) -> None:
