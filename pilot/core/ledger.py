@@ -148,11 +148,11 @@ def _covered(records: Iterable[LedgerRange]) -> int:
 
 
 def _first_gap(lineage: list[LedgerRange], sizes: Mapping[int, int]) -> str:
-    step, epoch, cursor, generation = 0, 0, 0, -1
+    step, epoch, cursor = 0, 0, 0
     batches: dict[tuple[Generation, int], int] = {}
-    for record in lineage:
-        may_rehearse = record.generation != generation and record.step_end - record.step == 1
-        generation = record.generation
+    for before, record, following in zip([None, *lineage], lineage, [*lineage[1:], None], strict=False):
+        is_first = before is None or before.generation != record.generation
+        may_rehearse = is_first and following is not None and _takes_fewer(record, following)
         if cursor == sizes.get(epoch) and record.epoch == epoch + 1:
             epoch, cursor = epoch + 1, 0
         if (record.step, record.epoch, record.cursor) != (step, epoch, cursor):
@@ -167,6 +167,14 @@ def _first_gap(lineage: list[LedgerRange], sizes: Mapping[int, int]) -> str:
     if (epoch, cursor) != wanted:
         return f"it ends at epoch {epoch}, sample {cursor}; epoch {wanted[0]} ends at sample {wanted[1]}"
     return ""
+
+
+def _takes_fewer(record: LedgerRange, following: LedgerRange) -> bool:
+    """Whether it is a single step, with fewer samples than those that follow in its generation and epoch."""
+    is_one = record.step_end - record.step == 1
+    goes_on = (record.generation, record.epoch) == (following.generation, following.epoch)
+    samples, steps = record.cursor_end - record.cursor, following.step_end - following.step
+    return is_one and goes_on and following.cursor_end - following.cursor > samples * steps
 
 
 def _uneven(record: LedgerRange, size: int, batches: dict[tuple[Generation, int], int]) -> str:

@@ -87,6 +87,8 @@ def test_only_a_generations_first_step_may_take_fewer_samples_than_others() -> N
     made = ledger(row(1, 0, 0, 2, 0, 20), row(2, 0, 2, 3, 20, 30), row(2, 0, 3, 6, 30, 90))
     assert made.exactly_once({0: 90}).proved
     assert len(made.lineage()) == 3
+    more = ledger(row(1, 0, 0, 2, 0, 20), row(2, 0, 2, 3, 20, 40), row(2, 0, 3, 6, 40, 70))
+    assert "30 samples in 3 steps are uneven, 20 per step" in more.exactly_once({0: 70}).text
     two = ledger(row(1, 0, 0, 2, 0, 20), row(2, 0, 2, 4, 20, 40), row(2, 0, 4, 6, 40, 80))
     assert "40 samples in 2 steps are uneven, 10 per step" in two.exactly_once({0: 80}).text
     later = ledger(row(1, 0, 0, 2, 0, 40), row(1, 0, 2, 3, 40, 50), row(1, 0, 3, 4, 50, 70))
