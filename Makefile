@@ -13,7 +13,7 @@ TORCH  ?= torch==2.13.0
 # Many ranks share a machine here, so libraries that start a thread per core would compete.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: run test test-with-pools test-without-pools test-long test-slurm test-pbs lint tables docs release bench chaos soak flaky mutants fuzz clean
+.PHONY: run test test-with-pools test-without-pools test-long test-slurm test-pbs test-gpu lint tables docs release bench chaos soak flaky mutants fuzz clean
 run: $(READY)
 	$(BIN)/pilot demo
 
@@ -39,6 +39,12 @@ test-slurm: $(READY)
 # Tests on a real OpenPBS, which must be installed in /opt/pbs or PBS_EXEC; without one they are skipped with that reason.
 test-pbs: $(READY)
 	$(BIN)/python -m pytest -q -rs tests/pbs
+
+# On a machine with a GPU, with a torch for it in $(VENV): what only a GPU shows, and the rows of tests/equivalence on it.
+test-gpu: $(READY)
+	$(BIN)/python -c "import torch; torch.ones(1, device='cuda')"
+	$(BIN)/python -m pytest -q -m gpu
+	EQUIVALENCE_DEVICE=cuda $(BIN)/python -m pytest -q -n 4 tests/equivalence/test_rows.py
 
 lint: $(READY)
 	$(BIN)/ruff check .

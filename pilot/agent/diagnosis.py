@@ -6,7 +6,7 @@ import signal
 
 from pilot.agent.vocabulary import RankEnded, Watched, WorkerEnded
 from pilot.core.commands import Outcome
-from pilot.core.errors import ORPHANED_STATUS, REFUSAL
+from pilot.core.errors import GPU_FAILED_STATUS, ORPHANED_STATUS, REFUSAL
 from pilot.core.events import ExitCause, Seen
 from pilot.core.evidence import headline
 from pilot.io import wire
@@ -51,6 +51,8 @@ def on_exit(event: WorkerEnded, up: bool, stop_reason: str | None, stuck_reason:
         return ExitCause.DIED, _by_signal(-event.status)
     if event.status == ORPHANED_STATUS:  # of an agent that lives
         return ExitCause.RAISED, _ORPHANED
+    if event.status == GPU_FAILED_STATUS:
+        return ExitCause.DIED, _failed(event.tail, event.status)
     if event.status > 0:
         return ExitCause.RAISED, _failed(event.tail, event.status)
     return ExitCause.RAISED, _NOT_FINISHED if up else _NO_SESSION

@@ -242,10 +242,14 @@ def run(job: ForkJob) -> None:
 
 
 def _show(error: BaseException) -> NoReturn:
-    """Print the traceback from the script's frame on (or our own error), and exit as the interpreter would."""
+    """Print the traceback from the script's frame on (or our own error), and exit as the interpreter would, unless it
+    is the GPU that failed.
+    """
     traceback = error.__traceback__.tb_next if error.__traceback__ else None
     sys.excepthook(type(error), error.with_traceback(traceback), traceback)
-    sys.exit(1)
+    from pilot.train.devices import exit_status
+
+    sys.exit(exit_status(error))
 
 
 def _same_randomness_and_own_threads(job: ForkJob) -> None:

@@ -14,6 +14,9 @@ REFUSAL = "pilot.train: "
 ORPHANED_STATUS = 113
 """The exit status of a training process that has lost its agent."""
 
+GPU_FAILED_STATUS = 114
+"""The exit status of a training process whose GPU failed, or had no memory left."""
+
 
 def one_line(text: str) -> str:
     """``text`` made safe to show: on one line, without control characters, of limited length.

@@ -139,7 +139,8 @@ class ExitCause(StrEnum):
     RAISED = "raised"
     """The script ended in an error, or would always do so: the trainer has failed."""
     DIED = "died"
-    """By a signal, by the out-of-memory killer, or killed because it was stuck: it may be tried again."""
+    """By a signal, by the out-of-memory killer, because its GPU failed, or killed because it was stuck: it may be tried
+    again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,20 @@ from collections.abc import Callable, Iterable
 
 import torch
 
-from pilot.core.errors import UserError
+from pilot.core.errors import GPU_FAILED_STATUS, UserError
 from pilot.train.membership import Seat
+
+_FAILURES = ("CUDA error", "HIP error", "cuDNN error", "NCCL error")
+"""How messages of a GPU's libraries begin, if torch has no class of its own for an error."""
+
+
+def exit_status(error: BaseException) -> int:
+    """That of a script that ends with ``error``. A GPU that fails (it has uncorrectable errors, or is lost from the
+    bus), or has no memory left (somebody else computes on it), says little about the script: another node may do.
+    """
+    kinds = tuple(filter(None, (getattr(torch, name, None) for name in ("AcceleratorError", "OutOfMemoryError"))))
+    of_gpu = isinstance(error, kinds) or (isinstance(error, RuntimeError) and str(error).startswith(_FAILURES))
+    return GPU_FAILED_STATUS if of_gpu else 1
 
 
 def take_own(seat: Seat, count: Callable[[], int] = torch.accelerator.device_count) -> None:

@@ -21,7 +21,7 @@ from pilot.train.flat_staging import FlatStaging
 from pilot.train.node_group import NodeGroup
 from pilot.train.placeholder import Placeholder, Stale, Taken
 from pilot.train.sketch import Sketch
-from pilot.train.staging import BucketPlace, Staging, check_devices, place_in, staging
+from pilot.train.staging import BucketPlace, HostStaging, Staging, check_devices, place_in
 from pilot.train.step_words import FIELDS, Words
 
 BUCKET_BYTES = 4 * 1024 * 1024
@@ -99,11 +99,11 @@ class Exchange:
     def _staged(self, whole: ArenaLayout, group: NodeGroup | None) -> Staging:
         numbers = [self._numbers(part) for part in self.layout.parts[:-1]]
         check_devices(self._parameters)
-        if group is not None and numbers:
+        if numbers and (group is not None or self._parameters[0].is_cuda):
             return FlatStaging(self._parameters, whole, numbers, self.arena, group)
         places = [place_in(self._numbers(slot), p) for slot, p in zip(whole.slots, self._parameters, strict=True)]
         buckets = [BucketPlace(bucket.indices, its) for bucket, its in zip(self._buckets, numbers, strict=True)]
-        return staging(self._parameters, places, buckets, self.arena)
+        return HostStaging(self._parameters, places, buckets)
 
     def _numbers(self, part: GradientSlot | BucketPart) -> torch.Tensor:
         dtype = getattr(torch, part.dtype)
@@ -242,7 +242,11 @@ class Exchange:
             self._next += 1
 
     def _then_ring(self, number: int) -> None:
-        self._staging.then(self._ring if number < len(self._buckets) - 1 else _nobody)
+        ring = self._ring if number < len(self._buckets) - 1 else _nobody
+        if self._alone:
+            ring()
+        else:
+            self._staging.then(number, ring)
 
     def _add(self, number: int, gradients: Sequence[torch.Tensor | None]) -> None:
         bucket = self._buckets[number]

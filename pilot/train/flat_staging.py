@@ -1,9 +1,9 @@
-"""Moves gradients between the device and the arena, if a node's processes sum among themselves first.
+"""Moves gradients between a GPU and the arena, and between those of a node's processes if they sum among themselves.
 
 Each bucket is one tensor on the gradients' device. When it is full, the node's processes sum it; each stages its share
 of the sum (1/L of it, with L processes) in its arena, where the rank process sums it over the nodes; the shares are
-copied back and gathered within the node. A sharded model works in the same way, but its gradients already belong to
-this process alone, so nothing is summed or gathered here. On CPUs a share is in the arena from the beginning.
+copied back and gathered within the node. A process that is alone on its node, and one of a sharded model, has its
+gradients to itself: nothing is summed or gathered here. On CPUs a share is in the arena from the beginning.
 
 The collectives of a node begin in bucket order on all of its processes, whatever the order in which the buckets are
 filled, and they all complete, even if the group breaks meanwhile.
@@ -20,7 +20,8 @@ import torch
 from pilot.comm.arena import Arena
 from pilot.comm.arena_layout import ArenaLayout
 from pilot.train.node_group import NodeGroup, Work
-from pilot.train.staging import Places, Ring, pin, place_in
+from pilot.train.pinned import pin
+from pilot.train.staging import Places, Ring, place_in
 
 
 class FlatStaging:
@@ -59,7 +60,6 @@ class FlatStaging:
         self._dtypes = [parameter.dtype for parameter in parameters]
         self._copies: _Copies = _HostCopies() if device.type == "cpu" else _DeviceCopies(device, arena)
         self._under_way: deque[tuple[_Copy, Ring]] = deque()
-        self._begun = 0
 
     def begin(self) -> None:
         """See :class:`~pilot.train.staging.Staging`."""
@@ -74,6 +74,7 @@ class FlatStaging:
     def add(self, index: int, gradient: torch.Tensor, weight: float, *, first: bool) -> None:
         """See :class:`~pilot.train.staging.Staging`."""
         if first:
+            self._places.stay(index)
             self._places[index].copy_(gradient).mul_(weight)
         else:
             self._places[index].add_(gradient, alpha=weight)
@@ -82,11 +83,11 @@ class FlatStaging:
         """See :class:`~pilot.train.staging.Staging`."""
         for index, held in zip(self._of_bucket[number], holds, strict=True):
             if not held:
+                self._places.stay(index)
                 self._places[index].zero_()
 
-    def then(self, ring: Ring) -> None:
-        """See :class:`~pilot.train.staging.Staging`: called once for each bucket, in order."""
-        number, self._begun = self._begun, self._begun + 1
+    def then(self, number: int, ring: Ring) -> None:
+        """See :class:`~pilot.train.staging.Staging`."""
         self._under_way.append(
             (self._copies.out(lambda: self._reduce(number), self._own[number], self._shares[number]), ring)
         )
@@ -113,7 +114,6 @@ class FlatStaging:
         complete."""
         while self._under_way:
             self._under_way.popleft()[0].finish()
-        self._begun = 0
 
     def _reduce(self, number: int) -> Work | None:
         return self._group.reduce(self._flats[number], self._own[number]) if self._group is not None else None
@@ -171,7 +171,7 @@ class _DeviceCopies:
     def __init__(self, device: torch.device, arena: Arena) -> None:
         self._device = device
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch has no types here
-        pin(arena)
+        pin(arena, device, self)
 
     def out(self, begin: Callable[[], Work | None], own: torch.Tensor, share: torch.Tensor) -> _Copy:
         """See :class:`_Copies`. Buckets and shares live as long as the staging, so streams need not record them."""

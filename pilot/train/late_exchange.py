@@ -9,6 +9,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -122,14 +123,16 @@ class LateExchange(Exchange):
 
     def take(self) -> Words:
         """See :class:`~pilot.train.exchange.Exchange`. It may be stepped again in this step."""
-        for index, (parameter, used) in enumerate(zip(self._parameters, self._used.tolist(), strict=True)):
-            parameter.grad = self._back(index) if used else None
+        used = np.flatnonzero(self._used).tolist()
+        self.drop_gradients()
+        for index, gradient in zip(used, self._back(used), strict=True):
+            self._parameters[index].grad = gradient
         self._given = [parameter.grad for parameter in self._parameters]
         self._check_zeroed()
         return Words.read(self._fields)
 
-    def _back(self, index: int) -> torch.Tensor:
-        return self._own[index] if self._alone else self._staging.back([index])[0]
+    def _back(self, indices: Sequence[int]) -> list[torch.Tensor]:
+        return [self._own[index] for index in indices] if self._alone else self._staging.back(indices)
 
 
 def _collector(reference: weakref.ref[LateExchange], index: int) -> Callable[[torch.Tensor], None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from enum import Enum
 from functools import cache
 from types import BuiltinFunctionType, FunctionType
@@ -16,6 +17,7 @@ from pilot.checkpoint.shards import local_of
 from pilot.checkpoint.tree import Encoded, Unstorable, copied, encode
 from pilot.core.errors import UserError
 from pilot.train import rng
+from pilot.train.on_device import Keys, tensors_in
 
 
 def parameters_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
@@ -44,28 +46,58 @@ def _without_constants(group: Mapping[str, Any]) -> dict[str, Any]:
     return {key: one for key, one in group.items() if not isinstance(one, CONSTANT)}
 
 
-Strides = list[tuple[list[Any], list[int]]]
+Strides = list[tuple[Keys, list[int]]]
 """Strides of tensors in an optimizer's state, by the keys that lead to each."""
+Homes = list[tuple[Keys, bool]]
+"""Whether a tensor in an optimizer's state is on its parameter's device (or else in host memory), by its keys."""
 
 
 def strides_of(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> Strides:
     """Strides that :func:`take_over` could not infer (a matrix of eigenvectors is stored by columns): kernels sum in
     memory order, so a rank with different strides would differ in the last bits.
     """
-    parameters = parameters_of(optimizer)
     return [
         (keys, list(tensor.stride()))
-        for index, its in state["state"].items()
-        for keys, tensor in _tensors([index], its)
-        if not _is_usual(tensor, parameters[index] if _is_place(index) else None)
+        for keys, tensor, parameter in _of_parameters(optimizer, state)
+        if not _is_usual(tensor, parameter)
     ]
 
 
-def take_over(optimizer: torch.optim.Optimizer, state: dict[str, Any], strides: Strides) -> None:
+def homes_of(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> Homes:
+    """Homes that torch would not infer: of a parameter's state it moves all to the parameter's device, but for its
+    number of steps. NAdam has products in host memory, ASGD its steps on the GPU, and where a number is decides how it
+    is rounded.
+    """
+    on_device = {
+        id(p): bool(group.get("capturable") or group.get("fused"))
+        for group in optimizer.param_groups
+        for p in group["params"]
+    }
+    return [
+        (keys, tensor.device.type != "cpu")
+        for keys, tensor, parameter in _of_parameters(optimizer, state)
+        if parameter is not None
+        and parameter.device.type != "cpu"
+        and (tensor.device.type != "cpu") != (keys[-1] != "step" or on_device[id(parameter)])
+    ]
+
+
+def _of_parameters(
+    optimizer: torch.optim.Optimizer, state: dict[str, Any]
+) -> Iterator[tuple[Keys, torch.Tensor, torch.Tensor | None]]:
+    """The tensors of a state, with what leads to each, and the parameter that each belongs to."""
+    parameters = parameters_of(optimizer)
+    for index, its in state["state"].items():
+        for keys, tensor in tensors_in(its, [index]):
+            yield keys, tensor, parameters[index] if _is_place(index) else None
+
+
+def take_over(optimizer: torch.optim.Optimizer, state: dict[str, Any], strides: Strides, homes: Homes) -> None:
     """Like ``optimizer.load_state_dict(state)``, but preserving the dtypes and strides of ``state``.  torch casts a
     parameter's state to the parameter's dtype (float32 masters of bfloat16 parameters would be rounded), and keeps a
     tensor's strides, which are lost if it was sent as a block of bytes (fused kernels read state and parameter in
-    memory order). It also takes texts and arrays apart, as it does lists. ``strides``: from :func:`strides_of`.
+    memory order). It also takes texts and arrays apart, as it does lists. ``strides``: from :func:`strides_of`;
+    ``homes``: from :func:`homes_of`.
     """
     if any(own := _constants(optimizer)):
         state = state | {"param_groups": [a | b for a, b in zip(state["param_groups"], own, strict=True)]}
@@ -73,12 +105,12 @@ def take_over(optimizer: torch.optim.Optimizer, state: dict[str, Any], strides: 
     optimizer.load_state_dict(state | {"state": _without_texts(state["state"])})
     optimizer.defaults = defaults  # torch adds some, which groups that are added later then have on this rank only
     parameters = parameters_of(optimizer)
-    known = {tuple(keys): its for keys, its in strides}
+    layout = _Layout({tuple(keys): its for keys, its in strides}, {tuple(keys): its for keys, its in homes})
     for index, given in state["state"].items():
         its = parameters[index] if _is_place(index) else None
         key = index if its is None else its
         states: dict[Any, Any] = optimizer.state
-        states[key] = _as_given(given, states[key], its, known, (index,))
+        states[key] = layout.as_given(given, states[key], its, (index,))
 
 
 def _without_texts(value: Any) -> Any:
@@ -93,17 +125,6 @@ def _without_texts(value: Any) -> Any:
 def _is_place(key: object) -> bool:
     """Whether it is a parameter's index; some optimizers keep shared state under a name."""
     return isinstance(key, int)
-
-
-def _tensors(keys: list[Any], value: Any) -> Iterator[tuple[list[Any], torch.Tensor]]:
-    if isinstance(value, torch.Tensor):
-        yield keys, value
-    elif isinstance(value, Mapping):
-        for key, inner in value.items():
-            yield from _tensors([*keys, key], inner)
-    elif isinstance(value, list | tuple):
-        for number, inner in enumerate(value):
-            yield from _tensors([*keys, number], inner)
 
 
 def _is_usual(tensor: torch.Tensor, parameter: torch.Tensor | None) -> bool:
@@ -219,37 +240,40 @@ def _equal(one: Encoded, other: Encoded) -> bool:
     )
 
 
-def _as_given(
-    given: Any,
-    loaded: Any,
-    parameter: torch.Tensor | None,
-    strides: Mapping[tuple[Any, ...], list[int]],
-    keys: tuple[Any, ...],
-) -> Any:
-    match given:
-        case str() | np.ndarray():
-            return copied(given)
-        case torch.Tensor():
-            return _laid_out(given, loaded, parameter, strides.get(keys))
-        case Mapping():
-            rows = (
-                (key, _as_given(value, loaded[key], parameter, strides, (*keys, key))) for key, value in given.items()
-            )
-            return type(loaded)(rows)
-        case list() | tuple():
-            pairs = enumerate(zip(given, loaded, strict=True))
-            return type(loaded)(_as_given(a, b, parameter, strides, (*keys, number)) for number, (a, b) in pairs)
-    return loaded
+@dataclass(frozen=True)
+class _Layout:
+    """Puts a state's tensors where they were, as they were. ``strides``, ``homes``: by the keys that lead to each."""
 
+    strides: Mapping[tuple[Any, ...], list[int]]
+    homes: Mapping[tuple[Any, ...], bool]
 
-def _laid_out(
-    given: torch.Tensor, loaded: torch.Tensor, parameter: torch.Tensor | None, strides: list[int] | None
-) -> torch.Tensor:
-    given = given.detach().to(loaded.device)
-    if strides is not None:
-        return torch.empty_strided(given.shape, strides, dtype=given.dtype, device=given.device).copy_(given)
-    if parameter is None or given.shape != parameter.shape:
-        return given.clone() if given.dtype != loaded.dtype else loaded
-    if given.dtype == loaded.dtype and loaded.stride() == parameter.stride():
+    def as_given(self, given: Any, loaded: Any, parameter: torch.Tensor | None, keys: tuple[Any, ...]) -> Any:
+        """``given`` in place of what torch has made of it, ``loaded``."""
+        match given:
+            case str() | np.ndarray():
+                return copied(given)
+            case torch.Tensor():
+                return self._laid_out(given, loaded, parameter, keys)
+            case Mapping():
+                rows = ((key, self.as_given(one, loaded[key], parameter, (*keys, key))) for key, one in given.items())
+                return type(loaded)(rows)
+            case list() | tuple():
+                pairs = enumerate(zip(given, loaded, strict=True))
+                return type(loaded)(self.as_given(a, b, parameter, (*keys, number)) for number, (a, b) in pairs)
         return loaded
-    return torch.empty_like(parameter, dtype=given.dtype, requires_grad=False).copy_(given)
+
+    def _laid_out(
+        self, given: torch.Tensor, loaded: torch.Tensor, parameter: torch.Tensor | None, keys: tuple[Any, ...]
+    ) -> torch.Tensor:
+        home = loaded.device
+        if parameter is not None and keys in self.homes:
+            home = parameter.device if self.homes[keys] else torch.device("cpu")
+        given, strides = given.detach().to(home), self.strides.get(keys)
+        is_alike = (given.dtype, home) == (loaded.dtype, loaded.device)
+        if strides is not None:
+            return torch.empty_strided(given.shape, strides, dtype=given.dtype, device=home).copy_(given)
+        if parameter is None or given.shape != parameter.shape:
+            return loaded if is_alike else given.clone()
+        if is_alike and loaded.stride() == parameter.stride():
+            return loaded
+        return torch.empty_like(parameter, dtype=given.dtype, device=home, requires_grad=False).copy_(given)

@@ -1,13 +1,12 @@
-"""Moves gradients between their device and the arena: nothing to do in host memory, pinned copies for a GPU.
+"""Moves gradients between their device and the arena; in host memory they are collected in the arena itself.
 
 The exchange decides what is sent when; a staging area only moves data. The rank process reads and writes the arena in
-host memory in both cases (between separate batch jobs the network is TCP anyway).
+host memory in all cases (between separate batch jobs the network is TCP anyway). See
+:mod:`pilot.train.flat_staging` for GPUs.
 """
 
 from __future__ import annotations
 
-import logging
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,10 +16,7 @@ from typing import Protocol
 import torch
 from torch import nn
 
-from pilot.comm.arena import Arena
 from pilot.core.errors import UserError
-
-log = logging.getLogger(__name__)
 
 Ring = Callable[[], None]
 
@@ -53,8 +49,9 @@ class Staging(Protocol):
         """All of bucket ``number`` is collected: move it to the arena, with zeros where ``holds`` is 0 (nothing
         collected)."""
 
-    def then(self, ring: Ring) -> None:
-        """Call ``ring`` as soon as all that was sent before is in the arena."""
+    def then(self, number: int, ring: Ring) -> None:
+        """Call ``ring`` as soon as bucket ``number`` and all before it are in the arena; called in the buckets'
+        order."""
 
     def flush(self) -> None:
         """Returns when all of these have been called."""
@@ -112,7 +109,7 @@ class HostStaging:
         if first:
             self._places.stay(index)  # an optimizer of several may be stepped again in the same step
             place = self._places[index]
-            torch.mul(gradient, _factor(weight, place.dtype), out=place)
+            torch.mul(gradient.to(place.dtype), _factor(weight, place.dtype), out=place)
         else:
             self._places[index].add_(gradient, alpha=weight)
 
@@ -124,8 +121,9 @@ class HostStaging:
                     self._places.stay(index)
                     self._places[index].zero_()
 
-    def then(self, ring: Ring) -> None:
+    def then(self, number: int, ring: Ring) -> None:
         """See :class:`Staging`."""
+        del number
         ring()
 
     def flush(self) -> None:
@@ -138,90 +136,6 @@ class HostStaging:
 
     def forget(self) -> None:
         """See :class:`Staging`."""
-
-
-class GpuStaging:
-    """Gradients are collected on their GPU, and copied on a separate stream while backward continues.
-
-    The autograd engine runs ahead of the GPU, so few copies are complete when backward returns to the script; ``flush``
-    then waits for them in order, and rings for each one.
-    """
-
-    def __init__(
-        self,
-        parameters: Sequence[nn.Parameter],
-        places: Sequence[torch.Tensor],
-        buckets: Sequence[BucketPlace],
-        arena: Arena,
-    ) -> None:
-        self._parameters = parameters
-        self._places = places
-        self._buckets = buckets
-        self._device = parameters[0].device
-        self._stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]  # torch has no types here
-        self._collected: dict[int, torch.Tensor] = {}
-        self._waiting: deque[tuple[torch.cuda.Event, Ring]] = deque()
-        pin(arena)
-
-    def begin(self) -> None:
-        """See :class:`Staging`. Returned gradients are copies, so nothing has to be done."""
-
-    def add(self, index: int, gradient: torch.Tensor, weight: float, *, first: bool) -> None:
-        """See :class:`Staging`."""
-        if first:
-            self._collected[index] = gradient.mul_(weight)
-        else:
-            self._collected[index].add_(gradient, alpha=weight)
-
-    def start(self, number: int, gradients: list[torch.Tensor], weight: float) -> None:
-        """See :class:`Staging`."""
-        for index, gradient in zip(self._buckets[number].indices, gradients, strict=True):
-            self.add(index, gradient, weight, first=True)
-
-    def send(self, number: int, holds: bytearray) -> None:
-        """See :class:`Staging`."""
-        for index, held in zip(self._buckets[number].indices, holds, strict=True):
-            self._send(index, empty=not held)
-
-    def _send(self, index: int, *, empty: bool) -> None:
-        """Zeros are sent in the same way, or they could overtake the copy back of the last step."""
-        place = self._places[index]
-        source = torch.zeros_like(place, device=self._device) if empty else self._collected.pop(index)
-        self._stream.wait_stream(torch.cuda.current_stream(self._device))
-        with torch.cuda.stream(self._stream):
-            place.copy_(source, non_blocking=True)
-        source.record_stream(self._stream)
-
-    def then(self, ring: Ring) -> None:
-        """See :class:`Staging`."""
-        self._waiting.append((self._stream.record_event(), ring))
-        while self._waiting and self._waiting[0][0].query():  # type: ignore[no-untyped-call]  # torch has no types here
-            self._waiting.popleft()[1]()
-
-    def flush(self) -> None:
-        """See :class:`Staging`."""
-        while self._waiting:
-            event, ring = self._waiting.popleft()
-            event.synchronize()
-            ring()
-
-    def back(self, indices: Sequence[int]) -> list[torch.Tensor]:
-        """See :class:`Staging`. The optimizer's work is queued behind the copy."""
-        return [self._places[i].to(self._device, self._parameters[i].dtype, non_blocking=True) for i in indices]
-
-    def forget(self) -> None:
-        """See :class:`Staging`."""
-        self._collected.clear()
-        self._waiting.clear()
-
-
-def staging(
-    parameters: Sequence[nn.Parameter], places: Sequence[torch.Tensor], buckets: Sequence[BucketPlace], arena: Arena
-) -> Staging:
-    """The staging for the device of the parameters."""
-    if parameters and parameters[0].is_cuda:
-        return GpuStaging(parameters, places, buckets, arena)
-    return HostStaging(parameters, places, buckets)
 
 
 def check_devices(parameters: Sequence[torch.Tensor]) -> None:
@@ -293,11 +207,3 @@ def _factor(weight: float, dtype: torch.dtype) -> torch.Tensor:
     """``weight`` as a tensor: torch would create one for each call, which takes longer than scaling a small
     gradient."""
     return torch.tensor(weight, dtype=dtype)
-
-
-def pin(arena: Arena) -> None:
-    """Register the arena, which exists as long as the process, with CUDA, so that copies are asynchronous."""
-    address = torch.frombuffer(arena.memory, dtype=torch.uint8).data_ptr()
-    status = torch.cuda.cudart().cudaHostRegister(address, arena.size, 0)  # type: ignore[no-untyped-call]  # torch has no types here
-    if int(status) != 0:
-        log.warning("CUDA cannot pin %d bytes (error %d): gradients are copied slowly", arena.size, int(status))

@@ -8,11 +8,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from pilot.comm.arena import Arena
 from pilot.comm.channel import Gone
 from pilot.comm.messages import AnyNote, Spread
-from pilot.core.errors import ProtocolError
+from pilot.core.errors import ProtocolError, UserError
 from pilot.io import wire
 from pilot.train.identity import expect_same, fingerprint, tell
 from pilot.train.membership import Membership
@@ -21,8 +22,13 @@ from pilot.train.rehearsal import Newcomers
 from pilot.train.saver import Saver
 from pilot.train.sockets import WorkerSockets
 from pilot.train.state import Packed, unpack
-from pilot.train.state_transfer import Holding, Spreading, by_local_rank, who_spreads
+from pilot.train.state_transfer import Holding, Spreading, by_local_rank, strangers, who_spreads
 from pilot.train.training import Training
+
+_STRANGER = (
+    "this node trains on {}, and the trainer's other nodes on {}: their results would differ; if the script chooses a"
+    " device by torch.cuda.is_available(), see whether nvidia-smi finds the GPU of this node"
+)
 
 
 class StateSharing:
@@ -70,10 +76,13 @@ class StateSharing:
         run, behind = fingerprint(self._training.identity), int(self._training.behind)
         standing = int(self._training.standing)
         own = Holding(held, position.step, run, position.epoch, met, position.phase, behind, standing)
+        own = replace(own, on_gpu=int(self._training.is_on_gpu))
         table = [Holding(*row) for row in self._gather(group, own.row())]
         if len({holding.fingerprint for holding in table}) > 1:
             expect_same(tell(self._training.identity, lambda row: self._gather(group, row)))
         spreading = who_spreads(table, self._per_node)
+        if group.rank in strangers(table, spreading):
+            raise UserError(_STRANGER.format(*("a GPU", "the CPU") if own.on_gpu else ("the CPU", "GPUs")))
         if spreading.fresh and group.rank // self._per_node == spreading.root // self._per_node:
             self._load(group.granted)
         self.deal(group, spreading)

@@ -27,7 +27,8 @@ class Holding:
     """A rank's state: after ``step``, last confirmed in ``generation`` (``NOTHING``: none yet), and of which run (see
     :mod:`pilot.train.identity`). After that step it may have stepped ``phase`` optimizers of the next one, or have
     ended epochs and held ``met`` meetings in this one; ``behind``: 1 if it was taken over from a rank that has done
-    more since (:class:`~pilot.train.training.Training`), 0 otherwise; ``standing``: see :class:`Standing`.
+    more since (:class:`~pilot.train.training.Training`), 0 otherwise; ``standing``: see :class:`Standing`;
+    ``on_gpu``: whether the model is on a GPU.
     """
 
     generation: int
@@ -38,6 +39,7 @@ class Holding:
     phase: int = 0
     behind: int = 0
     standing: int = Standing.NEW
+    on_gpu: int = False
 
     @property
     def progress(self) -> Progress:
@@ -70,6 +72,14 @@ def who_spreads(table: Sequence[Holding], per_node: int = 1) -> Spreading:
     root = held.index(best)
     takers = (node * per_node for node, progress in enumerate(held) if node != root and (fresh or progress != best))
     return Spreading(root * per_node, tuple(takers), fresh)
+
+
+def strangers(table: Sequence[Holding], spreading: Spreading) -> set[int]:
+    """The ranks that train on the CPU while the others do on GPUs, or the reverse: their numbers would be rounded
+    differently. If nobody has a state yet, the GPUs are what the trainer was meant for.
+    """
+    on_gpu = max(holding.on_gpu for holding in table) if spreading.fresh else table[spreading.root].on_gpu
+    return {rank for rank, holding in enumerate(table) if holding.on_gpu != on_gpu}
 
 
 def by_local_rank(spreading: Spreading, per_node: int) -> list[Spreading]:

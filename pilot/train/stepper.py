@@ -9,7 +9,7 @@ import torch
 
 from pilot.checkpoint.tree import copied
 from pilot.core.errors import UserError
-from pilot.train.optimizer_state import OwnAttributes, state_of, strides_of, take_over
+from pilot.train.optimizer_state import OwnAttributes, homes_of, state_of, strides_of, take_over
 
 
 class Scheduler(Protocol):
@@ -176,6 +176,7 @@ class Steppers:
         return {
             "optimizer": _form(states),
             "strides": {name: strides_of(self.optimizers[name], state) for name, state in states.items()},
+            "homes": {name: homes_of(self.optimizers[name], state) for name, state in states.items()},
             "attributes": {name: one.capture() for name, one in self._attributes.items()},
             "scheduler": _form({name: one.state_dict() for name, one in self.schedulers.items()}),
             "scaler": _form({name: one.state_dict() for name, one in self.scalers.items()}),
@@ -184,7 +185,8 @@ class Steppers:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take over a result of :meth:`capture`."""
         for name, optimizer in self.optimizers.items():
-            take_over(optimizer, copied(_of(state["optimizer"], name)), state.get("strides", {}).get(name, []))
+            layout = (state.get(part, {}).get(name, []) for part in ("strides", "homes"))
+            take_over(optimizer, copied(_of(state["optimizer"], name)), *layout)
             self._attributes[name].restore(state.get("attributes", {}).get(name, {}))
         for name, scheduler in self.schedulers.items():
             scheduler.load_state_dict(copied(_of(state["scheduler"], name)))

@@ -26,6 +26,7 @@ from pilot.train.lr import LearningRate
 from pilot.train.membership import Seat
 from pilot.train.metric_reports import METRIC, MetricReports
 from pilot.train.module_numbers import SMALL_BYTES, ModuleNumbers
+from pilot.train.on_device import places_in, put_back
 from pilot.train.sampler import StepShare
 from pilot.train.session_checks import admit, check_scheduler
 from pilot.train.sharded_state import Wanted, models_adopted, optimizers_adopted, rows_wanted
@@ -149,6 +150,11 @@ class Training:
     def place(self) -> Place:
         """The two steps between which it is."""
         return self.position.epoch, self.position.step
+
+    @property
+    def is_on_gpu(self) -> bool:
+        """Whether what is trained is."""
+        return any(parameter.device.type != "cpu" for parameter in self.trained.named.values())
 
     def shared(self) -> Callable[[str], bool]:
         """Which arrays of the state, by path, are the same on all ranks: the parameters and the optimizers' arrays."""
@@ -351,7 +357,7 @@ class Training:
         if self._put_back is not None:  # the others do not have what the script has changed since
             self._put_back()
         user = next(values for values in (self._user_at_end, self._user_taken, self.user) if values is not None)
-        return {
+        state = {
             "identity": dict(self.identity),
             "changes": [list(astuple(change)) for change in self.changes],
             "position": asdict(self.position),
@@ -374,6 +380,7 @@ class Training:
             "reports": [list(row) for row in self.reports.rows],
             **self.steppers.capture(),
         }
+        return state | {"on_device": places_in({part: state[part] for part in _OF_THE_SCRIPT})}
 
     def rows_wanted(self) -> Wanted | None:
         """Which rows of a checkpoint are this process's; None: all."""
@@ -393,6 +400,7 @@ class Training:
         what the others have done since.
         """
         changes = identity.changes(state.get("identity", self.identity), self.identity, self._accepted)
+        state = put_back(state, state.get("on_device", ()))
         objects = self._objects()
         if self.sharding is not None:
             state = {**state, "model": models_adopted(state["model"], self.model)}
@@ -518,6 +526,8 @@ def _check_schedule(schedulers: Collection[Scheduler], schedule: str | None) -> 
 
 
 _COUNTED = ("step", "samples", "epoch")
+_OF_THE_SCRIPT = ("user", "user_met", "tracked", "tracked_at_end", "numbers", "attributes")
+"""Parts of the state whose tensors nobody else puts where they belong."""
 
 
 def _filled(held: Any, value: Any) -> Any:

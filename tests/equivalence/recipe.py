@@ -20,7 +20,7 @@ from pilot.train.order import permutation
 from pilot.train.sampler import mix
 from tests import sample_streams
 from tests.equivalence.history import Part, Step, by_epoch
-from tests.equivalence.rows import EPOCHS, SAMPLES, SEED, Ran, Row, Tensors
+from tests.equivalence.rows import DEVICE, EPOCHS, SAMPLES, SEED, Ran, Row, Tensors
 
 Optimizers = Callable[[Any], torch.optim.Optimizer]
 Schedulers = Callable[[torch.optim.Optimizer], Any]
@@ -192,16 +192,15 @@ class Recipe(Row):
 def _prototype(recipe: Recipe) -> nn.Module:
     """Made once: threads share torch's generator."""
     torch.manual_seed(7)
-    model = recipe.model()
-    return model if recipe.dtype is None else model.to(recipe.dtype)
+    return recipe.model().to(DEVICE, recipe.dtype)
 
 
 def inputs(batch: Any) -> torch.Tensor:
     """A batch is one tensor, a sequence with one, or a dict with it under ``x``."""
     if isinstance(batch, torch.Tensor):
-        return batch
+        return batch.to(DEVICE)
     found: torch.Tensor = batch["x"] if isinstance(batch, dict) else batch[0]
-    return found
+    return found.to(DEVICE)
 
 
 def seed(step: Step, part: Part) -> None:
@@ -218,7 +217,7 @@ def add(sums: Sums, parameters: Iterable[nn.Parameter], weight: float) -> None:
             sums[p].add_(p.grad, alpha=weight)
         else:
             wide = torch.float32 if p.dtype in (torch.bfloat16, torch.float16) else p.dtype
-            sums[p] = torch.mul(p.grad, weight, out=torch.empty_like(p.grad, dtype=wide))
+            sums[p] = p.grad.to(wide) * weight
 
 
 def give_gradients(by_rank: Sequence[Sums], wire_dtype: torch.dtype | None = None) -> None:

@@ -10,6 +10,7 @@ The rows are in :mod:`tests.equivalence.topics`; :mod:`tests.equivalence.table` 
 from __future__ import annotations
 
 import importlib
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +25,9 @@ from tests.unit.train.storm import End, World, group_of
 
 SAMPLES, BATCH, EPOCHS, SEED = 22, 4, 2, 3
 """Samples per row; an epoch's last step is not full."""
+
+DEVICE = torch.device(os.environ.get("EQUIVALENCE_DEVICE", "cpu"))
+"""Where models are trained and batches are moved to; see ``make test-gpu``."""
 
 Tensors = dict[str, torch.Tensor]
 

@@ -11,7 +11,7 @@ from torch.nn.utils import prune
 
 import pilot.train
 from tests.equivalence.recipe import Recipe, mlp, sgd, square
-from tests.equivalence.rows import SAMPLES, Row, Topic
+from tests.equivalence.rows import DEVICE, SAMPLES, Row, Topic
 
 LR = torch.optim.lr_scheduler
 
@@ -22,7 +22,7 @@ LR = torch.optim.lr_scheduler
 def keeps_half_the_rows(model: nn.Module) -> None:
     """Like a gradient mask, for layers that are trained in part."""
     mask = torch.tensor([1.0, 0.0, 1.0, 0.0, 1.0], dtype=torch.float64)[:, None]
-    next(model.parameters()).register_hook(lambda gradient: gradient * mask.to(gradient.dtype))
+    next(model.parameters()).register_hook(lambda gradient: gradient * mask.to(gradient))
 
 
 def changes_what_was_accumulated(model: nn.Module) -> None:
@@ -143,7 +143,7 @@ class Remembers(nn.Sequential):
     def __init__(self) -> None:
         super().__init__(*mlp())
         self.weights, self.options = [1.0], {"beta": [0.1]}
-        self.mean, self.scale = torch.ones(1, dtype=torch.float64), np.ones(2)
+        self.mean, self.scale = torch.ones(1, dtype=torch.float64, device=DEVICE), np.ones(2)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         factor = sum(self.weights) / len(self.weights) + self.options["beta"][0] + float(self.scale.sum())
@@ -388,7 +388,7 @@ def conv() -> nn.Module:
 
 
 def autocast_images(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    with torch.autocast("cpu", torch.bfloat16):
+    with torch.autocast(DEVICE.type, torch.bfloat16):
         return (model(x.float().contiguous(memory_format=torch.channels_last)).float() - 0.5).square().mean()
 
 

@@ -23,7 +23,7 @@ def smoothed(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
 
 
 def class_weights(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    return cross_entropy(model(x), classes(x), weight=torch.tensor([1.0, 2.0, 3.0], dtype=x.dtype))
+    return cross_entropy(model(x), classes(x), weight=torch.tensor([1.0, 2.0, 3.0]).to(x))
 
 
 def ignores(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
@@ -37,7 +37,7 @@ def sums(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
 def contrasts(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
     """Each sample against the others in its batch."""
     z = normalize(model(x), dim=1)
-    return cross_entropy(z @ z.t(), torch.arange(len(x)))
+    return cross_entropy(z @ z.t(), torch.arange(len(x), device=x.device))
 
 
 def with_variance(model: nn.Module, x: torch.Tensor) -> torch.Tensor:

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from tests.equivalence.recipe import Recipe, mlp
-from tests.equivalence.rows import Row, Topic
+from tests.equivalence.rows import DEVICE, Row, Topic
 from tests.equivalence.topics.optimizers import made
 
 FUSED = made(torch.optim.AdamW, lr=0.01, fused=True)
@@ -116,7 +116,7 @@ def was_lazy() -> nn.Module:
 def was_meta() -> nn.Module:
     with torch.device("meta"):
         model = mlp()
-    model.to_empty(device="cpu")
+    model.to_empty(device=DEVICE)
     for p in model.parameters():
         nn.init.normal_(p)
     return model

@@ -7,20 +7,20 @@ import math
 import torch
 
 from tests.equivalence.recipe import Recipe, square
-from tests.equivalence.rows import Row, Topic
+from tests.equivalence.rows import DEVICE, Row, Topic
 from tests.equivalence.topics.gradients import by_the_session, clip
 from tests.equivalence.topics.optimizers import OF, half_precision, made
 
 
 def under_autocast(model: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
-    with torch.autocast("cpu", torch.bfloat16):
+    with torch.autocast(DEVICE.type, torch.bfloat16):
         output = model(x.float())
     return (output.float() - 0.5).square().mean()
 
 
 def scaler() -> torch.amp.GradScaler:
     """Its scale grows, too."""
-    return torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=3)
+    return torch.amp.GradScaler(DEVICE.type, init_scale=2.0**10, growth_interval=3)
 
 
 def bad_at_first(model: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:

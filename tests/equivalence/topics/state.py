@@ -17,7 +17,7 @@ import torch
 import pilot.train
 from tests.equivalence.recipe import Recipe
 from tests.equivalence.refusing import Made
-from tests.equivalence.rows import Row, Script, Topic
+from tests.equivalence.rows import DEVICE, Row, Script, Topic
 
 Value = Callable[[], Any]
 
@@ -59,7 +59,7 @@ def assert_same(one: Any, other: Any) -> None:
     assert type(one) is type(other)
     match one:
         case torch.Tensor():
-            assert one.dtype == other.dtype
+            assert (one.dtype, one.device) == (other.dtype, other.device)
             assert one.shape == other.shape
             assert torch.equal(one, other)
         case np.ndarray():
@@ -85,6 +85,7 @@ KEPT: dict[str, Value] = {
     "set and frozenset": lambda: [{1, 2, "x"}, frozenset({3.5})],
     "OrderedDict and Counter": lambda: [OrderedDict(b=1, a=2), Counter("aab")],
     "tensors of every shape": lambda: [torch.tensor(1.5), torch.zeros(0, 3), torch.arange(6).view(2, 3).t()],
+    "tensors where the model is": lambda: {"a": [torch.ones(3, device=DEVICE)], "b": torch.ones(3)},
     "tensors of every type": lambda: [
         torch.ones(3).to(t)
         for t in (

@@ -6,7 +6,7 @@ import pytest
 
 from pilot.agent import diagnosis
 from pilot.agent.vocabulary import RankEnded, WorkerEnded
-from pilot.core.errors import ORPHANED_STATUS, REFUSAL
+from pilot.core.errors import GPU_FAILED_STATUS, ORPHANED_STATUS, REFUSAL
 from pilot.core.events import ExitCause
 
 TRACEBACK = """step 3
@@ -37,6 +37,7 @@ ValueError: b
         (-50, True, ExitCause.DIED, "killed by signal 50"),
         (3, True, ExitCause.RAISED, "the script ended with exit status 3"),
         (ORPHANED_STATUS, True, ExitCause.RAISED, diagnosis._ORPHANED),
+        (GPU_FAILED_STATUS, True, ExitCause.DIED, "the script ended with exit status 114"),
         (0, True, ExitCause.RAISED, "the script ended on a node (status 0) while the trainer had not finished"),
     ],
 )

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from pilot.core.errors import UserError
+from pilot.core.errors import GPU_FAILED_STATUS, UserError
 from pilot.train import devices, rng
 from pilot.train.membership import Seat
 
@@ -27,6 +27,24 @@ def test_each_process_takes_that_of_its_local_rank(monkeypatch: pytest.MonkeyPat
     devices.take_own(Seat(1, 2), lambda: 0)  # a node without one
     devices.take_own(Seat(0, 1), lambda: 4)  # it is not queried
     assert taken == [2]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.AcceleratorError("CUDA error: uncorrectable ECC error encountered"),
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB"),
+        RuntimeError("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+    ],
+)
+def test_a_script_that_ends_because_its_gpu_failed_may_do_on_another_node(error: RuntimeError) -> None:
+    assert devices.exit_status(error) == GPU_FAILED_STATUS
+
+
+@pytest.mark.parametrize("error", [RuntimeError("size mismatch"), UserError("no CUDA error"), KeyError("CUDA error")])
+def test_other_errors_are_the_scripts(error: Exception) -> None:
+    assert devices.exit_status(error) == 1
 
 
 class Elsewhere:

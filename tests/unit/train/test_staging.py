@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 import torch
 from torch import nn
 
+from pilot.comm.arena import Arena
 from pilot.core.errors import UserError
 from pilot.train.exchange import Exchange
+from pilot.train.pinned import pin
 from pilot.train.step_words import Words
 
 WORDS = Words.of(0, False, 0.0)
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
+
+
+class User:
+    """Copies to and from an arena."""
 
 
 def gradients(device: str, dtype: torch.dtype) -> list[torch.Tensor]:
@@ -31,8 +39,10 @@ def gradients(device: str, dtype: torch.dtype) -> list[torch.Tensor]:
         exchange.finish(WORDS)
         assert len(rings) == len(exchange.layout.parts) - 1
         exchange.take()
-    assert unused.grad is None
-    return [p.grad.cpu() for p in model.parameters() if p.grad is not None]
+        assert unused.grad is None
+        sums = [p.grad.cpu() for p in model.parameters() if p.grad is not None]
+        exchange.drop_gradients()
+    return sums
 
 
 @pytest.mark.gpu
@@ -58,6 +68,32 @@ def test_the_arena_is_pinned_and_gradients_come_back_to_their_gpu() -> None:
     assert model.weight.grad is not None
     assert model.weight.grad.is_cuda
     assert model.weight.grad.tolist() == [[0.5] * 4]
+
+
+@pytest.mark.gpu
+@needs_gpu
+def test_an_exchange_that_is_replaced_leaves_its_address_free() -> None:
+    """As whenever what is trained changes; memory that stays registered fails whatever comes to the same address."""
+    for _ in range(20):
+        model = nn.Linear(4, 1, device="cuda")
+        exchange = Exchange(list(model.parameters()))
+        exchange.close()
+        del exchange
+        gc.collect()
+    torch.ones(1 << 24).pin_memory().cuda()
+    torch.cuda.synchronize()
+
+
+@pytest.mark.gpu
+@needs_gpu
+def test_memory_that_cannot_be_pinned_is_used_all_the_same(caplog: pytest.LogCaptureFixture) -> None:
+    user, arena, device = User(), Arena.of_size(1 << 16), torch.device("cuda")
+    pin(arena, device, user)
+    assert not caplog.text
+    pin(arena, device, User())
+    assert "CUDA cannot pin 65536 bytes" in caplog.text
+    torch.ones(1, device=device).add_(1)
+    torch.cuda.synchronize()
 
 
 def test_parameters_on_several_devices_are_refused_in_one_line() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilot.train.state_transfer import NOTHING, Holding, who_spreads
+from pilot.train.state_transfer import NOTHING, Holding, strangers, who_spreads
 
 holdings = st.builds(Holding, st.integers(-1, 4), st.integers(0, 5), st.just(1)).map(
     lambda holding: Holding(NOTHING, 0, 1) if holding.generation == NOTHING else holding
@@ -32,3 +32,17 @@ def test_only_those_that_lag_behind_take() -> None:
 
 def test_a_newer_generation_beats_a_higher_step_of_a_lineage_that_was_given_up() -> None:
     assert who_spreads([Holding(2, 90, 1), Holding(4, 50, 1)]).root == 1
+
+
+def test_who_has_no_gpu_is_a_stranger_among_those_that_train_on_theirs() -> None:
+    on_cpu, on_gpu = Holding(3, 10, 1), Holding(3, 10, 1, on_gpu=True)
+    of_gpus = [on_gpu, Holding(NOTHING, 0, 1), Holding(NOTHING, 0, 1, on_gpu=True)]
+    assert strangers(of_gpus, who_spreads(of_gpus)) == {1}
+    of_cpus = [Holding(NOTHING, 0, 1, on_gpu=True), on_cpu]
+    assert strangers(of_cpus, who_spreads(of_cpus)) == {0}
+
+
+def test_if_nobody_has_a_state_the_gpus_are_what_the_trainer_was_meant_for() -> None:
+    fresh = [Holding(NOTHING, 0, 1), Holding(NOTHING, 0, 1, on_gpu=True)]
+    assert strangers(fresh, who_spreads(fresh)) == {0}
+    assert strangers(fresh[:1] * 2, who_spreads(fresh[:1] * 2)) == set()
