@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from pilot.core.errors import UserError
-from pilot.train import refusal
+from pilot.train import refusal, rng
 from pilot.train.collectives import Collectives
 from pilot.train.group import RankGroup
 from pilot.train.guards import StepGuard
 from pilot.train.iterations import Turns
 from pilot.train.rehearsal import Rehearsal
-from pilot.train.sampler import StepShare
+from pilot.train.sampler import StepShare, mix
 from pilot.train.script_end import Released
 from pilot.train.state_check import StateCheck
 from pilot.train.step import Step
@@ -123,10 +123,7 @@ class SessionCourse:
         """The body has ended; if its step is void, it will be repeated (or another one is next, in a new group)."""
         if self._turns is not None:
             self._turns.end()
-        void = self._step.is_void
-        self.came_back()
-        if void:
-            self._training.does_again(self._step.keep())
+        if self.came_back_void():
             self._group.enter()
 
     def epoch_is_over(self) -> bool:
@@ -154,6 +151,8 @@ class SessionCourse:
                     f"epoch {before[0]} has no step, so nothing is trained in it: there are no samples, or fewer than a"
                     " full step of this group takes, which drop_last leaves out; use a smaller batch, or no drop_last"
                 )
+            # Who joins or resumes here has not done the last step, in which an optimizer may draw.
+            rng.seed_all(mix(self.seed, self._training.position.step, rng.OF_AN_END))
             return True
         if before[1] == 0:
             raise UserError("session.iterations: an epoch has no full step; use a smaller batch, or no drop_last")
@@ -188,6 +187,16 @@ class SessionCourse:
         self._step.came_back()
         if was_open and not self._step.is_open:  # otherwise it may have taken over a state to which it has not come yet
             self._collectives.arrive()
+
+    def came_back_void(self) -> bool:
+        """The same for a script that goes on before it takes a batch; returns whether that is the same one again: then
+        what the script does until it has it is undone.
+        """
+        void = self._step.is_void
+        self.came_back()
+        if void:
+            self._training.does_again(self._step.keep())
+        return void
 
     def stepped(self) -> None:
         """The script called ``session.step``."""

@@ -23,3 +23,12 @@ def load(state: Mapping[str, Any], into: _Loads) -> None:
             if isinstance(given, torch.Tensor) and buffer is not None and buffer.shape != given.shape:
                 buffer.data = torch.empty(given.shape, dtype=buffer.dtype, device=buffer.device)
     into.load_state_dict(dict(state))
+
+
+def filled(held: Any, value: Any) -> Any:
+    """``value``, in ``held`` if that is a list, set or dict of the same kind: a variable may refer to it, too."""
+    if type(held) is not type(value) or not isinstance(held, list | set | dict):
+        return value
+    held.clear()
+    held.extend(value) if isinstance(held, list) else held.update(value)
+    return held

@@ -71,7 +71,7 @@ class ModuleNumbers:
         changed, now = {}, self.now()
         for path, values in now.items():
             first, restored = (self._first or now).get(path, {}), self._restored.get(path, {})
-            its = {k: v for k, v in values.items() if k in restored or k not in first or not _same(first[k], v)}
+            its = {k: v for k, v in values.items() if k in restored or k not in first or not same(first[k], v)}
             if its:
                 changed[path] = its
         return changed
@@ -165,7 +165,8 @@ def _is_plain(value: Any, owned: Owned) -> bool:
     return type(value) in _PLAIN or isinstance(value, np.number | np.bool_)
 
 
-def _same(one: Any, other: Any) -> bool:
+def same(one: Any, other: Any) -> bool:
+    """Whether values that a state may hold are of the same types, and equal."""
     if type(one) is not type(other):
         return False
     if isinstance(one, torch.Tensor):
@@ -174,9 +175,9 @@ def _same(one: Any, other: Any) -> bool:
     if isinstance(one, np.ndarray):
         return one.dtype == other.dtype and np.array_equal(one, other)
     if isinstance(one, dict):
-        return one.keys() == other.keys() and all(_same(value, other[key]) for key, value in one.items())
+        return one.keys() == other.keys() and all(same(value, other[key]) for key, value in one.items())
     if isinstance(one, list | tuple):
-        return len(one) == len(other) and all(map(_same, one, other))
+        return len(one) == len(other) and all(map(same, one, other))
     return bool(one == other)
 
 
@@ -184,7 +185,7 @@ def _put(module: nn.Module, name: str, value: Any) -> None:
     """Lists and dicts stay the same objects, because modules may share them."""
     held = vars(module).get(name)
     value = _moved(value, _device(held, module))
-    if _same(held, value):
+    if same(held, value):
         return
     if type(held) is type(value) is list:
         held[:] = value

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,9 +28,9 @@ from pilot.train.generator_memory import (
 )
 from pilot.train.streams import OfPython, Stream, of_numpy, of_torch
 
-OF_ALL_RANKS, OF_A_TURN = 1 << 62, 1 << 61
+OF_ALL_RANKS, OF_A_TURN, OF_AN_END = 1 << 62, 1 << 61, 1 << 60
 """Used when seeding the generators alike on all ranks, instead of a micro-batch's number and of a rank: after a step's
-sums, and at the beginning of a turn of the loop.
+sums, at the beginning of a turn of the loop, and at the end of an epoch.
 """
 
 # All three are an array of 624 words and a position, which each use advances. If it is the same after a whole round,
@@ -145,6 +146,16 @@ def _device_module() -> Any:
     accelerator = torch.accelerator.current_accelerator()
     module: Any = torch.get_device_module(accelerator) if accelerator is not None else None
     return module if module is not None and module.is_initialized() else None
+
+
+@contextmanager
+def untouched() -> Iterator[None]:
+    """What is drawn meanwhile leaves the generators as they were."""
+    state = capture()
+    try:
+        yield
+    finally:
+        restore(state)
 
 
 def own_state(value: Any) -> Any:

@@ -16,6 +16,7 @@ Until it is known what changes, in those steps, all are copied: large ones into 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from functools import partial
@@ -415,8 +416,8 @@ def _has_extra_state(module: nn.Module) -> bool:
 
 
 def _mark(kept: Iterable[_Kept]) -> None:
-    """Mark all, with one call for the tensors that have not moved."""
-    copies, tensors = [], []
+    """Mark all, with one call for the tensors of a type that have not moved: a GPU copies these all at once."""
+    alike: defaultdict[tuple[torch.device, torch.dtype], list[tuple[torch.Tensor, torch.Tensor]]] = defaultdict(list)
     for one in kept:
         if (
             isinstance(one, _Slot)
@@ -426,9 +427,9 @@ def _mark(kept: Iterable[_Kept]) -> None:
             and not one.resized
             and one.copy.device == one.tensor.device
         ):
-            copies.append(one.copy)
-            tensors.append(local_of(one.tensor).detach())
+            alike[one.copy.device, one.copy.dtype].append((one.copy, local_of(one.tensor).detach()))
         else:
             one.mark()
-    if copies:
+    for pairs in alike.values():
+        copies, tensors = zip(*pairs, strict=True)
         torch._foreach_copy_(copies, tensors)

@@ -324,14 +324,16 @@ class Session(Uncopied):
         options : options of torch's ``DataLoader``
         """
         self._expect_group()
-        self._course.came_back()
+        self._course.came_back_void()
         if self._step.is_open:
             raise UserError("call session.evaluate between two steps: after session.step, or outside the loop")
         self._own.rank_only.check_evaluation()
         self._check.user()
         began_s = time.monotonic()
         in_step = self._training.sharding.size if self._training.sharding is not None else 1
-        means = Evaluation(self._training.model, dataset, function, batch_size, options, in_step).run(self._collectives)
+        evaluation = Evaluation(self._training.model, dataset, function, batch_size, options, in_step)
+        with rng.untouched():  # each rank draws for its own part, or not at all if the others have the result
+            means = evaluation.run(self._collectives)
         self._group.rested(time.monotonic() - began_s)
         return means
 

@@ -46,7 +46,7 @@ class Sharding:
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(True)
             module.set_custom_reduce_scatter(self._scatter)
-            self._groups += module._get_fsdp_state()._fsdp_param_groups
+            self._groups += _groups_of(module)
         for group in self._groups:
             _explain(group)
 
@@ -136,6 +136,17 @@ def _sharded_modules(model: nn.Module) -> Iterator[Any]:
         yield from (module for module in model.modules() if isinstance(module, fsdp.FSDPModule))
 
 
+def _groups_of(module: Any) -> list[Any]:
+    """Its parameters, as torch groups them."""
+    state = module._get_fsdp_state()
+    if not hasattr(state, "_fsdp_param_groups"):
+        raise UserError(
+            f"sharded models need another torch than {torch.__version__}, which lacks _fsdp_param_groups: install 2.13"
+        )
+    groups: list[Any] = state._fsdp_param_groups
+    return groups
+
+
 def _check(model: nn.Module, sharded: Mapping[str, nn.Parameter], steppers: Steppers, size: int) -> None:
     for name, parameter in sharded.items():
         place: Any = parameter
@@ -152,6 +163,6 @@ def _check(model: nn.Module, sharded: Mapping[str, nn.Parameter], steppers: Step
             " gradients: use bfloat16 (MixedPrecisionPolicy(param_dtype=torch.bfloat16)), which needs none"
         )
     for module in _sharded_modules(model):
-        for group in module._get_fsdp_state()._fsdp_param_groups:
+        for group in _groups_of(module):
             if type(group.offload_policy).__name__ != "OffloadPolicy":
                 raise UserError("sharded models with CPU offload are not supported: remove offload_policy")

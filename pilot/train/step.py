@@ -128,8 +128,8 @@ class Step:
 
     @property
     def is_void(self) -> bool:
-        """Whether the step failed, while the script is still busy with its batch."""
-        return self._share is not None and self._void
+        """Whether the step failed, while the script is still busy with its batch. (One that does not count did not.)"""
+        return self._share is not None and self._void and self._counts
 
     @property
     def member(self) -> Membership:

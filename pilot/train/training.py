@@ -21,7 +21,7 @@ from pilot.train import identity, rng
 from pilot.train.agreement_log import END_OF_EPOCH, END_OF_LOOP, STOP, Agreement, AgreementLog, Place, Sums
 from pilot.train.at_beginning import AtBeginning
 from pilot.train.lineage import Lineage
-from pilot.train.loading import load
+from pilot.train.loading import filled, load
 from pilot.train.lr import LearningRate
 from pilot.train.membership import Seat
 from pilot.train.metric_reports import METRIC, MetricReports
@@ -320,7 +320,7 @@ class Training:
         held = {name: one for name, one in self.user.items() if names[id(one)] == 1}
         self.user.clear()
         for name, value in copied(values).items():
-            self.user[name] = _filled(held.get(name), value)
+            self.user[name] = filled(held.get(name), value)
 
     def metrics(self) -> dict[str, float]:
         """The metrics of the last step, for reports."""
@@ -528,12 +528,3 @@ def _check_schedule(schedulers: Collection[Scheduler], schedule: str | None) -> 
 _COUNTED = ("step", "samples", "epoch")
 _OF_THE_SCRIPT = ("user", "user_met", "tracked", "tracked_at_end", "numbers", "attributes")
 """Parts of the state whose tensors nobody else puts where they belong."""
-
-
-def _filled(held: Any, value: Any) -> Any:
-    """``value``, in ``held`` if that is of the same kind and can be."""
-    if type(held) is not type(value) or not isinstance(held, list | set | dict):
-        return value
-    held.clear()
-    held.extend(value) if isinstance(held, list) else held.update(value)
-    return held

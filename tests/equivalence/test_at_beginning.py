@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch.nn.functional import mse_loss
 
+from pilot.checkpoint.tree import copied
 from pilot.train.at_beginning import AtBeginning
 from tests.equivalence.loops import BATCH, DATA, Result, assert_equal, fresh, linear, session, tensors
 from tests.equivalence.rows import in_world
@@ -104,14 +106,43 @@ def test_a_tracked_count_of_iterations_counts_a_repeated_one_once() -> None:
 
 
 def test_only_what_the_beginning_has_changed_and_no_batch_since_is_undone() -> None:
-    state: dict[str, Any] = {"t": 1.0, "n": 5, "same": "x", "list": [1]}
+    state: dict[str, Any] = {"t": 1.0, "n": 5, "same": "x", "list": [1], "large": list(range(1000)), "none": None}
     here = AtBeginning.of(3, state)
-    state |= {"t": 0.5, "n": 6, "new": True, "list": [2]}
+    state |= {"t": 0.5, "n": 6, "new": True, "list": [2], "large": 1, "none": "warm"}
     here.ends(state)
     state["n"] = 7
     there = dict(state)
+    listed = there["list"]
     AtBeginning.restored(here.captured(state), there).undo(there)
-    assert there == {"t": 1.0, "n": 7, "same": "x", "list": [2]}
+    assert there == {"t": 1.0, "n": 7, "same": "x", "list": [1], "large": 1, "none": None}
+    assert there["list"] is listed, "a variable may refer to it"
+
+
+KINDS: dict[str, tuple[Any, Callable[[Any], Any], Callable[[Any], float]]] = {
+    "nothing, and then a text": (None, lambda v: "warm" if v is None else v, lambda v: 0.5 + len(v)),
+    "numpy's numbers": (np.float32(1), lambda v: v * np.float32(0.5), float),
+    "a tensor": (torch.tensor(1.0, dtype=torch.float64), lambda v: v * 0.5, float),
+    "a tensor, and then a number": (torch.tensor(1.0, dtype=torch.float64), lambda v: float(v) * 0.5, float),
+    "a tuple": ((1.0, 2.0), lambda v: tuple(one * 0.5 for one in v), sum),
+    "a dict": ({"a": {"t": 1.0}}, lambda v: v["a"].update(t=v["a"]["t"] * 0.5) or v, lambda v: v["a"]["t"]),
+    "a list": ([1.0], lambda v: v.append(v[-1] * 0.5) or v, sum),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_values_of_every_kind_that_the_beginning_changes_and_computes_with(kind: str) -> None:
+    first, change, factor = KINDS[kind]
+
+    def begin(ours: Any) -> float:
+        ours.state["t"] = change(ours.state.get("t", copied({"t": first})["t"]))
+        return factor(ours.state["t"])
+
+    script = _loop(begin)
+    assert_equal(script, joins=range(2, 24, 3))
+    world, (expected,) = in_world(lambda: script(session), 1, [], keep=Keep(8, 1))
+    assert world.kept is not None
+    _, (resumed,) = in_world(lambda: script(session), 1, [], begin=world.kept)
+    assert all(torch.equal(resumed[name], tensor) for name, tensor in expected.items() if name.startswith("model"))
 
 
 def test_a_beginning_that_is_not_over_counts_so_far() -> None:

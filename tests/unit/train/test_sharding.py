@@ -19,7 +19,7 @@ from pilot.checkpoint import shards
 from pilot.core.errors import UserError
 from pilot.train.alarm import Alarm
 from pilot.train.node_mesh import node_mesh
-from pilot.train.sharding import Sharding, sharding_of
+from pilot.train.sharding import Sharding, _groups_of, sharding_of
 from pilot.train.stepper import Steppers
 
 
@@ -177,3 +177,9 @@ def test_a_default_group_of_another_size_is_refused(monkeypatch: pytest.MonkeyPa
     with pytest.raises(UserError, match=r"the script has made a process group of 1, and a node has 2 .* leave"):
         node_mesh()
     assert mesh.size() == 1
+
+
+def test_a_torch_that_lacks_what_is_needed_is_refused() -> None:
+    module = SimpleNamespace(_get_fsdp_state=lambda: SimpleNamespace(_fsdp_param_group=None))
+    with pytest.raises(UserError, match=r"sharded models need another torch than .*: install 2\.13"):
+        _groups_of(module)
