@@ -1,9 +1,9 @@
-"""Tells of numbers with which the script begins an epoch, and which each batch changes and uses for its loss: a
-temperature that is lowered, a count of batches that weights a term; also of iterators and lists that it makes there,
-from which each batch takes something for its loss. A process that joins in the middle of the epoch runs its beginning,
-too.
+"""Tells of numbers with which the script begins an epoch, and which each batch changes and uses for its loss or for its
+step (:mod:`pilot.train.steering`): a temperature that is lowered, a count of batches that weights a term or sets the
+learning rate; also of iterators and lists that it makes there, from which each batch takes something for its loss. A
+process that joins in the middle of the epoch runs its beginning, too.
 
-Most numbers that batches change are sums for a report, so only those are told of from which the loss is computed; and
+Most numbers that batches change are sums for a report, so only those are told of from which these are computed; and
 so is the number of steps at an epoch's beginning, if the loss is computed from it (``session.steps - start``). (What
 the script has from before the session's loop is told of by :mod:`pilot.train.own_values`.)
 """
@@ -19,6 +19,7 @@ import torch
 
 from pilot.train import loop_code, refusal
 from pilot.train.iterators import place_of
+from pilot.train.steering import steering
 
 _NUMBERS = (int, float, np.number, np.ndarray, torch.Tensor)
 _LISTS = (list, dict, set, deque)
@@ -68,10 +69,10 @@ class EpochNumbers:
         if names:
             self._told = True
             refusal.note(
-                "the script's loss depends on what each batch leaves to the next one, beginning with a value of the"
-                f" epoch's ({', '.join(names)}); a node that joins, or a run that resumes, in the middle of an epoch"
-                " begins with that value: compute it from session.steps, or from the number that enumerate(loader)"
-                " gives, or keep it in session.state"
+                "the script's loss, or its step, depends on what each batch leaves to the next one, beginning with a"
+                f" value of the epoch's ({', '.join(names)}); a node that joins, or a run that resumes, in the middle"
+                " of an epoch begins with that value, and a batch that runs again changes it twice: compute it from"
+                " session.steps, or from the number that enumerate(loader) gives, or keep it in session.state"
             )
 
 
@@ -95,7 +96,7 @@ def _candidates(frame: FrameType, start: int, begin: int, is_last: bool) -> Iter
     iterators that are asked for what the loss uses, and lists from which it is taken.
     """
     code = frame.f_code
-    used = loop_code.behind_loss(code, begin, None if is_last else frame.f_lasti)
+    used = loop_code.behind_loss(code, begin, None if is_last else frame.f_lasti, steering(frame, begin))
     found = {name: value for name, value in loop_code.handed_on(frame, begin) if isinstance(value, _NUMBERS)}
     for name in loop_code.read_first(code, begin):
         value = loop_code.value_of(frame, name)

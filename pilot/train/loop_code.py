@@ -103,14 +103,22 @@ def popped(code: CodeType, head: int) -> frozenset[str]:
 
 
 @cache
-def behind_loss(code: CodeType, head: int, call: int | None) -> frozenset[str]:
-    """The variables from which a turn of this loop computes what it calls ``backward`` of, and what it gives to the
-    function that it calls at the instruction ``call``, which may do so.
+def statements_of(code: CodeType, head: int) -> list[Statement]:
+    """Those of the loop that begins at ``head``."""
+    return statements_in(loop_at(code, head))
+
+
+@cache
+def behind_loss(code: CodeType, head: int, call: int | None, steering: frozenset[int] = frozenset()) -> frozenset[str]:
+    """The variables from which a turn of this loop computes what it calls ``backward`` of, what it gives to the
+    function that it calls at the instruction ``call``, which may do so, and what the statements use that begin at
+    ``steering``.
     """
-    statements = statements_in(loop_at(code, head))
+    statements = statements_of(code, head)
     found = set[str]()
     for one in statements:
-        if "backward" in one.attributes or (call is not None and one.begin <= call <= one.end):
+        is_call = call is not None and one.begin <= call <= one.end
+        if is_call or "backward" in one.attributes or one.begin in steering:
             found |= one.reads
     more = found
     while more:

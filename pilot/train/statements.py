@@ -139,8 +139,8 @@ def _handlers(code: CodeType) -> dict[int, list[int]]:
 @dataclass
 class Statement:
     """From instruction ``begin`` to ``end``: the names of the variables, and of attributes of objects in them
-    (``self.rate``), that it reads and sets, and in which it stores items; and of all ``attributes`` that it reads.
-    (What an ``if`` reads counts to the statement after it.)
+    (``self.rate``), that it reads and sets, and in which it stores items, if it ``stores`` some; and of all
+    ``attributes`` that it reads. (What an ``if`` reads counts to the statement after it.)
     """
 
     begin: int
@@ -149,6 +149,7 @@ class Statement:
     attributes: set[str] = field(default_factory=set)
     sets: set[str] = field(default_factory=set)
     stores_in: set[str] = field(default_factory=set)
+    stores: bool = False
 
 
 def statements_in(code: Sequence[dis.Instruction]) -> list[Statement]:
@@ -172,6 +173,7 @@ def statements_in(code: Sequence[dis.Instruction]) -> list[Statement]:
             statement.attributes.add(one.argval)
         if one.opname in ("LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR") and (path := path_at(code, number)):
             (statement.sets if one.opname == "STORE_ATTR" else statement.reads).add(".".join(path))
+        statement.stores |= one.opname == "STORE_SUBSCR"
         if one.opname == "STORE_SUBSCR" and (holder := _read_at(code, number - 2)):  # before a simple key
             statement.stores_in.add(holder)
         is_over = one.opname == "POP_TOP" or one.opname.startswith("STORE_")

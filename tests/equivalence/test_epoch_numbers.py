@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 from torch.nn.functional import mse_loss
 
 from tests.equivalence.loops import BATCH, DATA, GROWS_AND_SHRINKS, fresh, mlp, session
@@ -78,6 +79,78 @@ def a_list(ours: Any, loader: Any, loss_of: Loss, step: Step) -> None:
             step(loss_of(x, y) * weights.pop())
 
 
+class WarmUpScheduler:
+    """Not a subclass of torch's, and told the number of steps (as timm's)."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self.optimizer = optimizer
+
+    def step_update(self, num_updates: int) -> None:
+        self.optimizer.param_groups[0]["lr"] = 0.01 * (1 + num_updates)
+
+
+def a_count_of_updates(ours: Any, loader: Any, loss_of: Loss, step: Step) -> None:
+    schedule = WarmUpScheduler(optimizer_of(ours))
+    for epoch in ours.epochs(2):
+        num_updates = epoch * 6
+        for x, y in loader:
+            step(loss_of(x, y))
+            num_updates += 1
+            schedule.step_update(num_updates=num_updates)
+
+
+def a_rate(ours: Any, loader: Any, loss_of: Loss, step: Step) -> None:
+    optimizer = optimizer_of(ours)
+    for _ in ours.epochs(2):
+        rate = 0.05
+        for x, y in loader:
+            for group in optimizer.param_groups:
+                group["lr"] = rate
+            step(loss_of(x, y))
+            rate *= 0.9
+
+
+def a_rate_of_the_first_group(ours: Any, loader: Any, loss_of: Loss, step: Step) -> None:
+    optimizer = optimizer_of(ours)
+    for _ in ours.epochs(2):
+        rate = 0.05
+        for x, y in loader:
+            optimizer.param_groups[0]["lr"] = rate
+            step(loss_of(x, y))
+            rate *= 0.9
+
+
+def a_norm_to_clip_to(ours: Any, loader: Any, loss_of: Loss, step: Step) -> None:
+    for epoch in ours.epochs(2):
+        done = epoch * 6
+        for x, y in loader:
+            most = 1 / (1 + 0.1 * done)
+            step(loss_of(x, y))
+            nn.utils.clip_grad_norm_(torch.zeros(1, requires_grad=True), most)
+            done += 1
+
+
+def a_decay_of_averages(ours: Any, loader: Any, loss_of: Loss, step: Step) -> None:
+    averages = fresh(mlp)
+    ours.track("averages", averages)
+    for epoch in ours.epochs(2):
+        done = epoch * 6
+        for x, y in loader:
+            step(loss_of(x, y))
+            done += 1
+            decay = min(1 - 1 / (done + 1), 0.9)
+            with torch.no_grad():
+                for average, now in zip(averages.parameters(), ours._training.model.parameters(), strict=True):
+                    average.mul_(decay).add_(now, alpha=1 - decay)
+
+
+def optimizer_of(ours: Any) -> torch.optim.Optimizer:
+    (stepper,) = ours._training.steppers
+    (optimizer,) = stepper.optimizers.values()
+    found: torch.optim.Optimizer = optimizer
+    return found
+
+
 def said(script: Script, capsys: pytest.CaptureFixture[str], *, mine: bool = False) -> list[str]:
     model = fresh(mlp)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
@@ -104,6 +177,11 @@ def said(script: Script, capsys: pytest.CaptureFixture[str], *, mine: bool = Fal
         (with_backward, "scale"),
         (an_iterator, "weights"),
         (a_list, "weights"),
+        (a_count_of_updates, "num_updates"),
+        (a_rate, "rate"),
+        (a_rate_of_the_first_group, "rate"),
+        (a_norm_to_clip_to, "done"),
+        (a_decay_of_averages, "done"),
     ],
 )
 def test_numbers_that_batches_change_and_use(script: Script, name: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -113,13 +191,21 @@ def test_numbers_that_batches_change_and_use(script: Script, name: str, capsys: 
 
 
 def test_sums_counts_and_what_goes_on_are_not_told_of(capsys: pytest.CaptureFixture[str]) -> None:
+    class Metric(nn.Module):
+        def update(self, count: int) -> None:
+            self.count = count
+
     def script(ours: Any, loader: Any, loss_of: Loss, step: Step) -> None:
+        schedule = torch.optim.lr_scheduler.ConstantLR(optimizer_of(ours))
+        counted, records = Metric(), dict[int, float]()
         for epoch in ours.epochs(2):
             total, seen, worst, shown = 0.0, 0, -1.0, ""
             done, scale, fixed = ours.steps, ours.state.get("scale", 1.0), 1.0 + epoch
             for x, y in loader:
                 seen += len(x)
-                shown = f"{total / seen}"
+                shown = f"{total / seen} {optimizer_of(ours).param_groups[0]['lr']} {schedule.get_last_lr()} {seen}"
+                counted.update(seen)
+                records[seen] = total
                 loss = loss_of(x, y) * scale * fixed / (1 + done)
                 worst = max(worst, loss.item())
                 step(loss)
