@@ -119,7 +119,7 @@ def behind_loss(code: CodeType, head: int, call: int | None, steering: frozenset
     for one in statements:
         is_call = call is not None and one.begin <= call <= one.end
         if is_call or "backward" in one.attributes or one.begin in steering:
-            found |= one.reads
+            found |= one.reads - one.adds_to
     more = found
     while more:
         more = {name for one in statements if one.sets & more for name in one.reads} - found

@@ -22,6 +22,7 @@ from torch.utils.data import Subset, TensorDataset
 from pilot.train import loop_code, refusal
 from pilot.train.epoch_numbers import EpochNumbers
 from pilot.train.epoch_outputs import EpochOutputs
+from pilot.train.epoch_sums import EpochSums
 from pilot.train.handed_on import HandedOn
 from pilot.train.marks import (
     ARRAYS,
@@ -68,6 +69,7 @@ class OwnValues:
         self._handed_on = HandedOn(training.model)
         self.rank_only = RankOnly(training)
         self._epoch_numbers: EpochNumbers | None = None
+        self._epoch_sums = EpochSums()
         self._outputs = EpochOutputs(training, self._lists_of_dataset)
         self.epoch_begins, self.pass_begins = self._outputs.epoch_begins, self._outputs.pass_begins
         self.told_at_beginning = self._outputs.told
@@ -142,6 +144,7 @@ class OwnValues:
                 self._handed_on.look(frames, self._head, samples, known)
                 if self._epoch_numbers is not None:
                     self._epoch_numbers.look(frames, self._head, known)
+                    self._epoch_sums.look(frames, self._head)
 
     def _look(self) -> None:
         for place in [one for one in self._before if one[0] in self._first and self._first[one[0]]() is None]:

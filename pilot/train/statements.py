@@ -17,6 +17,7 @@ _OF_VARIABLES = re.compile(r"(LOAD|STORE)_(FAST(?!_AND_CLEAR)|NAME|GLOBAL|DEREF)
 _USE = re.compile("LOAD|STORE")
 _AT_ONCE = {"<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>"}
 """Functions that run where they are made. From Python 3.12 on, only generator expressions are functions."""
+_IN_PLACE = {"+=", "-="}
 RETURNS = ("RETURN_VALUE", "RETURN_CONST")
 _IS_SURE = re.compile("JUMP(_FORWARD|_BACKWARD|_BACKWARD_NO_INTERRUPT)?")
 Use = tuple[int, str, str]
@@ -139,8 +140,9 @@ def _handlers(code: CodeType) -> dict[int, list[int]]:
 @dataclass
 class Statement:
     """From instruction ``begin`` to ``end``: the names of the variables, and of attributes of objects in them
-    (``self.rate``), that it reads and sets, and in which it stores items, if it ``stores`` some; and of all
-    ``attributes`` that it reads. (What an ``if`` reads counts to the statement after it.)
+    (``self.rate``), that it reads and sets, and in which it stores items, if it ``stores`` some; of all ``attributes``
+    that it reads; the variables that it only adds to (``total += ...``); its ``texts``. (What an ``if`` reads counts to
+    the statement after it.)
     """
 
     begin: int
@@ -150,6 +152,8 @@ class Statement:
     sets: set[str] = field(default_factory=set)
     stores_in: set[str] = field(default_factory=set)
     stores: bool = False
+    adds_to: set[str] = field(default_factory=set)
+    texts: set[str] = field(default_factory=set)
 
 
 def statements_in(code: Sequence[dis.Instruction]) -> list[Statement]:
@@ -163,12 +167,16 @@ def statements_in(code: Sequence[dis.Instruction]) -> list[Statement]:
         statement.end = one.offset
         for _, use, name in uses_in([one]):
             (statement.sets if use == "STORE" else statement.reads).add(name)
+            if use == "STORE" and number and str(code[number - 1].argrepr) in _IN_PLACE:
+                statement.adds_to.add(name)
         if comprehension := _comprehension(one):
             within = statements_in(instructions(comprehension))
             statement.attributes.update(*(each.attributes for each in within))
             around = _reads_of(comprehension)
             paths = (path for each in within for path in each.reads)
             statement.reads.update(path for path in paths if path.partition(".")[0] in around)
+        if one.opname == "LOAD_CONST" and isinstance(one.argval, str):
+            statement.texts.add(one.argval)
         if one.opname in ("LOAD_ATTR", "LOAD_METHOD"):
             statement.attributes.add(one.argval)
         if one.opname in ("LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR") and (path := path_at(code, number)):

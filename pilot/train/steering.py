@@ -1,5 +1,5 @@
-"""Which statements of a script affect its training other than by the loss: those that set an optimizer's options, step a
-scheduler by a number, update averages, clip or change gradients, or change parameters in place.
+"""Which statements of a script affect its training other than by the loss: those that set an optimizer's options, step
+a scheduler by a number, update averages, clip or change gradients, or change parameters in place.
 """
 
 from __future__ import annotations
@@ -16,27 +16,29 @@ from pilot.train.statements import Statement
 _SCHEDULER = "sched"
 """In the names of classes that are no subclass of torch's."""
 _CLIPS = {"clip_grad_norm", "clip_grad_norm_", "clip_grad_value_"}
+_OPTIONS = {"lr", "weight_decay", "momentum", "betas"}
 _UPDATES = ("step", "update")
 _GRADIENTS = {"grad", "data"}
 
 
 def steering(frame: FrameType, head: int) -> frozenset[int]:
     """Where those statements begin in the loop of ``frame`` that begins at ``head``."""
-    return frozenset(one.begin for one in statements_of(frame.f_code, head) if _steers(one, frame))
+    return frozenset(one.begin for one in statements_of(frame.f_code, head) if steers(one, frame))
 
 
-def _steers(one: Statement, frame: FrameType) -> bool:
+def steers(one: Statement, frame: FrameType) -> bool:
+    """Whether this one does."""
     return (
         _sets_options(one, frame)
         or not _CLIPS.isdisjoint(one.attributes | one.reads)
         or (any(map(_is_in_place, one.attributes)) and _is_of_parameters(one, frame))
-        or any(_updates(path.split("."), frame) for path in one.reads)
+        or any(updates(path.split("."), frame) for path in one.reads)
     )
 
 
 def _sets_options(one: Statement, frame: FrameType) -> bool:
-    """``group["lr"] = ...``"""
-    if "param_groups" in one.attributes and one.stores:
+    """``group["lr"] = ...``; also before there is a ``group``."""
+    if one.stores and ("param_groups" in one.attributes or not _OPTIONS.isdisjoint(one.texts)):
         return True
     return any(isinstance(held, dict) and "params" in held for held in _held(one.stores_in, frame))
 
@@ -50,8 +52,8 @@ def _is_of_parameters(one: Statement, frame: FrameType) -> bool:
     return not _GRADIENTS.isdisjoint(one.attributes) or any(isinstance(value, nn.Parameter) for value in held)
 
 
-def _updates(path: list[str], frame: FrameType) -> bool:
-    """``scheduler.step_update(count)``, ``average.update(model, decay)``"""
+def updates(path: list[str], frame: FrameType) -> bool:
+    """Whether this is such a function: ``scheduler.step_update(count)``, ``average.update(model, decay)``."""
     *owner, method = path
     if not owner or not method.startswith(_UPDATES):
         return False

@@ -197,6 +197,7 @@ def test_sums_counts_and_what_goes_on_are_not_told_of(capsys: pytest.CaptureFixt
 
     def script(ours: Any, loader: Any, loss_of: Loss, step: Step) -> None:
         schedule = torch.optim.lr_scheduler.ConstantLR(optimizer_of(ours))
+        ours.track("schedule", schedule)
         counted, records = Metric(), dict[int, float]()
         for epoch in ours.epochs(2):
             total, seen, worst, shown = 0.0, 0, -1.0, ""
@@ -213,6 +214,21 @@ def test_sums_counts_and_what_goes_on_are_not_told_of(capsys: pytest.CaptureFixt
                 done = done + 1
                 scale = ours.state["scale"] = scale * 0.9
             assert shown
+
+    assert [line for line in said(script, capsys) if "beginning with a value of the epoch's" in line] == []
+
+
+def test_a_sum_of_what_the_step_returns_is_not_told_of(capsys: pytest.CaptureFixture[str]) -> None:
+    def script(ours: Any, loader: Any, loss_of: Loss, step: Step) -> None:
+        def train(x: torch.Tensor, y: torch.Tensor) -> float:
+            loss = loss_of(x, y)
+            step(loss)
+            return loss.item()
+
+        for _ in ours.epochs(2):
+            total = 0.0
+            for x, y in loader:
+                total += train(x, y)
 
     assert said(script, capsys) == []
 

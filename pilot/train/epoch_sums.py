@@ -1,0 +1,112 @@
+"""Tells of what a script decides at an epoch's end by a sum over its own batches: a learning rate by the mean of the
+training loss (``plateau.step(total / count)``), or when to stop. Each rank has its own batches, whoever joins or
+resumes in the middle of the epoch has only those since, and one that runs again counts twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dis import Instruction
+from types import CodeType, FrameType
+
+import numpy as np
+import torch
+
+from pilot.train import loop_code, refusal
+from pilot.train.statements import RETURNS, Statement, between, instructions, loop_at, statements_in, under_tests
+from pilot.train.steering import steers, updates
+
+_NUMBERS = (int, float, np.number, np.ndarray, torch.Tensor)
+_ADDS = {"append", "extend", "update", "add"}
+_STOP, _SESSION = "stop", "pilot.train.session"
+
+
+class EpochSums:
+    """Looks for one session."""
+
+    def __init__(self) -> None:
+        self._told = False
+
+    def look(self, frames: Sequence[FrameType], head: int) -> None:
+        """Tell once. ``frames``: the running functions, from the one on with the session's loop over epochs, which
+        begins at ``head``.
+        """
+        loop = None if self._told else loop_code.inner_loop(frames, head)
+        if loop is None:
+            return
+        frame, begin = loop
+        level = next(number for number, one in enumerate(frames) if one is frame)
+        names = set(_sums(frame, 0 if level else head, begin))
+        after = max(one.offset for one in loop_at(frame.f_code, begin)) + 1
+        for number in range(level, -1, -1):
+            last = len(frames[number].f_code.co_code) if number else _end(frames[0].f_code, head)
+            if number < level:
+                after = frames[number].f_lasti
+                names = _set_at(frames[number].f_code, after)
+            names = _behind(frames[number].f_code, after, last, names)
+            if names and _decides(frames[number], after, last, names):
+                self._tell(sorted(names))
+                return
+            if not _returns(frames[number].f_code, after, last, names):
+                return
+
+    def _tell(self, names: Sequence[str]) -> None:
+        self._told = True
+        refusal.note(
+            f"what the script does at an epoch's end depends on its own batches ({', '.join(names)}): each rank has"
+            " others, a node that joins, or a run that resumes, has only those since, and a batch that runs again"
+            " counts twice: use what session.evaluate returns"
+        )
+
+
+def _sums(frame: FrameType, start: int, begin: int) -> Iterator[str]:
+    """Variables that are set between ``start`` and the loop that begins at ``begin``, and to which that adds."""
+    code = frame.f_code
+    found = {name for name, value in loop_code.handed_on(frame, begin) if isinstance(value, _NUMBERS)}
+    paths = [path.split(".") for one in loop_code.statements_of(code, begin) for path in one.reads]
+    found |= {path[0] for path in paths if len(path) == 2 and path[1] in _ADDS}
+    yield from (name for name in found if loop_code.read_to_set(code, start, begin, name) is not None)
+
+
+def _end(code: CodeType, head: int) -> int:
+    return max(one.offset for one in loop_at(code, head)) + 1
+
+
+def _set_at(code: CodeType, call: int) -> set[str]:
+    return {name for one in statements_in(instructions(code)) if one.begin <= call <= one.end for name in one.sets}
+
+
+def _behind(code: CodeType, begin: int, end: int, names: set[str]) -> set[str]:
+    """The same, and what statements between two instructions compute from them."""
+    found = set(names)
+    for one in statements_in(between(code, begin, end)):
+        if one.reads & found:
+            found |= {name for name in one.sets if "." not in name}
+    return found
+
+
+def _returns(code: CodeType, begin: int, end: int, names: set[str]) -> bool:
+    part = between(code, begin, end)
+    returning = [one.offset for one in part if one.opname in RETURNS]
+    return any(one.reads & names and one.begin <= at <= one.end for one in statements_in(part) for at in returning)
+
+
+def _decides(frame: FrameType, begin: int, end: int, names: set[str]) -> bool:
+    statements = statements_in(between(frame.f_code, begin, end))
+    if any(one.reads & names and any(updates(path.split("."), frame) for path in one.reads) for one in statements):
+        return True
+    parts = under_tests(frame.f_code, lambda path: path in names)
+    return any(_acts(part, frame, end) for part in parts if part and begin <= part[0].offset < end)
+
+
+def _acts(part: Sequence[Instruction], frame: FrameType, end: int) -> bool:
+    """Whether it leaves the loop, stops the session, or changes what is trained."""
+    of_loop = end < len(frame.f_code.co_code)
+    if of_loop and any(one.opname in RETURNS or ("JUMP" in one.opname and one.argval >= end) for one in part):
+        return True
+    return any(_stops(one, frame) or steers(one, frame) for one in statements_in(part))
+
+
+def _stops(one: Statement, frame: FrameType) -> bool:
+    owners = [path.split(".")[:-1] for path in one.reads if path.split(".")[-1] == _STOP]
+    return any(owner and type(loop_code.value_of(frame, *owner)).__module__ == _SESSION for owner in owners)

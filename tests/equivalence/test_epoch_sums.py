@@ -1,0 +1,138 @@
+"""A script is told if an epoch's end decides by what this process has added up over its own batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import mse_loss
+
+from tests.equivalence.loops import BATCH, DATA, fresh, mlp, session
+
+Step = Callable[[Any, Any], torch.Tensor]
+Script = Callable[[Any, Any, Step, torch.optim.Optimizer], None]
+LR = torch.optim.lr_scheduler
+
+
+class Meter:
+    """As in torch's examples."""
+
+    def __init__(self) -> None:
+        self.sum, self.count = 0.0, 0
+
+    def update(self, value: float, n: int) -> None:
+        self.sum, self.count = self.sum + value * n, self.count + n
+
+    @property
+    def mean(self) -> float:
+        return self.sum / self.count
+
+
+def plateau(ours: Any, loader: Any, step: Step, optimizer: torch.optim.Optimizer) -> None:
+    schedule = LR.ReduceLROnPlateau(optimizer, patience=0)
+    ours.track("schedule", schedule)
+    for _ in ours.epochs(2):
+        total = 0.0
+        for x, y in loader:
+            total += step(x, y).item()
+        schedule.step(total / len(loader))
+
+
+def plateau_by_a_function(ours: Any, loader: Any, step: Step, optimizer: torch.optim.Optimizer) -> None:
+    schedule = LR.ReduceLROnPlateau(optimizer, patience=0)
+    ours.track("schedule", schedule)
+
+    def train() -> float:
+        meter = Meter()
+        for x, y in loader:
+            meter.update(step(x, y).item(), len(x))
+        return meter.mean
+
+    for _ in ours.epochs(2):
+        loss = train()
+        print(loss)
+        schedule.step(loss)
+
+
+def bold_driver(ours: Any, loader: Any, step: Step, optimizer: torch.optim.Optimizer) -> None:
+    for _ in ours.epochs(2):
+        total = 0.0
+        for x, y in loader:
+            total += step(x, y).item()
+        if total > ours.state.get("last", 1e9):
+            for group in optimizer.param_groups:
+                group["lr"] *= 0.5
+
+
+def stops(ours: Any, loader: Any, step: Step, _optimizer: torch.optim.Optimizer) -> None:
+    for _ in ours.epochs(2):
+        losses = []
+        for x, y in loader:
+            losses.append(step(x, y).item())  # as scripts do
+        mean = np.mean(losses)
+        if mean < 1e-9:
+            ours.stop()
+
+
+def leaves(ours: Any, loader: Any, step: Step, _optimizer: torch.optim.Optimizer) -> None:
+    for _ in ours.epochs(2):
+        running = 0.0
+        for x, y in loader:
+            running += step(x, y).item() * len(x)
+        if running / 22 < 1e-9:
+            print("enough")
+            break
+
+
+def said(script: Script, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    model = fresh(mlp)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    ours = session(model, optimizer)
+    loader = ours.loader(DATA, global_batch_size=BATCH)
+
+    def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = mse_loss(model(x), y)
+        loss.backward()
+        ours.step(loss)
+        return loss.detach()
+
+    script(ours, loader, step, optimizer)
+    return [line for line in capsys.readouterr().err.splitlines() if line.startswith("pilot: ")]
+
+
+@pytest.mark.parametrize("script", [plateau, plateau_by_a_function, bold_driver, stops, leaves])
+def test_what_is_decided_by_a_sum_over_the_processs_own_batches(
+    script: Script, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (line,) = said(script, capsys)
+    assert "what the script does at an epoch's end depends on its own batches (" in line
+    assert "use what session.evaluate returns" in line
+
+
+def test_reports_and_decisions_by_an_evaluation_are_not_told_of(capsys: pytest.CaptureFixture[str]) -> None:
+    def script(ours: Any, loader: Any, step: Step, optimizer: torch.optim.Optimizer) -> None:
+        schedule, plateau = LR.ConstantLR(optimizer), LR.ReduceLROnPlateau(optimizer)
+        ours.track("schedule", schedule), ours.track("plateau", plateau)
+        shown = {}
+        for epoch in ours.epochs(2):
+            total, meter, losses = 0.0, Meter(), []
+            for x, y in loader:
+                loss = step(x, y).item()
+                total += loss
+                meter.update(loss, len(x))
+                losses.append(loss)
+            ours.state["best"] = min(ours.state.get("best", 1e9), total)
+            if total > 1e9:
+                print("bad", total / len(losses))
+            shown[epoch] = f"{total} {meter.mean} {optimizer.param_groups[0]['lr']} {schedule.get_last_lr()}"
+            schedule.step()
+            measured = ours.evaluate(DATA, lambda batch: {"loss": batch[0].mean()})
+            plateau.step(measured["loss"])
+            if measured["loss"] > 1e9:
+                break
+
+    assert [line for line in said(script, capsys) if "own batches" in line] == []
