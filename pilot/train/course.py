@@ -63,6 +63,7 @@ class SessionCourse:
         self._passes = 0
         self._told = self._zipped = False
         self.pass_begins: Callable[[], None] = _nothing
+        self.pass_ends: Callable[[], None] = _nothing
         self._turns: Turns | None = None
         self._roll_over: Callable[[], None] = _nothing
 
@@ -158,6 +159,7 @@ class SessionCourse:
         self._collectives.reached_end()
         self._ended, self._guard.passing = before[0], False
         if self._turns is None:
+            self.pass_ends()
             if before[1] == 0 and not self._told:
                 self._told = True
                 refusal.note(

@@ -20,6 +20,7 @@ from torch import nn
 from torch.utils.data import Subset, TensorDataset
 
 from pilot.train import loop_code, refusal
+from pilot.train.dataset_changes import DatasetChanges
 from pilot.train.epoch_numbers import EpochNumbers
 from pilot.train.epoch_outputs import EpochOutputs
 from pilot.train.handed_on import HandedOn
@@ -69,7 +70,8 @@ class OwnValues:
         self.rank_only = RankOnly(training)
         self._epoch_numbers: EpochNumbers | None = None
         self._outputs = EpochOutputs(training, self._lists_of_dataset)
-        self.epoch_begins, self.pass_begins = self._outputs.epoch_begins, self._outputs.pass_begins
+        self._changes = DatasetChanges(training)
+        self.pass_ends = self._changes.pass_ends
         self.told_at_beginning = self._outputs.told
         self._dataset: object = None
         self._indices: list[Subset[Any]] = []
@@ -90,6 +92,7 @@ class OwnValues:
         """The loop over ``dataset`` begins: a process that joins will have these values."""
         self._collate_fn = getattr(collate_fn, "__self__", collate_fn)  # it may be a method of an object
         self._epoch_numbers = EpochNumbers() if by_epoch else None
+        self._changes.begin(dataset)
         while isinstance(dataset, Subset):
             self._indices.append(dataset)
             dataset = dataset.dataset
@@ -106,6 +109,19 @@ class OwnValues:
         }
         self._first = {id(value()): value for value in self._arrays.values() if value is not None}
         self._shared = self._shared_now()
+
+    def epoch_begins(self) -> None:
+        """The body of ``session.epochs`` begins."""
+        self._outputs.epoch_begins()
+        self._changes.epoch_begins(self._names_told())
+
+    def pass_begins(self) -> None:
+        """The loop over the loader begins."""
+        self._outputs.pass_begins()
+        self._changes.pass_begins(self._in_loop(), self._head, self._names_told())
+
+    def _names_told(self) -> set[str]:
+        return {name for _, name in self._told}.union(self._outputs.told)
 
     def step(self) -> None:
         """The script steps. What a dataset, or an attribute that each epoch's beginning sets, has at an epoch's first

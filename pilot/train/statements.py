@@ -17,6 +17,7 @@ _OF_VARIABLES = re.compile(r"(LOAD|STORE)_(FAST(?!_AND_CLEAR)|NAME|GLOBAL|DEREF)
 _USE = re.compile("LOAD|STORE")
 _AT_ONCE = {"<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>"}
 """Functions that run where they are made. From Python 3.12 on, only generator expressions are functions."""
+_REFILLS = {"sort", "copy_", "copyto"}
 RETURNS = ("RETURN_VALUE", "RETURN_CONST")
 _IS_SURE = re.compile("JUMP(_FORWARD|_BACKWARD|_BACKWARD_NO_INTERRUPT)?")
 Use = tuple[int, str, str]
@@ -176,6 +177,27 @@ def statements_in(code: Sequence[dis.Instruction]) -> list[Statement]:
             statement.stores_in.add(holder)
         is_over = one.opname == "POP_TOP" or one.opname.startswith("STORE_")
     return found
+
+
+def augmented(code: Sequence[dis.Instruction]) -> Iterator[str]:
+    """The attributes of objects in variables (``self.stage``) that these instructions change by ``+=`` or the like."""
+    for number, (one, then) in enumerate(pairwise(code)):
+        if one.opname == "COPY" and then.opname == "LOAD_ATTR" and number and (holder := _read_at(code, number - 1)):
+            yield f"{holder}.{then.argval}"
+
+
+@cache
+def refilled(code: CodeType, name: str) -> bool:
+    """Whether a function may give a list or array of this name other items, or order them, whatever there was before:
+    ``self.items[:] = ...``, ``self.items.sort()``.
+    """
+    for one in statements_in(instructions(code)):
+        if name in one.attributes or name in one.reads:
+            part = between(code, one.begin, one.end + 1)
+            of_slice = any(each.opname in ("BUILD_SLICE", "STORE_SLICE") for each in part)
+            if (of_slice and part[-1].opname.startswith("STORE_S")) or _REFILLS & (one.attributes | one.reads):
+                return True
+    return False
 
 
 def under_tests(code: CodeType, tested: Callable[[str], bool]) -> Iterator[list[dis.Instruction]]:
