@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import sys
 import weakref
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import chain, islice
 from types import FrameType, FunctionType, ModuleType
 from typing import Any
@@ -41,7 +41,7 @@ from pilot.train.rank_only import RankOnly
 from pilot.train.spaced import Spaced
 from pilot.train.training import Training
 from pilot.train.training_loader import TrainingLoader
-from pilot.train.untracked import NOT_THE_SCRIPTS, inner, is_of_the_script, package_of
+from pilot.train.untracked import NOT_THE_SCRIPTS, WITH_ITEMS, inner, is_of_the_script, package_of
 
 _PARTS = 100
 """Looks take one of so many parts of the time, but for the first ones."""
@@ -65,6 +65,8 @@ class OwnValues:
         self._first: dict[int, weakref.ref[Any]] = {}
         self._shared: dict[str, tuple[str, Any]] = {}
         self._kept: dict[str, weakref.ref[Any]] = {}
+        self._left: dict[str, Callable[[], Any]] = {}
+        self._left_over: set[Place] = set()
         self._told: set[Place] = set()
         self._handed_on = HandedOn(training.model)
         self.rank_only = RankOnly(training)
@@ -137,6 +139,7 @@ class OwnValues:
 
     def _epoch_has_begun(self) -> None:
         self._look_at_code()
+        self._left_over |= set(self._left_by_another_epoch())
         self._before |= self._dataset_begins()
         if self._at_beginning:
             known = self._known()
@@ -167,7 +170,7 @@ class OwnValues:
         self._last_of_dataset = self._of_dataset()
         seen = dict(chain(self._seen(known, self._anew_in), self._last_of_dataset.items()))
         changed = [place for place, value in seen.items() if before.get(place, value) != value and value not in kept]
-        made = chain(self._made(seen), self._made_variables(known), self._replaced(known))
+        made = chain(self._made(seen), self._made_variables(known), self._left_over, self._replaced(known))
         changed = [place for place in chain(changed, made) if place not in self._told]
         if changed:
             self._told.update(changed)
@@ -344,6 +347,26 @@ class OwnValues:
                     yield which, name
         self._kept = found
 
+    def _left_by_another_epoch(self) -> Iterator[Place]:
+        """Variables that there were not before the loop, and that this epoch uses as another one's beginning has set
+        them (``if epoch % 2 == 0``).
+        """
+        frames = self._in_loop()
+        loop = loop_code.inner_loop(frames, self._head)
+        if loop is None:
+            return
+        frame, found = frames[0], {}
+        inner = loop[1] if loop[0] is frame else frame.f_lasti
+        which = id(frame.f_globals if frame.f_locals is frame.f_globals else frame)
+        for name in loop_code.needed_from_before(frame.f_code, self._head, inner):
+            value = frame.f_locals.get(name)
+            is_constant = any(value is one for one in frame.f_code.co_consts)
+            if (which, name) not in self._arrays and not is_constant and (refers := _reference(value)) is not None:
+                found[name] = refers
+                if name in self._left and self._left[name]() is refers():
+                    yield which, name
+        self._left = found
+
     def _replaced(self, known: set[int]) -> Iterator[Place]:
         """Tensors and arrays that each turn of the loop leaves to the next one in a variable from before the loop."""
         for frame, head in self._loops(self._in_loop() or list(refusal.frames())):
@@ -407,6 +430,15 @@ def _other_modules() -> list[ModuleType]:
     own = [one for one, file in every if type(file) is str and not refusal.is_of_a_library(file)]
     others = (one for one in own if package_of(one.__name__) not in NOT_THE_SCRIPTS)  # torch.ops has no path
     return [one for one in others if id(vars(one)) not in running]
+
+
+def _reference(value: Any) -> Callable[[], Any] | None:
+    """To something by which this value is known again, without keeping it; of a list the first that was made in it."""
+    if type(value) is float:
+        return lambda: value
+    if isinstance(value, WITH_ITEMS):
+        return next((found for _, one in inner(value) if (found := _reference(one)) is not None), None)
+    return weakref.ref(value) if _is_made(value) else None
 
 
 def _is_made(value: Any) -> bool:
