@@ -37,6 +37,7 @@ from pilot.train.marks import (
     memory_of,
     numbers_and_generators,
 )
+from pilot.train.module_switches import ModuleSwitches
 from pilot.train.rank_only import RankOnly
 from pilot.train.spaced import Spaced
 from pilot.train.training import Training
@@ -73,6 +74,7 @@ class OwnValues:
         self._epoch_numbers: EpochNumbers | None = None
         self._outputs = EpochOutputs(training, self._lists_of_dataset)
         self._changes = DatasetChanges(training)
+        self._switches = ModuleSwitches(training)
         self.pass_ends = self._changes.pass_ends
         self.told_at_beginning = self._outputs.told
         self._dataset: object = None
@@ -95,6 +97,7 @@ class OwnValues:
         self._collate_fn = getattr(collate_fn, "__self__", collate_fn)  # it may be a method of an object
         self._epoch_numbers = EpochNumbers() if by_epoch else None
         self._changes.begin(dataset)
+        self._switches.begin()
         while isinstance(dataset, Subset):
             self._indices.append(dataset)
             dataset = dataset.dataset
@@ -114,7 +117,8 @@ class OwnValues:
 
     def epoch_begins(self) -> None:
         """The body of ``session.epochs`` begins."""
-        self._outputs.epoch_begins()
+        self._switches.epoch_begins()
+        self._outputs.epoch_begins()  # which has hooks of its own until the pass begins
         self._changes.epoch_begins(self._names_told())
 
     def pass_begins(self) -> None:
@@ -132,6 +136,7 @@ class OwnValues:
         if self._epoch != self._training.position.epoch:
             self._epoch = self._training.position.epoch
             self._outputs.step(self._in_loop(), self._head)
+            self._switches.step(self._in_loop(), self._head)
             self._looks = not self._training.on_restore and self._spaced.is_due()
             if self._looks:
                 with self._spaced.doing():
