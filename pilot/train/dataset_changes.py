@@ -32,8 +32,9 @@ _DEPTH = 3
 _MOST_ITEMS = 10_000_000
 _MOST_BYTES = 1 << 26
 """Longer lists and larger arrays are not looked at."""
+_GIVE = ("__getitem__", "__getitems__")
+"""They do not run at an epoch's beginning."""
 _NUMBERS = (bool, int, float, np.number, np.bool_)
-_LABELS = (*_NUMBERS, str)
 
 Kept = dict[str, tuple[Any, Any]]
 """By name: a list or array, and its items as they were."""
@@ -108,7 +109,8 @@ class DatasetChanges:
         if not _is_reordered(items, _items(one)):
             return False
         attribute = name.rpartition(".")[2].partition("[")[0]
-        codes = [*(frame.f_code for frame in frames), *loop_code.methods(type(_whole(self._dataset)))]
+        its = (code for code in loop_code.methods(type(_whole(self._dataset))) if code.co_name not in _GIVE)
+        codes = [*(frame.f_code for frame in frames), *its]
         return not any(refilled(code, attribute) for code in codes)
 
     def _labelled_in_some(
@@ -120,7 +122,7 @@ class DatasetChanges:
             for name, (_, items) in before.items()
             if type(one := now.get(name)) is list and _is_labelled(items, one)
         }
-        left = [name for name in self._labelled.intersection(before) if name not in changed]
+        left = [name for name in before if name in self._labelled and name not in changed]
         self._labelled |= changed
         if left and loop_code.reads_under_equality(frames, head, self._is_dataset):
             yield from left

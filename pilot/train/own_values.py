@@ -67,7 +67,7 @@ class OwnValues:
         self._shared: dict[str, tuple[str, Any]] = {}
         self._kept: dict[str, weakref.ref[Any]] = {}
         self._left: dict[str, Callable[[], Any]] = {}
-        self._left_over: set[Place] = set()
+        self._left_over: dict[Place, None] = {}
         self._told: set[Place] = set()
         self._handed_on = HandedOn(training.model)
         self.rank_only = RankOnly(training)
@@ -144,7 +144,7 @@ class OwnValues:
 
     def _epoch_has_begun(self) -> None:
         self._look_at_code()
-        self._left_over |= set(self._left_by_another_epoch())
+        self._left_over |= dict.fromkeys(self._left_by_another_epoch())
         self._before |= self._dataset_begins()
         if self._at_beginning:
             known = self._known()
@@ -363,7 +363,7 @@ class OwnValues:
         frame, found = frames[0], {}
         inner = loop[1] if loop[0] is frame else frame.f_lasti
         which = id(frame.f_globals if frame.f_locals is frame.f_globals else frame)
-        for name in loop_code.needed_from_before(frame.f_code, self._head, inner):
+        for name in sorted(loop_code.needed_from_before(frame.f_code, self._head, inner)):
             value = frame.f_locals.get(name)
             is_constant = any(value is one for one in frame.f_code.co_consts)
             if (which, name) not in self._arrays and not is_constant and (refers := _reference(value)) is not None:

@@ -10,14 +10,14 @@ from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import pairwise
-from types import CodeType
+from types import CodeType, EllipsisType
 from typing import TypeVar
 
 _OF_VARIABLES = re.compile(r"(LOAD|STORE)_(FAST(?!_AND_CLEAR)|NAME|GLOBAL|DEREF)")
 _USE = re.compile("LOAD|STORE")
 _AT_ONCE = {"<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>"}
 """Functions that run where they are made. From Python 3.12 on, only generator expressions are functions."""
-_REFILLS = {"sort", "copy_", "copyto"}
+_REFILLS = {"sort", "clear", "copy_", "copyto", "randperm"}
 RETURNS = ("RETURN_VALUE", "RETURN_CONST")
 _IS_SURE = re.compile("JUMP(_FORWARD|_BACKWARD|_BACKWARD_NO_INTERRUPT)?")
 Use = tuple[int, str, str]
@@ -189,15 +189,27 @@ def augmented(code: Sequence[dis.Instruction]) -> Iterator[str]:
 @cache
 def refilled(code: CodeType, name: str) -> bool:
     """Whether a function may give a list or array of this name other items, or order them, whatever there was before:
-    ``self.items[:] = ...``, ``self.items.sort()``.
+    ``self.items[:] = ...``, ``self.items[i] = one``, ``self.items.sort()``. (Not ``self.items[i], self.items[j] =
+    self.items[j], self.items[i]``.)
     """
     for one in statements_in(instructions(code)):
         if name in one.attributes or name in one.reads:
             part = between(code, one.begin, one.end + 1)
-            of_slice = any(each.opname in ("BUILD_SLICE", "STORE_SLICE") for each in part)
-            if (of_slice and part[-1].opname.startswith("STORE_S")) or _REFILLS & (one.attributes | one.reads):
+            stores = part[-1].opname.startswith("STORE_S")
+            if _REFILLS & (one.attributes | one.reads) or (stores and _fills(part, one, name)):
                 return True
     return False
+
+
+def _fills(part: Sequence[dis.Instruction], statement: Statement, name: str) -> bool:
+    """Whether a statement that stores in a list or array of this name stores in many places, or without reading it."""
+    if any(
+        one.opname in ("BUILD_SLICE", "STORE_SLICE") or isinstance(one.argval, slice | EllipsisType) for one in part
+    ):
+        return True
+    read = [number for number, one in enumerate(part) if one.opname == "LOAD_ATTR" and one.argval == name]
+    holders = {path.rpartition(".")[2] for path in statement.stores_in}
+    return name in holders and len(read) == 1 and read[0] > 1  # the second half of a swap begins with it
 
 
 def under_tests(code: CodeType, tested: Callable[[str], bool]) -> Iterator[list[dis.Instruction]]:

@@ -32,6 +32,7 @@ class Items(Dataset[Any]):
         self.read, self.recent = list[int](), list(range(len(DATA)))
         self.paths: list[Any] = [f"{index}.png" for index in range(len(DATA))]
         self.part: Any = None
+        self.read_through = list(range(len(DATA)))
         self.stage, self.epoch, self.noise = 0, 0, random.Random(0)
 
     def __len__(self) -> int:
@@ -39,6 +40,7 @@ class Items(Dataset[Any]):
 
     def __getitem__(self, index: int) -> Any:
         self.cache[index] = self.paths[index] = self.items[index][0]
+        self.read_through[index] = self.read_through[index]
         self.recent.remove(index)
         self.recent.append(index)
         self.read.append(index)
@@ -65,6 +67,20 @@ class Anew(Items):
         self.order[:] = np.random.permutation(len(DATA))
         self.items.sort(key=lambda item: item[1].item())
         random.shuffle(self.items)
+        kept = self.targets.copy()
+        self.targets.clear()
+        self.targets.extend(random.sample(kept, len(kept)))
+        for index, one in enumerate(random.sample(self.samples, len(DATA))):
+            self.samples[index] = one
+
+
+class Swapped(Items):
+    """It is shuffled by hand."""
+
+    def swap(self) -> None:
+        for i in range(len(DATA)):
+            j = random.randrange(len(DATA))
+            self.items[i], self.items[j] = self.items[j], self.items[i]
 
 
 def told(
@@ -106,7 +122,8 @@ def shuffled(name: str) -> Changed:
     [
         (shuffled("items"), "dataset.items"),
         (shuffled("targets"), "dataset.targets"),
-        (lambda data, _epoch: data.noise.shuffle(data.samples), "dataset.samples"),
+        (lambda data, _epoch: data.noise.shuffle(data.targets), "dataset.targets"),
+        (shuffled("read_through"), "dataset.read_through"),
         (lambda data, _epoch: np.random.shuffle(data.items), "dataset.items"),
         (lambda data, _epoch: data.on_epoch_end(), "dataset.order"),
         (lambda data, _epoch: np.random.shuffle(data.rows.numpy()), "dataset.rows"),
@@ -117,6 +134,10 @@ def test_shuffled_in_place_at_an_epochs_beginning(
 ) -> None:
     assert told(capsys, begins=begins) == names
     assert told(capsys, begins=begins, restores=True) == ""
+
+
+def test_shuffled_by_hand(capsys: pytest.CaptureFixture[str]) -> None:
+    assert told(capsys, begins=lambda data, _epoch: data.swap(), kind=Swapped) == "dataset.items"  # type: ignore[attr-defined]
 
 
 def labelled_anew(data: Items, _epoch: int) -> None:
