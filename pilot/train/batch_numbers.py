@@ -15,18 +15,24 @@ from collections.abc import Callable, Iterator, Sequence
 from types import GeneratorType
 from typing import Any
 
+from pilot.train.iterators import place_of
 from pilot.train.loop_code import yields_each_turn
 
 _PASS_ON = (tuple, zip, map, filter, itertools.islice, itertools.chain)
 """What may stand between it and the loader (``enumerate(zip(loader, others))``), apart from generators."""
+_PAIR = (zip, map)
 _DEPTH = 4
 Place = tuple[int, int, bool]
 
 
 class BatchNumbers:
-    """Of the batches of one pass over the loader at a time."""
+    """Of the batches of one pass over the loader at a time. ``zipped``: called if the first of them has its batches
+    paired with the items of a list or the like, which cannot go on where the loader does.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, zipped: Callable[[], None]) -> None:
+        self._zipped = zipped
+        self._looked = False
         self._given = 0
         self._place: Place | None = None
         self._batches: weakref.ref[Any] | None = None
@@ -40,10 +46,19 @@ class BatchNumbers:
         """The script gets the next batch, whose ``number`` in the epoch is not one more only in another ``place``: the
         epoch, the group's revision, which changes with each void step, and whether somebody rehearses.
         """
+        if not self._looked:
+            self._looked = True
+            self._look()
         if place != self._place:
             self._place = place
             self._go_on_at(number())
         self._given += 1
+
+    def _look(self) -> None:
+        batches = self._batches() if self._batches is not None else None
+        around = () if batches is None else _around(batches)
+        if any(_is_paired(one) for _, holders in around for one in holders if type(one) in _PAIR):
+            self._zipped()
 
     def _go_on_at(self, number: int) -> None:
         batches = self._batches() if self._batches is not None else None
@@ -54,16 +69,30 @@ class BatchNumbers:
 
 
 def _counters(batches: GeneratorType[Any, Any, Any]) -> Iterator[enumerate[Any]]:
-    """Those that are asking for a batch now: directly, or through what passes one on for each that it gets."""
-    around: Sequence[Any] = [batches, *_generators_around(batches)]
-    for _ in range(_DEPTH):
-        holders = gc.get_referrers(*around)
+    """Those that are asking for a batch now."""
+    for around, holders in _around(batches):
         for one in holders:
             if type(one) is enumerate and any(_state(one)[0] is passing for passing in around):
                 yield one
+
+
+def _around(batches: GeneratorType[Any, Any, Any]) -> Iterator[tuple[Sequence[Any], Sequence[Any]]]:
+    """What is asking for a batch now, and what holds that: directly, and then through what passes one on for each that
+    it gets.
+    """
+    around: Sequence[Any] = [batches, *_generators_around(batches)]
+    for _ in range(_DEPTH):
+        holders = gc.get_referrers(*around)
+        yield around, holders
         around = [one for one in holders if type(one) in _PASS_ON]
         if not around:
             return
+
+
+def _is_paired(one: Any) -> bool:
+    """Whether a ``zip`` or ``map`` also goes through what ends: a list, a range, a tensor."""
+    others = (other for other in one.__reduce__()[1] if isinstance(other, Iterator))
+    return any(type(other).__module__ == "builtins" and place_of(other) is not None for other in others)
 
 
 def _generators_around(batches: GeneratorType[Any, Any, Any]) -> list[GeneratorType[Any, Any, Any]]:

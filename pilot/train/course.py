@@ -21,6 +21,11 @@ from pilot.train.training_loader import Rest, TrainingLoader
 
 Metrics = Callable[[], dict[str, float]]
 
+_BY_NUMBER = (
+    "use `for i, batch in enumerate(loader)`, whose number is the batch's in the whole epoch, and take the item by it"
+    " (weights[i])"
+)
+
 
 class SessionCourse:
     """See the module.
@@ -56,8 +61,9 @@ class SessionCourse:
         self._has = has
         self._ended: int | None = None
         self._passes = 0
-        self._told = False
+        self._told = self._zipped = False
         self.pass_begins: Callable[[], None] = _nothing
+        self.pass_ends: Callable[[], None] = _nothing
         self._turns: Turns | None = None
         self._roll_over: Callable[[], None] = _nothing
 
@@ -100,6 +106,11 @@ class SessionCourse:
 
     def end_pass(self) -> None:
         """The body of ``session.epochs`` has ended, and its loop continues."""
+        if self._guard.passing and self._zipped:
+            raise UserError(
+                "the loop over session.loader was left in the middle of an epoch, because the other part of its zip"
+                f" ended: that has too few items, or a batch came again after a void step; {_BY_NUMBER}"
+            )
         if self._guard.passing:
             raise UserError(
                 "the loop over session.loader was left in the middle of an epoch, or before the loader's end (which"
@@ -145,6 +156,7 @@ class SessionCourse:
         self._collectives.reached_end()
         self._ended, self._guard.passing = before[0], False
         if self._turns is None:
+            self.pass_ends()
             if before[1] == 0 and not self._told:
                 self._told = True
                 refusal.note(
@@ -163,6 +175,15 @@ class SessionCourse:
     def by_epoch(self) -> bool:
         """See :class:`~pilot.train.training_loader.Course`."""
         return self._turns is None
+
+    def zipped(self) -> None:
+        """See :class:`~pilot.train.training_loader.Course`."""
+        self._zipped = True
+        refusal.note(
+            "the script pairs the batches of session.loader with the items of a list or the like (zip); a run that"
+            " resumes in the middle of an epoch pairs them with its first items, and after a void step, or on a node"
+            f" that joins, the zip ends a batch early: {_BY_NUMBER}"
+        )
 
     def epoch_has(self, samples: int) -> None:
         """See :class:`~pilot.train.training_loader.Course`."""

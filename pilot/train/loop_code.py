@@ -188,6 +188,48 @@ def may_be_kept(code: CodeType, head: int, inner: int) -> frozenset[str]:
 
 
 @cache
+def needed_from_before(code: CodeType, head: int, inner: int) -> frozenset[str]:
+    """The variables that only some turns of the loop that begins at ``head`` set, before the loop in it or the call
+    which is at ``inner``, under a single condition on what the turn is (``if epoch % 2 == 0``); and which each turn
+    reads.
+    """
+    loop = loop_at(code, head)
+    part = [one for one in loop if one.offset < inner]
+    stores = [[("STORE", name) for _, use, name in uses_in([one]) if use == "STORE"] for one in part]
+    names = {name for uses in stores for _, name in uses} - {
+        name for one in loop if one.offset >= inner for _, use, name in uses_in([one]) if use == "STORE"
+    }
+    some = names & read_before_set(code, part, stores, at_end=names)
+    return frozenset(name for name in some if _is_set_once(part, loop, name) and _is_read_in_each_turn(loop, name))
+
+
+def _is_set_once(part: Sequence[Instruction], loop: Sequence[Instruction], name: str) -> bool:
+    """Under one condition only, that reads something which the loop sets."""
+    places = [where for where, use, one in uses_in(part) if use == "STORE" and one == name]
+    tests = {_tests_around(part, where)[:1] for where in places}
+    are_set = {one for _, use, one in uses_in(loop) if use == "STORE"}
+    test = next(iter(tests), ())
+    if len(tests) != 1 or not test:
+        return False
+    statement = next(one for one in statements_in(part) if test[0].offset <= one.end)
+    read = uses_in([one for one in part if statement.begin <= one.offset <= test[0].offset])
+    return any(use == "LOAD" and one in are_set for _, use, one in read)
+
+
+def _tests_around(code: Sequence[Instruction], where: int) -> tuple[Instruction, ...]:
+    """The jumps over this instruction that tests lead to, from the outermost one on."""
+    return tuple(one for one in code if "_IF_" in one.opname and one.offset < where < one.argval)
+
+
+def _is_read_in_each_turn(loop: Sequence[Instruction], name: str) -> bool:
+    """Also by a function that is made there."""
+    jumps = [one for one in loop if "JUMP" in one.opname]
+    places = [where for where, use, one in uses_in(loop) if use == "LOAD" and one == name]
+    places += [one.offset for one in loop if one.opname == "LOAD_CLOSURE" and one.argval == name]
+    return any(not any(one.offset < where < one.argval for one in jumps) for where in places)
+
+
+@cache
 def left_at_end(code: CodeType, head: int, inner: int) -> frozenset[str]:
     """Those of them that are set after that loop only, and read before: the next turn reads them."""
     read, are_set = _around(code, head, inner, "LOAD"), _around(code, head, inner, "STORE")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import sys
 import weakref
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import chain, islice
 from types import FrameType, FunctionType, ModuleType
 from typing import Any
@@ -20,6 +20,7 @@ from torch import nn
 from torch.utils.data import Subset, TensorDataset
 
 from pilot.train import loop_code, refusal
+from pilot.train.dataset_changes import DatasetChanges
 from pilot.train.epoch_numbers import EpochNumbers
 from pilot.train.epoch_outputs import EpochOutputs
 from pilot.train.epoch_sums import EpochSums
@@ -37,11 +38,12 @@ from pilot.train.marks import (
     memory_of,
     numbers_and_generators,
 )
+from pilot.train.module_switches import ModuleSwitches
 from pilot.train.rank_only import RankOnly
 from pilot.train.spaced import Spaced
 from pilot.train.training import Training
 from pilot.train.training_loader import TrainingLoader
-from pilot.train.untracked import NOT_THE_SCRIPTS, inner, is_of_the_script, package_of
+from pilot.train.untracked import NOT_THE_SCRIPTS, WITH_ITEMS, inner, is_of_the_script, package_of
 
 _PARTS = 100
 """Looks take one of so many parts of the time, but for the first ones."""
@@ -65,13 +67,17 @@ class OwnValues:
         self._first: dict[int, weakref.ref[Any]] = {}
         self._shared: dict[str, tuple[str, Any]] = {}
         self._kept: dict[str, weakref.ref[Any]] = {}
+        self._left: dict[str, Callable[[], Any]] = {}
+        self._left_over: dict[Place, None] = {}
         self._told: set[Place] = set()
         self._handed_on = HandedOn(training.model)
         self.rank_only = RankOnly(training)
         self._epoch_numbers: EpochNumbers | None = None
         self._epoch_sums = EpochSums()
         self._outputs = EpochOutputs(training, self._lists_of_dataset)
-        self.epoch_begins, self.pass_begins = self._outputs.epoch_begins, self._outputs.pass_begins
+        self._changes = DatasetChanges(training)
+        self._switches = ModuleSwitches(training)
+        self.pass_ends = self._changes.pass_ends
         self.told_at_beginning = self._outputs.told
         self._dataset: object = None
         self._indices: list[Subset[Any]] = []
@@ -92,6 +98,8 @@ class OwnValues:
         """The loop over ``dataset`` begins: a process that joins will have these values."""
         self._collate_fn = getattr(collate_fn, "__self__", collate_fn)  # it may be a method of an object
         self._epoch_numbers = EpochNumbers() if by_epoch else None
+        self._changes.begin(dataset)
+        self._switches.begin()
         while isinstance(dataset, Subset):
             self._indices.append(dataset)
             dataset = dataset.dataset
@@ -109,6 +117,20 @@ class OwnValues:
         self._first = {id(value()): value for value in self._arrays.values() if value is not None}
         self._shared = self._shared_now()
 
+    def epoch_begins(self) -> None:
+        """The body of ``session.epochs`` begins."""
+        self._switches.epoch_begins()
+        self._outputs.epoch_begins()  # which has hooks of its own until the pass begins
+        self._changes.epoch_begins(self._names_told())
+
+    def pass_begins(self) -> None:
+        """The loop over the loader begins."""
+        self._outputs.pass_begins()
+        self._changes.pass_begins(self._in_loop(), self._head, self._names_told())
+
+    def _names_told(self) -> set[str]:
+        return {name for _, name in self._told}.union(self._outputs.told)
+
     def step(self) -> None:
         """The script steps. What a dataset, or an attribute that each epoch's beginning sets, has at an epoch's first
         step is what a process that joins has.
@@ -116,6 +138,7 @@ class OwnValues:
         if self._epoch != self._training.position.epoch:
             self._epoch = self._training.position.epoch
             self._outputs.step(self._in_loop(), self._head)
+            self._switches.step(self._in_loop(), self._head)
             self._looks = not self._training.on_restore and self._spaced.is_due()
             if self._looks:
                 with self._spaced.doing():
@@ -123,6 +146,7 @@ class OwnValues:
 
     def _epoch_has_begun(self) -> None:
         self._look_at_code()
+        self._left_over |= dict.fromkeys(self._left_by_another_epoch())
         self._before |= self._dataset_begins()
         if self._at_beginning:
             known = self._known()
@@ -154,7 +178,7 @@ class OwnValues:
         self._last_of_dataset = self._of_dataset()
         seen = dict(chain(self._seen(known, self._anew_in), self._last_of_dataset.items()))
         changed = [place for place, value in seen.items() if before.get(place, value) != value and value not in kept]
-        made = chain(self._made(seen), self._made_variables(known), self._replaced(known))
+        made = chain(self._made(seen), self._made_variables(known), self._left_over, self._replaced(known))
         changed = [place for place in chain(changed, made) if place not in self._told]
         if changed:
             self._told.update(changed)
@@ -331,6 +355,26 @@ class OwnValues:
                     yield which, name
         self._kept = found
 
+    def _left_by_another_epoch(self) -> Iterator[Place]:
+        """Variables that there were not before the loop, and that this epoch uses as another one's beginning has set
+        them (``if epoch % 2 == 0``).
+        """
+        frames = self._in_loop()
+        loop = loop_code.inner_loop(frames, self._head)
+        if loop is None:
+            return
+        frame, found = frames[0], {}
+        inner = loop[1] if loop[0] is frame else frame.f_lasti
+        which = id(frame.f_globals if frame.f_locals is frame.f_globals else frame)
+        for name in sorted(loop_code.needed_from_before(frame.f_code, self._head, inner)):
+            value = frame.f_locals.get(name)
+            is_constant = any(value is one for one in frame.f_code.co_consts)
+            if (which, name) not in self._arrays and not is_constant and (refers := _reference(value)) is not None:
+                found[name] = refers
+                if name in self._left and self._left[name]() is refers():
+                    yield which, name
+        self._left = found
+
     def _replaced(self, known: set[int]) -> Iterator[Place]:
         """Tensors and arrays that each turn of the loop leaves to the next one in a variable from before the loop."""
         for frame, head in self._loops(self._in_loop() or list(refusal.frames())):
@@ -394,6 +438,15 @@ def _other_modules() -> list[ModuleType]:
     own = [one for one, file in every if type(file) is str and not refusal.is_of_a_library(file)]
     others = (one for one in own if package_of(one.__name__) not in NOT_THE_SCRIPTS)  # torch.ops has no path
     return [one for one in others if id(vars(one)) not in running]
+
+
+def _reference(value: Any) -> Callable[[], Any] | None:
+    """To something by which this value is known again, without keeping it; of a list the first that was made in it."""
+    if type(value) is float:
+        return lambda: value
+    if isinstance(value, WITH_ITEMS):
+        return next((found for _, one in inner(value) if (found := _reference(one)) is not None), None)
+    return weakref.ref(value) if _is_made(value) else None
 
 
 def _is_made(value: Any) -> bool:

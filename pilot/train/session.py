@@ -90,7 +90,7 @@ class Session(Uncopied):
             lambda: dict(self._metrics),
             self._epoch_has,
         )
-        self._course.pass_begins = self._pass_begins
+        self._course.pass_begins, self._course.pass_ends = self._pass_begins, self._own.pass_ends
         self._step.rehearsed = lambda: self._scale(self._step.member.size)
         self._loader: TrainingLoader | None = None
         self._stopping = False

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import pairwise
-from types import CodeType
+from types import CodeType, EllipsisType
 from typing import TypeVar
 
 _OF_VARIABLES = re.compile(r"(LOAD|STORE)_(FAST(?!_AND_CLEAR)|NAME|GLOBAL|DEREF)")
@@ -18,6 +18,7 @@ _USE = re.compile("LOAD|STORE")
 _AT_ONCE = {"<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>"}
 """Functions that run where they are made. From Python 3.12 on, only generator expressions are functions."""
 _IN_PLACE = {"+=", "-="}
+_REFILLS = {"sort", "clear", "copy_", "copyto", "randperm"}
 RETURNS = ("RETURN_VALUE", "RETURN_CONST")
 _IS_SURE = re.compile("JUMP(_FORWARD|_BACKWARD|_BACKWARD_NO_INTERRUPT)?")
 Use = tuple[int, str, str]
@@ -186,6 +187,39 @@ def statements_in(code: Sequence[dis.Instruction]) -> list[Statement]:
             statement.stores_in.add(holder)
         is_over = one.opname == "POP_TOP" or one.opname.startswith("STORE_")
     return found
+
+
+def augmented(code: Sequence[dis.Instruction]) -> Iterator[str]:
+    """The attributes of objects in variables (``self.stage``) that these instructions change by ``+=`` or the like."""
+    for number, (one, then) in enumerate(pairwise(code)):
+        if one.opname == "COPY" and then.opname == "LOAD_ATTR" and number and (holder := _read_at(code, number - 1)):
+            yield f"{holder}.{then.argval}"
+
+
+@cache
+def refilled(code: CodeType, name: str) -> bool:
+    """Whether a function may give a list or array of this name other items, or order them, whatever there was before:
+    ``self.items[:] = ...``, ``self.items[i] = one``, ``self.items.sort()``. (Not ``self.items[i], self.items[j] =
+    self.items[j], self.items[i]``.)
+    """
+    for one in statements_in(instructions(code)):
+        if name in one.attributes or name in one.reads:
+            part = between(code, one.begin, one.end + 1)
+            stores = part[-1].opname.startswith("STORE_S")
+            if _REFILLS & (one.attributes | one.reads) or (stores and _fills(part, one, name)):
+                return True
+    return False
+
+
+def _fills(part: Sequence[dis.Instruction], statement: Statement, name: str) -> bool:
+    """Whether a statement that stores in a list or array of this name stores in many places, or without reading it."""
+    if any(
+        one.opname in ("BUILD_SLICE", "STORE_SLICE") or isinstance(one.argval, slice | EllipsisType) for one in part
+    ):
+        return True
+    read = [number for number, one in enumerate(part) if one.opname == "LOAD_ATTR" and one.argval == name]
+    holders = {path.rpartition(".")[2] for path in statement.stores_in}
+    return name in holders and len(read) == 1 and read[0] > 1  # the second half of a swap begins with it
 
 
 def under_tests(code: CodeType, tested: Callable[[str], bool]) -> Iterator[list[dis.Instruction]]:

@@ -54,6 +54,9 @@ class Course(Protocol):
     def came_back(self) -> None:
         """The script is done with its batch, and asks for the next one."""
 
+    def zipped(self) -> None:
+        """The script pairs the batches with the items of a list or the like (``zip(loader, weights)``)."""
+
     def batches(self, rest: Rest) -> Iterator[Any]:
         """For a loop over the loader: the batches of the epoch, or of one step when counting iterations."""
 
@@ -75,7 +78,7 @@ class TrainingLoader(Uncopied):
     def __init__(self, course: Course, batching: Batching) -> None:
         self.course = course
         self.batching = batching
-        self._numbers = BatchNumbers()
+        self._numbers = BatchNumbers(course.zipped)
 
     def ends_with(self, share: StepShare, size: int) -> bool:  # noqa: ARG002  # those of a dataset's loader
         """Whether the epoch ends with ``share`` of a step in a group of ``size``; False if that is not known ahead."""

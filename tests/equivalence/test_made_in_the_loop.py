@@ -76,6 +76,56 @@ def test_a_variable_of_an_epochs_end(capsys: pytest.CaptureFixture[str]) -> None
     assert told(script, capsys) == "before"
 
 
+def test_what_every_other_epoch_sets_for_the_next(capsys: pytest.CaptureFixture[str]) -> None:
+    def script(ours: Any, loader: Any, step: Step) -> None:
+        for epoch in ours.epochs(3):
+            if epoch % 2 == 0:
+                points = torch.ones(1)
+                scale = 1.0 / (2 + epoch)
+                pool = [points * 2]
+            for x, y in loader:
+                step(x * points * scale, y, lambda loss: loss * pool[0])  # noqa: B023
+
+    assert told(script, capsys) == "points, pool, scale"
+
+
+def test_what_it_gives_to_a_function_of_the_epoch(capsys: pytest.CaptureFixture[str]) -> None:
+    def script(ours: Any, loader: Any, step: Step) -> None:
+        def trains(target: torch.Tensor) -> None:
+            for x, y in loader:
+                step(x * target, y)
+
+        for epoch in ours.epochs(3):
+            if epoch in (0, 2):
+                with torch.no_grad():
+                    target = torch.ones(1)
+            trains(target)
+
+    assert told(script, capsys) == "target"
+
+
+def test_what_an_epoch_sets_for_itself_is_not_told_of(capsys: pytest.CaptureFixture[str]) -> None:
+    def script(ours: Any, loader: Any, step: Step) -> None:
+        kept, uses_weights = SimpleNamespace(one=torch.ones(1), other=torch.ones(1)), True
+        for epoch in ours.epochs(4):
+            if epoch < 2:
+                chosen = kept.one
+            if epoch >= 2:
+                chosen = kept.other
+            if uses_weights:
+                weights = kept.one
+            if epoch >= 0:
+                noise = torch.ones(1)
+            if epoch % 2 == 0:
+                shown = torch.ones(1)
+            for x, y in loader:
+                step(x * chosen * weights * noise, y)
+            if epoch % 2 == 0:
+                assert shown.item() == 1.0
+
+    assert told(script, capsys) == ""
+
+
 def test_others_are_not_told_of(capsys: pytest.CaptureFixture[str]) -> None:
     def script(ours: Any, loader: Any, step: Step) -> None:
         kept, mixes = SimpleNamespace(), [0.5]

@@ -74,6 +74,9 @@ class Course:
     def epoch_is_over(self) -> bool:
         return True
 
+    def zipped(self) -> None:
+        pass
+
     def epoch_has(self, samples: int) -> None:
         self.length = samples
 

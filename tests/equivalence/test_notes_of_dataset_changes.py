@@ -1,0 +1,239 @@
+"""A script is told of lists, arrays and numbers of its dataset that an epoch changes from what they were in the one
+before: a node that joins, or a run that resumes, has them as they are before the loop.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import mse_loss
+from torch.utils.data import ConcatDataset, Dataset, Subset
+
+from tests.equivalence.loops import BATCH, DATA, fresh, mlp, session
+
+Changed = Callable[["Items", int], object]
+
+
+class Items(Dataset[Any]):
+    """With what scripts change in their datasets."""
+
+    def __init__(self) -> None:
+        self.items = [DATA[index] for index in range(len(DATA))]
+        self.targets = list(range(len(DATA)))
+        self.samples = [(f"{index}.png", index) for index in range(len(DATA))]
+        self.order = np.arange(len(DATA))
+        self.rows = torch.arange(2 * len(DATA)).reshape(-1, 2)
+        self.cache: list[Any] = [None] * len(DATA)
+        self.read, self.recent = list[int](), list(range(len(DATA)))
+        self.paths: list[Any] = [f"{index}.png" for index in range(len(DATA))]
+        self.part: Any = None
+        self.read_through = list(range(len(DATA)))
+        self.stage, self.epoch, self.noise = 0, 0, random.Random(0)
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, index: int) -> Any:
+        self.cache[index] = self.paths[index] = self.items[index][0]
+        self.read_through[index] = self.read_through[index]
+        self.recent.remove(index)
+        self.recent.append(index)
+        self.read.append(index)
+        x, y = self.items[index]
+        return x + 0.1 * self.stage, y
+
+    def on_epoch_end(self) -> None:
+        np.random.shuffle(self.order)
+
+    def relabel(self) -> None:
+        for index, (name, label) in enumerate(self.samples):
+            self.samples[index] = name, label + 1
+
+    def harder(self) -> None:
+        self.stage += 1
+
+
+class Anew(Items):
+    """It begins each epoch with the same."""
+
+    def anew(self, epoch: int) -> None:
+        if self.epoch != epoch:
+            self.epoch = epoch
+        self.order[:] = np.random.permutation(len(DATA))
+        self.items.sort(key=lambda item: item[1].item())
+        random.shuffle(self.items)
+        kept = self.targets.copy()
+        self.targets.clear()
+        self.targets.extend(random.sample(kept, len(kept)))
+        for index, one in enumerate(random.sample(self.samples, len(DATA))):
+            self.samples[index] = one
+
+
+class Swapped(Items):
+    """It is shuffled by hand."""
+
+    def swap(self) -> None:
+        for i in range(len(DATA)):
+            j = random.randrange(len(DATA))
+            self.items[i], self.items[j] = self.items[j], self.items[i]
+
+
+def told(
+    capsys: pytest.CaptureFixture[str],
+    *,
+    begins: Changed = lambda _data, _epoch: None,
+    ends: Changed = lambda _data, _epoch: None,
+    part: Callable[[Items], Any] = lambda data: data,
+    restores: bool = False,
+    kind: type[Items] = Items,
+) -> str:
+    """The names that a script is told of."""
+    model, data = fresh(mlp), kind()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    ours = session(model, optimizer)
+    if restores:
+        ours.on_restore(lambda: None)
+    loader = ours.loader(part(data), global_batch_size=BATCH, shuffle=False)
+    for epoch in ours.epochs(3):
+        begins(data, epoch)
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss = mse_loss(model(x), y)
+            loss.backward()
+            ours.step(loss)
+        ends(data, epoch)
+    lines = capsys.readouterr().err.splitlines()
+    assert all("test_notes_of_dataset_changes.py, line " in line for line in lines)
+    assert len(lines) <= 1, lines
+    return "".join(line.partition("in the epoch before (")[2].partition(")")[0] for line in lines)
+
+
+def shuffled(name: str) -> Changed:
+    return lambda data, _epoch: random.shuffle(getattr(data, name))
+
+
+@pytest.mark.parametrize(
+    ("begins", "names"),
+    [
+        (shuffled("items"), "dataset.items"),
+        (shuffled("targets"), "dataset.targets"),
+        (lambda data, _epoch: data.noise.shuffle(data.targets), "dataset.targets"),
+        (shuffled("read_through"), "dataset.read_through"),
+        (lambda data, _epoch: np.random.shuffle(data.items), "dataset.items"),
+        (lambda data, _epoch: data.on_epoch_end(), "dataset.order"),
+        (lambda data, _epoch: np.random.shuffle(data.rows.numpy()), "dataset.rows"),
+    ],
+)
+def test_shuffled_in_place_at_an_epochs_beginning(
+    begins: Changed, names: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert told(capsys, begins=begins) == names
+    assert told(capsys, begins=begins, restores=True) == ""
+
+
+def test_shuffled_by_hand(capsys: pytest.CaptureFixture[str]) -> None:
+    assert told(capsys, begins=lambda data, _epoch: data.swap(), kind=Swapped) == "dataset.items"  # type: ignore[attr-defined]
+
+
+def labelled_anew(data: Items, _epoch: int) -> None:
+    data.targets = [label + 1 for label in data.targets]
+
+
+@pytest.mark.parametrize(
+    ("ends", "names"),
+    [
+        (shuffled("items"), "dataset.items"),
+        (labelled_anew, "dataset.targets"),
+        (lambda data, _epoch: data.relabel(), "dataset.samples"),
+        (lambda data, _epoch: data.targets.reverse(), "dataset.targets"),
+    ],
+)
+def test_changed_at_an_epochs_end(ends: Changed, names: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert told(capsys, ends=ends) == names
+    assert told(capsys, ends=ends, restores=True) == ""
+
+
+@pytest.mark.parametrize(
+    "part", [lambda data: Subset(data, range(len(data))), lambda data: ConcatDataset([data])], ids=["part", "concat"]
+)
+def test_in_a_part_of_it(part: Callable[[Items], Any], capsys: pytest.CaptureFixture[str]) -> None:
+    assert told(capsys, begins=shuffled("items"), part=part).endswith(".items")
+
+
+def test_the_indices_of_a_part(capsys: pytest.CaptureFixture[str]) -> None:
+    def half(data: Items) -> Any:
+        data.part = Subset(data, list(range(len(DATA))))
+        return data.part
+
+    assert told(capsys, begins=lambda data, _epoch: random.shuffle(data.part.indices), part=half) == "dataset.indices"
+
+
+def made_anew(data: Items, epoch: int) -> None:
+    data.order = np.random.permutation(len(DATA))
+    data.targets = random.Random(epoch).sample(range(len(DATA)), len(DATA))
+    data.rows = data.rows[torch.randperm(len(DATA))]
+    data.stage = epoch
+
+
+def read_through(data: Items, epoch: int) -> None:
+    data.read = [*data.read, epoch]
+    data.cache[0] = data.cache[1]
+
+
+def test_what_each_beginning_makes_anew_is_not_told_of(capsys: pytest.CaptureFixture[str]) -> None:
+    assert told(capsys, begins=made_anew) == ""
+    assert told(capsys, begins=lambda data, epoch: data.anew(epoch), kind=Anew) == ""  # type: ignore[attr-defined]
+
+
+def test_what_a_dataset_keeps_of_what_it_reads_is_not_told_of(capsys: pytest.CaptureFixture[str]) -> None:
+    assert told(capsys) == ""
+    assert told(capsys, begins=read_through) == ""
+    assert told(capsys, ends=read_through) == ""
+
+
+def script(capsys: pytest.CaptureFixture[str], epoch_begins: str, kind: type[Items]) -> str:
+    """A loop with these lines at an epoch's beginning."""
+    model, data = fresh(mlp), kind()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    ours = session(model, optimizer)
+    loader = ours.loader(data, global_batch_size=BATCH)
+    text = f"""
+for epoch in ours.epochs(3):
+    {epoch_begins}
+    for x, y in loader:
+        step(x, y)
+"""
+
+    def step(x: torch.Tensor, y: torch.Tensor) -> None:
+        optimizer.zero_grad()
+        loss = mse_loss(model(x), y)
+        loss.backward()
+        ours.step(loss)
+
+    names = {"ours": ours, "loader": loader, "data": data, "step": step, "random": random}
+    exec(compile(text, __file__, "exec"), {"__name__": "script", "__file__": __file__, **names})
+    lines = capsys.readouterr().err.splitlines()
+    return "".join(line.partition("in the epoch before (")[2].partition(")")[0] for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("line", "names"),
+    [
+        ("data.stage += 1", "dataset.stage"),
+        ("data.harder()", "dataset.stage"),
+        ("loader.dataset.harder()", "dataset.stage"),
+        ("data.stage = epoch", ""),
+        ("data.anew(epoch)", ""),
+        ("if epoch == 1: data.targets = [label + 1 for label in data.targets]", "dataset.targets"),
+        ("if epoch >= 1: data.targets = [label + 1 for label in range(len(data))]", ""),
+        ("data.targets = [label + epoch for label in range(len(data))]", ""),
+        ("data.items[:] = random.sample(data.items, len(data))", ""),
+    ],
+)
+def test_a_loop_in_one_function(line: str, names: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert script(capsys, line, Anew if "anew" in line else Items) == names
