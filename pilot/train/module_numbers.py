@@ -33,6 +33,8 @@ _DEPTH = 8
 
 _PLAIN = {bool, int, float, str, NoneType}
 _MANY = {list, tuple, set, frozenset, dict}
+_TRACKED = "tracked "
+"""Paths of tracked modules begin so."""
 _OF_TORCH = vars(nn.Module()).keys()
 
 
@@ -68,13 +70,15 @@ class ModuleNumbers:
 
     def capture(self) -> Numbers:
         """Those that have changed. What the others are is up to the script, which may be edited before it resumes."""
-        changed, now = {}, self.now()
-        for path, values in now.items():
-            first, restored = (self._first or now).get(path, {}), self._restored.get(path, {})
+        changed: Numbers = {}
+        owned = cache(self._owned)
+        for path, module in self.modules():
+            values, restored = _attributes(module, owned), self._restored.get(path, {})
+            first = values if self._first is None else self._first.get(path, {})
             its = {k: v for k, v in values.items() if k in restored or k not in first or not _same(first[k], v)}
             if its:
                 changed[path] = its
-        return changed
+        return cast(Numbers, copied(changed))
 
     def restore(self, changed: Numbers) -> None:
         """Take over what :meth:`capture` gave."""
@@ -95,7 +99,7 @@ class ModuleNumbers:
         owned = cache(self._owned)
         for path, module in self.modules():
             kept = _attributes(module, owned)
-            place = (path if path.startswith("tracked ") else f"model.{path}").rstrip(".: ")
+            place = (path if path.startswith(_TRACKED) else f"model.{path}").rstrip(".: ")
             for name, value in vars(module).items():
                 if name in _OF_TORCH or name in kept:
                     continue
@@ -104,7 +108,7 @@ class ModuleNumbers:
 
     def modules(self) -> Iterator[tuple[str, nn.Module]]:
         """By path. (A scripted module keeps its attributes elsewhere.)"""
-        tracked = ((f"tracked {name}: ", one) for name, one in self._tracked.items() if isinstance(one, nn.Module))
+        tracked = ((f"{_TRACKED}{name}: ", one) for name, one in self._tracked.items() if isinstance(one, nn.Module))
         for prefix, model in chain([("", self._model)], tracked):
             for path, one in model.named_modules():
                 if not isinstance(one, torch.jit.ScriptModule):
@@ -112,6 +116,13 @@ class ModuleNumbers:
 
     def _owned(self) -> Collection[int]:
         return {_memory(one) for _, module in self.modules() for one in _registered(module)}
+
+
+def shown(path: str, name: str) -> str:
+    """An attribute's name, as a script is told of it; ``path``: of its module."""
+    if path.startswith(_TRACKED):
+        return f"{path.rstrip(': ')}.{name}"
+    return f"the model's {path}.{name}" if path else f"the model's {name}"
 
 
 def put_in(module: nn.Module, values: dict[str, Any]) -> None:
