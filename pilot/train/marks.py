@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import argparse
 import enum
-import math
 import random
 from collections import deque
 from collections.abc import Collection, Iterator
 from contextlib import suppress
+from decimal import Decimal
+from fractions import Fraction
 from functools import partial
 from itertools import islice
 from types import BuiltinFunctionType, FunctionType, GeneratorType, MethodType, SimpleNamespace
@@ -36,7 +37,7 @@ _MOST_PARTS = 1000
 _SMALL_BYTES = 1 << 20
 _SAMPLED = 1 << 14
 """A tensor or array up to this size is read whole; of a larger one, so many numbers."""
-PLAIN = (bool, int, float, str, np.number, np.bool_)
+PLAIN = (bool, int, float, str, bytes, complex, Decimal, Fraction, np.number, np.bool_)
 _TENSORS = (torch.Tensor, nn.Parameter)
 ARRAYS = (torch.Tensor, np.ndarray)
 _MANY = (list, dict, set, deque)
@@ -81,7 +82,7 @@ def marks_in(
 
 def _itself(value: Any) -> Any:
     """What is not a number does not equal itself."""
-    return repr(value) if isinstance(value, float | np.floating) and math.isnan(value) else value
+    return repr(value) if value != value else value  # also of complex and decimal numbers
 
 
 def mark_of(value: Any, *, is_variable: bool) -> Any:
@@ -92,6 +93,8 @@ def mark_of(value: Any, *, is_variable: bool) -> Any:
         return None
     if type(value) in _TENSORS and value.layout is torch.strided and not value.is_inference():
         return _content(value, is_variable=is_variable)
+    if type(value) is bytearray:
+        return xxhash.xxh3_64_intdigest(value[:: 1 + len(value) // _SMALL_BYTES])
     if type(value) is np.ndarray and not value.dtype.hasobject:
         return xxhash.xxh3_64_intdigest(_sampled(value, value.size).tobytes())
     if isinstance(value, GeneratorType) and not refusal.is_of_a_library(value.gi_code.co_filename):

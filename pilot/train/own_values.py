@@ -151,7 +151,8 @@ class OwnValues:
         self._last_of_dataset = self._of_dataset()
         seen = dict(chain(self._seen(known, self._anew_in), self._last_of_dataset.items()))
         changed = [place for place, value in seen.items() if before.get(place, value) != value and value not in kept]
-        made = chain(self._made(seen), self._made_variables(known), self._replaced(known))
+        outgrown = ((0, name) for name in self._training.numbers.outgrown())
+        made = chain(self._made(seen), self._made_variables(known), self._replaced(known), outgrown)
         changed = [place for place in chain(changed, made) if place not in self._told]
         if changed:
             self._told.update(changed)

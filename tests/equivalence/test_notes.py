@@ -11,6 +11,7 @@ import random
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -211,6 +212,13 @@ def test_what_a_script_keeps_and_changes(capsys: pytest.CaptureFixture[str]) -> 
         (lambda: torch.zeros(1 << 20), lambda kept: kept[3].add_(1), "kept"),
         (lambda: [torch.zeros(2)], lambda kept: setattr(kept[0], "data", torch.ones(2)), "kept[0]"),
         (lambda: [torch.nn.Parameter(torch.zeros(2), False)], lambda kept: kept[0].add_(1), "kept[0]"),
+        (lambda: bytearray(1), lambda kept: kept.__setitem__(0, kept[0] + 1), "kept"),
+        (
+            lambda: {(1, 2): Fraction(0)},
+            lambda kept: kept.update({(1, 2): kept[1, 2] + Fraction(1, 3)}),
+            "kept['tuple 0']",
+        ),
+        (lambda: SimpleNamespace(phase=0j), lambda kept: setattr(kept, "phase", kept.phase + 1j), "kept.phase"),
         (lambda: np.random.default_rng(0), lambda kept: kept.random(), "kept"),
         (lambda: np.random.RandomState(0), lambda kept: kept.rand(), "kept"),
         (lambda: torch.Generator().manual_seed(0), lambda kept: torch.rand(1, generator=kept), "kept"),
