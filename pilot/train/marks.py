@@ -9,7 +9,7 @@ import argparse
 import enum
 import random
 from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from decimal import Decimal
 from fractions import Fraction
@@ -33,6 +33,9 @@ from pilot.train.training_loader import TrainingLoader
 from pilot.train.untracked import WITH_ITEMS, inner, is_of_the_script, package_of
 
 DEPTH = 3
+_FURTHER = 3
+_MOST_FURTHER = 1000
+"""How much deeper a look goes into objects, and into how many values there."""
 _MOST_PARTS = 1000
 _SMALL_BYTES = 1 << 20
 _SAMPLED = 1 << 14
@@ -61,8 +64,47 @@ def numbers_and_generators(holder: object) -> dict[str, Any]:
     return {name: mark for name, mark in marks.items() if mark is not None}
 
 
+class Further:
+    """What one look goes into beyond :data:`DEPTH`: objects of the script's own classes and dicts, each once for a
+    variable (a trainer's callbacks have the trainer), and in all not too many; and objects of bound methods, unless one
+    of the script's ``variables`` has them.
+    """
+
+    def __init__(self, variables: Iterable[object]) -> None:
+        self._variables = {id(value) for value in variables}
+        self._left = _MOST_FURTHER
+        self._seen: set[int] = set()
+
+    def variable(self) -> Further:
+        """The same, for another variable."""
+        self._seen = set()
+        return self
+
+    def holder(self, value: Any) -> Any:
+        """Who has what ``value`` may change: of a bound method, its object."""
+        is_bound = isinstance(value, MethodType) and is_of_the_script(type(value.__self__))
+        return value.__self__ if is_bound and id(value.__self__) not in self._variables else value
+
+    def goes_into(self, value: Any, depth: int) -> bool:
+        """Whether it does so; ``depth``: see :func:`marks_in`."""
+        kind = type(value)
+        if kind is not dict and (not is_of_the_script(kind) or isinstance(value, nn.Module)):
+            return False
+        is_new = id(value) not in self._seen
+        self._seen.add(id(value))
+        if depth > 1 or not is_new or depth <= 1 - _FURTHER or self._left <= 0:
+            return False
+        self._left -= 1 + len(inner(value))
+        return True
+
+
 def marks_in(
-    name: str, value: Any, known: set[int], without: Collection[Place], depth: int
+    name: str,
+    value: Any,
+    known: set[int],
+    without: Collection[Place],
+    depth: int,
+    further: Further | None = None,
 ) -> Iterator[tuple[str, Any]]:
     """What changes if ``value``, or something in it, does."""
     if name.startswith("__") or name == "_" or id(value) in known or isinstance(value, Dataset):
@@ -72,12 +114,16 @@ def marks_in(
     elif not isinstance(value, ARRAYS) or memory_of(value) not in known:
         if (mark := mark_of(value, is_variable=depth == DEPTH)) is not None:
             yield name, mark
-        if depth > 1:
-            for path, one in held_by(value):
-                if (id(value), path) not in without:
+        holder = value if further is None else further.holder(value)
+        if holder is not value and (id(holder) in known or isinstance(holder, Dataset)):
+            return
+        if (further is not None and further.goes_into(holder, depth)) or depth > 1:
+            for path, one in held_by(holder):
+                if (id(holder), path) not in without:
                     # A trainer's callbacks; the transitions of a memory.
-                    same_depth = isinstance(value, WITH_ITEMS) and (type(one) is tuple or is_of_the_script(type(one)))
-                    yield from marks_in(name + path, one, known, without, depth if same_depth else depth - 1)
+                    same_depth = isinstance(holder, WITH_ITEMS) and (type(one) is tuple or is_of_the_script(type(one)))
+                    less = depth if same_depth else depth - 1
+                    yield from marks_in(name + path, one, known, without, less, further)
 
 
 def _itself(value: Any) -> Any:

@@ -29,6 +29,7 @@ from pilot.train.marks import (
     DEPTH,
     FUNCTIONS,
     PLAIN,
+    Further,
     Place,
     held_by,
     mark_of,
@@ -215,12 +216,14 @@ class OwnValues:
 
     def _seen(self, known: set[int], without: Collection[Place] = ()) -> Iterator[tuple[Place, Any]]:
         """``without`` these attributes, by object."""
-        for which, values in _spaces():
+        spaces = list(_spaces())
+        further = Further(value for _, values in spaces for value in list(values.values()))
+        for which, values in spaces:
             for name, value in list(values.items()):
                 if (which, name) in self._anew:
                     continue
                 place = id(value) if isinstance(value, ARRAYS) else which
-                for path, mark in marks_in(name, value, known, without, DEPTH):
+                for path, mark in marks_in(name, value, known, without, DEPTH, further.variable()):
                     yield (place, path), mark
         others = [*self._training.numbers.others(), ("collate_fn", self._collate_fn)]
         kept = ((0, name, value) for name, value in others)

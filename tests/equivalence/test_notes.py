@@ -42,6 +42,19 @@ class Best:
 
     measure: float = 0.0
 
+    def improve(self) -> None:
+        self.measure += 1.0
+
+
+class Nested:
+    """A trainer whose loss has a weight that has another object; and what has the trainer."""
+
+    def __init__(self) -> None:
+        self.callbacks = [SimpleNamespace(trainer=self)]
+        self.loss = Stopper()
+        self.loss.trainer, self.loss.weight = self, Stopper()
+        self.loss.weight.best = Best()
+
 
 class Pool:
     """Of past outputs."""
@@ -246,6 +259,15 @@ def test_what_a_script_keeps_and_changes(capsys: pytest.CaptureFixture[str]) -> 
             "kept.loc",
         ),
         (counting, lambda kept: kept(), "kept.count"),
+        (lambda: Best().improve, lambda kept: kept(), "kept.measure"),
+        (lambda: [Best().improve], lambda kept: kept[0](), "kept[0].measure"),
+        (lambda: partial(Best().improve), lambda kept: kept(), "kept.func.measure"),
+        (Nested, lambda kept: kept.loss.weight.best.improve(), "kept.loss.weight.best.measure"),
+        (
+            lambda: {"loss": {"teacher": {"weight": 1.0}}},
+            lambda kept: kept["loss"]["teacher"].update(weight=0.5),
+            "kept['loss']['teacher']['weight']",
+        ),
         (halving, next, "kept"),
         (begun, next, "kept.rate"),
     ],
