@@ -56,6 +56,7 @@ class Alarm:
         self.held = HeldAlike(training)
         self._numbers: Numbers = {}
         self._others: Numbers = {}
+        self._attributes = 0
         self._generation: int | None = None
         self._notes = 0
 
@@ -70,7 +71,8 @@ class Alarm:
         if group.size == 1 or not (is_new or is_last or step % EVERY_STEPS == 0 or step in FIRST_STEPS):
             return 0
         self._numbers, self._others = self.held.numbers()
-        number = combined([*self._numbers.values(), *self._others.values()], MODULUS)
+        self._attributes = self.held.attributes()
+        number = combined([*self._numbers.values(), *self._others.values(), self._attributes], MODULUS)
         return 1 + (number if self._shards == 1 else self._of_node(number))
 
     def _of_node(self, number: int) -> int:
@@ -79,7 +81,7 @@ class Alarm:
         """
         of_shards = self.held.of_shards
         unsharded = [one for name, one in self._numbers.items() if name not in of_shards]
-        whole = combined([*unsharded, *self._others.values()], MODULUS)
+        whole = combined([*unsharded, *self._others.values(), self._attributes], MODULUS)
         said = self._ties.say(number * MODULUS + whole)
         alike = len({word % MODULUS for word in said}) == 1
         return combined([word // MODULUS for word in said], MODULUS) if alike else whole
@@ -93,7 +95,8 @@ class Alarm:
             return True
         if not agreed(words.checksum, words.checksum_squares, size):
             try:
-                own = msgspec.msgpack.encode((self._training.agreed_step, self._numbers, self._others))
+                others = self._others | self.held.attribute_numbers()
+                own = msgspec.msgpack.encode((self._training.agreed_step, self._numbers, others))
                 told = [_decoder.decode(block) for block in gather_blocks(own, group.gather)]
             except Gone:
                 return False
@@ -129,7 +132,9 @@ class Alarm:
 
     def _differ(self, name: str, column: Sequence[int | None]) -> bool:
         shards = self._shards if name in self.held.of_shards else 1
-        return any(len(set(column[shard::shards])) > 1 for shard in range(shards))
+        values = [number and abs(number) for number in column]
+        has_changed = any(number is not None and number > 0 for number in column)
+        return has_changed and any(len(set(values[shard::shards])) > 1 for shard in range(shards))
 
 
 def _when(since: int, step: int) -> str:

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import argparse
 import enum
-import math
 import random
 from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
+from decimal import Decimal
+from fractions import Fraction
 from functools import partial
 from itertools import islice
 from types import BuiltinFunctionType, FunctionType, GeneratorType, MethodType, SimpleNamespace
@@ -32,11 +33,14 @@ from pilot.train.training_loader import TrainingLoader
 from pilot.train.untracked import WITH_ITEMS, inner, is_of_the_script, package_of
 
 DEPTH = 3
+_FURTHER = 3
+_MOST_FURTHER = 1000
+"""How much deeper a look goes into objects, and into how many values there."""
 _MOST_PARTS = 1000
 _SMALL_BYTES = 1 << 20
 _SAMPLED = 1 << 14
 """A tensor or array up to this size is read whole; of a larger one, so many numbers."""
-PLAIN = (bool, int, float, str, np.number, np.bool_)
+PLAIN = (bool, int, float, str, bytes, complex, Decimal, Fraction, np.number, np.bool_)
 _TENSORS = (torch.Tensor, nn.Parameter)
 ARRAYS = (torch.Tensor, np.ndarray)
 _MANY = (list, dict, set, deque)
@@ -60,8 +64,47 @@ def numbers_and_generators(holder: object) -> dict[str, Any]:
     return {name: mark for name, mark in marks.items() if mark is not None}
 
 
+class Further:
+    """What one look goes into beyond :data:`DEPTH`: objects of the script's own classes and dicts, each once for a
+    variable (a trainer's callbacks have the trainer), and in all not too many; and objects of bound methods, unless one
+    of the script's ``variables`` has them.
+    """
+
+    def __init__(self, variables: Iterable[object]) -> None:
+        self._variables = {id(value) for value in variables}
+        self._left = _MOST_FURTHER
+        self._seen: set[int] = set()
+
+    def variable(self) -> Further:
+        """The same, for another variable."""
+        self._seen = set()
+        return self
+
+    def holder(self, value: Any) -> Any:
+        """Who has what ``value`` may change: of a bound method, its object."""
+        is_bound = isinstance(value, MethodType) and is_of_the_script(type(value.__self__))
+        return value.__self__ if is_bound and id(value.__self__) not in self._variables else value
+
+    def goes_into(self, value: Any, depth: int) -> bool:
+        """Whether it does so; ``depth``: see :func:`marks_in`."""
+        kind = type(value)
+        if kind is not dict and (not is_of_the_script(kind) or isinstance(value, nn.Module)):
+            return False
+        is_new = id(value) not in self._seen
+        self._seen.add(id(value))
+        if depth > 1 or not is_new or depth <= 1 - _FURTHER or self._left <= 0:
+            return False
+        self._left -= 1 + len(inner(value))
+        return True
+
+
 def marks_in(
-    name: str, value: Any, known: set[int], without: Collection[Place], depth: int
+    name: str,
+    value: Any,
+    known: set[int],
+    without: Collection[Place],
+    depth: int,
+    further: Further | None = None,
 ) -> Iterator[tuple[str, Any]]:
     """What changes if ``value``, or something in it, does."""
     if name.startswith("__") or name == "_" or id(value) in known or isinstance(value, Dataset):
@@ -71,17 +114,21 @@ def marks_in(
     elif not isinstance(value, ARRAYS) or memory_of(value) not in known:
         if (mark := mark_of(value, is_variable=depth == DEPTH)) is not None:
             yield name, mark
-        if depth > 1:
-            for path, one in held_by(value):
-                if (id(value), path) not in without:
+        holder = value if further is None else further.holder(value)
+        if holder is not value and (id(holder) in known or isinstance(holder, Dataset)):
+            return
+        if (further is not None and further.goes_into(holder, depth)) or depth > 1:
+            for path, one in held_by(holder):
+                if (id(holder), path) not in without:
                     # A trainer's callbacks; the transitions of a memory.
-                    same_depth = isinstance(value, WITH_ITEMS) and (type(one) is tuple or is_of_the_script(type(one)))
-                    yield from marks_in(name + path, one, known, without, depth if same_depth else depth - 1)
+                    same_depth = isinstance(holder, WITH_ITEMS) and (type(one) is tuple or is_of_the_script(type(one)))
+                    less = depth if same_depth else depth - 1
+                    yield from marks_in(name + path, one, known, without, less, further)
 
 
 def _itself(value: Any) -> Any:
     """What is not a number does not equal itself."""
-    return repr(value) if isinstance(value, float | np.floating) and math.isnan(value) else value
+    return repr(value) if value != value else value  # also of complex and decimal numbers
 
 
 def mark_of(value: Any, *, is_variable: bool) -> Any:
@@ -92,6 +139,8 @@ def mark_of(value: Any, *, is_variable: bool) -> Any:
         return None
     if type(value) in _TENSORS and value.layout is torch.strided and not value.is_inference():
         return _content(value, is_variable=is_variable)
+    if type(value) is bytearray:
+        return xxhash.xxh3_64_intdigest(value[:: 1 + len(value) // _SMALL_BYTES])
     if type(value) is np.ndarray and not value.dtype.hasobject:
         return xxhash.xxh3_64_intdigest(_sampled(value, value.size).tobytes())
     if isinstance(value, GeneratorType) and not refusal.is_of_a_library(value.gi_code.co_filename):

@@ -19,6 +19,7 @@ from torch.nn.parameter import is_lazy
 from pilot.checkpoint.leaves import why_no_array, why_no_tensor
 from pilot.checkpoint.shards import local_of
 from pilot.checkpoint.tree import copied
+from pilot.train.packed import MAPPINGS, SEQUENCES, SETS, WRITTEN, is_key, packed, unpacked
 
 Numbers = dict[str, dict[str, Any]]
 """By the module's path and the attribute's name."""
@@ -31,14 +32,17 @@ _MOST = 1000
 _DEPTH = 8
 """How many values a list or dict may hold, in all, and how deep."""
 
-_PLAIN = {bool, int, float, str, NoneType}
-_MANY = {list, tuple, set, frozenset, dict}
+_PLAIN = {bool, int, float, str, NoneType} | WRITTEN
+_BYTES = {bytes, bytearray}
+_MANY = MAPPINGS | SEQUENCES | SETS
+_TRACKED = "tracked "
+"""Paths of tracked modules begin so."""
 _OF_TORCH = vars(nn.Module()).keys()
 
 
 class ModuleNumbers:
-    """The plain attributes (numbers, flags, texts, None, small tensors and arrays, and lists, tuples, sets and dicts of
-    these) of modules, apart from torch's own.
+    """The plain attributes (numbers, flags, texts, bytes, None, small tensors and arrays, and lists, tuples, sets and
+    dicts of these) of modules, apart from torch's own.
 
     Parameters
     ----------
@@ -55,36 +59,38 @@ class ModuleNumbers:
     def begin(self) -> None:
         """A step begins."""
         if self._first is None:
-            self._first = self.now()
+            self._first = copied(self._now())
 
     def now(self) -> Numbers:
-        """A copy of all of them."""
-        owned = cache(self._owned)
-        return cast(Numbers, copied({path: _attributes(module, owned) for path, module in self.modules()}))
+        """A copy of all of them, for a state."""
+        return cast(Numbers, packed(copied(self._now())))
 
     def of(self, module: nn.Module) -> dict[str, Any]:
-        """A copy of those of one of the modules."""
-        return cast(dict[str, Any], copied(_attributes(module, self._owned)))
+        """A copy of those of one of the modules, for a state."""
+        return cast(dict[str, Any], packed(copied(_attributes(module, self._owned))))
 
     def capture(self) -> Numbers:
-        """Those that have changed. What the others are is up to the script, which may be edited before it resumes."""
-        changed, now = {}, self.now()
-        for path, values in now.items():
-            first, restored = (self._first or now).get(path, {}), self._restored.get(path, {})
+        """Those that have changed, for a state. What the others are is up to the script, which may be edited before it
+        resumes.
+        """
+        changed: Numbers = {}
+        for path, values in self._now().items():
+            restored = self._restored.get(path, {})
+            first = values if self._first is None else self._first.get(path, {})
             its = {k: v for k, v in values.items() if k in restored or k not in first or not same(first[k], v)}
             if its:
                 changed[path] = its
-        return changed
+        return cast(Numbers, packed(copied(changed)))
 
     def restore(self, changed: Numbers) -> None:
         """Take over what :meth:`capture` gave."""
         first = self._first or {}
-        self.put({path: first[path] for path in self.capture() if path in first})
+        self.put({path: packed(first[path]) for path in self.capture() if path in first})
         self.put(changed)
         self._restored = copied(changed)
 
     def put(self, numbers: Numbers) -> None:
-        """Set these."""
+        """Set these, from a state."""
         for path, module in self.modules() if numbers else ():
             put_in(module, numbers.get(path, {}))
 
@@ -92,31 +98,59 @@ class ModuleNumbers:
         """What else they keep in attributes, by name: random generators, objects, what is large. Not what a forward
         pass leaves there for its loss.
         """
-        owned = cache(self._owned)
-        for path, module in self.modules():
-            kept = _attributes(module, owned)
-            place = (path if path.startswith("tracked ") else f"model.{path}").rstrip(".: ")
-            for name, value in vars(module).items():
-                if name in _OF_TORCH or name in kept:
-                    continue
-                if not any(_is_view(one, owned) for one in islice(_leaves(value), _MOST)):
-                    yield f"{place}.{name}", value
+        for path, name, value in self._others():
+            yield _place(path, name), value
+
+    def outgrown(self) -> Iterator[str]:
+        """The names of those of the others that were in the state before the first step: lists and dicts that have
+        become long, or hold what a state cannot. (Not large tensors, which may be constants.)
+        """
+        for path, name, value in self._others():
+            first = (self._first or {}).get(path, {}).get(name)
+            if type(first) in _MANY and type(value) in _MANY and _is_no_state(value):
+                yield _place(path, name)
 
     def modules(self) -> Iterator[tuple[str, nn.Module]]:
         """By path. (A scripted module keeps its attributes elsewhere.)"""
-        tracked = ((f"tracked {name}: ", one) for name, one in self._tracked.items() if isinstance(one, nn.Module))
+        tracked = ((f"{_TRACKED}{name}: ", one) for name, one in self._tracked.items() if isinstance(one, nn.Module))
         for prefix, model in chain([("", self._model)], tracked):
             for path, one in model.named_modules():
                 if not isinstance(one, torch.jit.ScriptModule):
                     yield prefix + path, one
 
+    def _now(self) -> Numbers:
+        owned = cache(self._owned)
+        return {path: _attributes(module, owned) for path, module in self.modules()}
+
+    def _others(self) -> Iterator[tuple[str, str, Any]]:
+        owned = cache(self._owned)
+        for path, module in self.modules():
+            kept = _attributes(module, owned)
+            for name, value in vars(module).items():
+                if name in _OF_TORCH or name in kept:
+                    continue
+                if not any(_is_view(one, owned) for one in islice(_leaves(value), _MOST)):
+                    yield path, name, value
+
     def _owned(self) -> Collection[int]:
         return {_memory(one) for _, module in self.modules() for one in _registered(module)}
 
 
+def _place(path: str, name: str) -> str:
+    place = path if path.startswith(_TRACKED) else f"model.{path}"
+    return f"{place.rstrip('.: ')}.{name}"
+
+
+def shown(path: str, name: str) -> str:
+    """An attribute's name, as a script is told of it; ``path``: of its module."""
+    if path.startswith(_TRACKED):
+        return _place(path, name)
+    return f"the model's {path}.{name}" if path else f"the model's {name}"
+
+
 def put_in(module: nn.Module, values: dict[str, Any]) -> None:
-    """Set these attributes of ``module``."""
-    for name, value in copied(values).items():
+    """Set these attributes of ``module``, from a state."""
+    for name, value in unpacked(copied(values)).items():
         _put(module, name, value)
 
 
@@ -149,11 +183,22 @@ def _is_view(value: Any, owned: Owned) -> bool:
 
 def _leaves(value: Any, depth: int = _DEPTH) -> Iterator[Any]:
     kind = type(value)
-    if not depth or kind not in _MANY or (kind is dict and not {type(key) for key in value} <= {str, int}):
+    if not depth or kind not in _MANY or (kind in MAPPINGS and not _has_keys(value)):
         yield value
     else:
-        for one in value.values() if kind is dict else value:
+        for one in value.values() if kind in MAPPINGS else value:
             yield from _leaves(one, depth - 1)
+
+
+def _has_keys(value: Mapping[Any, Any]) -> bool:
+    return {type(key) for key in value} <= {str, int} or all(map(is_key, value))
+
+
+def _is_no_state(value: Any) -> bool:
+    few = list(islice(_leaves(value), _MOST + 1))
+    return len(few) > _MOST or any(
+        not isinstance(one, torch.Tensor | np.ndarray) and not _is_plain(one, set) for one in few
+    )
 
 
 def _is_plain(value: Any, owned: Owned) -> bool:
@@ -162,6 +207,8 @@ def _is_plain(value: Any, owned: Owned) -> bool:
         return fits and _memory(value) not in owned()
     if type(value) is np.ndarray:
         return not why_no_array(value) and value.nbytes <= SMALL_BYTES
+    if type(value) in _BYTES:
+        return len(value) <= SMALL_BYTES
     return type(value) in _PLAIN or isinstance(value, np.number | np.bool_)
 
 
@@ -183,13 +230,13 @@ def same(one: Any, other: Any) -> bool:
 
 def _put(module: nn.Module, name: str, value: Any) -> None:
     """Lists and dicts stay the same objects, because modules may share them."""
-    held = vars(module).get(name)
+    held: Any = vars(module).get(name)
     value = _moved(value, _device(held, module))
     if same(held, value):
         return
-    if type(held) is type(value) is list:
+    if type(held) is type(value) and type(value) in (list, bytearray):
         held[:] = value
-    elif type(held) is type(value) is dict:
+    elif type(held) is type(value) and type(value) in MAPPINGS:
         held.clear()
         held.update(value)
     else:
@@ -207,4 +254,6 @@ def _moved(value: Any, device: torch.device | None) -> Any:
         return value.to(device)
     if isinstance(value, list | tuple):
         return type(value)(_moved(one, device) for one in value)
-    return {key: _moved(one, device) for key, one in value.items()} if isinstance(value, dict) else value
+    if isinstance(value, dict):
+        return type(value)({key: _moved(one, device) for key, one in value.items()})
+    return value

@@ -31,6 +31,7 @@ from pilot.train.marks import (
     DEPTH,
     FUNCTIONS,
     PLAIN,
+    Further,
     Place,
     held_by,
     mark_of,
@@ -178,7 +179,8 @@ class OwnValues:
         self._last_of_dataset = self._of_dataset()
         seen = dict(chain(self._seen(known, self._anew_in), self._last_of_dataset.items()))
         changed = [place for place, value in seen.items() if before.get(place, value) != value and value not in kept]
-        made = chain(self._made(seen), self._made_variables(known), self._left_over, self._replaced(known))
+        outgrown = ((0, name) for name in self._training.numbers.outgrown())
+        made = chain(self._made(seen), self._made_variables(known), self._left_over, self._replaced(known), outgrown)
         changed = [place for place in chain(changed, made) if place not in self._told]
         if changed:
             self._told.update(changed)
@@ -241,12 +243,14 @@ class OwnValues:
 
     def _seen(self, known: set[int], without: Collection[Place] = ()) -> Iterator[tuple[Place, Any]]:
         """``without`` these attributes, by object."""
-        for which, values in _spaces():
+        spaces = list(_spaces())
+        further = Further(value for _, values in spaces for value in list(values.values()))
+        for which, values in spaces:
             for name, value in list(values.items()):
                 if (which, name) in self._anew:
                     continue
                 place = id(value) if isinstance(value, ARRAYS) else which
-                for path, mark in marks_in(name, value, known, without, DEPTH):
+                for path, mark in marks_in(name, value, known, without, DEPTH, further.variable()):
                     yield (place, path), mark
         others = [*self._training.numbers.others(), ("collate_fn", self._collate_fn)]
         kept = ((0, name, value) for name, value in others)

@@ -52,6 +52,9 @@ LARGE = 1 << 18
         (lambda: Phase.FIRST, lambda model: setattr(model, "kept", Phase.LAST), "kept"),
         (lambda: [0.0] * LARGE, lambda model: model.kept.append(0.0), "kept"),
         (lambda: torch.zeros(LARGE, dtype=torch.float64), lambda model: model.kept.add_(1), "kept"),
+        (list, lambda model: model.kept.extend([0.0] * 600), "kept"),
+        (dict, lambda model: model.kept.update(last=SimpleNamespace()), "kept"),
+        (lambda: {object(): 0.0}, lambda model: model.kept.update(dict.fromkeys(model.kept, 1.0)), "kept['object 0']"),
     ],
 )
 def test_what_a_model_keeps_beside_its_state(
@@ -69,6 +72,10 @@ def test_what_a_model_keeps_beside_its_state(
     ("make", "change"),
     [
         (lambda: 0, lambda model: setattr(model, "kept", model.kept + 1)),
+        (dict, lambda model: model.kept.update({(1, 2): len(model.kept)})),
+        (lambda: 0j, lambda model: setattr(model, "kept", model.kept + 1)),
+        (lambda: bytearray(1), lambda model: model.kept.append(1)),
+        (dict, lambda model: model.kept.setdefault(3, torch.zeros(LARGE))),
         (list, lambda model: setattr(model, "kept", [next(model.parameters()) * 2])),
         (dict, lambda model: model.kept.update(last=next(model.parameters()) * 2)),
         (lambda: None, lambda model: setattr(model, "kept", torch.zeros(LARGE))),

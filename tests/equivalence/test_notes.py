@@ -11,6 +11,7 @@ import random
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -40,6 +41,19 @@ class Best:
     """Without a dict of attributes."""
 
     measure: float = 0.0
+
+    def improve(self) -> None:
+        self.measure += 1.0
+
+
+class Nested:
+    """A trainer whose loss has a weight that has another object; and what has the trainer."""
+
+    def __init__(self) -> None:
+        self.callbacks = [SimpleNamespace(trainer=self)]
+        self.loss = Stopper()
+        self.loss.trainer, self.loss.weight = self, Stopper()
+        self.loss.weight.best = Best()
 
 
 class Pool:
@@ -211,6 +225,13 @@ def test_what_a_script_keeps_and_changes(capsys: pytest.CaptureFixture[str]) -> 
         (lambda: torch.zeros(1 << 20), lambda kept: kept[3].add_(1), "kept"),
         (lambda: [torch.zeros(2)], lambda kept: setattr(kept[0], "data", torch.ones(2)), "kept[0]"),
         (lambda: [torch.nn.Parameter(torch.zeros(2), False)], lambda kept: kept[0].add_(1), "kept[0]"),
+        (lambda: bytearray(1), lambda kept: kept.__setitem__(0, kept[0] + 1), "kept"),
+        (
+            lambda: {(1, 2): Fraction(0)},
+            lambda kept: kept.update({(1, 2): kept[1, 2] + Fraction(1, 3)}),
+            "kept['tuple 0']",
+        ),
+        (lambda: SimpleNamespace(phase=0j), lambda kept: setattr(kept, "phase", kept.phase + 1j), "kept.phase"),
         (lambda: np.random.default_rng(0), lambda kept: kept.random(), "kept"),
         (lambda: np.random.RandomState(0), lambda kept: kept.rand(), "kept"),
         (lambda: torch.Generator().manual_seed(0), lambda kept: torch.rand(1, generator=kept), "kept"),
@@ -238,6 +259,15 @@ def test_what_a_script_keeps_and_changes(capsys: pytest.CaptureFixture[str]) -> 
             "kept.loc",
         ),
         (counting, lambda kept: kept(), "kept.count"),
+        (lambda: Best().improve, lambda kept: kept(), "kept.measure"),
+        (lambda: [Best().improve], lambda kept: kept[0](), "kept[0].measure"),
+        (lambda: partial(Best().improve), lambda kept: kept(), "kept.func.measure"),
+        (Nested, lambda kept: kept.loss.weight.best.improve(), "kept.loss.weight.best.measure"),
+        (
+            lambda: {"loss": {"teacher": {"weight": 1.0}}},
+            lambda kept: kept["loss"]["teacher"].update(weight=0.5),
+            "kept['loss']['teacher']['weight']",
+        ),
         (halving, next, "kept"),
         (begun, next, "kept.rate"),
     ],

@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections import Counter, OrderedDict
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from pilot.train.module_numbers import ModuleNumbers
+from pilot.checkpoint.leaves import of_kind
+from pilot.checkpoint.tree import decode, encode
+from pilot.train.module_numbers import ModuleNumbers, Numbers
+
+
+def stored_and_read(state: Numbers) -> Numbers:
+    """As a checkpoint gives it back."""
+    encoded = encode(state)
+    sources = {leaf.path: leaf.source for leaf in encoded.leaves}
+    return cast(
+        Numbers, decode(encoded.tree, lambda kind, path: of_kind(kind, sources[encoded.aliases.get(path, path)]))
+    )
 
 
 def made(rank: int) -> tuple[nn.Linear, ModuleNumbers]:
@@ -52,6 +66,17 @@ def test_what_was_taken_over_is_given_on_and_what_changed_here_alone_is_put_back
         (np.float64(1.0), np.float64(2.0)),
         (None, torch.ones(1)),
         ({1, 2}, {1, 2, 3}),
+        (b"\x00", b"\x01"),
+        (bytearray(1), bytearray(2)),
+        (OrderedDict(b=1, a=2), OrderedDict(b=1, a=3)),
+        (Counter(), Counter({(1, "a"): 2})),
+        ({}, {(1, torch.Size([2])): torch.ones(2), None: [{0.5: {True: "x"}}], "written as": {"written as": 1}}),
+        ({}, {"written as": ["pairs", []]}),
+        (torch.Size([1]), torch.Size([1, 2])),
+        (0j, -1.5 + 2.0j),
+        ([Fraction(1, 3)], [Fraction(2, 3), Decimal("0.10")]),
+        ({(1, 2)}, {(1, 2), (3, 0.25)}),
+        (frozenset(), frozenset({Fraction(1, 3)})),
     ],
 )
 def test_lists_dicts_tensors_and_arrays_belong_to_it_too(before: Any, after: Any) -> None:
@@ -61,7 +86,7 @@ def test_lists_dicts_tensors_and_arrays_belong_to_it_too(before: Any, after: Any
     given.begin()
     assert given.capture() == {}
     giver.held = after
-    taken.restore(given.capture())
+    taken.restore(stored_and_read(given.capture()))
     assert str(taker.held) == str(after)
     assert taker.held is not after or not isinstance(after, list | dict | torch.Tensor | np.ndarray)
     taken.begin()
