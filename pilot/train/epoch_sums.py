@@ -35,6 +35,8 @@ class EpochSums:
         if loop is None:
             return
         frame, begin = loop
+        if not loop_at(frame.f_code, begin) or not loop_at(frames[0].f_code, head):  # it runs elsewhere
+            return
         level = next(number for number, one in enumerate(frames) if one is frame)
         names = set(_sums(frame, 0 if level else head, begin))
         after = max(one.offset for one in loop_at(frame.f_code, begin)) + 1

@@ -1,9 +1,10 @@
-"""A script that computes with a number that it draws without a seed."""
+"""A script that computes with a number of each process's own, as one that is drawn without a seed."""
 
 from __future__ import annotations
 
 import argparse
-import random
+import itertools
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -12,16 +13,28 @@ from torch.utils.data import TensorDataset
 import pilot.train
 
 
+def number(folder: Path) -> int:
+    """Another one in each process: two that are drawn may be almost the same."""
+    for one in itertools.count(1):
+        try:
+            (folder / f"number-{one}").touch(exist_ok=False)
+        except FileExistsError:
+            continue
+        return one
+    raise AssertionError("there is always another one")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--size", choices=["batch_size", "global_batch_size"], required=True)
+    parser.add_argument("--folder", type=Path, required=True)
     arguments = parser.parse_args()
 
     torch.set_num_threads(1)
     torch.manual_seed(1)
     model = nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
-    factor = random.SystemRandom().uniform(1, 100)
+    factor = float(number(arguments.folder))
     session = pilot.train.session(model, optimizer, seed=0)
     loader = session.loader(TensorDataset(torch.ones(240, 4)), **{arguments.size: 12})
     for _ in session.epochs(1000):

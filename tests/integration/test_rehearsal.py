@@ -16,7 +16,7 @@ SCRIPT = Path(__file__).with_name("own_constant.py")
 @pytest.mark.parametrize("options", [{}, {"rails": 2}, {"ranks_per_node": 2}], ids=["", "rails", "two processes"])
 def test_a_node_that_computes_something_else_is_told_of(tmp_path: Path, size: str, options: dict[str, int]) -> None:
     """The node that trains is the third of four, whose first process leads."""
-    with plane(tmp_path, SCRIPT, f"--size={size}", **options) as cluster:
+    with plane(tmp_path, SCRIPT, f"--size={size}", f"--folder={tmp_path}", **options) as cluster:
         per_node = options.get("ranks_per_node", 1)
         processes = cluster.start(4 * per_node)
         a, b, c, d = (processes[i * per_node :][:per_node] for i in range(4))
