@@ -1,7 +1,7 @@
 """Tells of numbers with which the script begins an epoch, and which each batch changes and uses for its loss or for its
 step (:mod:`pilot.train.steering`): a temperature that is lowered, a count of batches that weights a term or sets the
-learning rate; also of iterators and lists that it makes there, from which each batch takes something for its loss. A
-process that joins in the middle of the epoch runs its beginning, too.
+learning rate; also of iterators, lists, objects and random generators that it makes there, from which each batch takes
+something for its loss. A process that joins in the middle of the epoch runs its beginning, too.
 
 Most numbers that batches change are sums for a report, so only those are told of from which these are computed; and
 so is the number of steps at an epoch's beginning, if the loss is computed from it (``session.steps - start``). (What
@@ -16,10 +16,13 @@ from types import FrameType
 
 import numpy as np
 import torch
+from torch import nn
 
 from pilot.train import loop_code, refusal
 from pilot.train.iterators import place_of
+from pilot.train.marks import mark_of, numbers_and_generators, random_state
 from pilot.train.steering import steering
+from pilot.train.untracked import is_of_the_script
 
 _NUMBERS = (int, float, np.number, np.ndarray, torch.Tensor)
 _LISTS = (list, dict, set, deque)
@@ -93,18 +96,42 @@ def _counted_from(frame: FrameType, start: int, begin: int, is_last: bool) -> It
 
 def _candidates(frame: FrameType, start: int, begin: int, is_last: bool) -> Iterator[tuple[str, str]]:
     """Variables that are set between ``start`` and the loop that begins at ``begin``, and their values as texts; also
-    iterators that are asked for what the loss uses, and lists from which it is taken.
+    iterators that are asked for what the loss uses, lists from which it is taken, and what has numbers or draws them: a
+    dict, an object of the script's, a random generator.
     """
     code = frame.f_code
-    used = loop_code.behind_loss(code, begin, None if is_last else frame.f_lasti, steering(frame, begin))
-    found = {name: value for name, value in loop_code.handed_on(frame, begin) if isinstance(value, _NUMBERS)}
+    steers = steering(frame, begin)
+    used = loop_code.behind_loss(code, begin, None if is_last else frame.f_lasti, steers)
+    used_here = loop_code.behind_loss(code, begin, None, steers)
+    found: dict[str, object] = {
+        name: value for name, value in loop_code.handed_on(frame, begin) if isinstance(value, _NUMBERS)
+    }
     for name in loop_code.read_first(code, begin):
         value = loop_code.value_of(frame, name)
         if isinstance(value, Iterator) and (place := place_of(value)) is not None:
             found[name] = place
         elif isinstance(value, _LISTS) and name in loop_code.popped(code, begin):
             found[name] = len(value)
+        elif (state := random_state(value)) is not None:
+            found[name] = _Drawn(state)
+        elif name in used_here and (content := _content(value)):  # whom it is given to may only add to it (a meter)
+            found[name] = content
     for name, value in found.items():
         read = loop_code.read_to_set(code, start, begin, name) if name in used and "." not in name else None
-        if read is not None and not read & _KEPT:
+        goes_on = read is not None and bool(read & _KEPT) and not isinstance(value, _Drawn)
+        if read is not None and not goes_on:
             yield name, repr(value)
+
+
+class _Drawn(str):
+    """The state of a random generator: seeded by ``session.steps`` it still begins where that was."""
+
+
+def _content(value: object) -> object:
+    """What changes if a batch changes it: a dict, a list, a tensor, an object of the script's."""
+    if type(value) in (torch.Tensor, np.ndarray):
+        return mark_of(value, is_variable=True)
+    if isinstance(value, list | deque | set):
+        return f"{len(value)} items"
+    is_object = is_of_the_script(type(value)) and not isinstance(value, nn.Module)
+    return numbers_and_generators(value) if is_object or isinstance(value, dict) else None

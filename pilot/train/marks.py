@@ -58,9 +58,7 @@ one of the session's parts (0: a module) or a hook, and a name.
 
 def numbers_and_generators(holder: object) -> dict[str, Any]:
     """What an object of the script has in attributes, by name: what changes if these do."""
-    marks = {
-        name: _itself(value) if isinstance(value, PLAIN) else _random_state(value) for name, value in inner(holder)
-    }
+    marks = {name: _itself(value) if isinstance(value, PLAIN) else random_state(value) for name, value in inner(holder)}
     return {name: mark for name, mark in marks.items() if mark is not None}
 
 
@@ -149,7 +147,7 @@ def mark_of(value: Any, *, is_variable: bool) -> Any:
         return type(value)  # what it holds has its own marks, but before it is made there is None
     if isinstance(value, FUNCTIONS):
         return getattr(value, "__code__", value.__qualname__)
-    return place_of(value) if isinstance(value, Iterator) else _random_state(value)
+    return place_of(value) if isinstance(value, Iterator) else random_state(value)
 
 
 def _loops_over_the_loader(generator: GeneratorType[Any, Any, Any]) -> bool:
@@ -182,7 +180,8 @@ def memory_of(value: Any) -> int:
     return value.data_ptr() if type(value) in _TENSORS and value.layout is torch.strided else 0
 
 
-def _random_state(value: Any) -> Any:
+def random_state(value: Any) -> Any:
+    """Of a random generator; None: it is something else."""
     if isinstance(value, torch.Generator):
         return value.get_state().numpy().tobytes()
     if isinstance(value, np.random.Generator):
