@@ -188,7 +188,12 @@ def random_state(value: Any) -> Any:
         return str(value.bit_generator.state)
     if isinstance(value, np.random.RandomState):
         return str(value.get_state())
-    return value.getstate() if type(value) is random.Random else None
+    if type(value) is random.Random:
+        return value.getstate()
+    if package_of(type(value).__module__) not in ("torch", "scipy"):
+        return None
+    count = getattr(value, "num_generated", None)  # of points that fill space evenly (Sobol)
+    return count if isinstance(count, int) else None
 
 
 def held_by(value: Any) -> Iterator[tuple[str, Any]]:

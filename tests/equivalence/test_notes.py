@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy.stats import qmc
 from torch.nn.functional import mse_loss
 from torch.utils.data import DataLoader, TensorDataset, default_collate
 
@@ -234,6 +235,8 @@ def test_what_a_script_keeps_and_changes(capsys: pytest.CaptureFixture[str]) -> 
         (lambda: SimpleNamespace(phase=0j), lambda kept: setattr(kept, "phase", kept.phase + 1j), "kept.phase"),
         (lambda: np.random.default_rng(0), lambda kept: kept.random(), "kept"),
         (lambda: np.random.RandomState(0), lambda kept: kept.rand(), "kept"),
+        (lambda: torch.quasirandom.SobolEngine(1), lambda kept: kept.draw(1), "kept"),
+        (lambda: qmc.Sobol(1, seed=0), lambda kept: kept.random(1), "kept"),
         (lambda: torch.Generator().manual_seed(0), lambda kept: torch.rand(1, generator=kept), "kept"),
         (lambda: random.Random(0), lambda kept: kept.random(), "kept"),
         (itertools.count, next, "kept"),
