@@ -324,8 +324,11 @@ class _Trained:
 
     @property
     def is_set(self) -> bool:
-        """Whether all of its numbers are others than when it was marked: not clamped, or masked."""
-        return self._copy is not None and bool((self._copy != self._now).all())
+        """Whether all of its numbers are others than when it was marked, and not clamped (to the limits), or masked."""
+        now = self._now
+        if self._copy is None or not now.numel():
+            return False
+        return bool((self._copy != now).all()) and bool((now.abs() != now.abs().max()).any())
 
     @property
     def has_changed(self) -> bool:

@@ -54,6 +54,14 @@ def clamped() -> nn.Module:
     return Clamped(3, 1)
 
 
+def all_clamped() -> nn.Module:
+    """From the first step on, as a critic's small layers (Wasserstein GANs)."""
+    layer = Clamped(3, 1)
+    with torch.no_grad():
+        layer.weight.copy_(torch.tensor([[-0.5, 0.5, -0.4]]))
+    return layer
+
+
 def normalized() -> nn.Module:
     return Normalized(3, 1)
 
@@ -91,7 +99,7 @@ def test_a_batch_before_the_session(capsys: pytest.CaptureFixture[str]) -> None:
         torch.testing.assert_close(values, expected, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("make", [clamped, normalized])
+@pytest.mark.parametrize("make", [clamped, all_clamped, normalized])
 def test_what_a_model_does_to_its_weights_is_not_told_of(
     make: Callable[[], nn.Module], capsys: pytest.CaptureFixture[str]
 ) -> None:
