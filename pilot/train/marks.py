@@ -85,12 +85,12 @@ class Further:
 
     def goes_into(self, value: Any, depth: int) -> bool:
         """Whether it does so; ``depth``: see :func:`marks_in`."""
-        kind = type(value)
-        if kind is not dict and (not is_of_the_script(kind) or isinstance(value, nn.Module)):
-            return False
         is_new = id(value) not in self._seen
         self._seen.add(id(value))
         if depth > 1 or not is_new or depth <= 1 - _FURTHER or self._left <= 0:
+            return False
+        kind = type(value)
+        if kind is not dict and (not is_of_the_script(kind) or isinstance(value, nn.Module)):
             return False
         self._left -= 1 + len(inner(value))
         return True

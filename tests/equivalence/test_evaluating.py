@@ -51,7 +51,7 @@ def evaluates_between_steps(made: Callable[..., Any], *, every: int, loop: str =
 @pytest.mark.parametrize("every", [1, 3])
 def test_what_follows_an_evaluation_counts_once_if_the_step_before_it_is_void(every: int, loop: str) -> None:
     script = partial(evaluates_between_steps, every=every, loop=loop)
-    assert_equal(script, operations=range(2, 40, 3), joins=range(3, 40, 5))
+    assert_equal(script, operations=range(2, 40, 7), joins=range(3, 40, 9))
 
 
 def draws(made: Callable[..., Any], where: str, after: bool) -> Result:
