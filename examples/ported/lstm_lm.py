@@ -64,8 +64,8 @@ def main():
     for epoch in session.epochs(args.epochs):
         seat = None
         for x, target in loader:
-            if seat != (session.rank, session.size):  # from here on this rank has different columns
-                seat, hidden = (session.rank, session.size), None
+            if seat != (session.rank, len(x)):  # from here on this rank has different columns
+                seat, hidden = (session.rank, len(x)), None
             optimizer.zero_grad()
             output, hidden = model(x, hidden)
             loss = F.cross_entropy(output.flatten(0, 1), target.flatten())

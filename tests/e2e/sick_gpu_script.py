@@ -19,7 +19,7 @@ try:
 except FileExistsError:
     sick = True
 if kind == "missing":
-    Training.is_on_gpu = property(lambda _training: not sick)  # type: ignore[assignment,method-assign]  # there is none
+    Training.is_on_gpu = property(lambda _training: not sick)  # type: ignore[assignment, method-assign]  # there is no GPU
 
 torch.manual_seed(0)
 model = torch.nn.Linear(3, 1)

@@ -84,7 +84,7 @@ def test_what_every_other_epoch_sets_for_the_next(capsys: pytest.CaptureFixture[
                 scale = 1.0 / (2 + epoch)
                 pool = [points * 2]
             for x, y in loader:
-                step(x * points * scale, y, lambda loss: loss * pool[0])  # noqa: B023
+                step(x * points * scale, y, lambda loss: loss * pool[0])  # noqa: B023  # called before the next epoch begins
 
     assert told(script, capsys) == "points, pool, scale"
 

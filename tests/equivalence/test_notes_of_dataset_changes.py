@@ -137,7 +137,7 @@ def test_shuffled_in_place_at_an_epochs_beginning(
 
 
 def test_shuffled_by_hand(capsys: pytest.CaptureFixture[str]) -> None:
-    assert told(capsys, begins=lambda data, _epoch: data.swap(), kind=Swapped) == "dataset.items"  # type: ignore[attr-defined]
+    assert told(capsys, begins=lambda data, _epoch: data.swap(), kind=Swapped) == "dataset.items"  # type: ignore[attr-defined]  # a method of this kind
 
 
 def labelled_anew(data: Items, _epoch: int) -> None:
@@ -187,7 +187,7 @@ def read_through(data: Items, epoch: int) -> None:
 
 def test_what_each_beginning_makes_anew_is_not_told_of(capsys: pytest.CaptureFixture[str]) -> None:
     assert told(capsys, begins=made_anew) == ""
-    assert told(capsys, begins=lambda data, epoch: data.anew(epoch), kind=Anew) == ""  # type: ignore[attr-defined]
+    assert told(capsys, begins=lambda data, epoch: data.anew(epoch), kind=Anew) == ""  # type: ignore[attr-defined]  # a method of this kind
 
 
 def test_what_a_dataset_keeps_of_what_it_reads_is_not_told_of(capsys: pytest.CaptureFixture[str]) -> None:
