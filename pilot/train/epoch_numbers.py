@@ -24,9 +24,8 @@ from pilot.train.marks import mark_of, numbers_and_generators, random_state
 from pilot.train.steering import steering
 from pilot.train.untracked import is_of_the_script
 
-_NUMBERS = (int, float, np.number, np.ndarray, torch.Tensor)
 _LISTS = (list, dict, set, deque)
-_STEPS, _SESSION = ".steps", "pilot.train.session"
+_STEPS = ".steps"
 _KEPT = {"steps", "state"}
 """What begins with one of these attributes of the session goes on where it was."""
 
@@ -89,8 +88,9 @@ def _counted_from(frame: FrameType, start: int, begin: int, is_last: bool) -> It
     for name in used.intersection(loop_code.read_first(code, begin)) - changed:
         paths = loop_code.paths_to_set(code, start, begin, name)
         owners = [one.removesuffix(_STEPS).split(".") for one in paths if one.endswith(_STEPS)]
-        of_session = any(type(loop_code.value_of(frame, *owner)).__module__ == _SESSION for owner in owners)
-        if of_session and isinstance(loop_code.value_of(frame, name), int | float):
+        if any(loop_code.is_session(frame, owner) for owner in owners) and isinstance(
+            loop_code.value_of(frame, name), int | float
+        ):
             yield name
 
 
@@ -104,7 +104,7 @@ def _candidates(frame: FrameType, start: int, begin: int, is_last: bool) -> Iter
     used = loop_code.behind_loss(code, begin, None if is_last else frame.f_lasti, steers)
     used_here = loop_code.behind_loss(code, begin, None, steers)
     found: dict[str, object] = {
-        name: value for name, value in loop_code.handed_on(frame, begin) if isinstance(value, _NUMBERS)
+        name: value for name, value in loop_code.handed_on(frame, begin) if isinstance(value, loop_code.NUMBERS)
     }
     for name in loop_code.read_first(code, begin):
         value = loop_code.value_of(frame, name)

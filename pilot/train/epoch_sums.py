@@ -9,16 +9,12 @@ from collections.abc import Iterator, Sequence
 from dis import Instruction
 from types import CodeType, FrameType
 
-import numpy as np
-import torch
-
 from pilot.train import loop_code, refusal
-from pilot.train.statements import RETURNS, Statement, between, instructions, loop_at, statements_in, under_tests
+from pilot.train.statements import RETURNS, Statement, between, loop_at, statements_in, under_tests
 from pilot.train.steering import steers, updates
 
-_NUMBERS = (int, float, np.number, np.ndarray, torch.Tensor)
 _ADDS = {"append", "extend", "update", "add"}
-_STOP, _SESSION = "stop", "pilot.train.session"
+_STOP = "stop"
 
 
 class EpochSums:
@@ -39,7 +35,7 @@ class EpochSums:
             return
         level = next(number for number, one in enumerate(frames) if one is frame)
         names = set(_sums(frame, 0 if level else head, begin))
-        after = max(one.offset for one in loop_at(frame.f_code, begin)) + 1
+        after = _end(frame.f_code, begin)
         for number in range(level, -1, -1):
             last = len(frames[number].f_code.co_code) if number else _end(frames[0].f_code, head)
             if number < level:
@@ -64,7 +60,7 @@ class EpochSums:
 def _sums(frame: FrameType, start: int, begin: int) -> Iterator[str]:
     """Variables that are set between ``start`` and the loop that begins at ``begin``, and to which that adds."""
     code = frame.f_code
-    found = {name for name, value in loop_code.handed_on(frame, begin) if isinstance(value, _NUMBERS)}
+    found = {name for name, value in loop_code.handed_on(frame, begin) if isinstance(value, loop_code.NUMBERS)}
     paths = [path.split(".") for one in loop_code.statements_of(code, begin) for path in one.reads]
     found |= {path[0] for path in paths if len(path) == 2 and path[1] in _ADDS}
     yield from (name for name in found if loop_code.read_to_set(code, start, begin, name) is not None)
@@ -75,26 +71,27 @@ def _end(code: CodeType, head: int) -> int:
 
 
 def _set_at(code: CodeType, call: int) -> set[str]:
-    return {name for one in statements_in(instructions(code)) if one.begin <= call <= one.end for name in one.sets}
+    every = loop_code.statements_between(code, 0, len(code.co_code))
+    return {name for one in every if one.begin <= call <= one.end for name in one.sets}
 
 
 def _behind(code: CodeType, begin: int, end: int, names: set[str]) -> set[str]:
     """The same, and what statements between two instructions compute from them."""
     found = set(names)
-    for one in statements_in(between(code, begin, end)):
+    for one in loop_code.statements_between(code, begin, end):
         if one.reads & found:
             found |= {name for name in one.sets if "." not in name}
     return found
 
 
 def _returns(code: CodeType, begin: int, end: int, names: set[str]) -> bool:
-    part = between(code, begin, end)
-    returning = [one.offset for one in part if one.opname in RETURNS]
-    return any(one.reads & names and one.begin <= at <= one.end for one in statements_in(part) for at in returning)
+    returning = [one.offset for one in between(code, begin, end) if one.opname in RETURNS]
+    statements = loop_code.statements_between(code, begin, end)
+    return any(one.reads & names and one.begin <= at <= one.end for one in statements for at in returning)
 
 
 def _decides(frame: FrameType, begin: int, end: int, names: set[str]) -> bool:
-    statements = statements_in(between(frame.f_code, begin, end))
+    statements = loop_code.statements_between(frame.f_code, begin, end)
     if any(one.reads & names and any(updates(path.split("."), frame) for path in one.reads) for one in statements):
         return True
     parts = under_tests(frame.f_code, lambda path: path in names)
@@ -110,5 +107,5 @@ def _acts(part: Sequence[Instruction], frame: FrameType, end: int) -> bool:
 
 
 def _stops(one: Statement, frame: FrameType) -> bool:
-    owners = [path.split(".")[:-1] for path in one.reads if path.split(".")[-1] == _STOP]
-    return any(owner and type(loop_code.value_of(frame, *owner)).__module__ == _SESSION for owner in owners)
+    paths = [path.split(".") for path in one.reads]
+    return any(path[-1] == _STOP and loop_code.is_session(frame, path[:-1]) for path in paths)

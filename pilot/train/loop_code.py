@@ -10,6 +10,9 @@ from dis import Instruction
 from functools import cache
 from types import CodeType, FrameType, FunctionType
 
+import numpy as np
+import torch
+
 from pilot.train.statements import (
     RETURNS,
     Statement,
@@ -23,6 +26,9 @@ from pilot.train.statements import (
     uses_in,
 )
 
+NUMBERS = (int, float, np.number, np.ndarray, torch.Tensor)
+"""What batches may count in, or add to."""
+_SESSION = "pilot.train.session"
 _SEEDS = {"seed", "manual_seed", "setstate", "set_state"}
 _TAKES = {"pop", "popleft", "popitem"}
 _ASKS = {"hasattr", "getattr"}
@@ -109,6 +115,12 @@ def statements_of(code: CodeType, head: int) -> list[Statement]:
 
 
 @cache
+def statements_between(code: CodeType, begin: int, end: int) -> list[Statement]:
+    """Those from the instruction at ``begin`` on, and before ``end``."""
+    return statements_in(between(code, begin, end))
+
+
+@cache
 def behind_loss(code: CodeType, head: int, call: int | None, steering: frozenset[int] = frozenset()) -> frozenset[str]:
     """The variables from which a turn of this loop computes what it calls ``backward`` of, what it gives to the
     function that it calls at the instruction ``call``, which may do so, and what the statements use that begin at
@@ -140,7 +152,7 @@ def paths_to_set(code: CodeType, begin: int, end: int, name: str) -> frozenset[s
 
 @cache
 def _setting(code: CodeType, begin: int, end: int, name: str) -> list[Statement]:
-    return [one for one in statements_in(between(code, begin, end)) if name in one.sets]
+    return [one for one in statements_between(code, begin, end) if name in one.sets]
 
 
 def left_by(
@@ -350,6 +362,11 @@ def value_of(frame: FrameType, variable: str, *attributes: str) -> object:
     for name in attributes:
         value = getattr(value, "__dict__", {}).get(name)
     return value
+
+
+def is_session(frame: FrameType, path: Sequence[str]) -> bool:
+    """Whether a variable, or an attribute of its, is one."""
+    return bool(path) and type(value_of(frame, *path)).__module__ == _SESSION
 
 
 def _read_within(code: CodeType) -> Iterator[str]:

@@ -19,7 +19,6 @@ from pilot.train.untracked import is_of_the_script
 
 _CHANGE = ("update", "step", "add", "append", "extend", "load_state_dict")
 """How names of methods begin that change an object."""
-_SESSION = "pilot.train.session"
 _NAMED = re.compile(r"(.*\.)?_*session\.rank")
 """How a method reads the rank; whose it is cannot be looked up any more."""
 
@@ -90,4 +89,4 @@ def _set_from_rank(code: CodeType) -> frozenset[str]:
 
 def _is_of_session(frame: FrameType, path: str, attribute: str) -> bool:
     *owner, name = path.split(".")
-    return bool(owner) and name == attribute and type(loop_code.value_of(frame, *owner)).__module__ == _SESSION
+    return name == attribute and loop_code.is_session(frame, owner)

@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from pilot.comm.arena import Arena
 from pilot.comm.channel import Gone
@@ -74,15 +73,14 @@ class StateSharing:
         """
         position, met = self._training.position, self._training.agreements.count(self._training.place)
         run, behind = fingerprint(self._training.identity), int(self._training.behind)
-        standing = int(self._training.standing)
-        own = Holding(held, position.step, run, position.epoch, met, position.phase, behind, standing)
-        own = replace(own, on_gpu=int(self._training.is_on_gpu))
+        standing, on_gpu = int(self._training.standing), int(self._training.is_on_gpu)
+        own = Holding(held, position.step, run, position.epoch, met, position.phase, behind, standing, on_gpu)
         table = [Holding(*row) for row in self._gather(group, own.row())]
         if len({holding.fingerprint for holding in table}) > 1:
             expect_same(tell(self._training.identity, lambda row: self._gather(group, row)))
         spreading = who_spreads(table, self._per_node)
         if group.rank in strangers(table, spreading):
-            raise UserError(_STRANGER.format(*("a GPU", "the CPU") if own.on_gpu else ("the CPU", "GPUs")))
+            raise UserError(_STRANGER.format(*("a GPU", "the CPU") if on_gpu else ("the CPU", "GPUs")))
         if spreading.fresh and group.rank // self._per_node == spreading.root // self._per_node:
             self._load(group.granted)
         self.deal(group, spreading)

@@ -526,5 +526,5 @@ def _check_schedule(schedulers: Collection[Scheduler], schedule: str | None) -> 
 
 
 _COUNTED = ("step", "samples", "epoch")
-_OF_THE_SCRIPT = ("user", "user_met", "tracked", "tracked_at_end", "numbers", "attributes")
+_OF_THE_SCRIPT = ("user", "user_met", "tracked", "tracked_at_end", "attributes")
 """Parts of the state whose tensors nobody else puts where they belong."""
