@@ -1,4 +1,4 @@
-"""The names in a checkpoint directory: checkpoints, their parts, and temporary files of writers."""
+"""The names in a checkpoint directory: checkpoints, their parts, their next steps, and temporary files of writers."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from pilot.core.errors import CheckpointError
 _STEM = r"g(?P<generation>[0-9]{6,})-s(?P<step>[0-9]{8,})"
 _CHECKPOINT = re.compile(_STEM + r"\.h5")
 _PART = re.compile(_STEM + r"\.part(?P<part>[0-9]+)of(?P<parts>[0-9]+)\.h5")
+_NEXT = re.compile(_STEM + r"\.next")
 _TEMPORARY = re.compile(
-    r"\.(?P<target>g[0-9]+-s[0-9]+[^/]*\.h5)\.(?P<pid>[0-9]+)-(?P<started>[0-9]+)@(?P<host>[^/]*)\.tmp"
+    r"\.(?P<target>g[0-9]+-s[0-9]+[^/]*\.(h5|next))\.(?P<pid>[0-9]+)-(?P<started>[0-9]+)@(?P<host>[^/]*)\.tmp"
 )
 
 
@@ -38,10 +39,11 @@ class FileEntry:
 
 @dataclass(frozen=True, slots=True)
 class Temporary:
-    """A file that a writer is writing, or was writing when it died. ``started`` distinguishes processes with the same
-    pid."""
+    """A file that a writer is writing under the name of ``target``, or was writing when it died. ``started``
+    distinguishes processes with the same pid."""
 
     path: Path
+    target: str
     pid: int
     started: int
     host: str
@@ -55,6 +57,16 @@ def checkpoint_name(generation: int, step: int) -> str:
 def part_name(generation: int, step: int, part: int, parts: int) -> str:
     """``g000003-s00001200.part0of4.h5``."""
     return f"g{generation:06d}-s{step:08d}.part{part}of{parts}.h5"
+
+
+def is_next(name: str) -> bool:
+    """Whether this is the file name of what is known of the step after a checkpoint."""
+    return _NEXT.fullmatch(name) is not None
+
+
+def next_name(generation: int, step: int) -> str:
+    """``g000003-s00001200.next``: what is known of the step after a checkpoint."""
+    return f"g{generation:06d}-s{step:08d}.next"
 
 
 def doubtful_name(name: str) -> str:
@@ -91,10 +103,15 @@ def parts(directory: Path) -> list[FileEntry]:
     return sorted(found, key=lambda entry: (entry.age, entry.part))
 
 
+def next_steps(directory: Path) -> list[FileEntry]:
+    """What is known of steps after checkpoints."""
+    return [FileEntry(path, _age(match)) for path, match in _matching(directory, _NEXT)]
+
+
 def temporaries(directory: Path) -> list[Temporary]:
     """All temporary files."""
     return [
-        Temporary(path, int(match["pid"]), int(match["started"]), match["host"])
+        Temporary(path, match["target"], int(match["pid"]), int(match["started"]), match["host"])
         for path, match in _matching(directory, _TEMPORARY)
     ]
 

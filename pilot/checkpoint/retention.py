@@ -26,9 +26,9 @@ def keep(directory: Path, newest: Age, kept: int, agreed_step: int | None = None
         if entry.age != spared:
             _remove(entry.path)
     living = {entry.age for entry in names.checkpoints(directory)}
-    for part in names.parts(directory):
-        if part.age < newest and part.age not in living:
-            _remove(part.path)
+    for one in [*names.parts(directory), *names.next_steps(directory)]:
+        if one.age < newest and one.age not in living:
+            _remove(one.path)
 
 
 def sweep(directory: Path, now_s: float) -> None:

@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pilot.checkpoint import names, publish, reader, retention
+from pilot.checkpoint import names, publish, rawio, reader, retention
 from pilot.checkpoint.names import Age, FileEntry
 from pilot.checkpoint.parts import publish_index, write_part
 from pilot.checkpoint.rawio import uncollected
 from pilot.checkpoint.reader import Wanted, everything
 from pilot.checkpoint.tree import Encoded
 from pilot.core.errors import CheckpointError, UserError
+from pilot.io import trainer_folder
 
 __all__ = [
     "Loaded",
@@ -27,10 +28,12 @@ __all__ = [
     "listing",
     "load",
     "load_newest",
+    "next_step_of",
     "set_apart",
     "verify",
     "write",
     "write_index",
+    "write_next_step",
     "write_part",
 ]
 
@@ -95,6 +98,29 @@ def write_index(
     return _written(directory, age, kept, agreed_step, lambda: publish_index(directory, generation, step, parts, uid))
 
 
+def write_next_step(directory: Path, generation: int, step: int, block: bytes, uid: str = "") -> None:
+    """Publish what is known of the step after a checkpoint, beside it. The file is removed with the checkpoint.
+
+    Raises
+    ------
+    CheckpointError : the folder is another trainer's, or writing fails
+    """
+    trainer_folder.check(directory, uid)
+    with rawio.published(directory / names.next_name(generation, step), step) as fd:
+        rawio.write(fd, [memoryview(block)])
+
+
+def next_step_of(path: Path) -> bytes:
+    """What lies beside the checkpoint at ``path``; b"": nothing that can be read."""
+    age = names.age_of(path.name)
+    if age is None:
+        return b""
+    try:
+        return path.with_name(names.next_name(age.generation, age.step)).read_bytes()
+    except OSError:
+        return b""
+
+
 def set_apart(directory: Path, step: int) -> Path | None:
     """Rename the checkpoints of steps after ``step``, so that nobody resumes from them; returns the newest left."""
     entries = names.checkpoints(directory)
@@ -124,7 +150,8 @@ def load_newest(
             on_skip(path, reason)
 
     for temporary in names.temporaries(directory):
-        skip(temporary.path, "a temporary file: it was not finished")
+        if not names.is_next(temporary.target):
+            skip(temporary.path, "a temporary file: it was not finished")
     entries = names.checkpoints(directory)
     while entries:
         for entry in entries:

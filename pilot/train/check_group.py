@@ -24,6 +24,7 @@ from pilot.core.run_identity import PER_NODE
 from pilot.train import by_design, identity
 from pilot.train.exchanges import Exchanges
 from pilot.train.membership import Membership
+from pilot.train.next_step import NextSteps, kept_nowhere
 from pilot.train.placeholder import Placeholder
 from pilot.train.rehearsal import Newcomers
 from pilot.train.reporter import Metrics
@@ -88,6 +89,7 @@ class CheckGroup:
     newcomers = Newcomers()
 
     def __init__(self, run: Run, training: Training, exchanges: Exchanges, resized: Callable[[int], None]) -> None:
+        self.next_steps = NextSteps(training, kept_nowhere)
         self._run = run
         self._training = training
         self._exchanges = exchanges

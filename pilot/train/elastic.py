@@ -30,6 +30,7 @@ from pilot.train import imported
 from pilot.train.exchanges import Exchanges
 from pilot.train.in_force import InForce
 from pilot.train.membership import Membership, MembershipState, Seat, agreed
+from pilot.train.next_step import NextSteps
 from pilot.train.node_ties import NodeTies
 from pilot.train.pace_meter import PaceMeter
 from pilot.train.periodic import Periodic
@@ -80,7 +81,8 @@ class Elastic:
         self._training = training
         self._exchanges = exchanges
         self._saver = saver
-        self._periodic = Periodic(saver, training, interval_s)
+        self.next_steps = NextSteps(training, saver.keep_next)
+        self._periodic = Periodic(saver, training, self.next_steps, interval_s)
         self._stall_timer = stall_timer
         self._resized = resized
         self._membership = MembershipState()
@@ -91,7 +93,7 @@ class Elastic:
         ties.meanwhile(self._attend)
         self._in_force = InForce(self._membership, ties, self._lose)
         self._sharing = StateSharing(
-            trainer, training, saver, link, self._gather, self._answer, self._lose, ties, seat.size
+            trainer, training, saver, self.next_steps, link, self._gather, self._answer, self._lose, ties, seat.size
         )
         self._heard: list[RankSaid] = []
         self._hanging_up: set[int] = set()
@@ -454,6 +456,7 @@ class Elastic:
     def _write(self, *, asked: bool) -> None:
         self._periodic.begun()
         generation, step, state = max(self._held, 0), self._training.position.step, self._training.encoded()
+        self.next_steps.saved(generation)
         part = (self._seat.rank, self._training.shared()) if self._shards > 1 else None
         self._saver.write(generation, step, state, asked=asked, part=part)
 

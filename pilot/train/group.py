@@ -11,6 +11,7 @@ from pilot.train.check_group import SEAT, CheckGroup
 from pilot.train.elastic import Elastic
 from pilot.train.exchanges import Exchanges
 from pilot.train.membership import Membership, Seat
+from pilot.train.next_step import NextSteps, kept_nowhere
 from pilot.train.node_ties import NodeTies
 from pilot.train.rehearsal import Newcomers
 from pilot.train.reporter import Metrics
@@ -29,6 +30,8 @@ class RankGroup(Protocol):
     """Changes when the group does, and when a step is void."""
     newcomers: Newcomers
     """Those of the group, when it began."""
+    next_steps: NextSteps
+    """Steps after checkpoints."""
 
     def enter(self) -> Membership:
         """Enter a group; waits for one."""
@@ -91,7 +94,8 @@ class Alone:
     revision = 0
     newcomers = Newcomers()
 
-    def __init__(self, resized: Callable[[int], None]) -> None:
+    def __init__(self, training: Training, resized: Callable[[int], None]) -> None:
+        self.next_steps = NextSteps(training, kept_nowhere)
         self._resized = resized
         self._entered = False
 
@@ -165,7 +169,7 @@ def group_of(
     if SEAT in environment:
         return CheckGroup.of(environment, training, exchanges, resized)
     if "PILOT_CONTROL_FD" not in environment:
-        return Alone(resized)
+        return Alone(training, resized)
     trainer = environment["PILOT_TRAINER"]
     link = WorkerSockets(int(environment["PILOT_CONTROL_FD"]), Path(environment["PILOT_WORKER_SOCKET"]))
     directory = Path(environment["PILOT_TRAINER_DIR"], "checkpoints")

@@ -16,6 +16,7 @@ from __future__ import annotations
 import time
 
 from pilot.train.membership import Membership
+from pilot.train.next_step import NextSteps
 from pilot.train.saver import Saver
 from pilot.train.step_words import Words
 from pilot.train.training import Training
@@ -27,12 +28,14 @@ class Periodic:
     Parameters
     ----------
     saver, training : the session's
+    next_steps : told of each checkpoint
     interval_s : between two checkpoints; may be set at any time
     """
 
-    def __init__(self, saver: Saver, training: Training, interval_s: float) -> None:
+    def __init__(self, saver: Saver, training: Training, next_steps: NextSteps, interval_s: float) -> None:
         self._saver = saver
         self._training = training
+        self._next_steps = next_steps
         self.interval_s = interval_s
         self._begun_s = time.monotonic()
         self._under_way: tuple[Membership, int] | None = None
@@ -71,10 +74,12 @@ class Periodic:
         step = self._training.position.step
         if words.save == group.size:
             self.begun()
+            self._next_steps.saved(group.generation)
             self._under_way = group, step
             self._saver.start_part(group, step, self._training.encoded(), self._training.shared())
         elif group.rank == 0 and self._whole(group) and self._due() and not self._saver.busy:
             self.begun()
+            self._next_steps.saved(group.generation)
             self._under_way = None
             self._saver.start(group.generation, step, self._training.encoded())
 

@@ -12,14 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from math import dist, hypot, isfinite
 
 from pilot.train.sampler import StepShare
-from pilot.train.sketch import LENGTH, Sketched
+from pilot.train.sketch import Sketched, differing
 from pilot.train.state_transfer import Holding, Spreading, Standing
-
-TOLERANCE = 0.01
-"""Of a gradient's norm: other hardware, or another number of threads, rounds otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,16 +100,5 @@ class Rehearsal:
         """In words, where a gradient differs from that of the rank that it was to repeat; ``told``: by rank."""
         for rank, own in enumerate(told):
             other = self.stands_for(rank)
-            if rank != other and (name := _differing(own, told[other])):
+            if rank != other and (name := differing(own, told[other])):
                 yield f"rank {rank} computes another gradient of {name} than rank {other}"
-
-
-def _differing(own: Sketched, other: Sketched) -> str:
-    """Of which parameter the gradients differ most; "": they are the same, up to rounding."""
-    zero = [0.0] * LENGTH
-    names = [*own, *(name for name in other if name not in own)]
-    difference = {name: dist(own.get(name, zero), other.get(name, zero)) for name in names}
-    norms = [hypot(*(hypot(*row) for row in side.values())) for side in (own, other)]
-    overflowed = not any(map(isfinite, norms))  # a loss scaler finds its scale so
-    is_same = overflowed or hypot(*difference.values()) <= TOLERANCE * max(norms)
-    return "" if is_same else max(difference, key=lambda name: difference[name])

@@ -87,6 +87,13 @@ GENERATORS = (
 )
 
 
+def positions() -> tuple[object, ...]:
+    """Of all generators: the same as before if and only if nothing was drawn in between."""
+    device = _device_module()
+    of_device = device.get_rng_state().numpy().tobytes() if device is not None else b""
+    return (*[generator.snapshot() for generator in GENERATORS], of_device)
+
+
 def seed_all(seed: int) -> None:
     """Seed all. numpy's and Python's get words that torch's is seeded with, which takes a third of the time of their
     own ways.

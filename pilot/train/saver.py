@@ -31,7 +31,8 @@ _LOOK_S = 0.05
 class Saver:
     """Writes one checkpoint, or one part of one, at a time.
 
-    ``failed_in`` is the newest generation in which the ranks' parts did not make a checkpoint.
+    ``failed_in`` is the newest generation in which the ranks' parts did not make a checkpoint; ``next_step``: what lay
+    beside the checkpoint that was loaded (b"": nothing).
 
     Parameters
     ----------
@@ -63,7 +64,9 @@ class Saver:
         self._thread: threading.Thread | None = None
         self._snapshots = Snapshots()
         self._part: WrittenPart | None = None
+        self._beside: threading.Thread | None = None
         self.failed_in = 0
+        self.next_step = b""
 
     @property
     def busy(self) -> bool:
@@ -95,8 +98,9 @@ class Saver:
 
     def wait(self) -> None:
         """Wait until it is not ``busy``."""
-        if self._thread is not None:
-            self._thread.join()
+        for thread in (self._thread, self._beside):
+            if thread is not None:
+                thread.join()
 
     def distrust(self, step: int) -> Path | None:
         """Set aside what was saved after ``step``; returns the newest remaining checkpoint."""
@@ -104,6 +108,17 @@ class Saver:
 
         self.wait()
         return store.set_apart(self._directory, step)
+
+    def keep_next(self, generation: int, step: int, block: bytes) -> None:
+        """Write ``block`` in the background, beside the checkpoint of this step, which may still be being written."""
+        self._beside = threading.Thread(target=self._write_beside, args=(generation, step, block), daemon=True)
+        self._beside.start()
+
+    def _write_beside(self, generation: int, step: int, block: bytes) -> None:
+        from pilot.checkpoint import store
+
+        with suppress(CheckpointError):  # the checkpoint's own failure is reported, and nothing depends on this
+            store.write_next_step(self._directory, generation, step, block, self._uid)
 
     def drop_part(self) -> None:
         """Remove the part that was or is being written, because there will be no checkpoint of it."""
@@ -237,6 +252,8 @@ class Saver:
                 loaded = store.load(start, wanted)
             except CheckpointError as error:
                 raise UserError(f"cannot start from the given checkpoint: {error}") from None
+        elif loaded is not None:
+            self.next_step = store.next_step_of(loaded.path)
         return loaded.state if loaded is not None else None
 
 

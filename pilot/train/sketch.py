@@ -7,6 +7,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Mapping, Sequence
 from functools import cache
+from math import dist, hypot, isfinite
 from operator import add
 
 import torch
@@ -18,6 +19,8 @@ _WIDTH = 61
 """A prime, so that its columns do not follow those of a layer."""
 LENGTH = 4
 _FOLDS = 16
+TOLERANCE = 0.01
+"""Of a gradient's norm: other hardware, or another number of threads, rounds otherwise."""
 Sketched = dict[str, list[float]]
 """By the name of a parameter."""
 
@@ -25,8 +28,8 @@ Sketched = dict[str, list[float]]
 class Sketch:
     """Of one step's gradients on one rank, added up over its batches. ``weight``: of what is added next."""
 
-    def __init__(self) -> None:
-        self.weight = 0.0
+    def __init__(self, weight: float = 0.0) -> None:
+        self.weight = weight
         self._rows: dict[int, torch.Tensor] = {}
 
     def add(self, parameters: Sequence[nn.Parameter], gradients: Sequence[torch.Tensor | None]) -> None:
@@ -54,6 +57,17 @@ def folded(sketched: Sketched) -> Sketched:
         into = rows.setdefault(str(zlib.crc32(name.encode()) % _FOLDS), [0.0] * LENGTH)
         into[:] = map(add, into, row)
     return rows
+
+
+def differing(own: Sketched, other: Sketched, tolerance: float = TOLERANCE) -> str:
+    """Of which parameter two sketched gradients differ most; "": they are the same, up to ``tolerance`` of the norm."""
+    zero = [0.0] * LENGTH
+    names = [*own, *(name for name in other if name not in own)]
+    difference = {name: dist(own.get(name, zero), other.get(name, zero)) for name in names}
+    norms = [hypot(*(hypot(*row) for row in side.values())) for side in (own, other)]
+    overflowed = not any(map(isfinite, norms))  # a loss scaler finds its scale so
+    is_same = overflowed or hypot(*difference.values()) <= tolerance * max(norms)
+    return "" if is_same else max(difference, key=lambda name: difference[name])
 
 
 @torch.no_grad()

@@ -16,6 +16,7 @@ from pilot.core.errors import ProtocolError, UserError
 from pilot.io import wire
 from pilot.train.identity import expect_same, fingerprint, tell
 from pilot.train.membership import Membership
+from pilot.train.next_step import NextSteps
 from pilot.train.node_ties import NodeTies
 from pilot.train.rehearsal import Newcomers
 from pilot.train.saver import Saver
@@ -35,7 +36,7 @@ class StateSharing:
 
     Parameters
     ----------
-    training, saver : the session's
+    training, saver, next_steps : the session's
     link : to the rank processes
     gather : returns the rows of all ranks of a group
     answer : returns the next message of a generation's rank process
@@ -49,6 +50,7 @@ class StateSharing:
         trainer: str,
         training: Training,
         saver: Saver,
+        next_steps: NextSteps,
         link: WorkerSockets,
         gather: Callable[[Membership, list[int]], list[list[int]]],
         answer: Callable[[int], AnyNote | int | None],
@@ -59,6 +61,7 @@ class StateSharing:
         self._trainer = trainer
         self._training = training
         self._saver = saver
+        self._next_steps = next_steps
         self._link = link
         self._gather = gather
         self._answer = answer
@@ -128,3 +131,4 @@ class StateSharing:
         )
         if state is not None:
             self._training.restore(state)
+            self._next_steps.resumed(self._saver.next_step)

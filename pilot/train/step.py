@@ -182,8 +182,11 @@ class Step:
             alone = not counts or group.size == len(share.batches) == 1
             ring = self._group.ring if counts else _nobody
             self._comparison.begins(rehearsal, group.rank)
+            if counts:
+                self._group.next_steps.begins(share, group.rank, self._parts)
             self._exchanges.begin(ring, alone=alone, held=self._held, sketch=self._comparison.sketch)
         self._comparison.weighs(self.samples)
+        self._group.next_steps.forward_begins()
         self._exchanges.begin_batch(share.weight(batch), last=batch + 1 == len(share.batches))
 
     def came_back(self) -> None:
@@ -261,6 +264,11 @@ class Step:
         return self._phases < self._training.position.phase and not self._void
 
     @property
+    def _parts(self) -> int:
+        """Among how many ranks the step's samples are divided."""
+        return self.member.size if self.rehearsal is None else self.rehearsal.parts
+
+    @property
     def _draws_as(self) -> int:
         """The rank whose random numbers this one draws."""
         rank = self.member.rank
@@ -289,6 +297,7 @@ class Step:
             )
         self._counted = steppers = self._training.steppers.named(name)
         self._alarm.held.forward_ended()
+        self._group.next_steps.forward_ends()
         if weight is not None and self._training.sharding is not None:
             raise UserError(
                 "session.step: weight= cannot be combined with a sharded model, whose gradients are averaged in"
@@ -320,10 +329,10 @@ class Step:
             if words is None or not self._alarm.compare(words, position.step, self._group, size):
                 return None
             checksum = 0
-        if self.rehearsal is not None:
-            parameters = self._exchanges.parameters(steppers)
-            if not self._comparison.hold(self.rehearsal, parameters, self._group):
-                return None
+        parameters = self._exchanges.parameters(steppers)
+        if self.rehearsal is not None and not self._comparison.hold(self.rehearsal, parameters, self._group):
+            return None
+        self._group.next_steps.came(parameters)
         self._group.sums_came()
         # From here on all ranks draw the same numbers: noise on the sums, or in an optimizer.
         rng.seed_all(mix(self._seed, position.step, self._phases, rng.OF_ALL_RANKS))
@@ -412,10 +421,12 @@ class Step:
             self._rollback.hold()
 
     def _close(self, share: StepShare) -> None:
+        if difference := self._group.next_steps.ends():
+            self._group.remark(difference)
         self._training.close(self.member.generation, share)
         is_certain = self.member.rank not in self.uncertain
         self._training.standing = Standing.COMPARED if is_certain else Standing.NOT_COMPARED
-        self._training.position.parts = self.member.size if self.rehearsal is None else self.rehearsal.parts
+        self._training.position.parts = self._parts
         if self.rehearsal is not None:
             self.rehearsal = None
             self.rehearsed()

@@ -1,4 +1,6 @@
-"""Nodes that join on real rank processes are compared with one that trains, whose user is told of what differs."""
+"""Nodes that join on real rank processes are compared with one that trains, and those that resume with those that were
+killed; the user is told of what differs.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from pilot.checkpoint import names, store
 from pilot.io import wire
 from tests.integration.plane import plane
 
@@ -28,4 +31,32 @@ def test_a_node_that_computes_something_else_is_told_of(tmp_path: Path, size: st
         for told in (remark, *(node.log.read_text() for node in processes)):
             assert f"rank 0 computes another gradient of weight than rank {2 * per_node}" in told
             assert f"({3 * per_node - 1} more differ, too)" in told
+        cluster.stop()
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_a_trainer_that_computes_something_else_than_before_a_kill_is_told_of(tmp_path: Path, nodes: int) -> None:
+    checkpoints = tmp_path / "checkpoints"
+
+    def next_steps() -> set[names.Age]:
+        return {entry.age for entry in names.next_steps(checkpoints)} & {one.age for one in store.listing(checkpoints)}
+
+    arguments = ("--size=global_batch_size", f"--folder={tmp_path}")
+    with plane(tmp_path, SCRIPT, *arguments, interval_s=0.1) as cluster:
+        killed = cluster.start(nodes)
+        cluster.form(killed)
+        cluster.wait(lambda: len(next_steps()) > 1, "checkpoints, and what followed them")
+        for node in killed:
+            cluster.kill(node)
+        for checkpoint in store.listing(checkpoints):
+            if checkpoint.age not in next_steps():  # it was killed just then
+                checkpoint.path.unlink()
+        others = cluster.start(4)
+        up = cluster.wait_up(cluster.form(others))
+        cluster.wait_finished()
+        remarks = [remark.text for remark in others[0].heard(wire.Remark) if "before the trainer" in remark.text]
+        assert len(remarks) == 1
+        assert f"step {(up.resumed or 0) + 1} has another gradient of weight than" in remarks[0]
+        assert remarks[0].partition(";")[0] in others[0].log.read_text()
+        assert len(names.next_steps(checkpoints)) <= len(store.listing(checkpoints)), "they go with their checkpoints"
         cluster.stop()

@@ -149,6 +149,27 @@ def test_a_temporary_file_is_never_loaded_and_is_said(tmp_path: Path) -> None:
     assert loaded.skipped == [(temporary, "a temporary file: it was not finished")]
 
 
+def test_what_is_known_of_the_next_step_lies_beside_its_checkpoint_and_goes_with_it(tmp_path: Path) -> None:
+    store.write_next_step(tmp_path, 1, 1, b"first")
+    first = _write(tmp_path, 1, 1)
+    assert store.next_step_of(first) == b"first"
+    assert store.next_step_of(_write(tmp_path, 1, 2)) == store.next_step_of(tmp_path / "mine.h5") == b""
+    store.write_next_step(tmp_path, 1, 4, b"fourth")
+    _write(tmp_path, 1, 3, kept=1)
+    assert _names(tmp_path) == ["g000001-s00000003.h5", "g000001-s00000004.next"]
+
+
+def test_one_that_was_not_finished_is_removed_and_nothing_is_said(tmp_path: Path) -> None:
+    path = _write(tmp_path, 1, 1)
+    left = tmp_path / f".g000001-s00000001.next.1-1@{socket.gethostname()}.tmp"
+    left.touch()
+    loaded = store.load_newest(tmp_path, 1)
+    assert loaded is not None
+    assert (loaded.path, loaded.skipped) == (path, [])
+    _write(tmp_path, 1, 2)
+    assert not left.exists()
+
+
 def test_a_file_that_an_hdf5_tool_wrote_anew_is_loaded_from_where_hdf5_says(tmp_path: Path) -> None:
     path = store.write(tmp_path, 1, 1, STATE, kept=1).path
     moved = tmp_path / "moved.h5"
@@ -208,6 +229,12 @@ def test_nothing_is_written_to_the_folder_of_another_trainer_or_to_one_that_was_
             write()
     assert list(tmp_path.rglob("*.h5")) == []
     assert folder.exists() == bool(owner), "what was taken away is not made again"
+
+
+def test_what_is_known_of_a_next_step_is_not_written_to_another_trainers_folder(tmp_path: Path) -> None:
+    trainer_folder.mark(tmp_path, OTHERS)
+    with pytest.raises(CheckpointError, match="another trainer"):
+        store.write_next_step(tmp_path / "checkpoints", 1, 1, b"mine", OURS)
 
 
 def test_an_index_takes_no_part_of_another_trainer(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from pilot.train.exchanges import Exchanges
 from pilot.train.group import Alone
 from pilot.train.identity import expect_same
 from pilot.train.membership import Membership
+from pilot.train.next_step import NextSteps
 from pilot.train.rehearsal import Newcomers
 from pilot.train.sampler import StepShare
 from pilot.train.state import Packed, unpack
@@ -32,6 +33,8 @@ from pilot.train.step_words import Words
 from pilot.train.training import Training
 
 DEADLINE_S = 20.0
+NEXT_STEP = "next step"
+"""What a kept state has besides: see :mod:`pilot.train.next_step`."""
 _here = threading.local()
 
 
@@ -205,6 +208,7 @@ class World:
         if number == 1 and self._begin is not None:
             for rank in ranks:
                 rank.training.restore(self._begin)
+                rank.next_steps.resumed(self._begin.get(NEXT_STEP, b""))
         table = [rank.holding() for rank in ranks]
         spreading = who_spreads(table)
         newcomers = Newcomers.of(table, spreading, 1)
@@ -241,6 +245,8 @@ class World:
         """
         keep, training, generation = self._keep, rank.training, self.now
         position = training.position
+        if keep is not None and position.step == keep.step:
+            rank.next_steps.saved(0)
         if keep is None or position.step != keep.step or generation is None or rank is not generation.oldest:
             return
         if training.meeting is not None and position.cursor and not (position.at_end or position.stopped):
@@ -249,6 +255,11 @@ class World:
             self.kept = travelled(training)
         self._points += 1
 
+    def keep_next(self, _generation: int, _step: int, block: bytes) -> None:
+        """What lies beside the state that was kept."""
+        if self.kept is not None:
+            self.kept[NEXT_STEP] = block
+
 
 class Rank(Alone):
     """One rank's group, see :class:`~pilot.train.group.RankGroup`."""
@@ -256,8 +267,9 @@ class Rank(Alone):
     _orders = iter(range(1 << 30))
 
     def __init__(self, world: World, training: Training, exchanges: Exchanges, resized: Callable[[int], None]) -> None:
-        super().__init__(training)
-        self.world, self.training, self.exchanges, self._resized = world, training, exchanges, resized
+        super().__init__(training, resized)
+        self.next_steps = NextSteps(training, world.keep_next)
+        self.world, self.training, self.exchanges = world, training, exchanges
         self.order = hash(next(Rank._orders)) * 7 % 11  # newcomers come first, in the middle, and last
         self.revision = 0
         self.killed = False

@@ -15,6 +15,7 @@ from pilot.checkpoint import names, store
 from pilot.io import wire
 from pilot.train.lr import LearningRate
 from pilot.train.membership import Membership
+from pilot.train.next_step import NextSteps, kept_nowhere
 from pilot.train.periodic import Periodic
 from pilot.train.saver import Saver
 from pilot.train.step_words import FIELDS, Words
@@ -35,7 +36,7 @@ class Rank:
         self.told: queue.SimpleQueue[wire.CheckpointWritten] = queue.SimpleQueue()
         self.training = Training(model, optimizer, None, "step", LearningRate("none", 0))
         self.saver = Saver("t1", "", directory, 3, self.told.put)
-        self.periodic = Periodic(self.saver, self.training, interval_s)
+        self.periodic = Periodic(self.saver, self.training, NextSteps(self.training, kept_nowhere), interval_s)
 
     def buffer(self) -> torch.Tensor:
         """A buffer that each rank has for itself."""

@@ -23,8 +23,8 @@ class Twin(Alone):
     """Rank ``rank`` of a group."""
 
     def __init__(self, rank: int, ranks: list[Twin], barrier: threading.Barrier) -> None:
-        super().__init__(lambda _: None)
         self.training = training()
+        super().__init__(self.training, lambda _: None)
         self._member = Membership(1, rank, barrier.parties)
         self._ranks, self._barrier = ranks, barrier
         self._row: list[int] = []

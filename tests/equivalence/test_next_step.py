@@ -1,0 +1,118 @@
+"""The step after a checkpoint is compared with the same step after a resume: what no checkpoint holds is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import mse_loss
+from torch.utils.data import TensorDataset
+
+import pilot.train
+from tests.equivalence.hidden import SCRIPTS, Script, Told, X, Y, drawn, draws_a_constant, model, train
+from tests.equivalence.rows import in_world
+from tests.unit.train.storm import NEXT_STEP, Keep
+
+SAID = "than before the trainer was resumed"
+AT = Keep(9, 0)
+"""In the third of four epochs."""
+FIXED, PER_NODE = {"global_batch_size": 4}, {"batch_size": 4}
+
+
+@pytest.fixture
+def told(capsys: pytest.CaptureFixture[str]) -> Told:
+    return Told(capsys, SAID)
+
+
+def resumed(script: Callable[[], Any], before: int = 1, after: int = 1, keep: Keep = AT) -> None:
+    """On ``before`` ranks, and then on ``after`` ranks from the state that was kept."""
+    world, _ = in_world(script, before, [], keep=keep)
+    assert world.kept is not None
+    assert world.kept[NEXT_STEP]
+    in_world(script, after, [], begin=world.kept)
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 1), (2, 2), (1, 2), (2, 1)])
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.__name__)
+def test_what_no_checkpoint_holds_is_told(script: Script, before: int, after: int, told: Told) -> None:
+    resumed(lambda: script(FIXED), before, after)
+    (line,) = told.lines()
+    assert "step 10 has another gradient of" in line
+    assert ("pilot check" in line) == (before > after)  # one that comes besides rehearses in this step
+
+
+@pytest.mark.parametrize("options", [FIXED, PER_NODE], ids=["fixed", "per node"])
+@pytest.mark.parametrize(("before", "after"), [(1, 1), (2, 2), (1, 2), (2, 1)])
+@pytest.mark.parametrize("layer", [nn.Identity, nn.Dropout, lambda: nn.BatchNorm1d(1, dtype=torch.float64)])
+@pytest.mark.parametrize("step", [4, 6])
+def test_nothing_is_told_of_what_is_the_same(
+    step: int, layer: Callable[[], nn.Module], before: int, after: int, options: Any, told: Told
+) -> None:
+    """Also where sums depend on the number of ranks by design; and at an epoch's end."""
+    if options is PER_NODE:
+        step = min(step, 16 // 4 // before)
+    resumed(lambda: train(nn.Sequential(model(), layer()), options), before, after, Keep(step, 0))
+    assert told.lines() == []
+
+
+def test_a_loss_that_is_no_mean_is_told_on_another_number_of_nodes(told: Told) -> None:
+    def script() -> None:
+        train(model(), FIXED, loss=lambda y, target: ((y - target) ** 2).sum())
+
+    resumed(script, 2, 2)
+    assert told.lines() == []
+    resumed(script, 2, 1)
+    assert len(told.lines()) == 1
+
+
+@pytest.mark.parametrize("other", ["", "d", "g"])
+def test_gradients_of_each_of_two_optimizers_are_compared(other: str, told: Told) -> None:
+    def script() -> None:
+        nets = {"d": model(), "g": model()}
+        optimizers = {name: torch.optim.SGD(net.parameters(), lr=0.01) for name, net in nets.items()}
+        session = pilot.train.session(nets, optimizers, seed=1)
+        factor = drawn()
+        loader = session.loader(TensorDataset(X, Y), **FIXED)
+        for _ in session.epochs(4):
+            for x, y in loader:
+                for name, net in nets.items():
+                    optimizers[name].zero_grad()
+                    error = mse_loss(net(x + torch.randn_like(x)) * (factor if name == other else 1.0), y)
+                    error.backward()
+                    session.step(error, name)
+
+    resumed(script, 2, 2)
+    assert [f"another gradient of {other}." in line for line in told.lines()] == [True] * bool(other)
+
+
+def test_what_a_script_does_with_the_sums_does_not_count(told: Told) -> None:
+    """Noise of its own, say."""
+
+    def script() -> None:
+        net = model()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+        session = pilot.train.session(net, optimizer, seed=1)
+        loader = session.loader(TensorDataset(X, Y), **FIXED)
+        for _ in session.epochs(4):
+            for x, y in loader:
+                optimizer.zero_grad()
+                error = mse_loss(net(x), y)
+                error.backward()
+                if session.sum(error):
+                    nn.utils.clip_grad_norm_(net.parameters(), 0.01)
+                session.step()
+
+    resumed(script)
+    assert told.lines() == []
+
+
+@pytest.mark.parametrize("damage", [lambda block: block[:0], lambda block: block[:-9], lambda block: b"\xc1" + block])
+def test_a_damaged_one_is_not_compared(damage: Callable[[bytes], bytes], told: Told) -> None:
+    script = draws_a_constant
+    world, _ = in_world(lambda: script(FIXED), 1, [], keep=AT)
+    assert world.kept is not None
+    in_world(lambda: script(FIXED), 1, [], begin=world.kept | {NEXT_STEP: damage(world.kept[NEXT_STEP])})
+    assert told.lines() == []
