@@ -1,6 +1,7 @@
 """What modules keep in plain attributes: a temperature that forward lowers, a counter, the phase of training, a list of
-weights, a tensor that is no buffer. Those that have changed since the first step are part of the state, like buffers.
-What a script sets before, it sets on every node, and perhaps differently on each (``model.rank = session.rank``).
+weights, a tensor that is no buffer, or one that ``state_dict()`` leaves out. Those that have changed since the first
+step are part of the state, like buffers. What a script sets before, it sets on every node, and perhaps differently on
+each (``model.rank = session.rank``).
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ _MANY = MAPPINGS | SEQUENCES | SETS
 _TRACKED = "tracked "
 """Paths of tracked modules begin so."""
 _OF_TORCH = vars(nn.Module()).keys()
+_UNSAVED = "buffer "
+"""Names of buffers with ``persistent=False`` begin so."""
 
 
 class ModuleNumbers:
@@ -126,8 +129,8 @@ class ModuleNumbers:
         owned = cache(self._owned)
         for path, module in self.modules():
             kept = _attributes(module, owned)
-            for name, value in vars(module).items():
-                if name in _OF_TORCH or name in kept:
+            for name, value in _held(module):
+                if name in kept:
                     continue
                 if not any(_is_view(one, owned) for one in islice(_leaves(value), _MOST)):
                     yield path, name, value
@@ -138,13 +141,14 @@ class ModuleNumbers:
 
 def _place(path: str, name: str) -> str:
     place = path if path.startswith(_TRACKED) else f"model.{path}"
-    return f"{place.rstrip('.: ')}.{name}"
+    return f"{place.rstrip('.: ')}.{name.removeprefix(_UNSAVED)}"
 
 
 def shown(path: str, name: str) -> str:
     """An attribute's name, as a script is told of it; ``path``: of its module."""
     if path.startswith(_TRACKED):
         return _place(path, name)
+    name = name.removeprefix(_UNSAVED)
     return f"the model's {path}.{name}" if path else f"the model's {name}"
 
 
@@ -155,13 +159,20 @@ def put_in(module: nn.Module, values: dict[str, Any]) -> None:
 
 
 def _attributes(module: nn.Module, owned: Owned) -> dict[str, Any]:
-    its = ((name, value) for name, value in vars(module).items() if name not in _OF_TORCH)
-    return {name: value for name, value in its if type(value) in _PLAIN or _fits(value, owned)}
+    return {name: value for name, value in _held(module) if type(value) in _PLAIN or _fits(value, owned)}
+
+
+def _held(module: nn.Module) -> Iterator[tuple[str, Any]]:
+    """What may be in attributes, also that which is too large."""
+    yield from ((name, value) for name, value in vars(module).items() if name not in _OF_TORCH)
+    for name in sorted(module._non_persistent_buffers_set & module._buffers.keys()):
+        yield _UNSAVED + name, module._buffers[name]
 
 
 def _registered(module: nn.Module) -> Iterator[torch.Tensor]:
-    every = chain(module._parameters.values(), module._buffers.values())
-    return (one for one in every if one is not None and not is_lazy(one))
+    """What is in the model's state."""
+    saved = (one for name, one in module._buffers.items() if name not in module._non_persistent_buffers_set)
+    return (one for one in chain(module._parameters.values(), saved) if one is not None and not is_lazy(one))
 
 
 def _memory(tensor: torch.Tensor) -> int:
@@ -229,7 +240,10 @@ def same(one: Any, other: Any) -> bool:
 
 
 def _put(module: nn.Module, name: str, value: Any) -> None:
-    """Lists and dicts stay the same objects, because modules may share them."""
+    """Lists, dicts and buffers stay the same objects, because modules may share them."""
+    if name.startswith(_UNSAVED):
+        _put_buffer(module, name.removeprefix(_UNSAVED), value)
+        return
     held: Any = vars(module).get(name)
     value = _moved(value, _device(held, module))
     if same(held, value):
@@ -241,6 +255,20 @@ def _put(module: nn.Module, name: str, value: Any) -> None:
         held.update(value)
     else:
         vars(module)[name] = value
+
+
+def _put_buffer(module: nn.Module, name: str, value: torch.Tensor | None) -> None:
+    held = module._buffers.get(name)
+    if value is not None:
+        value = value.to(_device(held, module))
+    if same(held, value) and name in module._buffers:
+        return
+    if value is not None and held is not None and (held.shape, held.dtype) == (value.shape, value.dtype):
+        held.data.copy_(value)
+    elif name in module._buffers:
+        module._buffers[name] = value
+    else:
+        module.register_buffer(name, value, persistent=False)
 
 
 def _device(held: Any, module: nn.Module) -> torch.device | None:

@@ -2,7 +2,7 @@
 after a void step its batch runs again as if for the first time.
 
 This includes the models' buffers, extra states and plain attributes, all parameters (a script may decay weights before
-``session.step``), tracked objects, the optimizers' options, and, if optimizers are stepped separately,
+``session.step``), tracked objects, the optimizers' options and states, and, if optimizers are stepped separately,
 ``session.state``. A successful step must cost almost nothing, so:
 
 * Small values are copied when a step begins. Version counters would not suffice: batch norm's statistics and writes
@@ -30,6 +30,7 @@ from pilot.checkpoint.tree import copied
 from pilot.train import checksums, refusal
 from pilot.train.loading import load
 from pilot.train.module_numbers import ModuleNumbers, put_in
+from pilot.train.optimizer_rollback import OptimizerStates
 from pilot.train.spaced import Spaced
 from pilot.train.state import encoded
 from pilot.train.stepper import options_of, set_options
@@ -165,6 +166,7 @@ class Rollback:
         for name, tracked in self._training.tracked.items():
             yield _Object(f"tracked {name}", tracked)
         yield self._options()
+        yield OptimizerStates(self._training.steppers)
         numbers = self._training.numbers
         for path, module in numbers.modules():
             yield _Attributes(f"plain attributes of {path}", _Numbers(numbers, module))

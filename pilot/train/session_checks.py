@@ -178,6 +178,11 @@ def _check_modules(model: nn.Module) -> None:
                 f"the model's module {name} has max_norm={module.max_norm}: forward would change the rows that"
                 " this rank looks up, so ranks would differ; limit the norms of all rows after session.step"
             )
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.scale_grad_by_freq:
+            raise UserError(
+                f"the model's module {name} has scale_grad_by_freq=True: it would divide by how often a row occurs in"
+                " this rank's batch, so the gradient would depend on the number of nodes; remove it"
+            )
     state = model.state_dict()
     encoded({"model": dict(state)})  # get_extra_state may return anything
     _check_state(model, state)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -69,6 +70,42 @@ def loads_weights(_epoch: int, model: nn.Module, _optimizer: torch.optim.Optimiz
     model.load_state_dict({name: value * 0.9 for name, value in model.state_dict().items()})
 
 
+def scales_momenta(_epoch: int, _model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    for state in optimizer.state.values():
+        state["momentum_buffer"].mul_(0.9)
+
+
+def loads_momenta(_epoch: int, _model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    saved = optimizer.state_dict()
+    for state in saved["state"].values():
+        state["momentum_buffer"] = state["momentum_buffer"] * 0.9
+    optimizer.load_state_dict(saved)
+
+
+class Unsaved(nn.Module):
+    """With a buffer that is not saved, by which it multiplies; ``in_forward``: and which forward changes."""
+
+    scale: torch.Tensor
+
+    def __init__(self, *, in_forward: bool = False) -> None:
+        super().__init__()
+        self.register_buffer("scale", torch.ones(()), persistent=False)
+        self._in_forward = in_forward
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self._in_forward and self.training:
+            self.scale = self.scale * 0.9
+        return x * self.scale
+
+
+def with_an_unsaved_buffer(*, in_forward: bool = False) -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 4), Unsaved(in_forward=in_forward), nn.Linear(4, 1))
+
+
+def scales_the_buffer(_epoch: int, model: Any, _optimizer: torch.optim.Optimizer) -> None:
+    model[1].scale *= 0.9
+
+
 class Halves(nn.Module):
     """In evaluation mode."""
 
@@ -123,6 +160,26 @@ def weights_decayed_after_each_step(made: Callable[..., Any]) -> Result:
     return trained(made, after_step=decays_weights)
 
 
+def momenta_scaled_after_each_step(made: Callable[..., Any]) -> Result:
+    return trained(made, after_step=scales_momenta)
+
+
+def momenta_loaded_after_each_step(made: Callable[..., Any]) -> Result:
+    return trained(made, after_step=loads_momenta)
+
+
+def unsaved_buffer_scaled_after_each_step(made: Callable[..., Any]) -> Result:
+    return trained(made, model=with_an_unsaved_buffer, after_step=scales_the_buffer)
+
+
+def unsaved_buffer_scaled_at_first(made: Callable[..., Any]) -> Result:
+    return trained(made, model=with_an_unsaved_buffer, at_first=scales_the_buffer)
+
+
+def unsaved_buffer_replaced_in_forward(made: Callable[..., Any]) -> Result:
+    return trained(made, model=partial(with_an_unsaved_buffer, in_forward=True))
+
+
 def weights_loaded_at_last(made: Callable[..., Any]) -> Result:
     return trained(made, at_last=loads_weights)
 
@@ -153,6 +210,11 @@ EQUAL = [
     rate_of_one_step,
     momenta_forgotten,
     weights_decayed_after_each_step,
+    momenta_scaled_after_each_step,
+    momenta_loaded_after_each_step,
+    unsaved_buffer_scaled_after_each_step,
+    unsaved_buffer_scaled_at_first,
+    unsaved_buffer_replaced_in_forward,
     weights_loaded_at_last,
     left_in_evaluation_mode,
     rate_lowered_in_each_iteration,

@@ -162,6 +162,12 @@ def renormalizing() -> Parts:
     return model, sgd(model.parameters())
 
 
+@_refused("Embedding(scale_grad_by_freq=True)", "module 0 has scale_grad_by_freq=True", "leave it out")
+def scaling_by_frequency() -> Parts:
+    model = nn.Sequential(nn.EmbeddingBag(4, 2, scale_grad_by_freq=True))
+    return model, sgd(model.parameters())
+
+
 @_refused("capturable=True, on CPU", r"Adam\(capturable=True\)", "leave it out")
 def capturable() -> Parts:
     model = nn.Linear(2, 1)
