@@ -65,7 +65,7 @@ class Collectives:
     def here(self) -> None:
         """The script has done what it does there: it continues to train, or the epoch ends."""
         self.arrive()
-        self._training.caught_up()
+        self._training.catch_up.caught_up()
 
     def scatter(self) -> None:
         """The script may do something that concerns all (such as choosing what is trained) before its next batch, so
@@ -79,7 +79,7 @@ class Collectives:
         """
         self._group.enter()
         while self._aligned != self._group.revision and not self._training.position.left:
-            self._training.put_back()
+            self._training.catch_up.put_back()
             self._meet(TRAINING, _nothing)
             self._group.enter()
         self.here()
@@ -98,11 +98,11 @@ class Collectives:
         """
         number = self._held.get(topic, 0)
         self._held[topic] = number + 1
-        self._training.meeting = topic
+        self._training.catch_up.meeting = topic
         try:
             return self._outcome(topic, number, bring)
         finally:
-            self._training.meeting = None
+            self._training.catch_up.meeting = None
 
     def _outcome(self, topic: int, number: int, bring: Bring) -> Sums | None:
         sums = None
@@ -113,7 +113,7 @@ class Collectives:
                 return agreed[number]
             if self._training.place != self._place:
                 return None
-            self._training.meets(topic)
+            self._training.catch_up.meets(topic)
             sums = self._meet(topic, bring)
         return sums
 
@@ -145,13 +145,13 @@ class Collectives:
 
     def _progress(self) -> list[int]:
         place = self._training.place
-        return [place[0], int(not self._training.behind), self._training.agreements.count(place)]
+        return [place[0], int(not self._training.catch_up.behind), self._training.agreements.count(place)]
 
     def _level(self, progress: list[list[int]]) -> None:
         """All are about to train: give them the same state."""
         most = max(progress)
         is_behind = not most[1]
-        if is_behind and self._progress() == most and self._training.has_missed_meeting:
+        if is_behind and self._progress() == most and self._training.catch_up.has_missed_meeting:
             refusal.note(
                 "the run was saved, or its other processes ended, while these were in session.evaluate between two"
                 " steps; what the script does after that, until its next batch, is not done now: what must not be"

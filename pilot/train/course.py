@@ -152,7 +152,7 @@ class SessionCourse:
             return False
         self._collectives.arrive()  # with a state taken over at the end of the epoch
         self._check.user()
-        self._training.reached_end()
+        self._training.catch_up.reached_end()
         self._collectives.reached_end()
         self._ended, self._guard.passing = before[0], False
         if self._turns is None:
@@ -191,7 +191,7 @@ class SessionCourse:
 
     def begin(self, share: StepShare, batch: int) -> None:
         """See :class:`~pilot.train.training_loader.Course`."""
-        self._training.gets_batch()
+        self._training.catch_up.gets_batch()
         self._step.begin(share, batch)
         if batch == 0:
             self._check.before_step()
@@ -199,7 +199,7 @@ class SessionCourse:
     def look_back(self, share: StepShare, batch: int) -> None:
         """See :class:`~pilot.train.training_loader.Course`."""
         if batch == 0:
-            self._training.looks_back()
+            self._training.catch_up.looks_back()
         self._step.begin(share, batch, counts=False)
 
     def came_back(self) -> None:
@@ -216,7 +216,7 @@ class SessionCourse:
         void = self._step.is_void
         self.came_back()
         if void:
-            self._training.does_again(self._step.keep())
+            self._training.catch_up.does_again(self._step.keep())
         return void
 
     def stepped(self) -> None:

@@ -28,13 +28,14 @@ from torch import nn
 from pilot.checkpoint.shards import local_of
 from pilot.checkpoint.tree import copied
 from pilot.train import checksums, refusal
+from pilot.train.catch_up import Stateful
 from pilot.train.loading import load
 from pilot.train.module_numbers import ModuleNumbers, put_in
 from pilot.train.optimizer_rollback import OptimizerStates
 from pilot.train.spaced import Spaced
 from pilot.train.state import encoded
 from pilot.train.stepper import options_of, set_options
-from pilot.train.training import Stateful, Training
+from pilot.train.training import Training
 
 SMALL_BYTES = 1 << 20
 """Size of one tensor, or of all of a tracked object, below which copying is cheaper than checking."""

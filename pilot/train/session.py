@@ -14,6 +14,7 @@ from pilot.core.goal import EPOCH_SAMPLES, EPOCHS, ITERATIONS
 from pilot.core.run_identity import SEED
 from pilot.train import identity, rng, sample_numbers, script_end
 from pilot.train.agreement_log import END_OF_EPOCH, STOP, Sums
+from pilot.train.catch_up import Stateful
 from pilot.train.check_group import CheckGroup
 from pilot.train.collectives import Collectives
 from pilot.train.course import SessionCourse
@@ -42,7 +43,7 @@ from pilot.train.session_checks import (
 from pilot.train.state_check import StateCheck
 from pilot.train.step import Number, Step
 from pilot.train.stream import Stream
-from pilot.train.training import Stateful, Training
+from pilot.train.training import Training
 from pilot.train.training_loader import TrainingLoader
 from pilot.train.uncopied import Uncopied
 from pilot.train.untracked import Untracked
@@ -225,7 +226,7 @@ class Session(Uncopied):
         """
 
         def begin() -> None:
-            self._training.begins(self._training.position.epoch)
+            self._training.catch_up.begins(self._training.position.epoch)
             self._course.new_epoch()
             self._copies.epoch_begins()
             self._own.epoch_begins()
@@ -234,7 +235,7 @@ class Session(Uncopied):
             self._own.look(self._step.samples)
             if not self._is_stopping():
                 self._course.end_pass()
-            self._training.is_measured()
+            self._training.catch_up.is_measured()
             self._end_epoch({name: float(measure()) for name, measure in measures.items()}, stop=self._is_stopping())
 
         check_count("session.epochs", count)
@@ -259,7 +260,7 @@ class Session(Uncopied):
         course.by_iteration(loader, lambda: self._end_epoch({}, stop=False))  # a stop comes with the next step
 
         def begin() -> None:
-            self._training.begins(self._training.position.step)
+            self._training.catch_up.begins(self._training.position.step)
             course.new_turn()
 
         yield from self._loop(lambda: self._training.position.step, count, begin, course.end_turn)
@@ -293,13 +294,13 @@ class Session(Uncopied):
                 try:
                     yield number()
                 except GeneratorExit:  # by break, or by an exception
-                    self._training.leaves(early=True)
+                    self._training.catch_up.leaves(early=True)
                     script_end.at_good_end(self._leave)
                     raise
                 end()
             self._group.settle()
             self._collectives.leave()
-            self._training.leaves(early=False)
+            self._training.catch_up.leaves(early=False)
         self._finish()
 
     def stop(self) -> None:

@@ -75,7 +75,7 @@ class StateSharing:
         the step from which the group resumes, if no rank had a state; and whose state is new to them.
         """
         position, met = self._training.position, self._training.agreements.count(self._training.place)
-        run, behind = fingerprint(self._training.identity), int(self._training.behind)
+        run, behind = fingerprint(self._training.identity), int(self._training.catch_up.behind)
         standing, on_gpu = int(self._training.standing), int(self._training.is_on_gpu)
         own = Holding(held, position.step, run, position.epoch, met, position.phase, behind, standing, on_gpu)
         table = [Holding(*row) for row in self._gather(group, own.row())]

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass, replace
+from dataclasses import asdict, astuple, replace
 from functools import partial
 from inspect import signature
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import nn
@@ -19,14 +18,15 @@ from pilot.core.errors import UserError
 from pilot.core.run_identity import OPTIONS, RULES, AcceptedChange
 from pilot.train import identity, rng
 from pilot.train.agreement_log import END_OF_EPOCH, END_OF_LOOP, STOP, Agreement, AgreementLog, Place, Sums
-from pilot.train.at_beginning import AtBeginning
+from pilot.train.catch_up import CatchUp
 from pilot.train.lineage import Lineage
-from pilot.train.loading import filled, load
+from pilot.train.loading import load
 from pilot.train.lr import LearningRate
 from pilot.train.membership import Seat
 from pilot.train.metric_reports import METRIC, MetricReports
-from pilot.train.module_numbers import SMALL_BYTES, ModuleNumbers
+from pilot.train.module_numbers import ModuleNumbers
 from pilot.train.on_device import places_in, put_back
+from pilot.train.position import Position
 from pilot.train.sampler import StepShare
 from pilot.train.session_checks import admit, check_scheduler
 from pilot.train.sharded_state import Wanted, models_adopted, optimizers_adopted, rows_wanted
@@ -49,54 +49,15 @@ from pilot.train.trained_set import TrainedSet
 Models = nn.Module | dict[str, nn.Module]
 
 
-class Stateful(Protocol):
-    """What ``session.track`` accepts."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Its state, of types that :mod:`pilot.checkpoint.tree` can store."""
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> Any:
-        """Take over a state."""
-
-
-@dataclass(slots=True)
-class Position:
-    """``step``: steps applied so far; ``phase``: how many optimizers of the next step have been stepped, if they are
-    stepped separately; ``cursor``: samples of ``epoch`` used so far; ``epoch_steps``: its steps so far; ``samples``: of
-    all epochs; ``at_end``: the script is in its code at the end of the epoch; ``met``: how often the ranks had met
-    between the last step and that; ``stopped``: there are no more epochs, or steps; ``stopping``: a rank has asked for
-    that; ``left``: the ranks have left the loop, and meet no more; ``begun``: the script has reached its first batch;
-    ``weight``: the sum of the last step's weights, 0: its samples are the weights (see :mod:`pilot.train.weights`),
-    None: there was no step yet. ``parts``: among how many ranks the last step's samples were divided, 0: likewise.
-    """
-
-    step: int = 0
-    epoch: int = 0
-    cursor: int = 0
-    epoch_steps: int = 0
-    samples: int = 0
-    at_end: bool = False
-    met: int = 0
-    stopped: bool = False
-    stopping: bool = False
-    left: bool = False
-    phase: int = 0
-    begun: bool = False
-    weight: float | None = None
-    parts: int = 0
-
-
 class Training:
     """Models, their optimizers, the run's identity, position, ledger, agreements, learning-rate factor, tracked
     objects, and the script's own ``user`` dict.
 
     ``agreed_step``: up to this step all ranks held the same state (:mod:`pilot.train.alarm`). ``changing``: what a
     forward pass changes (:mod:`pilot.train.rollback`). ``on_restore``: called when a state was taken over or rolled
-    back. ``meeting``: the topic of the meeting in which the script is (:mod:`pilot.train.collectives`); ``behind``: the
-    state was taken over from a rank in a meeting, which has done more since.
-    ``samples_per_tick``: samples of a step on one node, for a schedule that counts samples. ``reports``: a trial's
-    reports of its study's metric. ``sharding``: the model's, if it is sharded. ``standing``: see
-    :class:`~pilot.train.state_transfer.Standing`.
+    back. ``samples_per_tick``: samples of a step on one node, for a schedule that counts samples. ``reports``: a
+    trial's reports of its study's metric. ``sharding``: the model's, if it is sharded. ``standing``: see
+    :class:`~pilot.train.state_transfer.Standing`. ``catch_up``: what the script does again.
     """
 
     def __init__(
@@ -121,26 +82,15 @@ class Training:
         self.position = Position()
         self.ledger = Lineage()
         self.agreements = AgreementLog()
-        self.tracked: dict[str, Stateful] = {}
+        self.catch_up = CatchUp(lambda: self.position, lambda: self.agreements.count(self.place), self.tell_restored)
+        self.user, self.tracked = self.catch_up.user, self.catch_up.tracked
         self.numbers = ModuleNumbers(self.model, self.tracked)
         self.changing: set[str] = set()
         self.on_restore: list[Callable[[], object]] = []
-        self.user: dict[str, Any] = {}
-        self._user_at_end: dict[str, Any] | None = None
-        self._tracked_at_end: dict[str, Any] = {}
-        self._user_taken: dict[str, Any] | None = None
-        self._user_met: dict[str, Any] | None = None
-        self._at_beginning = AtBeginning()
-        self._begins_again = False
-        self._put_back: Callable[[], None] | None = None
-        self._taken_in: int | None = None
-        self._has_reached_end = False
         self.agreed_step = 0
         self._accepted = identity.accepted_by(os.environ)
         self.changes: list[AcceptedChange] = []
         self._options = options_of(self.steppers, scheduled=False)
-        self.meeting: int | None = None
-        self.behind = False
         self.restoring = False
         self.standing = Standing.NEW
         self.samples_per_tick = 1
@@ -203,125 +153,6 @@ class Training:
             parameters += self.trained.of(stepper)
         return shards.summed_up(nn.utils.clip_grad_norm_(parameters, max_norm))
 
-    def does_again(self, put_back: Callable[[], None]) -> None:
-        """The script repeats a step. What it changes until then, it has changed before, and ``put_back`` undoes."""
-        self._user_taken = copied(self.user)
-        self._put_back, self._begins_again = put_back, True
-
-    def begins(self, number: int) -> None:
-        """Turn ``number`` of the script's loop begins, an epoch or an iteration."""
-        if self._begins_again and self._at_beginning.number == number:
-            self._at_beginning.undo(self.user)
-            self.tell_restored()
-        else:
-            self._at_beginning = AtBeginning.of(number, self.user)
-        self._begins_again = False
-
-    def gets_batch(self) -> None:
-        """The turn's beginning is over."""
-        self._at_beginning.ends(self.user)
-
-    def looks_back(self) -> None:
-        """The script runs a step that is already done: what it changes until it has caught up is rolled back then."""
-        if self._user_taken is None:
-            self._user_taken = copied(self.user)
-
-    def reached_end(self) -> None:
-        """The epoch has no more steps. A rank that takes over the state from now on will run the script's code here
-        again, so it gets the script's values as they are now.
-        """
-        if self.position.at_end:  # the state taken over includes what the others have done here since
-            self._user_caught_up()
-            self._put_objects(self._tracked_at_end)
-        else:
-            self.caught_up()
-            self._tracked_at_end = self._objects()
-            self.position.met = self.agreements.count(self.place)
-        self.position.at_end = self._has_reached_end = True
-        self._user_at_end = copied(self.user)
-
-    def caught_up(self) -> None:
-        """The script has reached the state's position. What it changed since taking over the state belongs to an
-        earlier position, and the others had done that already.
-        """
-        self.put_back()
-        self._user_caught_up()
-        self._taken_in = self._user_met = None
-
-    def put_back(self) -> None:
-        """Reset models and tracked objects to the state that was taken over: the script has reached the position where
-        it was made.
-        """
-        if self._put_back is not None:
-            self._put_back()
-            self._put_back = None
-            self.tell_restored()
-
-    def meets(self, topic: int) -> None:
-        """The script has reached a meeting that is still to be held; if the state was made in a meeting about this, it
-        is this one, so what the script changed on the way, also in ``session.state``, had been done already. (A meeting
-        at the epoch's beginning is not, if the state was made at its end.)
-        """
-        if self.position.at_end:
-            if not self._has_reached_end:
-                return
-            self.put_back()
-            if self._user_met is not None:
-                self._put_user(self._user_met)
-        elif self._taken_in is not None:
-            if self._taken_in != topic:
-                return
-            self.put_back()
-            if self._user_taken is not None:
-                self._set_user(self._user_taken)
-        self._taken_in = self._user_met = None
-
-    def is_measured(self) -> None:
-        """Functions of the script measure the model before the meeting at the epoch's end; a state that was made there
-        has what the script, which has just done it again, did to the model before. (A measure may change
-        ``session.state``, which is put back only at the meeting.)
-        """
-        if self.position.at_end:
-            self.put_back()
-
-    @property
-    def has_missed_meeting(self) -> bool:
-        """Whether the state was made in a meeting to which the script did not come: those who made it were in the midst
-        of what they do between two steps.
-        """
-        return self._taken_in is not None
-
-    def leaves(self, *, early: bool) -> None:
-        """The script leaves its loop (``early``: by ``break``), and may use the model then; the others may have left
-        before.
-        """
-        if self.position.left:
-            self.caught_up()
-        else:
-            self.meets(END_OF_EPOCH)
-        if early:  # no rank that takes over the state, or resumes from it, runs the code at this epoch's end again
-            self._user_at_end, self._tracked_at_end = None, {}
-        self.position.stopped |= early
-
-    def _user_caught_up(self) -> None:
-        self.behind = self._begins_again = False
-        if self._user_taken is not None:
-            self._set_user(self._user_taken)
-
-    def _set_user(self, values: Mapping[str, Any]) -> None:
-        self._put_user(values)
-        self._user_at_end = self._user_taken = None
-
-    def _put_user(self, values: Mapping[str, Any]) -> None:
-        """Lists, sets and dicts stay the same objects: one that meets an evaluation may be in the midst of
-        ``state["losses"].append(session.evaluate(...))``. (Not one under two names, which has become two in the state.)
-        """
-        names = Counter(map(id, self.user.values()))
-        held = {name: one for name, one in self.user.items() if names[id(one)] == 1}
-        self.user.clear()
-        for name, value in copied(values).items():
-            self.user[name] = filled(held.get(name), value)
-
     def metrics(self) -> dict[str, float]:
         """The metrics of the last step, for reports."""
         rates = {_labelled("learning_rate", one.name): one.effective_rate for one in self.steppers}
@@ -337,11 +168,11 @@ class Training:
             self.agreements.add(Agreement(*self.place, topic, sums))
 
     def _next_epoch(self, measured: Sums) -> None:
-        self._user_at_end, self._tracked_at_end = None, {}
+        self.catch_up.next_epoch()
         self.position.epoch += 1
         self.position.cursor = 0
         self.position.epoch_steps = 0
-        self.position.at_end = self._has_reached_end = False
+        self.position.at_end = False
         self.position.stopped = self.position.left = STOP in measured
         if not self.steppers.schedulers or self._schedule in ("step", "samples"):
             return
@@ -354,9 +185,7 @@ class Training:
 
     def capture(self) -> dict[str, Any]:
         """The state; its tensors are not copied (see :func:`~pilot.checkpoint.tree.copied`)."""
-        if self._put_back is not None:  # the others do not have what the script has changed since
-            self._put_back()
-        user = next(values for values in (self._user_at_end, self._user_taken, self.user) if values is not None)
+        of_script = self.catch_up.capture()  # first: it may put back the others
         state = {
             "identity": dict(self.identity),
             "changes": [list(astuple(change)) for change in self.changes],
@@ -364,20 +193,15 @@ class Training:
             "ledger": self.ledger.table(),
             "learning_rate": self.rate.as_dict(),
             "minutes": self.agreements.rows(),
-            # Of a state taken over from others, to which the script has not come yet, the one in which they were.
-            "meeting": self.meeting if self._user_taken is None else self._taken_in,
-            "user": user,
-            "at_beginning": self._at_beginning.captured(user),
-            "user_met": self.user if self.meeting is not None and self._user_at_end is not None else self._user_met,
             "rng": rng.capture(),
             "model": dict(self.model.state_dict()),
             "parameters": dict(self.trained.bare),
             "trained": self.trained.capture(),
             "numbers": self.numbers.capture(),
-            "tracked_at_end": self._tracked_at_end,
             "tracked": {name: one.state_dict() for name, one in self.tracked.items()},
             "changing": sorted(self.changing),
             "reports": [list(row) for row in self.reports.rows],
+            **of_script,
             **self.steppers.capture(),
         }
         return state | {"on_device": places_in({part: state[part] for part in _OF_THE_SCRIPT})}
@@ -395,13 +219,10 @@ class Training:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take over a state from :meth:`capture` on this or another rank, or from a checkpoint. Also if the script is
         evaluating in ``torch.inference_mode``: nobody could change the tensors that it makes.
-
-        The script's own values are kept if it is in a meeting whose outcome is in this state: then it will do by itself
-        what the others have done since.
         """
         changes = identity.changes(state.get("identity", self.identity), self.identity, self._accepted)
         state = put_back(state, state.get("on_device", ()))
-        objects = self._objects()
+        objects = self.catch_up.objects()
         if self.sharding is not None:
             state = {**state, "model": models_adopted(state["model"], self.model)}
         own_options = any(name == OPTIONS for name, _, _ in changes)
@@ -417,25 +238,13 @@ class Training:
         self.rate = replace(LearningRate(**state["learning_rate"]), rule=rule.rule, warmup_steps=rule.warmup_steps)
         self.changes = [AcceptedChange(*row) for row in state.get("changes", ())]
         self.changes += [AcceptedChange(self.position.step, *change) for change in changes]
-        meeting = state.get("meeting")
-        in_meeting = meeting is not None
-        begun = self.position.begun or in_meeting  # before its first batch a script may evaluate
-        attends = self.meeting is not None and self.place == place
-        is_there = attends and in_meeting and self.agreements.count(place) == met
-        self._tracked_at_end = dict(state.get("tracked_at_end", {}))
-        if attends and not is_there:
-            self._put_objects(objects)
-        if not attends:
-            self._has_reached_end = False
-            self._set_user(state["user"])
-            self._at_beginning = AtBeginning.restored(state.get("at_beginning"), self.user)
-            self._begins_again = begun
-            self.behind = in_meeting and not self.position.at_end
-            self._user_taken = copied(state["user"]) if begun else None
-        self._user_met = None if attends else copied(state.get("user_met"))
-        self._taken_in = None if is_there else meeting
-        again = partial(self._adopt, state, own_options=own_options)
-        self._put_back = again if begun and not is_there else None
+        self.catch_up.restore(
+            state,
+            attends=self.catch_up.meeting is not None and self.place == place,
+            unmet=self.agreements.count(place) == met,
+            objects=objects,
+            again=partial(self._adopt, state, own_options=own_options),
+        )
         rng.restore(state["rng"])
         self.tell_restored()
 
@@ -456,19 +265,6 @@ class Training:
         for name, one in self.tracked.items():
             load(copied(state["tracked"][name]), into=one)
         self.numbers.restore(state.get("numbers", {}))
-
-    def _objects(self) -> dict[str, Any]:
-        """Copies of the states of tracked objects, apart from modules and what is large: a script may ask them, between
-        two steps, whether to go on (early stopping), and there they belong to its own values.
-        """
-        states = {name: one.state_dict() for name, one in self.tracked.items() if not isinstance(one, nn.Module)}
-        sizes = {name: sum(leaf.size for leaf in encoded({name: state}).leaves) for name, state in states.items()}
-        return {name: copied(state) for name, state in states.items() if sizes[name] <= SMALL_BYTES}
-
-    def _put_objects(self, states: Mapping[str, Any]) -> None:
-        for name, one in self.tracked.items():
-            if name in states:
-                load(copied(states[name]), into=one)
 
     def tell_restored(self) -> None:
         """Tell the script that the state was replaced."""

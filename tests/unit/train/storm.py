@@ -109,7 +109,7 @@ class Generation:
             case "step":
                 return kind == "step"
             case "meeting":
-                return any(rank.training.meeting is not None for rank in self.ranks)
+                return any(rank.training.catch_up.meeting is not None for rank in self.ranks)
         return True
 
     def receives(self, rank: Rank) -> bool:
@@ -249,7 +249,7 @@ class World:
             rank.next_steps.saved(0)
         if keep is None or position.step != keep.step or generation is None or rank is not generation.oldest:
             return
-        if training.meeting is not None and position.cursor and not (position.at_end or position.stopped):
+        if training.catch_up.meeting is not None and position.cursor and not (position.at_end or position.stopped):
             return
         if self._points <= keep.point:
             self.kept = travelled(training)
@@ -281,7 +281,7 @@ class Rank(Alone):
 
     def holding(self) -> Holding:
         position, met = self.training.position, self.training.agreements.count(self.training.place)
-        behind = int(self.training.behind)
+        behind = int(self.training.catch_up.behind)
         return Holding(
             self._held, position.step, 0, position.epoch, met, position.phase, behind, int(self.training.standing)
         )
@@ -289,7 +289,7 @@ class Rank(Alone):
     @property
     def has_it_all(self) -> bool:
         """What the script did since the last step; or it does it, at an epoch's beginning."""
-        return not self.training.behind or self.training.position.cursor == 0
+        return not self.training.catch_up.behind or self.training.position.cursor == 0
 
     def begin(self, member: Membership) -> None:
         self.member, self._held, self._operation = member, member.generation, 0

@@ -175,7 +175,7 @@ def test_a_plateau_says_what_it_needs() -> None:
 def test_who_comes_at_the_end_of_an_epoch_does_once_what_belongs_there() -> None:
     (_, training), (_, newcomer) = made(), made()
     training.user["epochs"] = 4
-    training.reached_end()
+    training.catch_up.reached_end()
     training.user["epochs"] += 1
     newcomer.restore(training.capture())
     assert newcomer.user == {"epochs": 4}
@@ -190,7 +190,7 @@ def test_what_a_script_changes_while_it_is_behind_its_state_does_not_count() -> 
     lagging.restore(training.capture())
     lagging.user["epochs"] += 1
     assert lagging.capture()["user"] == {"epochs": 5}
-    lagging.caught_up()
+    lagging.catch_up.caught_up()
     assert lagging.user == {"epochs": 5}
 
 
