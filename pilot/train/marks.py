@@ -115,6 +115,8 @@ def marks_in(
     further: Further | None = None,
 ) -> Iterator[tuple[str, Any]]:
     """What changes if ``value``, or something in it, does."""
+    if isinstance(value, functools._lru_cache_wrapper):  # what it has cached may be the same whenever it is computed
+        value = value.__wrapped__
     if name.startswith("__") or name == "_" or id(value) in known or isinstance(value, Dataset):
         return
     if value is None or isinstance(value, (*PLAIN, enum.Enum)):
@@ -236,8 +238,6 @@ def held_by(value: Any) -> Iterator[tuple[str, Any]]:
         defaults = [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
         yield from ((f".defaults[{number}]", one) for number, one in enumerate(defaults))
         yield from ((f".{name}", one) for name, one in inner(value))
-    elif isinstance(value, functools._lru_cache_wrapper):
-        yield "", value.__wrapped__
     elif isinstance(value, ContextVar):
         yield ".get()", value.get(None)
     elif isinstance(value, partial):
