@@ -35,6 +35,8 @@ def parts_of(tensor: torch.Tensor) -> list[torch.Tensor]:
     """The plain tensors in which ``tensor`` has its numbers, views of its memory where there are any; none: nobody can
     read them, or it has none yet.
     """
+    if is_plain(tensor):
+        return [] if why_no_tensor(tensor) else [tensor]
     if is_lazy(tensor):
         return []
     if is_sharded(tensor):
@@ -51,9 +53,7 @@ def parts_of(tensor: torch.Tensor) -> list[torch.Tensor]:
             return [*(getattr(tensor, name)() for name in _COMPRESSED[tensor.layout]), tensor.values()]
         if tensor.layout is _MKLDNN:
             return [tensor.to_dense()]
-        if type(tensor) not in _PLAIN and not why_no_tensor(tensor):
-            tensor = tensor.as_subclass(torch.Tensor)
-        return [] if why_no_tensor(tensor) else [tensor]
+        return [] if why_no_tensor(tensor) else [tensor.as_subclass(torch.Tensor)]
 
 
 def _of_nested(tensor: torch.Tensor) -> list[torch.Tensor]:

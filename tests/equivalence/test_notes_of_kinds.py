@@ -17,8 +17,11 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.nn.functional import mse_loss
 
-from tests.equivalence.test_model_notes import kept_by
+from tests.equivalence.loops import BATCH, DATA, GROWS_AND_SHRINKS, fresh, mlp, session
+from tests.equivalence.rows import on_ranks
+from tests.equivalence.test_model_notes import Keeping, kept_by
 from tests.equivalence.test_notes import said
 
 
@@ -198,3 +201,29 @@ def test_sparse_tensors_in_a_models_attributes_that_change(
 ) -> None:
     told, *_ = kept_by(make, lambda model: add(model.kept), capsys)
     assert "change in its loop (model.kept)" in told
+
+
+def scale_up(model: Any) -> None:
+    """In forward."""
+    model.scale = (model.scale.float() + 1).to(model.scale.dtype)
+
+
+@pytest.mark.parametrize("make", TENSORS)
+def test_nodes_join_where_a_model_has_such_tensors(make: Callable[[], torch.Tensor]) -> None:
+    def script() -> list[float]:
+        keeping = Keeping([make(), eighths()], scale_up)
+        keeping[0], keeping.scale = fresh(mlp), eighths()
+        optimizer = torch.optim.SGD(keeping.parameters(), lr=0.05)
+        ours = session(keeping, optimizer)
+        loader = ours.loader(DATA, global_batch_size=BATCH)
+        for _ in ours.epochs(2):
+            for x, y in loader:
+                optimizer.zero_grad()
+                loss = mse_loss(keeping(x), y)
+                loss.backward()
+                ours.step(loss)
+        numbers: list[float] = keeping.scale.tolist()
+        return numbers
+
+    (alone,) = on_ranks(script, 1, [])
+    assert on_ranks(script, 1, GROWS_AND_SHRINKS) == [alone] * 2
