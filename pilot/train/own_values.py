@@ -245,7 +245,8 @@ class OwnValues:
     def _seen(self, known: set[int], without: Collection[Place] = ()) -> Iterator[tuple[Place, Any]]:
         """``without`` these attributes, by object."""
         spaces = list(_spaces())
-        further = Further(value for _, values in spaces for value in list(values.values()))
+        variables = [value for _, values in spaces for value in list(values.values())]
+        further = Further(variables)
         for which, values in spaces:
             for name, value in list(values.items()):
                 if (which, name) in self._anew:
@@ -259,10 +260,10 @@ class OwnValues:
             place = id(value) if isinstance(value, ARRAYS) else which
             for path, mark in marks_in(name, value, known, without, DEPTH):
                 yield (place, path), mark
-        frames, variables = list(refusal.frames()), (value for _, values in spaces for value in list(values.values()))
-        seen = known | {id(value) for value in variables if value is not None and not isinstance(value, PLAIN)}
+        frames = list(refusal.frames())
+        looked_at = known | {id(value) for value in variables if value is not None and not isinstance(value, PLAIN)}
         for name, value in functions_of(self._training.model, self._training.steppers):
-            for path, mark in marks_in(name, value, seen, {*without, *of_running(value, frames)}, DEPTH):
+            for path, mark in marks_in(name, value, looked_at, {*without, *of_running(value, frames)}, DEPTH):
                 yield (id(value), path), mark
         yield from islice(self._of_modules(known, without), _MOST_OF_MODULES)
 

@@ -255,6 +255,8 @@ def _state_of_schedule(scheduler: Scheduler) -> dict[str, Any]:
     try:
         return scheduler.state_dict()
     except AttributeError as error:
+        if error.name != "__dict__":
+            raise
         raise UserError(
             f"{type(scheduler).__name__} gives no state: {error}; torch saves the attributes of an object that it calls"
             " as a function: its class must not have __slots__, or pass a function"
