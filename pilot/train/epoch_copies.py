@@ -14,6 +14,7 @@ from torch import nn
 from pilot.train import checksums, refusal
 from pilot.train.moving import Moving
 from pilot.train.spaced import Spaced
+from pilot.train.tensor_parts import is_plain
 from pilot.train.training import Training
 from pilot.train.untracked import found_in, what_the_script_sees
 
@@ -75,8 +76,7 @@ class EpochCopies:
         known = {id(value) for _, value in _tensors_in({"state": training.user, "tracked": training.tracked})}
         memory = {parameter.untyped_storage().data_ptr() for parameter in self._copied}
         for name, value in _tensors_in(what_the_script_sees()):
-            plain = type(value) in (torch.Tensor, nn.Parameter) and value.layout is torch.strided and not value.is_meta
-            own = plain and id(value) not in known and value.untyped_storage().data_ptr() not in memory
+            own = is_plain(value) and id(value) not in known and value.untyped_storage().data_ptr() not in memory
             if own and any(wanted(value, parameter) for parameter in self._copied):
                 yield name, value
 

@@ -22,6 +22,7 @@ from pilot.train import loop_code, refusal
 from pilot.train.moving import Moving
 from pilot.train.parameter_reads import ParameterReads
 from pilot.train.spaced import Spaced
+from pilot.train.tensor_parts import has_shape
 from pilot.train.training import Training
 from pilot.train.untracked import WITH_ITEMS, is_of_the_script
 
@@ -170,7 +171,9 @@ def _may_be_filled(value: Any) -> bool:
 
 def _is_kept(value: Any) -> bool:
     """Attributes may be used anywhere; single numbers are mostly for reports."""
-    return isinstance(value, _ARRAYS) and value.shape not in ((), (1,))
+    if not isinstance(value, _ARRAYS) or (isinstance(value, torch.Tensor) and not has_shape(value)):
+        return False
+    return value.shape not in ((), (1,))
 
 
 def _is_result(value: Any) -> bool:

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from pilot.train import loop_code, refusal
+from pilot.train.tensor_parts import has_shape
 from pilot.train.untracked import WITH_ITEMS, inner, is_of_the_script
 
 _DEPTH = 3
@@ -71,6 +72,6 @@ def _has_outputs(value: Any, samples: int, depth: int) -> bool:
     """
     if depth and isinstance(value, WITH_ITEMS):
         return any(_has_outputs(one, samples, depth - 1) for _, one in inner(value))
-    if not isinstance(value, torch.Tensor):
+    if not isinstance(value, torch.Tensor) or not has_shape(value):
         return False
     return value.numel() > 1 if is_of_a_graph(value) else samples > 1 and samples in value.shape[:2]

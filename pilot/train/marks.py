@@ -6,15 +6,21 @@ So a script can be told of what it changes in its loop (:mod:`pilot.train.own_va
 from __future__ import annotations
 
 import argparse
+import ctypes
 import enum
+import functools
 import random
+import threading
+from array import array
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
+from contextvars import ContextVar
 from decimal import Decimal
 from fractions import Fraction
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
+from multiprocessing.sharedctypes import SynchronizedBase
 from types import BuiltinFunctionType, FunctionType, GeneratorType, MethodType, SimpleNamespace
 from typing import Any
 
@@ -29,24 +35,28 @@ from torch.utils.data import Dataset
 from pilot.train import checksums, refusal
 from pilot.train.handed_on import is_of_a_graph
 from pilot.train.iterators import place_of
+from pilot.train.tensor_parts import is_plain, parts_of
 from pilot.train.training_loader import TrainingLoader
-from pilot.train.untracked import WITH_ITEMS, inner, is_of_the_script, package_of
+from pilot.train.untracked import MOST, WITH_ITEMS, inner, is_of_the_script, package_of
 
 DEPTH = 3
 _FURTHER = 3
 _MOST_FURTHER = 1000
 """How much deeper a look goes into objects, and into how many values there."""
 _MOST_PARTS = 1000
+_MOST_NUMBERS = 10_000
+_NUMBERS = (bool, int, float, np.floating, np.integer)
 _SMALL_BYTES = 1 << 20
 _SAMPLED = 1 << 14
 """A tensor or array up to this size is read whole; of a larger one, so many numbers."""
 PLAIN = (bool, int, float, str, bytes, complex, Decimal, Fraction, np.number, np.bool_)
-_TENSORS = (torch.Tensor, nn.Parameter)
 ARRAYS = (torch.Tensor, np.ndarray)
 _MANY = (list, dict, set, deque)
 CHANGEABLE = (*_MANY, *ARRAYS)
+_SHARED = (SynchronizedBase, ctypes._SimpleCData, ctypes.Array)
+"""What processes may share."""
 FUNCTIONS = (FunctionType, MethodType, BuiltinFunctionType)
-_HOLDERS = (argparse.Namespace, SimpleNamespace, Distribution)
+_HOLDERS = (argparse.Namespace, SimpleNamespace, Distribution, threading.local)
 """Objects in which scripts keep values, without a class of their own."""
 _OF_MODULES = vars(nn.Module()).keys()
 
@@ -105,6 +115,8 @@ def marks_in(
     further: Further | None = None,
 ) -> Iterator[tuple[str, Any]]:
     """What changes if ``value``, or something in it, does."""
+    if isinstance(value, functools._lru_cache_wrapper):  # what it has cached may be the same whenever it is computed
+        value = value.__wrapped__
     if name.startswith("__") or name == "_" or id(value) in known or isinstance(value, Dataset):
         return
     if value is None or isinstance(value, (*PLAIN, enum.Enum)):
@@ -132,13 +144,17 @@ def _itself(value: Any) -> Any:
 def mark_of(value: Any, *, is_variable: bool) -> Any:
     """Variables hold batches, too: of a tensor there only a change in place counts."""
     if isinstance(value, _MANY):
-        return len(value) - sum(is_of_a_graph(one) for _, one in inner(value))
+        length = len(value) - sum(is_of_a_graph(one) for _, one in inner(value))
+        return length if len(value) <= MOST else (length, _numbers_beyond(value))
     if is_of_a_graph(value):
         return None
-    if type(value) in _TENSORS and value.layout is torch.strided and not value.is_inference():
-        return _content(value, is_variable=is_variable)
-    if type(value) is bytearray:
+    if isinstance(value, torch.Tensor):
+        parts = [part for part in parts_of(value) if not part.is_inference()]
+        return [_content(part, is_variable=is_variable) for part in parts] or None
+    if isinstance(value, bytearray | array):
         return xxhash.xxh3_64_intdigest(value[:: 1 + len(value) // _SMALL_BYTES])
+    if isinstance(value, _SHARED):
+        return xxhash.xxh3_64_intdigest(value.get_obj() if isinstance(value, SynchronizedBase) else value)
     if type(value) is np.ndarray and not value.dtype.hasobject:
         return xxhash.xxh3_64_intdigest(_sampled(value, value.size).tobytes())
     if isinstance(value, GeneratorType) and not refusal.is_of_a_library(value.gi_code.co_filename):
@@ -150,6 +166,17 @@ def mark_of(value: Any, *, is_variable: bool) -> Any:
     return place_of(value) if isinstance(value, Iterator) else random_state(value)
 
 
+def _numbers_beyond(value: Any) -> int | None:
+    """What changes if a number does beyond those that have marks of their own."""
+    items = dict.values(value) if isinstance(value, dict) else () if isinstance(value, set) else value
+    beyond = list(islice(items, MOST, _MOST_NUMBERS))
+    if not all(issubclass(kind, _NUMBERS) for kind in set(map(type, beyond))):
+        return None
+    with suppress(OverflowError):  # of integers that are too large
+        return xxhash.xxh3_64_intdigest(array("d", beyond))
+    return None
+
+
 def _loops_over_the_loader(generator: GeneratorType[Any, Any, Any]) -> bool:
     """Then its place is the session's."""
     frame = generator.gi_frame
@@ -158,8 +185,6 @@ def _loops_over_the_loader(generator: GeneratorType[Any, Any, Any]) -> bool:
 
 def _content(value: torch.Tensor, *, is_variable: bool) -> Any:
     """Writes through ``.data`` or an array leave the version as it was."""
-    if value.is_meta or value.is_quantized:
-        return None
     seen = checksums.of_tensors([_sampled(value.detach(), value.numel())])
     if value.nbytes <= _SMALL_BYTES:
         return seen
@@ -177,7 +202,9 @@ def memory_of(value: Any) -> int:
     """Where its numbers begin; 0: nowhere."""
     if isinstance(value, np.ndarray):
         return int(value.__array_interface__["data"][0])
-    return value.data_ptr() if type(value) in _TENSORS and value.layout is torch.strided else 0
+    if is_plain(value):
+        return int(value.data_ptr())
+    return next((part.data_ptr() for part in parts_of(value)), 0)
 
 
 def random_state(value: Any) -> Any:
@@ -211,6 +238,8 @@ def held_by(value: Any) -> Iterator[tuple[str, Any]]:
         defaults = [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
         yield from ((f".defaults[{number}]", one) for number, one in enumerate(defaults))
         yield from ((f".{name}", one) for name, one in inner(value))
+    elif isinstance(value, ContextVar):
+        yield ".get()", value.get(None)
     elif isinstance(value, partial):
         yield from ((f".{name}", getattr(value, name)) for name in ("func", "args", "keywords"))
     elif isinstance(value, GeneratorType) and not refusal.is_of_a_library(value.gi_code.co_filename):
@@ -228,8 +257,8 @@ def _of_module(module: nn.Module) -> Iterator[tuple[str, Any]]:
     classes numbers, texts and flags (a loss's margin), which these do not change by themselves.
     """
     for path, part in islice(module.named_modules(), _MOST_PARTS):
-        tensors = part._parameters if isinstance(part, _NormBase) else part._parameters | part._buffers
-        held = {name: one for name, one in tensors.items() if one is not None}
+        tensors = chain(part._parameters.items(), () if isinstance(part, _NormBase) else part._buffers.items())
+        held = {name: one for name, one in tensors if one is not None}
         if is_of_the_script(type(part)):
             held |= {name: one for name, one in inner(part) if name not in _OF_MODULES}
         elif package_of(type(part).__module__) == "torch":

@@ -11,6 +11,7 @@ import itertools
 import sys
 import weakref
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 from itertools import chain, islice
 from types import FrameType, FunctionType, ModuleType
 from typing import Any
@@ -20,6 +21,7 @@ from torch import nn
 from torch.utils.data import Subset, TensorDataset
 
 from pilot.train import loop_code, refusal
+from pilot.train.attached import attached, functions_of, of_running
 from pilot.train.dataset_changes import DatasetChanges
 from pilot.train.epoch_numbers import EpochNumbers
 from pilot.train.epoch_outputs import EpochOutputs
@@ -52,10 +54,6 @@ _FIRST_LOOKS = 16
 _SHOWN = 5
 _MOST_OF_MODULES = 1000
 """A look at more values of the script's other modules would take long."""
-_HOOKS = (
-    *("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks"),
-    *("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"),
-)
 
 
 class OwnValues:
@@ -116,6 +114,9 @@ class OwnValues:
             for name, value in values.items()
         }
         self._first = {id(value()): value for value in self._arrays.values() if value is not None}
+        for _, function in functions_of(self._training.model, self._training.steppers):
+            with suppress(TypeError):  # not every object can be referred to
+                self._first[id(function)] = weakref.ref(function)
         self._shared = self._shared_now()
 
     def epoch_begins(self) -> None:
@@ -173,7 +174,7 @@ class OwnValues:
 
     def _look(self) -> None:
         for place in [one for one in self._before if one[0] in self._first and self._first[one[0]]() is None]:
-            del self._before[place]  # another array may have its number by now
+            del self._before[place]  # another array, or hook, may have its number by now
         known = self._known()
         before, kept = self._before, [value for value in self._training.user.values() if isinstance(value, PLAIN)]
         self._last_of_dataset = self._of_dataset()
@@ -244,7 +245,8 @@ class OwnValues:
     def _seen(self, known: set[int], without: Collection[Place] = ()) -> Iterator[tuple[Place, Any]]:
         """``without`` these attributes, by object."""
         spaces = list(_spaces())
-        further = Further(value for _, values in spaces for value in list(values.values()))
+        variables = [value for _, values in spaces for value in list(values.values())]
+        further = Further(variables)
         for which, values in spaces:
             for name, value in list(values.items()):
                 if (which, name) in self._anew:
@@ -254,10 +256,15 @@ class OwnValues:
                     yield (place, path), mark
         others = [*self._training.numbers.others(), ("collate_fn", self._collate_fn)]
         kept = ((0, name, value) for name, value in others)
-        for which, name, value in chain(kept, self._attached()):
+        for which, name, value in chain(kept, attached(self._training.model, self._training.steppers)):
             place = id(value) if isinstance(value, ARRAYS) else which
             for path, mark in marks_in(name, value, known, without, DEPTH):
                 yield (place, path), mark
+        frames = list(refusal.frames())
+        looked_at = known | {id(value) for value in variables if value is not None and not isinstance(value, PLAIN)}
+        for name, value in functions_of(self._training.model, self._training.steppers):
+            for path, mark in marks_in(name, value, looked_at, {*without, *of_running(value, frames)}, DEPTH):
+                yield (id(value), path), mark
         yield from islice(self._of_modules(known, without), _MOST_OF_MODULES)
 
     def _of_modules(self, known: set[int], without: Collection[Place]) -> Iterator[tuple[Place, Any]]:
@@ -267,23 +274,6 @@ class OwnValues:
                 place = id(value) if isinstance(value, ARRAYS) else id(module)
                 for path, mark in marks_in(f"{module.__name__}.{name}", value, known, without, DEPTH - 1):
                     yield (place, path), mark
-
-    def _attached(self) -> Iterator[tuple[int, str, Any]]:
-        """What the script has put on parameters (``p.average``), hooks, which may have a state, and what optimizers
-        keep in attributes.
-        """
-        steppers, holders = self._training.steppers, [*self._training.model.named_modules()]
-        for path, module in holders:
-            for key, parameter in module._parameters.items():
-                if parameter is not None:
-                    yield from ((id(parameter), f"{path}.{key}.{name}", one) for name, one in vars(parameter).items())
-        optimizers = (("optimizer", one) for one in steppers.optimizers.values())
-        for path, one in chain(holders, optimizers):
-            for kind in _HOOKS:
-                for hook in vars(one).get(kind, {}).values():
-                    value = getattr(hook, "__self__", hook)
-                    yield id(value), f"{path or 'model'}.hook", value
-        yield from ((id(one), f"optimizer.{name}", value) for one, name, value in steppers.other_attributes())
 
     def _of_dataset(self) -> dict[Place, Any]:
         """Also labels and weights of its samples, and functions (a transform). Not what it keeps in lists and dicts,

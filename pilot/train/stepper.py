@@ -178,7 +178,7 @@ class Steppers:
             "strides": {name: strides_of(self.optimizers[name], state) for name, state in states.items()},
             "homes": {name: homes_of(self.optimizers[name], state) for name, state in states.items()},
             "attributes": {name: one.capture() for name, one in self._attributes.items()},
-            "scheduler": _form({name: one.state_dict() for name, one in self.schedulers.items()}),
+            "scheduler": _form({name: _state_of_schedule(one) for name, one in self.schedulers.items()}),
             "scaler": _form({name: one.state_dict() for name, one in self.scalers.items()}),
         }
 
@@ -248,6 +248,19 @@ def _check_form(what: str, given: Any, optimizers: Any) -> None:
         f"pilot.train.session: with a dict of optimizers, which are stepped by name, pass the {what}s as a dict with"
         " the same names; with optimizers that are stepped together, do not pass a dict"
     )
+
+
+def _state_of_schedule(scheduler: Scheduler) -> dict[str, Any]:
+    """:class:`UserError` if it asks a function of the script's for attributes that it does not have (``__slots__``)."""
+    try:
+        return scheduler.state_dict()
+    except AttributeError as error:
+        if error.name != "__dict__":
+            raise
+        raise UserError(
+            f"{type(scheduler).__name__} gives no state: {error}; torch saves the attributes of an object that it calls"
+            " as a function: its class must not have __slots__, or pass a function"
+        ) from error
 
 
 def _advance(scheduler: Scheduler, *measured: float) -> None:

@@ -24,12 +24,13 @@ from pilot.checkpoint.shards import local_of
 from pilot.core.errors import UserError
 from pilot.train import checksums
 from pilot.train.refusal import is_of_a_library
+from pilot.train.tensor_parts import is_plain, parts_of
 from pilot.train.training import Training
 
 _LOOKS = {2**power for power in range(40)}
 """The process's steps in which it looks; it compares in the next one, and in the next in which it looks."""
 _DEPTH = 3
-_MOST = 100
+MOST = 100
 """How deep and how far it looks into objects, lists and dicts."""
 WITH_ITEMS = (list, tuple, dict, deque)
 """What holds other values by number or key."""
@@ -133,7 +134,7 @@ def _values(module: nn.Module) -> Iterator[torch.Tensor]:
 
 
 def _sums_of(values: Iterable[torch.Tensor]) -> list[int]:
-    return checksums.of_tensors([one for one in values if one.layout is torch.strided and not one.is_meta])
+    return checksums.of_tensors([part for one in values for part in parts_of(one)])
 
 
 def what_the_script_sees() -> dict[str, Any]:
@@ -170,8 +171,7 @@ def found_in(
 
 
 def _like(value: Any, parameter: torch.Tensor) -> bool:
-    plain = type(value) in (torch.Tensor, nn.Parameter) and value.layout is torch.strided and not value.is_meta
-    return plain and value.shape == parameter.shape and not value.requires_grad
+    return is_plain(value) and value.shape == parameter.shape and not value.requires_grad
 
 
 def inner(value: Any) -> list[tuple[Any, Any]]:
@@ -179,13 +179,13 @@ def inner(value: Any) -> list[tuple[Any, Any]]:
     kind = type(value)
     for many in (list, tuple, deque):
         if issubclass(kind, many):
-            return list(enumerate(islice(many.__iter__(value), _MOST)))
+            return list(enumerate(islice(many.__iter__(value), MOST)))
     if issubclass(kind, dict):
-        return [(_name_of(key, at), one) for at, (key, one) in enumerate(islice(dict.items(value), _MOST))]
+        return [(_name_of(key, at), one) for at, (key, one) in enumerate(islice(dict.items(value), MOST))]
     if issubclass(kind, type | ModuleType) or package_of(kind.__module__) in NOT_THE_SCRIPTS:
         return []
     held = getattr(value, "__dict__", None)
-    found = list(islice(held.items(), _MOST)) if type(held) is dict else []
+    found = list(islice(held.items(), MOST)) if type(held) is dict else []
     return [*found, *_in_slots(value)] if is_of_the_script(kind) else found
 
 

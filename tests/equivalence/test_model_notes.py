@@ -53,6 +53,7 @@ LARGE = 1 << 18
         (lambda: [0.0] * LARGE, lambda model: model.kept.append(0.0), "kept"),
         (lambda: torch.zeros(LARGE, dtype=torch.float64), lambda model: model.kept.add_(1), "kept"),
         (list, lambda model: model.kept.extend([0.0] * 600), "kept"),
+        (lambda: [0.0] * 2000, lambda model: model.kept.__setitem__(1500, model.kept[1500] + 1), "kept"),
         (dict, lambda model: model.kept.update(last=SimpleNamespace()), "kept"),
         (lambda: {object(): 0.0}, lambda model: model.kept.update(dict.fromkeys(model.kept, 1.0)), "kept['object 0']"),
     ],

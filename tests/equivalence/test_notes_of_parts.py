@@ -105,6 +105,26 @@ def without_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     optimizer.register_step_post_hook(lambda *_: None)
 
 
+def of_a_gradient(model: nn.Module, _optimizer: torch.optim.Optimizer) -> None:
+    scale = [1.0]
+
+    def hook(gradient: torch.Tensor) -> torch.Tensor:
+        scale[0] *= 0.97
+        return gradient * scale[0]
+
+    model[0].bias.register_hook(hook)
+
+
+def after_a_gradient(model: nn.Module, _optimizer: torch.optim.Optimizer) -> None:
+    model[0].bias.register_post_accumulate_grad_hook(Counter().__call__)
+
+
+def of_gradients_without_state(model: nn.Module, _optimizer: torch.optim.Optimizer) -> None:
+    for p in model.parameters():
+        p.register_hook(lambda gradient: gradient * 2)
+        p.register_post_accumulate_grad_hook(lambda p: torch.nn.utils.clip_grad_value_(p, 1.0))
+
+
 @pytest.mark.parametrize(
     ("prepare", "names"),
     [
@@ -113,6 +133,9 @@ def without_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         (on_the_optimizer, "optimizer.hook.count"),
         (of_a_closure, "model.hook.count"),
         (by_a_method, "0.hook.count"),
+        (of_a_gradient, "0.bias.hook.scale[0]"),
+        (after_a_gradient, "0.bias.hook.count"),
+        (of_gradients_without_state, ""),
         (notes, ""),
         (outputs, ""),
         (two_of_which_none_changes, ""),
