@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch.utils.data import ConcatDataset, Dataset, Subset
 
-from pilot.train import loop_code, refusal
+from pilot.train import called, loop_code, refusal
 from pilot.train.spaced import Spaced
 from pilot.train.statements import augmented, between, instructions, refilled, statements_in
 from pilot.train.training import Training
@@ -124,7 +124,7 @@ class DatasetChanges:
         }
         left = [name for name in before if name in self._labelled and name not in changed]
         self._labelled |= changed
-        if left and loop_code.reads_under_equality(frames, head, self._is_dataset):
+        if left and called.changes_under_equality(frames, head, self._is_dataset):
             yield from left
 
     def _counted(self, frames: Sequence[FrameType], head: int) -> Iterator[str]:

@@ -22,7 +22,6 @@ from pilot.train.statements import (
     path_at,
     read_before_set,
     statements_in,
-    under_equality,
     uses_in,
 )
 
@@ -278,27 +277,6 @@ def set_at_beginning(frames: Sequence[FrameType], head: int) -> Iterator[tuple[o
             yield from found
             return
         begin = 0
-
-
-def reads_under_equality(frames: Sequence[FrameType], head: int, wanted: Callable[[object], bool]) -> bool:
-    """Whether what a turn of the first function's loop does before its inner loop reads a variable, or an attribute, of
-    one of these, only if something equals something else (``if epoch == 3``). Also in the functions that it calls until
-    the inner loop.
-    """
-    begin = head
-    for number, frame in enumerate(frames):
-        inner = heads(frame.f_code, frame.f_lasti)
-        if not number:
-            inner = inner[inner.index(head) + 1 :] if head in inner else []
-        for part in under_equality(frame.f_code, begin, inner[0] if inner else frame.f_lasti):
-            paths = [path.split(".") for one in statements_in(part) for path in one.reads | one.sets]
-            held = [value_of(frame, *names[:end]) for names in paths for end in range(1, len(names) + 1)]
-            if any(map(wanted, held)):
-                return True
-        if inner:
-            return False
-        begin = 0
-    return False
 
 
 def set_before_calls(frame: FrameType, head: int) -> Iterator[tuple[object, str]]:

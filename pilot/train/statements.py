@@ -23,6 +23,8 @@ RETURNS = ("RETURN_VALUE", "RETURN_CONST")
 _IS_SURE = re.compile("JUMP(_FORWARD|_BACKWARD|_BACKWARD_NO_INTERRUPT)?")
 Use = tuple[int, str, str]
 """Where, LOAD or STORE, and the variable."""
+Range = tuple[int, int]
+"""The first instruction, and the one after the last."""
 Name = TypeVar("Name", bound=Hashable)
 NamedUse = tuple[str, Name]
 """LOAD or STORE, and what."""
@@ -243,16 +245,27 @@ def under_tests(code: CodeType, tested: Callable[[str], bool]) -> Iterator[list[
                 yield between(code, one.offset + 1, _end_of_both(code, one.offset, one.argval))
 
 
-def under_equality(code: CodeType, begin: int, end: int) -> Iterator[list[dis.Instruction]]:
+@cache
+def under_equality(code: CodeType, begin: int, end: int) -> list[tuple[Range, Range]]:
     """What runs, between two instructions, only if something equals something else, or is among others: in some of a
-    loop's turns, and not in all from one on.
+    loop's turns, and not in all from one on; and what runs otherwise.
     """
-    for one in between(code, begin, end):
-        if "_IF_" in one.opname and one.offset < one.argval:
-            statement = next(each for each in statements_in(between(code, begin, end)) if one.offset <= each.end)
-            test = between(code, statement.begin, one.offset)
-            if any(each.opname == "CONTAINS_OP" or str(each.argval) in ("==", "!=") for each in test):
-                yield between(code, one.offset + 1, one.argval)
+    part = between(code, begin, end)
+    statements = statements_in(part)
+    found = []
+    for one in (each for each in part if "_IF_" in each.opname):
+        to = one.argval if one.argval > one.offset else max(each.offset for each in loop_at(code, one.argval))
+        statement = next(each for each in statements if one.offset <= each.end)
+        test = between(code, statement.begin, one.offset)
+        if to > one.offset + 2 and any(
+            each.opname == "CONTAINS_OP" or str(each.argval) in ("==", "!=") for each in test
+        ):
+            branch = (one.offset + 1, min(to, end))
+            otherwise = (to, min(end, max(to, _end_of_both(code, one.offset, to))))
+            is_left = between(code, *branch)[-1].opname.startswith(RETURNS)
+            is_other = is_left and any(each.argrepr in ("!=", "not in") for each in test)  # if epoch != 3: return
+            found.append((otherwise, branch) if is_other else (branch, otherwise))
+    return found
 
 
 def _end_of_both(code: CodeType, begin: int, end: int) -> int:
