@@ -16,7 +16,15 @@ from types import CodeType, FrameType, FunctionType, MappingProxyType, MethodTyp
 from typing import Any, NamedTuple
 
 from pilot.train import loop_code, refusal
-from pilot.train.statements import Statement, between, statements_in, under_equality
+from pilot.train.statements import (
+    Statement,
+    between,
+    changed_from_itself,
+    refills,
+    statements_in,
+    under_equality,
+    without_test,
+)
 
 _DEPTH = 3
 """Of calls, and of variables that are set from others."""
@@ -101,6 +109,31 @@ class Part:
         paths = [path.split(".") for path in statement.reads | statement.sets]
         owners = {".".join(names[:end]) for names in paths for end in range(1, len(names) + 1)}
         return any(wanted(value) for path in owners for value in self.values(path))
+
+    def changed_from_itself(self) -> Iterator[tuple[object, str]]:
+        """Attributes that a statement changes from what they are: the object and the name."""
+        for _, its in self._by_statement():
+            for owner, _, name in (path.rpartition(".") for path in its):
+                values = self.values(owner.removesuffix("[]"))
+                items = (item for value in values for item in _items_of(value))
+                yield from ((value, name) for value in (items if owner.endswith("[]") else values))
+
+    def made_anew(self, name: str) -> Iterator[object]:
+        """Objects whose attribute of this name it sets in any case, before it reads it, or fills with other items."""
+        for *owner, attribute in loop_code.attributes_set(self.code, self.begin, self.end):
+            if attribute == name:
+                yield from self.values(".".join(owner))
+        for part, its in self._by_statement():
+            one = statements_in(part)[0]
+            if not its and refills(part, one, name):
+                owners = (path.rpartition(".")[0] for path in one.reads if name in path.split("."))
+                yield from (value for owner in owners if owner for value in self.values(owner))
+
+    def _by_statement(self) -> Iterator[tuple[Sequence[Instruction], set[str]]]:
+        """The instructions of each, and what it changes from what it is."""
+        for one in self.statements():
+            if part := without_test(between(self.code, one.begin, one.end + 1)):
+                yield part, changed_from_itself(part)
 
     def called(self, without: Collection[CodeType], depth: int = _DEPTH) -> Iterator[Part]:
         """The functions that it calls, and those that they call, apart from some."""

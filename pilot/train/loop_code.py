@@ -271,7 +271,7 @@ def set_at_beginning(frames: Sequence[FrameType], head: int) -> Iterator[tuple[o
             if head not in inner:
                 return
             inner = inner[inner.index(head) + 1 :]
-        for owner, *names, name in _attributes_set(frame.f_code, begin, inner[0] if inner else frame.f_lasti):
+        for owner, *names, name in attributes_set(frame.f_code, begin, inner[0] if inner else frame.f_lasti):
             found.append((value_of(frame, owner, *names), name))
         if inner:
             yield from found
@@ -285,7 +285,7 @@ def set_before_calls(frame: FrameType, head: int) -> Iterator[tuple[object, str]
     """
     code = frame.f_code
     end = next((one.offset for one in loop_at(code, head) if one.opname.startswith("CALL")), head)
-    for owner, *names, name in _attributes_set(code, head, end):
+    for owner, *names, name in attributes_set(code, head, end):
         yield value_of(frame, owner, *names), name
 
 
@@ -301,12 +301,12 @@ def set_by(code: CodeType) -> set[str]:
     whole = instructions(code)
     seeded = [path_at(whole, number)[:-1] for number, one in enumerate(whole) if one.argval in _SEEDS]
     end = max((one.offset for one in whole if one.opname in RETURNS), default=len(code.co_code))
-    found = [*_attributes_set(code, 0, end), *map(tuple, seeded)]
+    found = [*attributes_set(code, 0, end), *map(tuple, seeded)]
     return {name for *owner, name in filter(None, found) if owner == [*code.co_varnames[:1]]}
 
 
 @cache
-def _attributes_set(code: CodeType, begin: int, end: int) -> list[tuple[str, ...]]:
+def attributes_set(code: CodeType, begin: int, end: int) -> list[tuple[str, ...]]:
     """In any case, from one instruction to another, and not read before: the variable, and the attributes of it."""
     part = between(code, begin, end + 1)
     every = [[(use, path) for use, path in _paths_used(part, number) if path[1:]] for number in range(len(part))]
