@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from dis import Instruction
-from functools import partial
+from functools import cache, partial
 from itertools import islice
 from types import CodeType, FrameType, FunctionType, MappingProxyType, MethodType
 from typing import Any, NamedTuple
@@ -29,7 +29,9 @@ from pilot.train.statements import (
 _DEPTH = 3
 """Of calls, and of variables that are set from others."""
 _MOST = 100
-"""Items of a list (of callbacks) that are looked at."""
+"""Items of a list (of callbacks), and functions, that are looked at."""
+_FEW = 10
+"""Functions that are called under a condition."""
 _STORES = ("STORE_ATTR", "STORE_SUBSCR", "STORE_SLICE", "DELETE_ATTR", "DELETE_SUBSCR")
 _CHANGES = re.compile(
     r"register_.*|remove|add_module|setattr|append|extend|insert|pop|clear|reverse|sort|shuffle|.*[^_]_"
@@ -40,7 +42,7 @@ _CHANGES = re.compile(
 class _Call(NamedTuple):
     """Of a function, with its first arguments, and others by name."""
 
-    function: FunctionType
+    function: Any  # a FunctionType would be bound for mypy
     first: tuple[object, ...] = ()
     named: Mapping[str, object] = MappingProxyType({})
 
@@ -53,7 +55,7 @@ class Part:
     ----------
     code : the function's
     begin, end : its first instruction, and the one after its last
-    known : returns what a variable is, or may be, that is not set in it
+    known : what a variable is, or may be, that is not set in it
     is_running : whether the function has not returned
     """
 
@@ -63,13 +65,9 @@ class Part:
     known: Callable[[str], Sequence[object]]
     is_running: bool
 
-    def instructions(self) -> list[Instruction]:
-        """In their order."""
-        return between(self.code, self.begin, self.end)
-
     def statements(self) -> list[Statement]:
         """In their order."""
-        return statements_in(self.instructions())
+        return loop_code.statements_between(self.code, self.begin, self.end)
 
     def within(self, begin: int, end: int) -> Part:
         """A part of it, as if all of it ran before."""
@@ -112,7 +110,7 @@ class Part:
 
     def changed_from_itself(self) -> Iterator[tuple[object, str]]:
         """Attributes that a statement changes from what they are: the object and the name."""
-        for _, its in self._by_statement():
+        for _, its in _by_statement(self.code, self.begin, self.end):
             for owner, _, name in (path.rpartition(".") for path in its):
                 values = self.values(owner.removesuffix("[]"))
                 items = (item for value in values for item in _items_of(value))
@@ -123,17 +121,11 @@ class Part:
         for *owner, attribute in loop_code.attributes_set(self.code, self.begin, self.end):
             if attribute == name:
                 yield from self.values(".".join(owner))
-        for part, its in self._by_statement():
+        for part, its in _by_statement(self.code, self.begin, self.end):
             one = statements_in(part)[0]
             if not its and refills(part, one, name):
                 owners = (path.rpartition(".")[0] for path in one.reads if name in path.split("."))
                 yield from (value for owner in owners if owner for value in self.values(owner))
-
-    def _by_statement(self) -> Iterator[tuple[Sequence[Instruction], set[str]]]:
-        """The instructions of each, and what it changes from what it is."""
-        for one in self.statements():
-            if part := without_test(between(self.code, one.begin, one.end + 1)):
-                yield part, changed_from_itself(part)
 
     def called(self, without: Collection[CodeType], depth: int = _DEPTH) -> Iterator[Part]:
         """The functions that it calls, and those that they call, apart from some."""
@@ -159,6 +151,14 @@ class Part:
             yield from _calls_of(value)
 
 
+@cache
+def _by_statement(code: CodeType, begin: int, end: int) -> list[tuple[Sequence[Instruction], set[str]]]:
+    every = (
+        without_test(between(code, one.begin, one.end + 1)) for one in loop_code.statements_between(code, begin, end)
+    )
+    return [(part, changed_from_itself(part)) for part in every if part]
+
+
 def beginning(frames: Sequence[FrameType], head: int, *, to_inner_loop: bool = True) -> Iterator[Part]:
     """Of the first function's loop, which begins at ``head``, until the inner loop, which is in it or in a function
     that it calls; or else until where each function is.
@@ -171,7 +171,7 @@ def beginning(frames: Sequence[FrameType], head: int, *, to_inner_loop: bool = T
         is_last = bool(inner) and to_inner_loop
         one = Part(frame.f_code, begin, inner[0] if is_last else frame.f_lasti, partial(_in_frame, frame), True)
         yield one
-        yield from one.called(running)
+        yield from islice(one.called(running), _MOST)
         if is_last:
             return
         begin = 0
@@ -189,7 +189,7 @@ def _changes_in_some(part: Part, running: Collection[CodeType], wanted: Callable
     for branch, otherwise in under_equality(part.code, part.begin, part.end):
         within = part.within(*branch)
         uses = within.reads(wanted) if part.is_running else within.changes(wanted)
-        uses = uses or any(one.changes(wanted) for one in within.called({*running, part.code}))
+        uses = uses or any(one.changes(wanted) for one in islice(within.called({*running, part.code}, 2), _FEW))
         if uses and not part.within(*otherwise).changes(wanted):
             return True
     return False
@@ -203,9 +203,10 @@ def _in_frame(frame: FrameType, name: str) -> list[object]:
 def _variable_of(call: _Call, given: Sequence[object], name: str) -> Sequence[object]:
     """What a variable of a function may be that gets others of these values, too."""
     code = call.function.__code__
-    arguments = code.co_varnames[: len(inspect.signature(call.function).parameters)]
-    if name in arguments:
-        bound = dict(zip(arguments, call.first, strict=False)) | call.named
+    arguments = inspect.getargs(code)
+    names = (*arguments.args, *filter(None, (arguments.varargs, arguments.varkw)))
+    if name in names:
+        bound = {**dict(zip(arguments.args, call.first, strict=False)), **call.named}
         return [bound[name]] if name in bound else given
     if name in code.co_freevars:
         with suppress(ValueError):  # it was not set yet
@@ -221,15 +222,15 @@ def _calls_of(value: Any) -> Iterator[_Call]:
             yield _Call(one.function, (*one.first, *value.args), {**one.named, **value.keywords})
     elif isinstance(value, FunctionType):
         yield _Call(_unwrapped(value))
-    elif isinstance(value, MethodType) and isinstance(value.__func__, FunctionType):
-        yield _Call(_unwrapped(value.__func__), (value.__self__,))
-    elif isinstance(called := inspect.getattr_static(type(value), "__call__", None), FunctionType):
-        yield _Call(_unwrapped(called), (value,))
+    elif isinstance(value, MethodType):
+        yield from (_Call(one.function, (value.__self__, *one.first)) for one in _calls_of(value.__func__))
+    elif isinstance(its := inspect.getattr_static(type(value), "__call__", None), FunctionType):
+        yield _Call(_unwrapped(its), (value,))
 
 
-def _unwrapped(function: Any) -> FunctionType:
+def _unwrapped(function: FunctionType) -> FunctionType:
     """Without decorators (``torch.no_grad()``)."""
-    inside = inspect.unwrap(function)
+    inside: Any = inspect.unwrap(function)
     return inside if isinstance(inside, FunctionType) else function
 
 
@@ -241,4 +242,4 @@ def _attributes_of(value: object) -> dict[str, object]:
 def _items_of(value: object) -> list[object]:
     if type(value) is dict:
         return list(islice(value.values(), _MOST))
-    return list(islice(value, _MOST)) if type(value) in (list, tuple) else []  # type: ignore[call-overload]  # one of these
+    return list(islice(value, _MOST)) if isinstance(value, list | tuple) else []
