@@ -156,8 +156,8 @@ class DatasetChanges:
                 "the script changes what its dataset holds from what it was in the epoch before"
                 f" ({', '.join(names[:_SHOWN])}{', ...' if len(names) > _SHOWN else ''}), and a node that joins, or a"
                 " run that resumes, has it as it is before the loop, so that samples come twice and others never, or"
-                " with other labels or values: at each epoch's beginning, make it from what it is before the loop and from the"
-                " epoch's number (shuffle=True of session.loader orders samples anew in each epoch)"
+                " with other labels or values: at each epoch's beginning, make it from what it is before the loop and"
+                " from the epoch's number (shuffle=True of session.loader orders samples anew in each epoch)"
             )
 
 

@@ -40,7 +40,7 @@ def values_of(dataset: object) -> dict[Place, Value]:
 
 def _values_in(owner: object, path: str, depth: int, seen: set[int]) -> Iterator[tuple[Place, Value]]:
     seen.add(id(owner))
-    for key, value in _held_by(owner):
+    for key, value in held_by(owner):
         name = f"{path}[{key}]" if isinstance(owner, WITH_ITEMS) or type(key) is not str else f"{path}.{key}"
         if (mark := _mark_of(value)) is not None:
             if type(key) is str:
@@ -49,7 +49,8 @@ def _values_in(owner: object, path: str, depth: int, seen: set[int]) -> Iterator
             yield from _values_in(value, name, depth - 1, seen)
 
 
-def _held_by(owner: object) -> list[tuple[Any, Any]]:
+def held_by(owner: object) -> list[tuple[Any, Any]]:
+    """What a dataset, a transform or a list in one holds, by name or number."""
     if isinstance(owner, Subset):
         return [("dataset", owner.dataset)]
     if isinstance(owner, ConcatDataset):
