@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from dis import Instruction
@@ -96,17 +96,17 @@ class Part:
         return any(self._uses(one, wanted) for one in self.statements())
 
     def changes(self, wanted: Callable[[object], bool]) -> bool:
-        """Whether a statement that does so may change that object."""
-        for one in self.statements():
-            stores = any(each.opname in _STORES for each in between(self.code, one.begin, one.end + 1))
-            if (stores or any(map(_CHANGES.fullmatch, one.attributes | one.reads))) and self._uses(one, wanted):
-                return True
-        return False
+        """Whether a statement may change a wanted object: sets an attribute or an item, or calls such a method."""
+        return any(
+            wanted(value)
+            for one in self.statements()
+            for path in _owners(_changed_by(self.code, one))
+            for value in self.values(path)
+        )
 
     def _uses(self, statement: Statement, wanted: Callable[[object], bool]) -> bool:
-        paths = [path.split(".") for path in statement.reads | statement.sets]
-        owners = {".".join(names[:end]) for names in paths for end in range(1, len(names) + 1)}
-        return any(wanted(value) for path in owners for value in self.values(path))
+        paths = _owners({*statement.reads, *statement.sets}, whole=True)
+        return any(wanted(value) for path in paths for value in self.values(path))
 
     def changed_from_itself(self) -> Iterator[tuple[object, str]]:
         """Attributes that a statement changes from what they are: the object and the name."""
@@ -149,6 +149,23 @@ class Part:
                 yield _Call(_unwrapped(method), (one,))
         for value in self.values(path):
             yield from _calls_of(value)
+
+
+def _changed_by(code: CodeType, statement: Statement) -> set[str]:
+    """Attributes that it sets, or methods that it calls, by which it may change their objects; if it is not known which
+    (``model[1].forward = ...``), of all objects that it reads.
+    """
+    found = {path for path in statement.reads if "." in path and _CHANGES.fullmatch(path.rpartition(".")[2])}
+    found |= {path for path in statement.sets if "." in path} | {f"{path}.[]" for path in statement.stores_in}
+    is_other = any(one.opname in _STORES for one in between(code, statement.begin, statement.end + 1))
+    is_other |= any(map(_CHANGES.fullmatch, statement.attributes | statement.reads))
+    return found or ({f"{path}.?" for path in statement.reads} if is_other else set())
+
+
+def _owners(paths: Iterable[str], *, whole: bool = False) -> set[str]:
+    """The variables and attributes on the way to these; also themselves if ``whole``."""
+    every = (path.split(".") for path in paths)
+    return {".".join(names[:end]) for names in every for end in range(1, len(names) + whole)}
 
 
 @cache

@@ -61,8 +61,9 @@ class Trainer:
             self.model[1] = nn.Tanh()
 
     def save(self, epoch: int) -> None:
-        if epoch == 2:
+        if epoch in (1, 2, 3):
             torch.save(self.model.state_dict(), "/dev/null")
+            self.saved = list(self.model.parameters())
 
 
 def told(
