@@ -220,6 +220,8 @@ def changed_from_itself(code: Sequence[dis.Instruction]) -> set[str]:
         return set()
     read = {path for path in statement.reads if "." in path}
     found = {*augmented(code), *(statement.sets & read)}
+    if "setattr" in statement.reads:
+        found |= {path for path in read if path.rpartition(".")[2] in statement.texts}
     holders = {path.rpartition(".")[0] for path in read if path.rpartition(".")[2] in _ARITHMETIC}
     is_augmented = any(one.argrepr in _AUGMENTED for one in code)
     if (is_augmented and code[-1].opname == "STORE_SUBSCR") or (_ARITHMETIC & statement.attributes and not holders):

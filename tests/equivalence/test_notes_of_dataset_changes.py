@@ -245,6 +245,7 @@ for epoch in ours.epochs(3):
         ("loader.dataset.harder()", "dataset.stage"),
         ("data.count(loader)", "dataset.stage"),
         ("for one in [data.harder]: one()", "dataset.stage"),
+        ("setattr(data, 'stage', data.stage + 1)", "dataset.stage"),
         ("data.x.mul_(0.9)", "dataset.x"),
         ("data.x = data.x * 0.9", "dataset.x"),
         ("data.x[:2] *= 0.9", "dataset.x"),
