@@ -40,12 +40,13 @@ def values_of(dataset: object) -> dict[Place, Value]:
 
 def _values_in(owner: object, path: str, depth: int, seen: set[int]) -> Iterator[tuple[Place, Value]]:
     seen.add(id(owner))
+    has_attributes = not isinstance(owner, WITH_ITEMS)
     for key, value in held_by(owner):
-        name = f"{path}[{key}]" if isinstance(owner, WITH_ITEMS) or type(key) is not str else f"{path}.{key}"
-        if (mark := _mark_of(value)) is not None:
-            if type(key) is str:
-                yield (id(owner), key), Value(name, mark)
-        elif depth and id(value) not in seen and not isinstance(value, torch.Tensor | np.ndarray):
+        name = f"{path}.{key}" if has_attributes and type(key) is str else f"{path}[{key}]"
+        mark = _mark_of(value) if has_attributes and type(key) is str else None
+        if mark is not None:
+            yield (id(owner), key), Value(name, mark)
+        elif depth and id(value) not in seen and not isinstance(value, (torch.Tensor, np.ndarray, *_NUMBERS)):
             yield from _values_in(value, name, depth - 1, seen)
 
 
@@ -56,7 +57,7 @@ def held_by(owner: object) -> list[tuple[Any, Any]]:
     if isinstance(owner, ConcatDataset):
         return list(enumerate(owner.datasets))
     if isinstance(owner, TensorDataset):
-        return [("tensors", owner.tensors), *vars(owner).items()]
+        return list(vars(owner).items())
     held = inner(owner)
     return [(key, one) for key, one in held if type(one) is not dict] if isinstance(owner, nn.Module) else held
 

@@ -5,6 +5,7 @@ draw other numbers. What keeps samples as they are before that does no harm.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from itertools import islice
 
 from pilot.train import refusal, rng
@@ -12,7 +13,8 @@ from pilot.train.dataset_values import held_by, whole_of
 
 _DEPTH = 3
 _MOST = 1000
-"""Of objects that are looked at."""
+"""Of lists and dicts that are looked at."""
+_CACHED = type(lru_cache(len))
 
 
 class KeptSamples:
@@ -53,11 +55,11 @@ def _draws(read: Callable[[], object]) -> bool:
 def _sizes_in(owner: object, path: str, depth: int) -> Iterator[tuple[str, int]]:
     """How many things lists and dicts in it hold, but for places without any; and what its methods' caches hold."""
     if isinstance(owner, list | dict):
-        yield path, sum(one is not None for one in (owner.values() if isinstance(owner, dict) else owner))
+        items = list(dict.values(owner)) if isinstance(owner, dict) else list.copy(owner)
+        yield path, sum(one is not None for one in items)
         return
     for kind in type(owner).__mro__:
-        for name, one in vars(kind).items():
-            if callable(info := getattr(one, "cache_info", None)):
-                yield f"{path}.{name}", info().currsize
+        caches = ((name, one) for name, one in vars(kind).items() if isinstance(one, _CACHED))
+        yield from ((f"{path}.{name}", one.cache_info().currsize) for name, one in caches)
     for key, one in held_by(owner) if depth else ():
         yield from _sizes_in(one, f"{path}.{key}", depth - 1)
