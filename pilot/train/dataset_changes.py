@@ -1,6 +1,6 @@
 """Tells of lists and arrays of a dataset that the script changes from what they were in the epoch before: shuffled in
-place at an epoch's beginning, relabelled at its end; and of a number that it counts up there. A process that joins has
-them as they are before the loop.
+place at an epoch's beginning, relabelled at its end; and of numbers and tensors that it changes there from what they
+are, by ``+=`` or the like. A process that joins has them as they are before the loop.
 
 What a beginning makes anew, by a rule from the epoch's number, is the same there. What a dataset puts into its lists
 while it gives samples (those that it has read) does not count: only what happens between two passes over the loader.
@@ -10,16 +10,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from types import FrameType, FunctionType
+from types import FrameType
 from typing import Any
 
 import numpy as np
 import torch
 from torch.utils.data import ConcatDataset, Dataset, Subset
 
-from pilot.train import loop_code, refusal
+from pilot.train import called, loop_code, refusal
+from pilot.train.dataset_values import Place, Value, is_looked_at, values_of, whole_of
 from pilot.train.spaced import Spaced
-from pilot.train.statements import augmented, between, instructions, refilled, statements_in
+from pilot.train.statements import refilled
 from pilot.train.training import Training
 from pilot.train.training_loader import TrainingLoader
 from pilot.train.untracked import inner
@@ -29,9 +30,6 @@ _FIRST_LOOKS = 18
 """Looks take one of so many parts of the time, but for the first ones."""
 _SHOWN = 5
 _DEPTH = 3
-_MOST_ITEMS = 10_000_000
-_MOST_BYTES = 1 << 26
-"""Longer lists and larger arrays are not looked at."""
 _GIVE = ("__getitem__", "__getitems__")
 """They do not run at an epoch's beginning."""
 _NUMBERS = (bool, int, float, np.number, np.bool_)
@@ -50,7 +48,8 @@ class DatasetChanges:
         self._looks = False
         self._at_end: Kept = {}
         self._at_beginning: Kept = {}
-        self._numbers: dict[str, Any] = {}
+        self._values: dict[Place, Value] = {}
+        self._changed: set[Place] = set()
         self._labelled: set[str] = set()
         self._told: set[str] = set()
 
@@ -76,7 +75,7 @@ class DatasetChanges:
                 lists = ((name, items, now.get(name)) for name, (_, items) in before.items())
                 self._tell([name for name, items, one in lists if type(one) is list and _differs(items, one)], known)
                 self._at_beginning = {name: (one, _items(one)) for name, one in now.items()} if self._looks else {}
-                self._numbers = _numbers_of(self._dataset)
+                self._values = values_of(self._dataset)
 
     def pass_begins(self, frames: Sequence[FrameType], head: int, known: Collection[str]) -> None:
         """The loop over the loader begins.
@@ -99,7 +98,7 @@ class DatasetChanges:
                             if one is now.get(name) and self._is_shuffled(name, one, items, frames)
                         ),
                         *self._labelled_in_some(before, now, frames, head),
-                        *self._counted(frames, head),
+                        *self._changed_again(frames, head),
                     ],
                     known,
                 )
@@ -109,7 +108,7 @@ class DatasetChanges:
         if not _is_reordered(items, _items(one)):
             return False
         attribute = name.rpartition(".")[2].partition("[")[0]
-        its = (code for code in loop_code.methods(type(_whole(self._dataset))) if code.co_name not in _GIVE)
+        its = (code for code in loop_code.methods(type(whole_of(self._dataset))) if code.co_name not in _GIVE)
         codes = [*(frame.f_code for frame in frames), *its]
         return not any(refilled(code, attribute) for code in codes)
 
@@ -124,38 +123,30 @@ class DatasetChanges:
         }
         left = [name for name in before if name in self._labelled and name not in changed]
         self._labelled |= changed
-        if left and loop_code.reads_under_equality(frames, head, self._is_dataset):
+        if left and called.changes_under_equality(frames, head, self._is_dataset):
             yield from left
 
-    def _counted(self, frames: Sequence[FrameType], head: int) -> Iterator[str]:
-        """Its numbers that the beginning has counted up: by an augmented assignment there, or in a method of the
-        dataset that is called there.
+    def _changed_again(self, frames: Sequence[FrameType], head: int) -> Iterator[str]:
+        """Its values that two epochs' beginnings have changed from what they were (``data.scale *= 0.9``), and that
+        none has made anew.
         """
-        numbers = _numbers_of(self._dataset)
-        changed = [name for name, was in self._numbers.items() if numbers.get(name, was) != was]
+        now = values_of(self._dataset)
+        changed = {place: one.name for place, one in self._values.items() if now.get(place, one).mark != one.mark}
         if changed:
-            its = set(self._augmented(frames, head))
-            yield from (f"dataset.{name}" for name in changed if name in its)
-
-    def _augmented(self, frames: Sequence[FrameType], head: int) -> Iterator[str]:
-        for number, frame in enumerate(frames):
-            part = between(frame.f_code, 0 if number else head, frame.f_lasti)
-            for *owner, name in (path.split(".") for path in augmented(part)):
-                if owner and self._is_dataset(loop_code.value_of(frame, *owner)):
-                    yield name
-            for *owner, name in (path.split(".") for one in statements_in(part) for path in one.reads):
-                method = getattr(type(_whole(self._dataset)), name, None)
-                if owner and isinstance(method, FunctionType) and self._is_dataset(loop_code.value_of(frame, *owner)):
-                    its = (path.split(".") for path in augmented(instructions(method.__code__)))
-                    yield from (
-                        path[1] for path in its if path[:1] == [*method.__code__.co_varnames[:1]] and not path[2:]
-                    )
+            parts = list(called.beginning(frames, head, to_inner_loop=False))
+            found = {(id(owner), name) for part in parts for owner, name in part.changed_from_itself()}
+            for owner, attribute in changed.keys() & found:
+                anew = (id(one) for part in parts for one in part.made_anew(attribute))
+                if owner not in anew:
+                    if (owner, attribute) in self._changed:
+                        yield changed[owner, attribute]
+                    self._changed.add((owner, attribute))
 
     def _is_dataset(self, value: object) -> bool:
         """Whether it is the dataset, or a loader or a part of it (a ``Subset``)."""
         while isinstance(value, TrainingLoader | Subset):
             value = getattr(value, "dataset", None)
-        return value is _whole(self._dataset)
+        return value is whole_of(self._dataset)
 
     def _tell(self, names: Sequence[str], known: Collection[str]) -> None:
         names = [name for name in dict.fromkeys(names) if name not in self._told and name not in known]
@@ -165,8 +156,8 @@ class DatasetChanges:
                 "the script changes what its dataset holds from what it was in the epoch before"
                 f" ({', '.join(names[:_SHOWN])}{', ...' if len(names) > _SHOWN else ''}), and a node that joins, or a"
                 " run that resumes, has it as it is before the loop, so that samples come twice and others never, or"
-                " with other labels: at each epoch's beginning, make it from what it is before the loop and from the"
-                " epoch's number (shuffle=True of session.loader orders samples anew in each epoch)"
+                " with other labels or values: at each epoch's beginning, make it from what it is before the loop and"
+                " from the epoch's number (shuffle=True of session.loader orders samples anew in each epoch)"
             )
 
 
@@ -178,24 +169,16 @@ def _lists_of(dataset: object) -> dict[str, Any]:
 
 def _held(dataset: object, name: str = "dataset", depth: int = _DEPTH) -> Iterator[tuple[str, Any]]:
     """Its lists and arrays, and those of the datasets in it."""
-    if _is_looked_at(dataset):
+    if is_looked_at(dataset):
         yield name, dataset
     elif isinstance(dataset, Subset):
-        yield from ((f"{name}.indices", one) for one in [dataset.indices] if _is_looked_at(one))
+        yield from ((f"{name}.indices", one) for one in [dataset.indices] if is_looked_at(one))
         yield from _held(dataset.dataset, name, depth)
     elif depth:
         parts = list(enumerate(dataset.datasets)) if isinstance(dataset, ConcatDataset) else inner(dataset)
         for key, one in parts:
-            if isinstance(one, Dataset) or _is_looked_at(one):
+            if isinstance(one, Dataset) or is_looked_at(one):
                 yield from _held(one, f"{name}[{key}]" if isinstance(key, int) else f"{name}.{key}", depth - 1)
-
-
-def _is_looked_at(value: Any) -> bool:
-    if type(value) is list:
-        return len(value) <= _MOST_ITEMS
-    if type(value) is torch.Tensor and (value.layout is not torch.strided or value.device.type != "cpu"):
-        return False
-    return type(value) in (np.ndarray, torch.Tensor) and value.ndim > 0 and 0 < value.nbytes <= _MOST_BYTES
 
 
 def _items(value: Any) -> Any:
@@ -233,15 +216,3 @@ def _has_other_label(before: Any, now: Any) -> bool:
         return any(_has_other_label(*pair) for pair in zip(before, now, strict=True) if pair[0] is not pair[1])
     are_numbers = isinstance(before, _NUMBERS) and isinstance(now, _NUMBERS)
     return bool((are_numbers or (isinstance(before, str) and isinstance(now, str))) and before != now)
-
-
-def _numbers_of(dataset: object) -> dict[str, Any]:
-    its = inner(_whole(dataset))
-    return {name: one for name, one in its if isinstance(name, str) and isinstance(one, _NUMBERS)}
-
-
-def _whole(dataset: object) -> object:
-    """Of which it is a part."""
-    while isinstance(dataset, Subset):
-        dataset = dataset.dataset
-    return dataset

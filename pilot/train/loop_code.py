@@ -22,7 +22,6 @@ from pilot.train.statements import (
     path_at,
     read_before_set,
     statements_in,
-    under_equality,
     uses_in,
 )
 
@@ -272,33 +271,12 @@ def set_at_beginning(frames: Sequence[FrameType], head: int) -> Iterator[tuple[o
             if head not in inner:
                 return
             inner = inner[inner.index(head) + 1 :]
-        for owner, *names, name in _attributes_set(frame.f_code, begin, inner[0] if inner else frame.f_lasti):
+        for owner, *names, name in attributes_set(frame.f_code, begin, inner[0] if inner else frame.f_lasti):
             found.append((value_of(frame, owner, *names), name))
         if inner:
             yield from found
             return
         begin = 0
-
-
-def reads_under_equality(frames: Sequence[FrameType], head: int, wanted: Callable[[object], bool]) -> bool:
-    """Whether what a turn of the first function's loop does before its inner loop reads a variable, or an attribute, of
-    one of these, only if something equals something else (``if epoch == 3``). Also in the functions that it calls until
-    the inner loop.
-    """
-    begin = head
-    for number, frame in enumerate(frames):
-        inner = heads(frame.f_code, frame.f_lasti)
-        if not number:
-            inner = inner[inner.index(head) + 1 :] if head in inner else []
-        for part in under_equality(frame.f_code, begin, inner[0] if inner else frame.f_lasti):
-            paths = [path.split(".") for one in statements_in(part) for path in one.reads | one.sets]
-            held = [value_of(frame, *names[:end]) for names in paths for end in range(1, len(names) + 1)]
-            if any(map(wanted, held)):
-                return True
-        if inner:
-            return False
-        begin = 0
-    return False
 
 
 def set_before_calls(frame: FrameType, head: int) -> Iterator[tuple[object, str]]:
@@ -307,7 +285,7 @@ def set_before_calls(frame: FrameType, head: int) -> Iterator[tuple[object, str]
     """
     code = frame.f_code
     end = next((one.offset for one in loop_at(code, head) if one.opname.startswith("CALL")), head)
-    for owner, *names, name in _attributes_set(code, head, end):
+    for owner, *names, name in attributes_set(code, head, end):
         yield value_of(frame, owner, *names), name
 
 
@@ -323,12 +301,12 @@ def set_by(code: CodeType) -> set[str]:
     whole = instructions(code)
     seeded = [path_at(whole, number)[:-1] for number, one in enumerate(whole) if one.argval in _SEEDS]
     end = max((one.offset for one in whole if one.opname in RETURNS), default=len(code.co_code))
-    found = [*_attributes_set(code, 0, end), *map(tuple, seeded)]
+    found = [*attributes_set(code, 0, end), *map(tuple, seeded)]
     return {name for *owner, name in filter(None, found) if owner == [*code.co_varnames[:1]]}
 
 
 @cache
-def _attributes_set(code: CodeType, begin: int, end: int) -> list[tuple[str, ...]]:
+def attributes_set(code: CodeType, begin: int, end: int) -> list[tuple[str, ...]]:
     """In any case, from one instruction to another, and not read before: the variable, and the attributes of it."""
     part = between(code, begin, end + 1)
     every = [[(use, path) for use, path in _paths_used(part, number) if path[1:]] for number in range(len(part))]

@@ -14,7 +14,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from pilot.train import loop_code, refusal
+from pilot.train import called, refusal
 from pilot.train.spaced import Spaced
 from pilot.train.training import Training
 from pilot.train.untracked import WITH_ITEMS, inner, is_of_the_script
@@ -70,7 +70,7 @@ class ModuleSwitches:
             with self._spaced.doing():
                 self._in_step = now = self._marks()
                 left = [name for name in self._others(now) if now.get(name) == before.get(name)]
-                if left and loop_code.reads_under_equality(frames, head, self._is_switched):
+                if left and called.changes_under_equality(frames, head, self._is_switched):
                     self._tell(left)
 
     def _others(self, now: Marks) -> list[str]:
@@ -87,7 +87,8 @@ class ModuleSwitches:
             found[f"{name}.hook"] = _hooks_of(module, _OF_MODULES)
             for key, parameter in module._parameters.items():
                 if parameter is not None:
-                    found[f"{name}.{key}.hook"] = _hooks_in(parameter._backward_hooks)
+                    kinds = (parameter._backward_hooks, parameter._post_accumulate_grad_hooks)
+                    found[f"{name}.{key}.hook"] = [mark for kind in kinds for mark in _hooks_in(kind)]
         for name, one in self._training.steppers.optimizers.items():
             found[f"optimizer {name}".rstrip() + ".hook"] = _hooks_of(one, _OF_OPTIMIZERS)
         return {name: mark for name, mark in found.items() if mark}

@@ -20,7 +20,7 @@ import torch
 from torch import nn
 from torch.utils.data import Subset, TensorDataset
 
-from pilot.train import loop_code, refusal
+from pilot.train import called, loop_code, refusal
 from pilot.train.attached import attached, functions_of, of_running
 from pilot.train.dataset_changes import DatasetChanges
 from pilot.train.epoch_numbers import EpochNumbers
@@ -291,7 +291,7 @@ class OwnValues:
         set, which others do not set (``if epoch == 3``).
         """
         now = self._of_dataset()
-        if loop_code.reads_under_equality(self._in_loop(), self._head, self._has_dataset):
+        if called.changes_under_equality(self._in_loop(), self._head, self._has_dataset):
             first, last = self._first_of_dataset, self._last_of_dataset
             return {
                 place: first.get(place, mark) if mark == last.get(place, mark) else mark for place, mark in now.items()

@@ -7,7 +7,8 @@ its samples. If a generator was used without having been set, or a sample drew m
 piece is loaded again; to find out, a loader first loads a single sample.
 
 The training's first sample is read once more: a dataset that then gives another one is told of. It takes them from a
-place of its own (an open file's position, an iterator, a counter), whatever the index.
+place of its own (an open file's position, an iterator, a counter), whatever the index. So is one that keeps samples as
+it has augmented them (:mod:`pilot.train.kept_samples`).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from torch.utils.data import DataLoader, Dataset, get_worker_info
 from pilot.core.errors import UserError
 from pilot.train import checksums, refusal, rng
 from pilot.train.collate import reader
+from pilot.train.kept_samples import KeptSamples
 from pilot.train.order import Indices
 from pilot.train.sampler import mix
 from pilot.train.streams import Stream
@@ -68,14 +70,18 @@ class Seeded(Dataset[Any]):
     def __getitems__(self, piece: Piece) -> Any:
         if self._batch and (batch := self._batch(piece.indices)) is not None:
             return batch  # nothing is random in it
+        is_first = self._fresh and piece.epoch == piece.start == 0  # once in a training
+        kept = KeptSamples(self.dataset) if is_first else None
         if self._fresh and self._at_once is None:  # so that only one sample is loaded twice, not a whole piece
             first = self._load(piece.first())
-            if piece.epoch == piece.start == 0:  # once in a training
+            if is_first:
                 self._read_again(piece.first(), first)
             samples = [*first, *self._load(piece.rest())]
         else:
             samples = self._load(piece)
         self._fresh = False
+        if kept is not None and self._streams:
+            kept.look(len({*piece.indices.tolist()}), lambda: self._read(piece.indices.tolist()))
         if self._collated:
             rng.seed_all(mix(piece.seed, piece.epoch, piece.start))
         return samples

@@ -18,11 +18,15 @@ _USE = re.compile("LOAD|STORE")
 _AT_ONCE = {"<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>"}
 """Functions that run where they are made. From Python 3.12 on, only generator expressions are functions."""
 _IN_PLACE = {"+=", "-="}
+_AUGMENTED = {"+=", "-=", "*=", "/=", "//=", "%=", "**=", "@=", "&=", "|=", "^=", "<<=", ">>="}
+_ARITHMETIC = {f"{name}_" for name in ("add", "sub", "mul", "div", "pow", "neg", "lerp", "clamp", "addcmul", "roll")}
 _REFILLS = {"sort", "clear", "copy_", "copyto", "randperm"}
 RETURNS = ("RETURN_VALUE", "RETURN_CONST")
 _IS_SURE = re.compile("JUMP(_FORWARD|_BACKWARD|_BACKWARD_NO_INTERRUPT)?")
 Use = tuple[int, str, str]
 """Where, LOAD or STORE, and the variable."""
+Range = tuple[int, int]
+"""The first instruction, and the one after the last."""
 Name = TypeVar("Name", bound=Hashable)
 NamedUse = tuple[str, Name]
 """LOAD or STORE, and what."""
@@ -196,19 +200,52 @@ def augmented(code: Sequence[dis.Instruction]) -> Iterator[str]:
             yield f"{holder}.{then.argval}"
 
 
+def without_test(code: Sequence[dis.Instruction]) -> Sequence[dis.Instruction]:
+    """The instructions of a statement without those of an ``if`` before it."""
+    ends = (number for number, one in enumerate(code, 1) if "_IF_" in one.opname and not _is_within(one.argval, code))
+    return code[max(ends, default=0) :]
+
+
+def _is_within(offset: int, code: Sequence[dis.Instruction]) -> bool:
+    return code[0].offset <= offset <= code[-1].offset
+
+
+def changed_from_itself(code: Sequence[dis.Instruction]) -> set[str]:
+    """The attributes of objects in variables (``data.scale``) that a statement with these instructions changes from
+    what they are: ``data.scale *= 0.9``, ``data.x.mul_(0.9)``, ``data.x = 0.9 * data.x``, ``data.x[0] += 1``. Of an
+    object in a list in one: ``data.parts[].scale``.
+    """
+    statement = statements_in(code)[0]
+    if _REFILLS & (statement.attributes | statement.reads):
+        return set()
+    read = {path for path in statement.reads if "." in path}
+    found = {*augmented(code), *(statement.sets & read)}
+    if "setattr" in statement.reads:
+        found |= {path for path in read if path.rpartition(".")[2] in statement.texts}
+    holders = {path.rpartition(".")[0] for path in read if path.rpartition(".")[2] in _ARITHMETIC}
+    is_augmented = any(one.argrepr in _AUGMENTED for one in code)
+    if (is_augmented and code[-1].opname == "STORE_SUBSCR") or (_ARITHMETIC & statement.attributes and not holders):
+        holders = {path for path in read if path.rpartition(".")[2] not in _ARITHMETIC}
+    if is_augmented and code[-1].opname == "STORE_ATTR" and not found:
+        found = {f"{path}[].{code[-1].argval}" for path in read}
+    return found | {path for path in holders if "." in path}
+
+
 @cache
 def refilled(code: CodeType, name: str) -> bool:
     """Whether a function may give a list or array of this name other items, or order them, whatever there was before:
     ``self.items[:] = ...``, ``self.items[i] = one``, ``self.items.sort()``. (Not ``self.items[i], self.items[j] =
     self.items[j], self.items[i]``.)
     """
-    for one in statements_in(instructions(code)):
-        if name in one.attributes or name in one.reads:
-            part = between(code, one.begin, one.end + 1)
-            stores = part[-1].opname.startswith("STORE_S")
-            if _REFILLS & (one.attributes | one.reads) or (stores and _fills(part, one, name)):
-                return True
-    return False
+    statements = statements_in(instructions(code))
+    return any(refills(between(code, one.begin, one.end + 1), one, name) for one in statements)
+
+
+def refills(part: Sequence[dis.Instruction], statement: Statement, name: str) -> bool:
+    """Whether a statement, which these instructions are, does so."""
+    read = statement.attributes | statement.reads
+    stores = part[-1].opname.startswith("STORE_S")
+    return name in read and bool(_REFILLS & read or (stores and _fills(part, statement, name)))
 
 
 def _fills(part: Sequence[dis.Instruction], statement: Statement, name: str) -> bool:
@@ -243,16 +280,27 @@ def under_tests(code: CodeType, tested: Callable[[str], bool]) -> Iterator[list[
                 yield between(code, one.offset + 1, _end_of_both(code, one.offset, one.argval))
 
 
-def under_equality(code: CodeType, begin: int, end: int) -> Iterator[list[dis.Instruction]]:
+@cache
+def under_equality(code: CodeType, begin: int, end: int) -> list[tuple[Range, Range]]:
     """What runs, between two instructions, only if something equals something else, or is among others: in some of a
-    loop's turns, and not in all from one on.
+    loop's turns, and not in all from one on; and what runs otherwise.
     """
-    for one in between(code, begin, end):
-        if "_IF_" in one.opname and one.offset < one.argval:
-            statement = next(each for each in statements_in(between(code, begin, end)) if one.offset <= each.end)
-            test = between(code, statement.begin, one.offset)
-            if any(each.opname == "CONTAINS_OP" or str(each.argval) in ("==", "!=") for each in test):
-                yield between(code, one.offset + 1, one.argval)
+    part = between(code, begin, end)
+    statements = statements_in(part)
+    found = []
+    for one in (each for each in part if "_IF_" in each.opname):
+        to = one.argval if one.argval > one.offset else max(each.offset for each in loop_at(code, one.argval))
+        statement = next(each for each in statements if one.offset <= each.end)
+        test = between(code, statement.begin, one.offset)
+        if to > one.offset + 2 and any(
+            each.opname == "CONTAINS_OP" or str(each.argval) in ("==", "!=") for each in test
+        ):
+            branch = (one.offset + 1, min(to, end))
+            otherwise = (to, min(end, max(to, _end_of_both(code, one.offset, to))))
+            is_left = between(code, *branch)[-1].opname.startswith(RETURNS)
+            is_other = is_left and any(each.argrepr in ("!=", "not in") for each in test)  # if epoch != 3: return
+            found.append((otherwise, branch) if is_other else (branch, otherwise))
+    return found
 
 
 def _end_of_both(code: CodeType, begin: int, end: int) -> int:

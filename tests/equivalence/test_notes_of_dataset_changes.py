@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,8 @@ class Items(Dataset[Any]):
         self.part: Any = None
         self.read_through = list(range(len(DATA)))
         self.stage, self.epoch, self.noise = 0, 0, random.Random(0)
+        self.x, self.base, self.pair = torch.ones(3).double(), torch.ones(3).double(), (torch.ones(3), torch.ones(3))
+        self.transforms = [SimpleNamespace(scale=1.0)]
 
     def __len__(self) -> int:
         return len(self.items)
@@ -56,6 +59,19 @@ class Items(Dataset[Any]):
 
     def harder(self) -> None:
         self.stage += 1
+
+    def count(self, loader: Any) -> None:
+        loader.dataset.stage += 1
+
+    def fade(self) -> None:
+        self.x.mul_(0.9)
+
+    def at(self, epoch: int) -> None:
+        self.x = self.base.clone()
+        self.stage = 0
+        for _ in range(epoch):
+            self.x *= 0.9
+            self.stage += 1
 
 
 class Anew(Items):
@@ -227,7 +243,23 @@ for epoch in ours.epochs(3):
         ("data.stage += 1", "dataset.stage"),
         ("data.harder()", "dataset.stage"),
         ("loader.dataset.harder()", "dataset.stage"),
+        ("data.count(loader)", "dataset.stage"),
+        ("for one in [data.harder]: one()", "dataset.stage"),
+        ("setattr(data, 'stage', data.stage + 1)", "dataset.stage"),
+        ("data.x.mul_(0.9)", "dataset.x"),
+        ("data.x = data.x * 0.9", "dataset.x"),
+        ("data.x[:2] *= 0.9", "dataset.x"),
+        ("data.pair[0].mul_(0.9)", "dataset.pair"),
+        ("data.fade()", "dataset.x"),
+        ("data.transforms[0].scale *= 0.9", "dataset.transforms[0].scale"),
         ("data.stage = epoch", ""),
+        ("data.x = data.base * 0.9 ** epoch", ""),
+        ("data.x.copy_(data.base).mul_(0.9 ** epoch)", ""),
+        ("data.x[:] = data.base; data.fade()", ""),
+        ("data.x = data.x.float()", ""),
+        ("data.stage = 0; data.harder()", ""),
+        ("data.transforms[0].scale = 0.9 ** epoch", ""),
+        ("data.at(epoch)", ""),
         ("data.anew(epoch)", ""),
         ("if epoch == 1: data.targets = [label + 1 for label in data.targets]", "dataset.targets"),
         ("if epoch >= 1: data.targets = [label + 1 for label in range(len(data))]", ""),

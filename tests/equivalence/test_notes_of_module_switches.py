@@ -4,7 +4,7 @@ resumes, has them as they are before the loop.
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -19,13 +19,60 @@ def halves(_module: nn.Module, _inputs: Any, output: torch.Tensor) -> torch.Tens
     return output / 2
 
 
+def helper(epoch: int, model: nn.Sequential) -> None:
+    if epoch == 1:
+        model[1] = nn.Sigmoid()
+
+
+class Trainer:
+    """It changes layers and hooks in methods, which callbacks may call, too."""
+
+    def __init__(self, model: nn.Sequential) -> None:
+        self.model, self.handles = model, [model[0].register_forward_hook(halves)]
+        self.callbacks = [partial(helper, model=model)]
+
+    def switch(self) -> None:
+        self.model[1] = nn.Sigmoid()
+
+    def on_epoch(self, epoch: int) -> None:
+        helper(epoch, self.model)
+
+    @torch.no_grad()
+    def return_early(self, epoch: int) -> None:
+        if epoch != 1:
+            return
+        self.switch()
+
+    def remove(self, epoch: int) -> None:
+        for handle in self.handles:
+            if epoch == 1:
+                handle.remove()
+
+    def set(self, epoch: int) -> None:
+        if epoch >= 1:
+            self.switch()
+
+    def set_either(self, epoch: int) -> None:
+        if epoch == 0:
+            self.model[1] = nn.ReLU()
+        elif epoch in (1, 2):
+            self.model[1] = nn.Sigmoid()
+        else:
+            self.model[1] = nn.Tanh()
+
+    def save(self, epoch: int) -> None:
+        if epoch in (1, 2, 3):
+            torch.save(self.model.state_dict(), "/dev/null")
+            self.saved = list(self.model.parameters())
+
+
 def told(
     capsys: pytest.CaptureFixture[str], begins: str = "pass", ends: str = "pass", *, restores: bool = False
 ) -> str:
     """The names that a script is told of which does so at an epoch's beginning, and end."""
     model = fresh(mlp)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    kept = SimpleNamespace(handles=[model[0].register_forward_hook(halves)])
+    kept = Trainer(model)
     ours = session(model, optimizer)
     if restores:
         ours.on_restore(lambda: None)
@@ -45,7 +92,7 @@ for epoch in ours.epochs(4):
     {ends}
 """
     names = {"model": model, "optimizer": optimizer, "ours": ours, "loader": loader, "step": step, "kept": kept}
-    others = {"__name__": "script", "__file__": __file__, "nn": nn, "torch": torch, "halves": halves}
+    others = {"__name__": "script", "__file__": __file__, "nn": nn, "torch": torch, "halves": halves, "helper": helper}
     exec(compile(text, __file__, "exec"), {**names, **others})
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) <= 1, lines
@@ -61,6 +108,14 @@ for epoch in ours.epochs(4):
         ("if epoch == 1: model[1].forward = torch.relu", "model.1.forward"),
         ("if epoch == 1: model[1] = nn.Sigmoid()", "model.1"),
         ("if epoch == 1: model[0].weight.register_hook(lambda g: g * 2)", "model.0.weight.hook"),
+        ("if epoch == 1: model[0].weight.register_post_accumulate_grad_hook(lambda p: None)", "model.0.weight.hook"),
+        ("if epoch == 1: kept.switch()", "model.1"),
+        ("kept.on_epoch(epoch)", "model.1"),
+        ("kept.return_early(epoch)", "model.1"),
+        ("kept.remove(epoch)", "model.0.hook"),
+        ("helper(epoch, model)", "model.1"),
+        ("for one in kept.callbacks: one(epoch)", "model.1"),
+        ("for one in [kept]: one.on_epoch(epoch)", "model.1"),
         ("if epoch == 1: optimizer.register_step_post_hook(lambda *_: None)", "optimizer.hook"),
     ],
 )
@@ -80,6 +135,8 @@ def test_what_an_epochs_end_changes(capsys: pytest.CaptureFixture[str]) -> None:
         ("model[1].forward = torch.relu if epoch else torch.tanh", "pass"),
         ("handle = model[1].register_forward_hook(halves)", "handle.remove()"),
         ("if epoch == 1: torch.save(model.state_dict(), '/dev/null')", "pass"),
+        ("kept.set(epoch); kept.save(epoch)", "pass"),
+        ("kept.set_either(epoch)", "pass"),
         ("pass", "handle = model[1].register_forward_hook(halves); model(x); handle.remove()"),
     ],
 )
