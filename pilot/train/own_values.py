@@ -74,7 +74,7 @@ class OwnValues:
         self._handed_on = HandedOn(training.model)
         self.rank_only = RankOnly(training)
         self._epoch_numbers: EpochNumbers | None = None
-        self._epoch_sums = EpochSums()
+        self._epoch_sums = EpochSums(training)
         self._outputs = EpochOutputs(training, self._lists_of_dataset)
         self._changes = DatasetChanges(training)
         self._switches = ModuleSwitches(training)

@@ -1,0 +1,123 @@
+"""Where a script keeps, at an epoch's end, what its steps compute with: a value of ``session.state`` that they read, a
+buffer or parameter, or a tracked object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from types import FrameType, FunctionType
+from typing import Any
+
+import torch
+from torch import nn
+
+from pilot.train import loop_code
+from pilot.train.refusal import is_of_a_library
+from pilot.train.statements import ADDS, Statement, instructions, is_in_place, statements_in
+from pilot.train.step_uses import Part, StepUses, parts_between, uses_of
+from pilot.train.training import Training
+
+_OF_MODULES = ("_parameters", "_buffers", "_modules")
+
+
+class KeptAtEnd:
+    """``training``: what the session knows."""
+
+    def __init__(self, training: Training) -> None:
+        self._training = training
+
+    def uses(self, frames: Sequence[FrameType], head: int) -> StepUses:
+        """What the steps compute with, see :func:`~pilot.train.step_uses.uses_of`."""
+        return uses_of(frames, head, self._training.user)
+
+    def by(self, frame: FrameType, begin: int, end: int, names: set[str], uses: StepUses) -> str:
+        """Where statements between two instructions keep what they compute from variables of these ``names``; empty:
+        nowhere.
+        """
+        for part in parts_between(frame, begin, end, None):
+            if part.statement.reads & names:
+                keys = self._keys(part) & uses.keys
+                if keys:
+                    return f"session.state[{min(keys)!r}]"
+                if path := next(self._changed(part, uses), ""):
+                    return path
+        return ""
+
+    def _keys(self, part: Part) -> set[str]:
+        """Those that it changes, also by another name of a list, a dict or a tensor."""
+        user = self._training.user
+        changed = {path for path, method in _calls(part) if method in ADDS or is_in_place(method)}
+        changed |= {one.holder for one in part.items if one.is_changed}
+        values = [loop_code.value_of(part.frame, *path.split(".")) for path in changed - {""}]
+        return part.keys(user, changed=True) | {
+            key for key, kept in user.items() if any(value is kept and value is not None for value in values)
+        }
+
+    def _changed(self, part: Part, uses: StepUses) -> Iterator[str]:
+        """Paths of buffers and parameters, and of models and tracked objects."""
+        its = {id(tensor) for module in self._modules() for tensor in _tensors(module)}
+        for path, method in _calls(part):
+            value = _held(part.frame, path)
+            if is_in_place(method) and id(value) in its:
+                yield path
+            elif self._is_ours(value) and _changes(type(value), method) and _is_used(value, uses):
+                yield f"{path}.{method}"
+        for path in {one.holder for one in part.items if one.is_changed and one.holder} - part.statement.sets:
+            if id(_held(part.frame, path)) in its:
+                yield path
+        for path in part.statement.sets:
+            owner, value = _held(part.frame, path.rpartition(".")[0]), _held(part.frame, path)
+            if self._is_ours(owner) and isinstance(value, loop_code.NUMBERS) and _is_used(owner, uses):
+                yield path
+
+    def _modules(self) -> Iterator[nn.Module]:
+        for one in (self._training.model, *self._training.tracked.values()):
+            if isinstance(one, nn.Module):
+                yield from one.modules()
+
+    def _is_ours(self, value: object) -> bool:
+        return any(value is one for one in (*self._modules(), *self._training.tracked.values()))
+
+
+def _tensors(module: nn.Module) -> Iterator[torch.Tensor]:
+    held = (*module._parameters.values(), *module._buffers.values())
+    yield from (tensor for tensor in held if tensor is not None)
+
+
+def _calls(part: Part) -> list[tuple[str, str]]:
+    """The methods of what variables hold, and attributes of objects in them, that it may call."""
+    split = (path.rpartition(".") for path in part.statement.reads)
+    return [(owner, method) for owner, _, method in split if owner]
+
+
+def _held(frame: FrameType, path: str) -> Any:
+    """Of a variable, or an attribute of its, also what a module has."""
+    variable, *names = path.split(".")
+    value = loop_code.value_of(frame, variable)
+    for name in names:
+        held = getattr(value, "__dict__", {})
+        kinds = [held, *(held.get(kind, {}) for kind in _OF_MODULES)] if isinstance(value, nn.Module) else [held]
+        value = next((one[name] for one in kinds if name in one), None)
+    return value
+
+
+def _changes(kind: type, method: str) -> bool:
+    """Whether a method of a class of the script's changes anything of its object."""
+    function = getattr(kind, method, None)
+    if not isinstance(function, FunctionType) or is_of_a_library(function.__code__.co_filename):
+        return False
+    return any(map(_changes_something, statements_in(instructions(function.__code__))))
+
+
+def _changes_something(one: Statement) -> bool:
+    is_in_object = one.stores or any("." in name for name in one.sets)
+    return is_in_object or any(name in ADDS or is_in_place(name) for name in one.attributes)
+
+
+def _is_used(value: object, uses: StepUses) -> bool:
+    """Whether the steps compute with this object."""
+    for frame, path in uses.paths():
+        names = path.split(".")
+        if any(_held(frame, ".".join(names[:end])) is value for end in range(1, len(names) + 1)):
+            return True
+    return False

@@ -1,0 +1,149 @@
+"""What a script's steps compute with, read from its code: of its statements those from which its loss comes, or that
+affect its training otherwise (:mod:`pilot.train.steering`), and the keys of ``session.state`` that these read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from types import CodeType, FrameType, FunctionType, MethodType
+
+from pilot.train import loop_code
+from pilot.train.refusal import is_of_a_library
+from pilot.train.statements import Item, Statement, between, instructions, items_in, loop_at, statements_in
+from pilot.train.steering import steers
+
+_STATE = "state"
+_OPTIONS = {"lr", "weight_decay"}
+_CALLED = ("forward", "__call__")
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """A statement of one of the running functions, the items that it uses, and whether it calls the next function."""
+
+    frame: FrameType
+    statement: Statement
+    items: Sequence[Item]
+    calls_next: bool
+
+    def keys(self, user: Mapping[str, object], *, changed: bool) -> set[str]:
+        """Of ``session.state``, which is ``user``: those that it changes, or else reads."""
+        ours = (one for one in self.items if one.is_changed == changed)
+        found = {one.key for one in ours if one.key and self._is_state(one.holder, user)}
+        if not changed:
+            found |= {one.key for code in self.called() for one in items_in(code) if _may_be_state(one)}
+        return found - {""}
+
+    def _is_state(self, holder: str, user: Mapping[str, object]) -> bool:
+        *owner, name = holder.split(".")
+        is_ours = name == _STATE and loop_code.is_session(self.frame, owner)
+        return is_ours or loop_code.value_of(self.frame, *owner, name) is user
+
+    def called(self) -> Iterator[CodeType]:
+        """The script's own functions that it may call, apart from the running one."""
+        if not self.calls_next:
+            for path in self.statement.reads:
+                yield from _functions_of(self.frame, path.split("."))
+
+
+def _may_be_state(item: Item) -> bool:
+    return not item.is_changed and item.holder.rpartition(".")[2] == _STATE
+
+
+def _functions_of(frame: FrameType, path: list[str]) -> Iterator[CodeType]:
+    value, owner = loop_code.value_of(frame, *path), loop_code.value_of(frame, *path[:-1]) if path[1:] else None
+    kind = type(value)
+    found = [getattr(kind, name, None) for name in _CALLED if not issubclass(kind, type)]
+    found += [value.__func__ if isinstance(value, MethodType) else value, getattr(type(owner), path[-1], None)]
+    for one in found:
+        if isinstance(one, FunctionType) and not is_of_a_library(one.__code__.co_filename):
+            yield one.__code__
+
+
+def parts_between(frame: FrameType, begin: int, end: int, call: int | None) -> list[Part]:
+    """The statements between two instructions. ``call``: where it calls the next function, if it does."""
+    items = [one for one in items_in(frame.f_code) if begin <= one.where < end]
+    return [
+        Part(
+            frame,
+            one,
+            [item for item in items if one.begin <= item.where <= one.end],
+            call is not None and one.begin <= call <= one.end,
+        )
+        for one in _statements(frame.f_code, begin, end, call)
+    ]
+
+
+@cache
+def _statements(code: CodeType, begin: int, end: int, call: int | None) -> list[Statement]:
+    """Also a test is one if it steps (``if session.step(loss):``)."""
+    found, current = list[Statement](), []
+    for one in between(code, begin, end):
+        current.append(one)
+        if "_JUMP_IF" in one.opname and any(each.offset == call or each.argval == "step" for each in current):
+            found += statements_in(current)
+            current = []
+    return found + statements_in(current)
+
+
+@dataclass
+class StepUses:
+    """The statements, and the keys."""
+
+    parts: list[Part] = field(default_factory=list)
+    keys: set[str] = field(default_factory=set)
+
+    def paths(self) -> Iterator[tuple[FrameType, str]]:
+        """Of all variables, and attributes of objects in them, that the statements read."""
+        yield from ((part.frame, path) for part in self.parts for path in part.statement.reads)
+
+    def reads(self, frame: FrameType, name: str) -> bool:
+        """Whether these read this variable, or attribute of an object in one, of a function."""
+        return any(part.frame is frame and name in part.statement.reads for part in self.parts)
+
+
+def uses_of(frames: Sequence[FrameType], head: int, user: Mapping[str, object]) -> StepUses:
+    """What the functions compute with that are running, from the one on with the session's loop, which begins at
+    ``head``, to the one that steps. ``user``: ``session.state``.
+    """
+    rest = [
+        part
+        for number, frame in enumerate(frames)
+        for part in _all_parts(frame, head if number == 0 else None, frame is frames[-1])
+    ]
+    found = StepUses()
+    used: dict[int, set[str]] = {id(frame): set() for frame in frames}
+    while more := [part for part in rest if _is_used(part, used[id(part.frame)], found.keys, user)]:
+        for part in more:
+            rest.remove(part)
+            used[id(part.frame)] |= part.statement.reads - part.statement.adds_to
+            found.keys |= part.keys(user, changed=False)
+        found.parts += more
+    return found
+
+
+def _all_parts(frame: FrameType, head: int | None, is_last: bool) -> list[Part]:
+    call = None if is_last else frame.f_lasti
+    if head is None:
+        return parts_between(frame, 0, len(frame.f_code.co_code), call)
+    return parts_between(frame, head, end_of(frame.f_code, head), call)
+
+
+def end_of(code: CodeType, head: int) -> int:
+    """Where the loop ends that begins at ``head``."""
+    return max((one.offset for one in loop_at(code, head)), default=head) + 1
+
+
+def _is_used(part: Part, names: set[str], keys: set[str], user: Mapping[str, object]) -> bool:
+    one = part.statement
+    if part.calls_next or "backward" in one.attributes or steers(one, part.frame):
+        return True
+    sets = {*one.sets, *(item.holder for item in part.items if item.is_changed)}
+    return bool(sets & names or part.keys(user, changed=True) & keys) or any(map(_sets_options, part.called()))
+
+
+@cache
+def _sets_options(code: CodeType) -> bool:
+    return any(one.stores and one.texts & _OPTIONS for one in statements_in(instructions(code)))
