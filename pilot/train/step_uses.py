@@ -99,20 +99,14 @@ class StepUses:
         """Of all variables, and attributes of objects in them, that the statements read."""
         yield from ((part.frame, path) for part in self.parts for path in part.statement.reads)
 
-    def reads(self, frame: FrameType, name: str) -> bool:
-        """Whether these read this variable, or attribute of an object in one, of a function."""
-        return any(part.frame is frame and name in part.statement.reads for part in self.parts)
-
 
 def uses_of(frames: Sequence[FrameType], head: int, user: Mapping[str, object]) -> StepUses:
     """What the functions compute with that are running, from the one on with the session's loop, which begins at
     ``head``, to the one that steps. ``user``: ``session.state``.
     """
-    rest = [
-        part
-        for number, frame in enumerate(frames)
-        for part in _all_parts(frame, head if number == 0 else None, frame is frames[-1])
-    ]
+    rest = _parts(frames[0], head, end_of(frames[0].f_code, head), frames[-1])
+    for frame in frames[1:]:
+        rest += _parts(frame, 0, len(frame.f_code.co_code), frames[-1])
     found = StepUses()
     used: dict[int, set[str]] = {id(frame): set() for frame in frames}
     while more := [part for part in rest if _is_used(part, used[id(part.frame)], found.keys, user)]:
@@ -124,11 +118,8 @@ def uses_of(frames: Sequence[FrameType], head: int, user: Mapping[str, object]) 
     return found
 
 
-def _all_parts(frame: FrameType, head: int | None, is_last: bool) -> list[Part]:
-    call = None if is_last else frame.f_lasti
-    if head is None:
-        return parts_between(frame, 0, len(frame.f_code.co_code), call)
-    return parts_between(frame, head, end_of(frame.f_code, head), call)
+def _parts(frame: FrameType, begin: int, end: int, last: FrameType) -> list[Part]:
+    return parts_between(frame, begin, end, None if frame is last else frame.f_lasti)
 
 
 def end_of(code: CodeType, head: int) -> int:
