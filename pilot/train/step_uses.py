@@ -82,7 +82,7 @@ def _statements(code: CodeType, begin: int, end: int, call: int | None) -> list[
     found, current = list[Statement](), []
     for one in between(code, begin, end):
         current.append(one)
-        if "_JUMP_IF" in one.opname and any(each.offset == call or each.argval == "step" for each in current):
+        if "_IF_" in one.opname and any(each.offset == call or each.argval == "step" for each in current):
             found += statements_in(current)
             current = []
     return found + statements_in(current)

@@ -1,0 +1,143 @@
+"""Tells of counts of samples, or of tokens, on which a script's learning rate or loss depends (``tokens += (y >=
+0).sum()``), as of batches' sizes: each rank counts those of its own share, so on k ranks a schedule takes k times as
+long. The ranks' values agree, so no check finds that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import torch
+
+from pilot.train import loop_code, refusal
+from pilot.train.statements import Statement, between, loop_at, uses_in
+from pilot.train.step_uses import Part, StepUses, end_of, parts_between, uses_of
+from pilot.train.training import Training
+
+_SIZES = {"shape", "size", "numel"}
+_SUMS = {"sum", "count_nonzero"}
+_MASK = "mask"
+
+
+class SampleCounts:
+    """Looks for one session. ``training``: what it knows."""
+
+    def __init__(self, training: Training) -> None:
+        self._training = training
+        self._told = False
+
+    def look(self, frames: Sequence[FrameType], head: int) -> set[tuple[int, str]]:
+        """Tell once. Returns which variable, or attribute of an object in one, it has told of, with the function's (or
+        module's) number.
+
+        Parameters
+        ----------
+        frames : the running functions, from the one on with the session's loop
+        head : where that begins
+        """
+        if self._told or not frames or not loop_at(frames[0].f_code, head):
+            return set()
+        frame, begin = loop_code.inner_loop(frames, head) or (frames[0], head)
+        level = next(number for number, one in enumerate(frames) if one is frame)
+        uses = uses_of(frames, head, self._training.user)
+        for one in frames[level:]:
+            is_loop = one is frame
+            within = (begin, end_of(one.f_code, begin)) if is_loop else (0, len(one.f_code.co_code))
+            start = (head if frame is frames[0] else 0) if is_loop else None
+            call = None if one is frames[-1] else one.f_lasti
+            counts = _Counts(parts_between(one, *within, call), self._training.user, uses)
+            for name in counts.found(start, within[0]):
+                self._tell(name)
+                spaces = (one.f_locals, one.f_globals)
+                return {(id(one if values is one.f_locals else values), name) for values in spaces}
+        return set()
+
+    def _tell(self, name: str) -> None:
+        self._told = True
+        refusal.note(
+            f"the script's learning rate, or its loss, depends on a count of samples or tokens ({name}) to which each"
+            " rank adds those of its own share, so that on several ranks it grows more slowly than on one: use"
+            " session.samples, the samples of all ranks so far (for tokens, too: these times a sample's mean length)"
+        )
+
+
+class _Counts:
+    """In ``parts``, the statements of a loop or a function. ``user``: ``session.state``; ``uses``: what the steps
+    compute with.
+    """
+
+    def __init__(self, parts: Sequence[Part], user: Mapping[str, Any], uses: StepUses) -> None:
+        self._parts, self._user, self._uses = parts, user, uses
+        self._set = {name for part in parts for name in part.statement.sets}
+        self._sizes = set[str]()
+        for part in parts:
+            if len(part.statement.sets) == 1 and self._has_size(part):
+                self._sizes |= part.statement.sets
+
+    def found(self, start: int | None, begin: int) -> Iterator[str]:
+        """Names of counts: keys of ``session.state``, and variables and attributes that are not set between ``start``
+        and ``begin``, where the loop begins.
+        """
+        for part in self._parts:
+            if self._has_size(part):
+                keys = part.keys(self._user, changed=True) & self._uses.keys
+                yield from (f"session.state[{key!r}]" for key in sorted(keys) if self._adds_to(part, key))
+                for name in sorted(part.statement.sets & part.statement.reads):
+                    if self._is_kept(part.frame, name, start, begin) and self._is_used(part.frame, name):
+                        yield name
+
+    def _has_size(self, part: Part) -> bool:
+        """Whether it computes something from the size of a batch, and not from its loss."""
+        one, values = part.statement, {name: loop_code.value_of(part.frame, name) for name in part.statement.reads}
+        if any(_is_loss(value) for value in values.values()):
+            return False
+        arguments = part.frame.f_code.co_varnames[: part.frame.f_code.co_argcount]
+        batches = {name for name, value in values.items() if name in self._set.union(arguments) and _is_batch(value)}
+        return bool(one.reads & self._sizes or (batches and _asks_for_size(part.frame, one, batches)))
+
+    def _adds_to(self, part: Part, key: str) -> bool:
+        """Whether what it stores there comes from what there was."""
+        value = self._user.get(key, 0)
+        reading = [one.statement for one in self._parts if key in one.keys(self._user, changed=False)]
+        held = {name for one in reading for name in one.sets}
+        is_read = key in part.keys(self._user, changed=False) or held & part.statement.reads
+        return bool(is_read) and _is_number(value)
+
+    def _is_kept(self, frame: FrameType, name: str, start: int | None, begin: int) -> bool:
+        """Whether this number is from before the loop."""
+        if "." not in name and (start is None or loop_code.read_to_set(frame.f_code, start, begin, name) is not None):
+            return False
+        return _is_number(loop_code.value_of(frame, *name.split(".")))
+
+    def _is_used(self, frame: FrameType, name: str) -> bool:
+        using = (one for one in self._uses.parts if one.frame is frame)
+        return any(name in one.statement.reads and name not in one.statement.sets for one in using)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, loop_code.NUMBERS) and getattr(value, "ndim", 0) == 0
+
+
+def _is_loss(value: object) -> bool:
+    return isinstance(value, torch.Tensor) and value.ndim == 0 and value.is_floating_point()
+
+
+def _is_batch(value: object) -> bool:
+    is_array = isinstance(value, torch.Tensor | np.ndarray) and value.ndim > 0
+    return is_array or isinstance(value, list | tuple | Mapping)
+
+
+def _asks_for_size(frame: FrameType, statement: Statement, batches: set[str]) -> bool:
+    """``len(x)``, ``x.shape[0]``, ``(y != pad).sum()``, ``mask.sum()``."""
+    if statement.attributes & _SIZES:
+        return True
+    part = between(frame.f_code, statement.begin, statement.end + 1)
+    read = [name for _, use, name in uses_in(part) if use == "LOAD"]
+    if any(name == "len" and then in batches for name, then in pairwise(read)):
+        return True
+    names_mask = any(_MASK in name for name in (*read, *statement.texts))
+    return bool(statement.attributes & _SUMS) and (names_mask or any(one.opname == "COMPARE_OP" for one in part))
