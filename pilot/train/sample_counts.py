@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from pilot.train import loop_code, refusal
-from pilot.train.statements import Statement, between, loop_at, uses_in
+from pilot.train.statements import Statement, augmented, between, loop_at, uses_in
 from pilot.train.step_uses import Part, StepUses, end_of, parts_between, uses_of
 from pilot.train.training import Training
 
@@ -44,16 +44,14 @@ class SampleCounts:
         frame, begin = loop_code.inner_loop(frames, head) or (frames[0], head)
         level = next(number for number, one in enumerate(frames) if one is frame)
         uses = uses_of(frames, head, self._training.user)
-        for one in frames[level:]:
+        for one, then in zip(frames[level:], [*frames[level + 1 :], None], strict=True):
             is_loop = one is frame
             within = (begin, end_of(one.f_code, begin)) if is_loop else (0, len(one.f_code.co_code))
             start = (head if frame is frames[0] else 0) if is_loop else None
-            call = None if one is frames[-1] else one.f_lasti
-            counts = _Counts(parts_between(one, *within, call), self._training.user, uses)
-            for name in counts.found(start, within[0]):
+            counts = _Counts(parts_between(one, *within, then), self._training.user, uses)
+            if name := next(counts.found(start, within[0]), ""):
                 self._tell(name)
-                spaces = (one.f_locals, one.f_globals)
-                return {(id(one if values is one.f_locals else values), name) for values in spaces}
+                return {place for each in frames for place in _places(each, one, name)}
         return set()
 
     def _tell(self, name: str) -> None:
@@ -75,8 +73,9 @@ class _Counts:
         self._set = {name for part in parts for name in part.statement.sets}
         self._sizes = set[str]()
         for part in parts:
-            if len(part.statement.sets) == 1 and self._has_size(part):
-                self._sizes |= part.statement.sets
+            if self._has_size(part):
+                values = {name: loop_code.value_of(part.frame, name) for name in part.statement.sets}
+                self._sizes |= {name for name, value in values.items() if _is_whole(value)}
 
     def found(self, start: int | None, begin: int) -> Iterator[str]:
         """Names of counts: keys of ``session.state``, and variables and attributes that are not set between ``start``
@@ -86,7 +85,8 @@ class _Counts:
             if self._has_size(part):
                 keys = part.keys(self._user, changed=True) & self._uses.keys
                 yield from (f"session.state[{key!r}]" for key in sorted(keys) if self._adds_to(part, key))
-                for name in sorted(part.statement.sets & part.statement.reads):
+                part_of_code = between(part.frame.f_code, part.statement.begin, part.statement.end + 1)
+                for name in sorted(part.statement.sets & part.statement.reads | {*augmented(part_of_code)}):
                     if self._is_kept(part.frame, name, start, begin) and self._is_used(part.frame, name):
                         yield name
 
@@ -118,8 +118,23 @@ class _Counts:
         return any(name in one.statement.reads and name not in one.statement.sets for one in using)
 
 
-def _is_number(value: object) -> bool:
+def _places(frame: FrameType, of: FrameType, name: str) -> Iterator[tuple[int, str]]:
+    """The variable, or the attribute of an object, of function ``of`` that has this name, in another function."""
+    variable, _, rest = name.partition(".")
+    held = loop_code.value_of(of, variable)
+    for space, values in ((frame, frame.f_locals), (frame.f_globals, frame.f_globals)):
+        same = [other for other, value in values.items() if value is held] if rest else [variable]
+        yield from ((id(space), f"{other}.{rest}" if rest else other) for other in same)
+
+
+def _is_number(value: Any) -> bool:
     return isinstance(value, loop_code.NUMBERS) and getattr(value, "ndim", 0) == 0
+
+
+def _is_whole(value: object) -> bool:
+    if isinstance(value, torch.Tensor):
+        return value.ndim == 0 and not value.is_floating_point()
+    return isinstance(value, int | np.integer)
 
 
 def _is_loss(value: object) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import dis
 import re
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import pairwise
 from types import CodeType, EllipsisType
@@ -208,7 +208,11 @@ class Item:
 def items_in(code: CodeType) -> tuple[Item, ...]:
     """Those that a function uses: ``state["mean"]``, ``state.get("mean")``, ``state["table"][i] = one``."""
     whole = instructions(code)
-    return tuple(one for number in range(1, len(whole) - 1) if (one := _item_at(whole, number)) is not None)
+    found = [one for number in range(1, len(whole) - 1) if (one := _item_at(whole, number)) is not None]
+    for one in whole:
+        if comprehension := _comprehension(one):
+            found += [replace(each, where=one.offset) for each in items_in(comprehension)]
+    return tuple(found)
 
 
 def _item_at(code: Sequence[dis.Instruction], number: int) -> Item | None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from dis import Instruction
 from functools import cache
 from types import CodeType, FrameType, FunctionType, MethodType
 
@@ -21,12 +22,12 @@ _CALLED = ("forward", "__call__")
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """A statement of one of the running functions, the items that it uses, and whether it calls the next function."""
+    """A statement of one of the running functions, the items that it uses, and the next function if it calls that."""
 
     frame: FrameType
     statement: Statement
     items: Sequence[Item]
-    calls_next: bool
+    calls: CodeType | None
 
     def keys(self, user: Mapping[str, object], *, changed: bool) -> set[str]:
         """Of ``session.state``, which is ``user``: those that it changes, or else reads."""
@@ -43,9 +44,8 @@ class Part:
 
     def called(self) -> Iterator[CodeType]:
         """The script's own functions that it may call, apart from the running one."""
-        if not self.calls_next:
-            for path in self.statement.reads:
-                yield from _functions_of(self.frame, path.split("."))
+        found = (code for path in self.statement.reads for code in _functions_of(self.frame, path.split(".")))
+        yield from (code for code in found if code is not self.calls)
 
 
 def _may_be_state(item: Item) -> bool:
@@ -62,27 +62,25 @@ def _functions_of(frame: FrameType, path: list[str]) -> Iterator[CodeType]:
             yield one.__code__
 
 
-def parts_between(frame: FrameType, begin: int, end: int, call: int | None) -> list[Part]:
-    """The statements between two instructions. ``call``: where it calls the next function, if it does."""
+def parts_between(frame: FrameType, begin: int, end: int, then: FrameType | None) -> list[Part]:
+    """The statements between two instructions. ``then``: the function that it calls, if that is running."""
     items = [one for one in items_in(frame.f_code) if begin <= one.where < end]
-    return [
-        Part(
-            frame,
-            one,
-            [item for item in items if one.begin <= item.where <= one.end],
-            call is not None and one.begin <= call <= one.end,
-        )
-        for one in _statements(frame.f_code, begin, end, call)
-    ]
+    call = frame.f_lasti if then is not None else -1
+    found = []
+    for one in _statements(frame.f_code, begin, end, call):
+        its = [item for item in items if one.begin <= item.where <= one.end]
+        found.append(Part(frame, one, its, then.f_code if then is not None and one.begin <= call <= one.end else None))
+    return found
 
 
 @cache
-def _statements(code: CodeType, begin: int, end: int, call: int | None) -> list[Statement]:
+def _statements(code: CodeType, begin: int, end: int, call: int) -> list[Statement]:
     """Also a test is one if it steps (``if session.step(loss):``)."""
-    found, current = list[Statement](), []
+    found, current = list[Statement](), list[Instruction]()
     for one in between(code, begin, end):
         current.append(one)
-        if "_IF_" in one.opname and any(each.offset == call or each.argval == "step" for each in current):
+        steps = current[0].offset <= call <= one.offset or any(each.argval == "step" for each in current)
+        if steps and "_IF_" in one.opname:
             found += statements_in(current)
             current = []
     return found + statements_in(current)
@@ -104,9 +102,10 @@ def uses_of(frames: Sequence[FrameType], head: int, user: Mapping[str, object]) 
     """What the functions compute with that are running, from the one on with the session's loop, which begins at
     ``head``, to the one that steps. ``user``: ``session.state``.
     """
-    rest = _parts(frames[0], head, end_of(frames[0].f_code, head), frames[-1])
-    for frame in frames[1:]:
-        rest += _parts(frame, 0, len(frame.f_code.co_code), frames[-1])
+    rest = []
+    for frame, then in zip(frames, [*frames[1:], None], strict=True):
+        within = (head, end_of(frame.f_code, head)) if frame is frames[0] else (0, len(frame.f_code.co_code))
+        rest += parts_between(frame, *within, then)
     found = StepUses()
     used: dict[int, set[str]] = {id(frame): set() for frame in frames}
     while more := [part for part in rest if _is_used(part, used[id(part.frame)], found.keys, user)]:
@@ -118,10 +117,6 @@ def uses_of(frames: Sequence[FrameType], head: int, user: Mapping[str, object]) 
     return found
 
 
-def _parts(frame: FrameType, begin: int, end: int, last: FrameType) -> list[Part]:
-    return parts_between(frame, begin, end, None if frame is last else frame.f_lasti)
-
-
 def end_of(code: CodeType, head: int) -> int:
     """Where the loop ends that begins at ``head``."""
     return max((one.offset for one in loop_at(code, head)), default=head) + 1
@@ -129,7 +124,7 @@ def end_of(code: CodeType, head: int) -> int:
 
 def _is_used(part: Part, names: set[str], keys: set[str], user: Mapping[str, object]) -> bool:
     one = part.statement
-    if part.calls_next or "backward" in one.attributes or steers(one, part.frame):
+    if part.calls is not None or "backward" in one.attributes or steers(one, part.frame):
         return True
     sets = {*one.sets, *(item.holder for item in part.items if item.is_changed)}
     return bool(sets & names or part.keys(user, changed=True) & keys) or any(map(_sets_options, part.called()))
