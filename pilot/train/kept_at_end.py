@@ -47,8 +47,8 @@ class KeptAtEnd:
         """Those that it changes, also by another name of a list, a dict or a tensor."""
         user = self._training.user
         changed = {path for path, method in _calls(part) if method in ADDS or is_in_place(method)}
-        changed |= {one.holder for one in part.items if one.is_changed}
-        values = [loop_code.value_of(part.frame, *path.split(".")) for path in changed - {""}]
+        changed |= part.filled(user)
+        values = [loop_code.value_of(part.frame, *path.split(".")) for path in changed]
         return part.keys(user, changed=True) | {
             key for key, kept in user.items() if any(value is kept and value is not None for value in values)
         }
@@ -62,7 +62,7 @@ class KeptAtEnd:
                 yield path
             elif self._is_ours(value) and _changes(type(value), method) and _is_used(value, uses):
                 yield f"{path}.{method}"
-        for path in {one.holder for one in part.items if one.is_changed and one.holder} - part.statement.sets:
+        for path in part.filled(self._training.user) - part.statement.sets:
             if id(_held(part.frame, path)) in its:
                 yield path
         for path in part.statement.sets:

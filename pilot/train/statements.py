@@ -208,10 +208,11 @@ class Item:
 def items_in(code: CodeType) -> tuple[Item, ...]:
     """Those that a function uses: ``state["mean"]``, ``state.get("mean")``, ``state["table"][i] = one``."""
     whole = instructions(code)
-    found = [one for number in range(1, len(whole) - 1) if (one := _item_at(whole, number)) is not None]
-    for one in whole:
-        if comprehension := _comprehension(one):
-            found += [replace(each, where=one.offset) for each in items_in(comprehension)]
+    its = (_item_at(whole, number) for number in range(1, len(whole) - 1))
+    found = [one for one in its if one is not None]
+    for at in whole:
+        if comprehension := _comprehension(at):
+            found += [replace(one, where=at.offset) for one in items_in(comprehension)]
     return tuple(found)
 
 

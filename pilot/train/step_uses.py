@@ -37,6 +37,10 @@ class Part:
             found |= {one.key for code in self.called() for one in items_in(code) if _may_be_state(one)}
         return found - {""}
 
+    def filled(self, user: Mapping[str, object]) -> set[str]:
+        """Other variables, and attributes of objects in them, of which it changes items."""
+        return {one.holder for one in self.items if one.is_changed and not self._is_state(one.holder, user)} - {""}
+
     def _is_state(self, holder: str, user: Mapping[str, object]) -> bool:
         *owner, name = holder.split(".")
         is_ours = name == _STATE and loop_code.is_session(self.frame, owner)
@@ -126,7 +130,7 @@ def _is_used(part: Part, names: set[str], keys: set[str], user: Mapping[str, obj
     one = part.statement
     if part.calls is not None or "backward" in one.attributes or steers(one, part.frame):
         return True
-    sets = {*one.sets, *(item.holder for item in part.items if item.is_changed)}
+    sets = one.sets | part.filled(user)
     return bool(sets & names or part.keys(user, changed=True) & keys) or any(map(_sets_options, part.called()))
 
 
