@@ -31,6 +31,7 @@ from pilot.train.training import Training
 
 _TABLES = (list, dict, set, deque)
 _STOP = "stop"
+_LOADS = "load_state_dict"
 
 
 class EpochSums:
@@ -132,7 +133,7 @@ def _acts(part: Sequence[Instruction], frame: FrameType, end: int) -> bool:
     of_loop = end < len(frame.f_code.co_code)
     if of_loop and any(one.opname in RETURNS or ("JUMP" in one.opname and one.argval >= end) for one in part):
         return True
-    return any(_stops(one, frame) or steers(one, frame) for one in statements_in(part))
+    return any(_stops(one, frame) or steers(one, frame) or _LOADS in one.attributes for one in statements_in(part))
 
 
 def _stops(one: Statement, frame: FrameType) -> bool:

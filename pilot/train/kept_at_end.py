@@ -16,7 +16,9 @@ from pilot.train.refusal import is_of_a_library
 from pilot.train.statements import ADDS, Statement, instructions, is_in_place, statements_in
 from pilot.train.step_uses import Part, StepUses, parts_between, uses_of
 from pilot.train.training import Training
+from pilot.train.untracked import is_of_the_script
 
+_OF_STATES = {"__init__", "state_dict", "load_state_dict"}
 _OF_MODULES = ("_parameters", "_buffers", "_modules")
 
 
@@ -55,28 +57,35 @@ class KeptAtEnd:
 
     def _changed(self, part: Part, uses: StepUses) -> Iterator[str]:
         """Paths of buffers and parameters, and of models and tracked objects."""
-        its = {id(tensor) for module in self._modules() for tensor in _tensors(module)}
         for path, method in _calls(part):
             value = _held(part.frame, path)
-            if is_in_place(method) and id(value) in its:
+            if is_in_place(method) and self._is_tensor_read(part.frame, path, uses):
                 yield path
-            elif self._is_ours(value) and _changes(type(value), method) and _is_used(value, uses):
+            elif self._is_used(value, uses) and _reads(value, _changed_by(value, method), uses, method):
                 yield f"{path}.{method}"
-        for path in part.filled(self._training.user) - part.statement.sets:
-            if id(_held(part.frame, path)) in its:
+        stored = {path for path in part.statement.sets if isinstance(_held(part.frame, path), loop_code.NUMBERS)}
+        for path in part.filled(self._training.user) | {path for path in stored if "." in path}:
+            owner, _, name = path.rpartition(".")
+            its = _held(part.frame, owner)
+            is_attribute = path in stored and self._is_used(its, uses) and _reads(its, {name}, uses)
+            if is_attribute or (path not in stored and self._is_tensor_read(part.frame, path, uses)):
                 yield path
-        for path in part.statement.sets:
-            owner, value = _held(part.frame, path.rpartition(".")[0]), _held(part.frame, path)
-            if self._is_ours(owner) and isinstance(value, loop_code.NUMBERS) and _is_used(owner, uses):
-                yield path
+
+    def _is_tensor_read(self, frame: FrameType, path: str, uses: StepUses) -> bool:
+        """Whether it is a buffer or parameter, which its module or the steps read."""
+        value, (owner, _, name) = _held(frame, path), path.rpartition(".")
+        is_ours = any(value is tensor for module in self._modules() for tensor in _tensors(module))
+        return is_ours and (not owner or _reads(_held(frame, owner), {name}, uses))
 
     def _modules(self) -> Iterator[nn.Module]:
         for one in (self._training.model, *self._training.tracked.values()):
             if isinstance(one, nn.Module):
                 yield from one.modules()
 
-    def _is_ours(self, value: object) -> bool:
-        return any(value is one for one in (*self._modules(), *self._training.tracked.values()))
+    def _is_used(self, value: object, uses: StepUses) -> bool:
+        """Whether it is a model or tracked object, and the steps compute with it."""
+        ours = any(value is one for one in (*self._modules(), *self._training.tracked.values()))
+        return ours and any(value is one for frame, path in uses.paths() for one in _on_way(frame, path))
 
 
 def _tensors(module: nn.Module) -> Iterator[torch.Tensor]:
@@ -101,12 +110,14 @@ def _held(frame: FrameType, path: str) -> Any:
     return value
 
 
-def _changes(kind: type, method: str) -> bool:
-    """Whether a method of a class of the script's changes anything of its object."""
-    function = getattr(kind, method, None)
+def _changed_by(value: object, method: str) -> set[str]:
+    """The attributes of an object that a method of a class of the script's changes, and others."""
+    function = getattr(type(value), method, None)
     if not isinstance(function, FunctionType) or is_of_a_library(function.__code__.co_filename):
-        return False
-    return any(map(_changes_something, statements_in(instructions(function.__code__))))
+        return set()
+    statements = [one for one in statements_in(instructions(function.__code__)) if _changes_something(one)]
+    stored = {name.rpartition(".")[2] for one in statements for name in one.sets if "." in name}
+    return stored.union(*(one.attributes for one in statements if not one.sets or one.stores))
 
 
 def _changes_something(one: Statement) -> bool:
@@ -114,10 +125,20 @@ def _changes_something(one: Statement) -> bool:
     return is_in_object or any(name in ADDS or is_in_place(name) for name in one.attributes)
 
 
-def _is_used(value: object, uses: StepUses) -> bool:
-    """Whether the steps compute with this object."""
-    for frame, path in uses.paths():
-        names = path.split(".")
-        if any(_held(frame, ".".join(names[:end])) is value for end in range(1, len(names) + 1)):
-            return True
-    return False
+def _reads(owner: object, names: set[str], uses: StepUses, without: str = "") -> bool:
+    """Whether other methods of an object's class, which a library's may do, or the steps read one of these
+    attributes.
+    """
+    held = [item for base in type(owner).__mro__ for item in vars(base).items() if is_of_the_script(base)]
+    own = [one for name, one in held if isinstance(one, FunctionType) and name not in {*_OF_STATES, without}]
+    return (
+        (bool(names) and not is_of_the_script(type(owner)))
+        or any(names.intersection(one.__code__.co_names) for one in own)
+        or any(names & part.statement.attributes for part in uses.parts)
+    )
+
+
+def _on_way(frame: FrameType, path: str) -> list[object]:
+    """What a variable holds, and the objects from there to an attribute."""
+    names = path.split(".")
+    return [_held(frame, ".".join(names[:end])) for end in range(1, len(names) + 1)]

@@ -38,6 +38,8 @@ class WithCentre(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.inner = fresh(mlp)
+        self.means: list[float] = []
+        self.mean = self.last = 0.0
         self.register_buffer("centre", torch.zeros(1, dtype=torch.float64))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -45,6 +47,11 @@ class WithCentre(nn.Module):
 
     def set_centre(self, value: torch.Tensor) -> None:
         self.centre.copy_(value)
+
+    def note(self, mean: float) -> None:
+        """For a report."""
+        self.means.append(mean)
+        self.last = mean
 
 
 class Pull(nn.Module):
@@ -170,6 +177,19 @@ def a_tracked_object(ours: Any, loader: Any, model: nn.Module, step: Any) -> Non
         pull.move(total / len(DATA))
 
 
+def an_attribute(ours: Any, loader: Any, model: nn.Module, step: Any) -> None:
+    """Of a tracked module."""
+    pull = Pull()
+    ours.track("pull", pull)
+    for _ in ours.epochs(2):
+        outputs = []
+        for x, y, _i in loader:
+            out = model(x)
+            outputs.append(out.detach())
+            step(mse_loss(out, y) + pull(out))
+        pull.centre = torch.cat(outputs).mean(0)
+
+
 KEPT = {
     a_table: "session.state['table'] .* (outputs)",
     an_array_by_another_value: "session.state['Z'] .* (outputs)",
@@ -178,6 +198,7 @@ KEPT = {
     in_functions: "session.state['mean'] .* (mean)",
     a_buffer: "model.centre .* (outputs)",
     a_buffer_by_a_method: "model.set_centre .* (total)",
+    an_attribute: "pull.centre .* (outputs)",
     a_tracked_object: "pull.move .* (total)",
 }
 
@@ -246,6 +267,8 @@ def reports(ours: Any, loader: Any, model: Any, step: Any) -> None:
         if mean < ours.state["best"]:
             ours.state["best"] = mean
         history.add(mean)
+        model.mean = mean
+        model.note(mean)
         ours.report(best=ours.state["best"], last=ours.state["history"][-1])
         print(epoch, ours.state["loss"], ours.state["hardest"], history.means)
 
