@@ -95,8 +95,12 @@ def _sums(frame: FrameType, start: int, begin: int) -> Iterator[str]:
     summed = (*loop_code.NUMBERS, *_TABLES)
     found = {name for name, value in loop_code.handed_on(frame, begin) if isinstance(value, summed)}
     paths = [path.split(".") for one in loop_code.statements_of(code, begin) for path in one.reads]
-    found |= {path[0] for path in paths if len(path) == 2 and (path[1] in ADDS or is_in_place(path[1]))}
-    found |= {one.holder for one in items_in(code) if one.is_changed and loop[0].offset <= one.where <= loop[-1].offset}
+    found |= {path[0] for path in paths if len(path) == 2 and path[1] in ADDS}
+    filled = {path[0] for path in paths if len(path) == 2 and is_in_place(path[1])}
+    items = (one for one in items_in(code) if loop[0].offset <= one.where <= loop[-1].offset)
+    filled |= {one.holder for one in items if one.is_changed and not one.key}
+    read = loop_code.read_first(code, begin)
+    found |= {name for name in filled if name.partition(".")[0] in read}
     yield from (name for name in found if loop_code.read_to_set(code, start, begin, name) is not None)
 
 

@@ -36,7 +36,7 @@ class KeptAtEnd:
         """Where statements between two instructions keep what they compute from variables of these ``names``; empty:
         nowhere.
         """
-        for part in parts_between(frame, begin, end, None):
+        for part in parts_between(frame, begin, end, None, self._training.user):
             if part.statement.reads & names:
                 keys = self._keys(part) & uses.keys
                 if keys:
@@ -49,9 +49,9 @@ class KeptAtEnd:
         """Those that it changes, also by another name of a list, a dict or a tensor."""
         user = self._training.user
         changed = {path for path, method in _calls(part) if method in ADDS or is_in_place(method)}
-        changed |= part.filled(user)
+        changed |= part.filled
         values = [loop_code.value_of(part.frame, *path.split(".")) for path in changed]
-        return part.keys(user, changed=True) | {
+        return part.keys_changed | {
             key for key, kept in user.items() if any(value is kept and value is not None for value in values)
         }
 
@@ -64,7 +64,7 @@ class KeptAtEnd:
             elif self._is_used(value, uses) and _reads(value, _changed_by(value, method), uses, method):
                 yield f"{path}.{method}"
         stored = {path for path in part.statement.sets if isinstance(_held(part.frame, path), loop_code.NUMBERS)}
-        for path in part.filled(self._training.user) | {path for path in stored if "." in path}:
+        for path in part.filled | {path for path in stored if "." in path}:
             owner, _, name = path.rpartition(".")
             its = _held(part.frame, owner)
             is_attribute = path in stored and self._is_used(its, uses) and _reads(its, {name}, uses)

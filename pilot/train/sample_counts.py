@@ -39,17 +39,20 @@ class SampleCounts:
         frames : the running functions, from the one on with the session's loop
         head : where that begins
         """
-        if self._told or not frames or not loop_at(frames[0].f_code, head):
+        if self._told or not frames or not loop_at(frames[0].f_code, head) or frames[0].f_lasti == head:  # a turn ends
             return set()
         frame, begin = loop_code.inner_loop(frames, head) or (frames[0], head)
         level = next(number for number, one in enumerate(frames) if one is frame)
-        uses = uses_of(frames, head, self._training.user)
+        user = self._training.user
+        uses = uses_of(frames, head, user)
+        outer = parts_between(frames[0], head, begin if level == 0 else frames[0].f_lasti, None, user)
+        anew = {key for part in outer for key in part.keys_changed - part.keys_read}
         for one, then in zip(frames[level:], [*frames[level + 1 :], None], strict=True):
             is_loop = one is frame
             within = (begin, end_of(one.f_code, begin)) if is_loop else (0, len(one.f_code.co_code))
             start = (head if frame is frames[0] else 0) if is_loop else None
-            counts = _Counts(parts_between(one, *within, then), self._training.user, uses)
-            if name := next(counts.found(start, within[0]), ""):
+            counts = _Counts(parts_between(one, *within, then, user), user, uses)
+            if name := next(counts.found(start, within[0], anew), ""):
                 self._tell(name)
                 return {place for each in frames for place in _places(each, one, name)}
         return set()
@@ -77,13 +80,13 @@ class _Counts:
                 values = {name: loop_code.value_of(part.frame, name) for name in part.statement.sets}
                 self._sizes |= {name for name, value in values.items() if _is_whole(value)}
 
-    def found(self, start: int | None, begin: int) -> Iterator[str]:
-        """Names of counts: keys of ``session.state``, and variables and attributes that are not set between ``start``
-        and ``begin``, where the loop begins.
+    def found(self, start: int | None, begin: int, anew: set[str]) -> Iterator[str]:
+        """Names of counts: keys of ``session.state``, apart from those that begin ``anew`` in each epoch, and variables
+        and attributes that are not set between ``start`` and ``begin``, where the loop begins.
         """
         for part in self._parts:
             if self._has_size(part):
-                keys = part.keys(self._user, changed=True) & self._uses.keys
+                keys = part.keys_changed & self._uses.keys - anew
                 yield from (f"session.state[{key!r}]" for key in sorted(keys) if self._adds_to(part, key))
                 part_of_code = between(part.frame.f_code, part.statement.begin, part.statement.end + 1)
                 for name in sorted(part.statement.sets & part.statement.reads | {*augmented(part_of_code)}):
@@ -102,14 +105,17 @@ class _Counts:
     def _adds_to(self, part: Part, key: str) -> bool:
         """Whether what it stores there comes from what there was."""
         value = self._user.get(key, 0)
-        reading = [one.statement for one in self._parts if key in one.keys(self._user, changed=False)]
+        reading = [one.statement for one in self._parts if key in one.keys_read]
         held = {name for one in reading for name in one.sets}
-        is_read = key in part.keys(self._user, changed=False) or held & part.statement.reads
+        is_read = key in part.keys_read or held & part.statement.reads
         return bool(is_read) and _is_number(value)
 
     def _is_kept(self, frame: FrameType, name: str, start: int | None, begin: int) -> bool:
         """Whether this number is from before the loop."""
-        if "." not in name and (start is None or loop_code.read_to_set(frame.f_code, start, begin, name) is not None):
+        variable, _, attribute = name.partition(".")
+        if start is None and not attribute:
+            return False
+        if start is not None and loop_code.read_to_set(frame.f_code, start, begin, variable) is not None:
             return False
         return _is_number(loop_code.value_of(frame, *name.split(".")))
 

@@ -247,15 +247,25 @@ class History:
         self.means = state["means"]
 
 
+def optimizer_of(ours: Any) -> Any:
+    (optimizer,) = ours._training.steppers.optimizers.values()
+    return optimizer
+
+
 def reports(ours: Any, loader: Any, model: Any, step: Any) -> None:
     history = History()
     ours.track("history", history)
     ours.state.update(history=[], best=1e9, loss=0.0)
     for epoch in ours.epochs(2):
-        total, losses, by_sample = 0.0, [], {}
+        total, losses, by_sample, logs = 0.0, [], {}, {}
+        for group in optimizer_of(ours).param_groups:
+            group["lr"] = 0.05
         for x, y, i in loader:
             loss = mse_loss(model(x), y)
+            for group in optimizer_of(ours).param_groups:
+                group["lr"] *= 0.9
             step(loss)
+            logs["loss"] = loss.item()
             total += loss.item()
             losses.append(loss.item())
             by_sample[int(i[0])] = loss.item()
@@ -268,6 +278,9 @@ def reports(ours: Any, loader: Any, model: Any, step: Any) -> None:
             ours.state["best"] = mean
         history.add(mean)
         model.mean = mean
+        logs["measured"] = ours.evaluate(WithIndices(), lambda batch: {"": model(batch[0]).mean()})[""]
+        for group in optimizer_of(ours).param_groups:
+            group["lr"] *= 0.5 if logs["measured"] > 1e9 else 1.0
         model.note(mean)
         ours.report(best=ours.state["best"], last=ours.state["history"][-1])
         print(epoch, ours.state["loss"], ours.state["hardest"], history.means)
