@@ -1,27 +1,45 @@
 """Tells of what a script decides at an epoch's end by a sum over its own batches: a learning rate by the mean of the
-training loss (``plateau.step(total / count)``), or when to stop. Each rank has its own batches, whoever joins or
-resumes in the middle of the epoch has only those since, and one that runs again counts twice.
+training loss (``plateau.step(total / count)``), or when to stop; and of what it computes there from a sum, a list or a
+table of its batches, and keeps for later epochs' losses: in ``session.state``, a buffer, or a tracked object. Each rank
+has its own batches, whoever joins or resumes in the middle of the epoch has only those since, and one that runs again
+counts twice.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dis import Instruction
 from types import CodeType, FrameType
 
 from pilot.train import loop_code, refusal
-from pilot.train.statements import RETURNS, Statement, between, loop_at, statements_in, under_tests
+from pilot.train.kept_at_end import KeptAtEnd
+from pilot.train.statements import (
+    ADDS,
+    RETURNS,
+    Statement,
+    between,
+    is_in_place,
+    items_in,
+    loop_at,
+    statements_in,
+    under_tests,
+)
 from pilot.train.steering import steers, updates
+from pilot.train.step_uses import end_of
+from pilot.train.training import Training
 
-_ADDS = {"append", "extend", "update", "add"}
+_TABLES = (list, dict, set, deque)
 _STOP = "stop"
+_LOADS = "load_state_dict"
 
 
 class EpochSums:
-    """Looks for one session."""
+    """Looks for one session. ``training``: what it knows."""
 
-    def __init__(self) -> None:
+    def __init__(self, training: Training) -> None:
         self._told = False
+        self._kept = KeptAtEnd(training)
 
     def look(self, frames: Sequence[FrameType], head: int) -> None:
         """Tell once. ``frames``: the running functions, from the one on with the session's loop over epochs, which
@@ -35,15 +53,19 @@ class EpochSums:
             return
         level = next(number for number, one in enumerate(frames) if one is frame)
         names = set(_sums(frame, 0 if level else head, begin))
-        after = _end(frame.f_code, begin)
+        uses = self._kept.uses(frames, head)
+        after = end_of(frame.f_code, begin)
         for number in range(level, -1, -1):
-            last = len(frames[number].f_code.co_code) if number else _end(frames[0].f_code, head)
+            last = len(frames[number].f_code.co_code) if number else end_of(frames[0].f_code, head)
             if number < level:
                 after = frames[number].f_lasti
                 names = _set_at(frames[number].f_code, after)
             names = _behind(frames[number].f_code, after, last, names)
             if names and _decides(frames[number], after, last, names):
                 self._tell(sorted(names))
+                return
+            if names and (kept := self._kept.by(frames[number], after, last, names, uses)):
+                self._tell_of_kept(sorted(names), kept)
                 return
             if not _returns(frames[number].f_code, after, last, names):
                 return
@@ -56,18 +78,30 @@ class EpochSums:
             " counts twice: use what session.evaluate returns"
         )
 
+    def _tell_of_kept(self, names: Sequence[str], kept: str) -> None:
+        self._told = True
+        refusal.note(
+            f"what the script keeps in {kept} at an epoch's end, for its steps, comes from its own batches"
+            f" ({', '.join(names)}): each rank has others, a node that joins, or a run that resumes, has only those"
+            " since, and a batch that runs again counts twice: compute it at the epoch's end, on all ranks, by"
+            " session.evaluate (means) or from the whole dataset (what belongs to single samples)"
+        )
+
 
 def _sums(frame: FrameType, start: int, begin: int) -> Iterator[str]:
     """Variables that are set between ``start`` and the loop that begins at ``begin``, and to which that adds."""
     code = frame.f_code
-    found = {name for name, value in loop_code.handed_on(frame, begin) if isinstance(value, loop_code.NUMBERS)}
+    loop = loop_at(code, begin)
+    summed = (*loop_code.NUMBERS, *_TABLES)
+    found = {name for name, value in loop_code.handed_on(frame, begin) if isinstance(value, summed)}
     paths = [path.split(".") for one in loop_code.statements_of(code, begin) for path in one.reads]
-    found |= {path[0] for path in paths if len(path) == 2 and path[1] in _ADDS}
+    found |= {path[0] for path in paths if len(path) == 2 and path[1] in ADDS}
+    filled = {path[0] for path in paths if len(path) == 2 and is_in_place(path[1])}
+    items = (one for one in items_in(code) if loop[0].offset <= one.where <= loop[-1].offset)
+    filled |= {one.holder for one in items if one.is_changed and not one.key}
+    read = loop_code.read_first(code, begin)
+    found |= {name for name in filled if name.partition(".")[0] in read}
     yield from (name for name in found if loop_code.read_to_set(code, start, begin, name) is not None)
-
-
-def _end(code: CodeType, head: int) -> int:
-    return max(one.offset for one in loop_at(code, head)) + 1
 
 
 def _set_at(code: CodeType, call: int) -> set[str]:
@@ -103,7 +137,7 @@ def _acts(part: Sequence[Instruction], frame: FrameType, end: int) -> bool:
     of_loop = end < len(frame.f_code.co_code)
     if of_loop and any(one.opname in RETURNS or ("JUMP" in one.opname and one.argval >= end) for one in part):
         return True
-    return any(_stops(one, frame) or steers(one, frame) for one in statements_in(part))
+    return any(_stops(one, frame) or steers(one, frame) or _LOADS in one.attributes for one in statements_in(part))
 
 
 def _stops(one: Statement, frame: FrameType) -> bool:

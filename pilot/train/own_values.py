@@ -43,6 +43,7 @@ from pilot.train.marks import (
 )
 from pilot.train.module_switches import ModuleSwitches
 from pilot.train.rank_only import RankOnly
+from pilot.train.sample_counts import SampleCounts
 from pilot.train.spaced import Spaced
 from pilot.train.training import Training
 from pilot.train.training_loader import TrainingLoader
@@ -72,7 +73,8 @@ class OwnValues:
         self._handed_on = HandedOn(training.model)
         self.rank_only = RankOnly(training)
         self._epoch_numbers: EpochNumbers | None = None
-        self._epoch_sums = EpochSums()
+        self._epoch_sums = EpochSums(training)
+        self._counts = SampleCounts(training)
         self._outputs = EpochOutputs(training, self._lists_of_dataset)
         self._changes = DatasetChanges(training)
         self._switches = ModuleSwitches(training)
@@ -164,8 +166,10 @@ class OwnValues:
         """
         if self._looks and not self._training.on_restore:
             with self._spaced.doing():
+                frames = self._in_loop()
+                self._told |= self._counts.look(frames, self._head)
                 self._look()
-                frames, known = self._in_loop(), {name for _, name in self._told}
+                known = {name for _, name in self._told}
                 self.rank_only.look(frames)
                 self._handed_on.look(frames, self._head, samples, known)
                 if self._epoch_numbers is not None:

@@ -126,6 +126,12 @@ class Session(Uncopied):
         return self._training.position.step + self._step.has_stepped
 
     @property
+    def samples(self) -> int:
+        """Samples of all ranks in the steps that :attr:`steps` counts; known when that is."""
+        own = self._step.samples_of_all if self.steps > self._training.position.step else 0
+        return self._training.position.samples + own
+
+    @property
     def waited_s(self) -> float:
         """Total time in seconds that this process has waited for gradient sums."""
         return self._step.waited_s

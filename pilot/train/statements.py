@@ -7,7 +7,7 @@ from __future__ import annotations
 import dis
 import re
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import pairwise
 from types import CodeType, EllipsisType
@@ -20,7 +20,10 @@ _AT_ONCE = {"<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>"}
 _IN_PLACE = {"+=", "-="}
 _AUGMENTED = {"+=", "-=", "*=", "/=", "//=", "%=", "**=", "@=", "&=", "|=", "^=", "<<=", ">>="}
 _ARITHMETIC = {f"{name}_" for name in ("add", "sub", "mul", "div", "pow", "neg", "lerp", "clamp", "addcmul", "roll")}
+ADDS = {"append", "extend", "update", "add"}
+_GETS = {"get", "setdefault", "pop"}
 _REFILLS = {"sort", "clear", "copy_", "copyto", "randperm"}
+_METHODS = ("LOAD_ATTR", "LOAD_METHOD")
 RETURNS = ("RETURN_VALUE", "RETURN_CONST")
 _IS_SURE = re.compile("JUMP(_FORWARD|_BACKWARD|_BACKWARD_NO_INTERRUPT)?")
 Use = tuple[int, str, str]
@@ -191,6 +194,73 @@ def statements_in(code: Sequence[dis.Instruction]) -> list[Statement]:
             statement.stores_in.add(holder)
         is_over = one.opname == "POP_TOP" or one.opname.startswith("STORE_")
     return found
+
+
+@dataclass(frozen=True)
+class Item:
+    """An item, or a part of one, of what a variable holds, or an attribute of an object in one (``holder``): what reads
+    it at the instruction ``where``, or stores or changes it. ``key``: if that is a text.
+    """
+
+    where: int
+    holder: str
+    key: str
+    is_changed: bool
+
+
+@cache
+def items_in(code: CodeType) -> tuple[Item, ...]:
+    """Those that a function uses: ``state["mean"]``, ``state.get("mean")``, ``state["table"][i] = one``."""
+    whole = instructions(code)
+    its = (_item_at(whole, number) for number in range(1, len(whole) - 1))
+    found = [one for one in its if one is not None]
+    for at in whole:
+        if comprehension := _comprehension(at):
+            found += [replace(one, where=at.offset) for one in items_in(comprehension)]
+    return tuple(found)
+
+
+def _item_at(code: Sequence[dis.Instruction], number: int) -> Item | None:
+    one, then = code[number], code[number + 1]
+    if one.opname in _METHODS and one.argval in _GETS and (holder := _read_at(code, number - 1)):
+        is_text = then.opname == "LOAD_CONST" and isinstance(then.argval, str)
+        return Item(one.offset, holder, then.argval, is_changed=False) if is_text else None
+    if one.opname not in ("BINARY_SUBSCR", "STORE_SUBSCR"):
+        return None
+    key = begin = number
+    while begin >= 0 and code[begin].opname in ("BINARY_SUBSCR", "STORE_SUBSCR"):
+        key = _before_copies(code, begin) - 1
+        begin = _begin_of(code, key) - 1
+    is_text = begin + 1 == key and code[key].opname == "LOAD_CONST" and isinstance(code[key].argval, str)
+    changes = then.opname in _METHODS and (then.argval in ADDS or is_in_place(then.argval))
+    text = code[key].argval if is_text else ""
+    return Item(one.offset, _read_at(code, max(begin, 0)), text, one.opname == "STORE_SUBSCR" or changes)
+
+
+def _before_copies(code: Sequence[dis.Instruction], number: int) -> int:
+    """Where the key ends with which this instruction reads or stores: ``+=`` copies it before."""
+    if code[number - 1].opname == "COPY":
+        return number - 2
+    if code[number - 1].opname == "SWAP":
+        return next(
+            (at - 1 for at in range(number, 0, -1) if {one.opname for one in code[at - 1 : at + 1]} == {"COPY"}), 1
+        )
+    return number
+
+
+def _begin_of(code: Sequence[dis.Instruction], number: int) -> int:
+    """Where the expression begins whose value the instruction ``number`` leaves on the stack; 0: it is not known."""
+    depth = 0
+    for begin in range(number, 0, -1):
+        depth += dis.stack_effect(code[begin].opcode, code[begin].arg)
+        if depth == 1:
+            return begin
+    return 0
+
+
+def is_in_place(method: str) -> bool:
+    """Whether a tensor's method of this name changes it."""
+    return method.endswith("_") and not method.endswith("__")
 
 
 def augmented(code: Sequence[dis.Instruction]) -> Iterator[str]:

@@ -11,7 +11,7 @@ from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from pilot.train.loop_code import statements_of, value_of
-from pilot.train.statements import Statement
+from pilot.train.statements import Statement, is_in_place
 
 _SCHEDULER = "sched"
 """In the names of classes that are no subclass of torch's."""
@@ -31,7 +31,7 @@ def steers(one: Statement, frame: FrameType) -> bool:
     return (
         _sets_options(one, frame)
         or not _CLIPS.isdisjoint(one.attributes | one.reads)
-        or (any(map(_is_in_place, one.attributes)) and _is_of_parameters(one, frame))
+        or (any(map(is_in_place, one.attributes)) and _is_of_parameters(one, frame))
         or any(updates(path.split("."), frame) for path in one.reads)
     )
 
@@ -41,10 +41,6 @@ def _sets_options(one: Statement, frame: FrameType) -> bool:
     if one.stores and ("param_groups" in one.attributes or not _OPTIONS.isdisjoint(one.texts)):
         return True
     return any(isinstance(held, dict) and "params" in held for held in _held(one.stores_in, frame))
-
-
-def _is_in_place(attribute: str) -> bool:
-    return attribute.endswith("_") and not attribute.endswith("__")
 
 
 def _is_of_parameters(one: Statement, frame: FrameType) -> bool:

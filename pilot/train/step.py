@@ -122,6 +122,11 @@ class Step:
         return stop - start
 
     @property
+    def samples_of_all(self) -> int:
+        """Of the step, on all ranks; 0 if it has ended."""
+        return self._share.total if self._share is not None else 0
+
+    @property
     def has_stepped(self) -> bool:
         """Whether an optimizer was stepped in this run of the batch, so that others may follow."""
         return self._share is not None and self._phases > 0
