@@ -14,7 +14,7 @@ from torch import nn
 from pilot.train import loop_code
 from pilot.train.refusal import is_of_a_library
 from pilot.train.statements import ADDS, Statement, instructions, is_in_place, statements_in
-from pilot.train.step_uses import Part, StepUses, parts_between, uses_of
+from pilot.train.step_uses import RunningStatement, StepUses, parts_between, uses_of
 from pilot.train.training import Training
 from pilot.train.untracked import is_of_the_script
 
@@ -45,7 +45,7 @@ class KeptAtEnd:
                     return path
         return ""
 
-    def _keys(self, part: Part) -> set[str]:
+    def _keys(self, part: RunningStatement) -> set[str]:
         """Those that it changes, also by another name of a list, a dict or a tensor."""
         user = self._training.user
         changed = {path for path, method in _calls(part) if method in ADDS or is_in_place(method)}
@@ -55,7 +55,7 @@ class KeptAtEnd:
             key for key, kept in user.items() if any(value is kept and value is not None for value in values)
         }
 
-    def _changed(self, part: Part, uses: StepUses) -> Iterator[str]:
+    def _changed(self, part: RunningStatement, uses: StepUses) -> Iterator[str]:
         """Paths of buffers and parameters, and of models and tracked objects."""
         for path, method in _calls(part):
             value = _held(part.frame, path)
@@ -93,7 +93,7 @@ def _tensors(module: nn.Module) -> Iterator[torch.Tensor]:
     yield from (tensor for tensor in held if tensor is not None)
 
 
-def _calls(part: Part) -> list[tuple[str, str]]:
+def _calls(part: RunningStatement) -> list[tuple[str, str]]:
     """The methods of what variables hold, and attributes of objects in them, that it may call."""
     split = (path.rpartition(".") for path in part.statement.reads)
     return [(owner, method) for owner, _, method in split if owner]

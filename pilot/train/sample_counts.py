@@ -15,7 +15,7 @@ import torch
 
 from pilot.train import loop_code, refusal
 from pilot.train.statements import Statement, augmented, between, loop_at, uses_in
-from pilot.train.step_uses import Part, StepUses, end_of, parts_between, uses_of
+from pilot.train.step_uses import RunningStatement, StepUses, end_of, parts_between, uses_of
 from pilot.train.training import Training
 
 _SIZES = {"shape", "size", "numel"}
@@ -71,7 +71,7 @@ class _Counts:
     compute with.
     """
 
-    def __init__(self, parts: Sequence[Part], user: Mapping[str, Any], uses: StepUses) -> None:
+    def __init__(self, parts: Sequence[RunningStatement], user: Mapping[str, Any], uses: StepUses) -> None:
         self._parts, self._user, self._uses = parts, user, uses
         self._set = {name for part in parts for name in part.statement.sets}
         self._sizes = set[str]()
@@ -93,7 +93,7 @@ class _Counts:
                     if self._is_kept(part.frame, name, start, begin) and self._is_used(part.frame, name):
                         yield name
 
-    def _has_size(self, part: Part) -> bool:
+    def _has_size(self, part: RunningStatement) -> bool:
         """Whether it computes something from the size of a batch, and not from its loss."""
         one, values = part.statement, {name: loop_code.value_of(part.frame, name) for name in part.statement.reads}
         if any(_is_loss(value) for value in values.values()):
@@ -102,7 +102,7 @@ class _Counts:
         batches = {name for name, value in values.items() if name in self._set.union(arguments) and _is_batch(value)}
         return bool(one.reads & self._sizes or (batches and _asks_for_size(part.frame, one, batches)))
 
-    def _adds_to(self, part: Part, key: str) -> bool:
+    def _adds_to(self, part: RunningStatement, key: str) -> bool:
         """Whether what it stores there comes from what there was."""
         value = self._user.get(key, 0)
         reading = [one.statement for one in self._parts if key in one.keys_read]

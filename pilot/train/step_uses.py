@@ -21,7 +21,7 @@ _CALLED = ("forward", "__call__")
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class RunningStatement:
     """A statement of one of the running functions, the items that it uses, and the next function if it calls that.
     ``user``: ``session.state``.
     """
@@ -83,7 +83,7 @@ def _functions_of(frame: FrameType, path: list[str]) -> Iterator[CodeType]:
 
 def parts_between(
     frame: FrameType, begin: int, end: int, then: FrameType | None, user: Mapping[str, object]
-) -> list[Part]:
+) -> list[RunningStatement]:
     """The statements between two instructions. ``then``: the function that it calls, if that is running."""
     items = [one for one in items_in(frame.f_code) if begin <= one.where < end]
     call = frame.f_lasti if then is not None else -1
@@ -91,7 +91,7 @@ def parts_between(
     for one in _statements(frame.f_code, begin, end, call):
         its = [item for item in items if one.begin <= item.where <= one.end]
         calls = then.f_code if then is not None and one.begin <= call <= one.end else None
-        found.append(Part(frame, one, its, calls, user))
+        found.append(RunningStatement(frame, one, its, calls, user))
     return found
 
 
@@ -112,7 +112,7 @@ def _statements(code: CodeType, begin: int, end: int, call: int) -> list[Stateme
 class StepUses:
     """The statements, and the keys."""
 
-    parts: list[Part] = field(default_factory=list)
+    parts: list[RunningStatement] = field(default_factory=list)
     keys: set[str] = field(default_factory=set)
 
     def paths(self) -> Iterator[tuple[FrameType, str]]:
@@ -144,7 +144,7 @@ def end_of(code: CodeType, head: int) -> int:
     return max((one.offset for one in loop_at(code, head)), default=head) + 1
 
 
-def _is_used(part: Part, names: set[str], keys: set[str]) -> bool:
+def _is_used(part: RunningStatement, names: set[str], keys: set[str]) -> bool:
     return part.is_of_step or bool((part.statement.sets | part.filled) & names or part.keys_changed & keys)
 
 
