@@ -21,6 +21,10 @@ from pilot.train.training_loader import Rest, TrainingLoader
 
 Metrics = Callable[[], dict[str, float]]
 
+_MORE = (
+    "; to go over the samples without training on them (an accuracy, swa_utils.update_bn), use session.evaluate, or"
+    " torch's DataLoader of the dataset"
+)
 _BY_NUMBER = (
     "use `for i, batch in enumerate(loader)`, whose number is the batch's in the whole epoch, and take the item by it"
     " (weights[i])"
@@ -144,7 +148,7 @@ class SessionCourse:
         if before[0] == self._ended:
             raise UserError(
                 f"the batches of epoch {before[0]} have all been used: an epoch is one pass over session.loader;"
-                " the next epoch begins with the next turn of session.epochs"
+                f" the next epoch begins with the next turn of session.epochs{_MORE}"
             )
         if not self._training.position.at_end:
             self.align()
@@ -252,6 +256,7 @@ class SessionCourse:
             raise UserError(
                 "iterate over session.loader inside `for epoch in session.epochs(n):` (instead of"
                 " range(n)) or `for step in session.iterations(n):`, which tell all nodes when an epoch begins and ends"
+                f"{_MORE}"
             )
         self._guard.expect_own_thread()
         self._training.position.begun = True

@@ -290,7 +290,10 @@ class Step:
 
     def _expect_batch(self) -> StepShare:
         if self._share is None or (self._stepped and not self._apart):
-            raise UserError("session.step needs a batch of session.loader, and each batch needs one session.step")
+            raise UserError(
+                "session.step needs a batch of session.loader, and each batch needs one session.step; to step several"
+                " times for a batch, give pilot.train.session a dict of the optimizers, by name"
+            )
         return self._share
 
     def _count(self, share: StepShare, loss: Number, name: str | None, weight: Number) -> None:
