@@ -11,9 +11,6 @@ import io
 import os
 import signal
 import sys
-import time
-import traceback
-from pathlib import Path
 from types import FrameType
 
 import click
@@ -21,6 +18,7 @@ import click
 from pilot import __version__
 from pilot.cli.start import INTERRUPTED, end_at_once, ends_at_once
 from pilot.core.errors import PilotError, one_line
+from pilot.io import crash_log
 from pilot.io.files import SICK
 from pilot.io.printable import printable
 
@@ -138,7 +136,7 @@ def run(arguments: list[str] | None = None) -> int:
     except Exception as error:
         if isinstance(error, OSError) and error.errno in SICK | {errno.EBADF}:
             return _sick(error)
-        click.echo(f"pilot: internal error; {_crash()}", err=True)
+        click.echo(f"pilot: internal error; {crash_log.saved()}", err=True)
         return 1
     return result if isinstance(result, int) else 0
 
@@ -149,24 +147,6 @@ def _sick(error: OSError) -> int:
     click.echo(f"pilot: {one_line(f'{where}: {error.strerror}')}", err=True)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # any further output would fail again, with a traceback
     return 1
-
-
-def _crash() -> str:
-    """Where the current exception's traceback was saved; its last line if it cannot be saved."""
-    try:
-        return f"traceback in {_crash_log()}"
-    except (OSError, RuntimeError):  # disk full, or no home directory
-        return one_line(traceback.format_exc().splitlines()[-1])
-
-
-def _crash_log() -> Path:
-    """Save the current exception's traceback where the user can find it."""
-    base = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "pilot"
-    base.mkdir(mode=0o700, parents=True, exist_ok=True)
-    path = base / f"crash-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
-    text = f"pilot {__version__}, arguments: {sys.argv[1:]}\n{traceback.format_exc()}"
-    path.write_text(text, errors="backslashreplace")
-    return path
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from itertools import islice
 
 from pilot.train import refusal, rng
 from pilot.train.dataset_values import held_by, whole_of
+from pilot.train.harmless import Harmless
 
 _DEPTH = 3
 _MOST = 1000
@@ -22,12 +23,17 @@ class KeptSamples:
 
     def __init__(self, dataset: object) -> None:
         self._dataset = dataset
-        self._before = self._sizes()
+        self._before: dict[str, int] = {}
+        self._harmless = Harmless()
+        self._harmless.look(lambda: self._before.update(self._sizes()))
 
     def look(self, samples: int, read_again: Callable[[], object]) -> None:
         """So many samples were read, with random numbers: tell if a list, dict or cache holds as many more (the script
         may have had one before), and the same draws none now.
         """
+        self._harmless.look(lambda: self._look(samples, read_again))
+
+    def _look(self, samples: int, read_again: Callable[[], object]) -> None:
         more = {name: size - self._before.get(name, 0) for name, size in self._sizes().items()}
         grown = [name for name, count in more.items() if max(1, samples - 1) <= count <= samples]
         if grown and not _draws(read_again):

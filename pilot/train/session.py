@@ -18,16 +18,15 @@ from pilot.train.catch_up import Stateful
 from pilot.train.check_group import CheckGroup
 from pilot.train.collectives import Collectives
 from pilot.train.course import SessionCourse
-from pilot.train.epoch_copies import EpochCopies
 from pilot.train.evaluation import Evaluation, Function
 from pilot.train.exchanges import Exchanges
 from pilot.train.group import group_of
 from pilot.train.guards import StepGuard
 from pilot.train.loader import Loader
+from pilot.train.looks import Looks
 from pilot.train.membership import Membership, Seat
 from pilot.train.metric_log import metric_log
 from pilot.train.node_fabric import NodeFabric
-from pilot.train.own_values import OwnValues
 from pilot.train.rehearsal import Rehearsal
 from pilot.train.rollback import Rollback
 from pilot.train.sampler import Batching, mix
@@ -46,7 +45,6 @@ from pilot.train.stream import Stream
 from pilot.train.training import Training
 from pilot.train.training_loader import TrainingLoader
 from pilot.train.uncopied import Uncopied
-from pilot.train.untracked import Untracked
 
 
 class Session(Uncopied):
@@ -69,9 +67,7 @@ class Session(Uncopied):
         self._metrics: dict[str, float] = {}
         self._check = StateCheck(training)
         self._guard = StepGuard(training.steppers)
-        self._untracked = Untracked(training)
-        self._own = OwnValues(training)
-        self._copies = EpochCopies(training, self._own.told_at_beginning)
+        self._looks = Looks(training)
         self._rollback = Rollback(training, with_user=training.steppers.apart)
         fabric = NodeFabric.of(os.environ, self._seat, training)
         exchanges = Exchanges(training, wire_dtype, fabric.group)
@@ -91,7 +87,7 @@ class Session(Uncopied):
             lambda: dict(self._metrics),
             self._epoch_has,
         )
-        self._course.pass_begins, self._course.pass_ends = self._pass_begins, self._own.pass_ends
+        self._course.pass_begins, self._course.pass_ends = self._looks.pass_begins, self._looks.pass_ends
         self._step.rehearsed = lambda: self._scale(self._step.member.size)
         self._loader: TrainingLoader | None = None
         self._stopping = False
@@ -234,11 +230,10 @@ class Session(Uncopied):
         def begin() -> None:
             self._training.catch_up.begins(self._training.position.epoch)
             self._course.new_epoch()
-            self._copies.epoch_begins()
-            self._own.epoch_begins()
+            self._looks.epoch_begins()
 
         def end() -> None:
-            self._own.look(self._step.samples)
+            self._looks.epoch_ends(self._step.samples)
             if not self._is_stopping():
                 self._course.end_pass()
             self._training.catch_up.is_measured()
@@ -285,7 +280,7 @@ class Session(Uncopied):
         self._check.whole()
         check_scheduled(self._training.steppers, self._training.tracked.values())
         dataset, collate_fn = (getattr(self._loader, name, None) for name in ("dataset", "collate_fn"))
-        self._own.begin(dataset, collate_fn, by_epoch=EPOCHS in self._metrics)
+        self._looks.begin(dataset, collate_fn, by_epoch=EPOCHS in self._metrics)
         self._group.enter()
 
         def goes_on() -> bool:
@@ -334,7 +329,7 @@ class Session(Uncopied):
         self._course.came_back_void()
         if self._step.is_open:
             raise UserError("call session.evaluate between two steps: after session.step, or outside the loop")
-        self._own.rank_only.check_evaluation()
+        self._looks.evaluation()
         self._check.user()
         began_s = time.monotonic()
         in_step = self._training.sharding.size if self._training.sharding is not None else 1
@@ -360,9 +355,7 @@ class Session(Uncopied):
         weight : weight of the batch's gradient (and loss) in the mean over the step, instead of its number of samples;
             for example its number of tokens, if the loss is a mean over tokens. Give it in every step or in none
         """
-        self._own.step()
-        if self._untracked.look():
-            self._own.look(self._step.samples)
+        self._looks.step(self._step.samples)
         stepped = self._step.step(loss, name, weight)
         self._course.stepped()
         return stepped
@@ -441,10 +434,6 @@ class Session(Uncopied):
                 " session.size or session.evaluate; it may use the models, tracked objects, session.state and"
                 " session.steps"
             )
-
-    def _pass_begins(self) -> None:
-        self._copies.pass_begins()
-        self._own.pass_begins()
 
     def _end_epoch(self, measured: Sums, *, stop: bool) -> None:
         """Agree with the other ranks that the epoch is over, on its measures, and on whether it was the last."""
