@@ -16,7 +16,7 @@ from torch import nn
 
 from pilot.train import refusal, rng
 from pilot.train.sampler import StepShare
-from pilot.train.sketch import Sketch, Sketched, differing
+from pilot.train.sketch import LENGTH, Sketch, Sketched, differing
 from pilot.train.training import Training
 
 _TOLERANCE_DIVIDED = 0.05
@@ -65,10 +65,7 @@ class NextSteps:
         """The state was loaded from a checkpoint, with this beside it (b"": nothing)."""
         position = self._training.position
         has_changed = any(change.step == position.step for change in self._training.changes)  # what the user accepted
-        try:
-            self._before = _decoder.decode(block) if block and not has_changed else None
-        except msgspec.MsgspecError:  # a file system may lose what was written last; the checkpoint itself is verified
-            self._before = None
+        self._before = _read(block) if block and not has_changed else None
 
     def begins(self, share: StepShare, rank: int, parts: int) -> None:
         """A step begins on ``rank``, whose samples are divided among ``parts`` ranks."""
@@ -114,6 +111,15 @@ class NextSteps:
         if one is None or (one.step, one.cursor, one.cursor_end) != (now.step, now.cursor, now.cursor_end):
             return None
         return one if one.parts == now.parts or (one.divides and now.divides) else None
+
+
+def _read(block: bytes) -> NextStep | None:
+    """None: it is damaged. A file system may lose what was written last; only the checkpoint itself is verified."""
+    try:
+        one = _decoder.decode(block)
+    except msgspec.MsgspecError:
+        return None
+    return one if {len(row) for row in one.sketched.values()} <= {LENGTH} else None
 
 
 def _difference(before: NextStep, now: NextStep) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from torch import nn
@@ -109,7 +110,17 @@ def test_what_a_script_does_with_the_sums_does_not_count(told: Told) -> None:
     assert told.lines() == []
 
 
-@pytest.mark.parametrize("damage", [lambda block: block[:0], lambda block: block[:-9], lambda block: b"\xc1" + block])
+def shortened(block: bytes) -> bytes:
+    """It can be read, and has fewer numbers."""
+    one = msgspec.msgpack.decode(block)
+    return msgspec.msgpack.encode(one | {"sketched": {name: row[:1] for name, row in one["sketched"].items()}})
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [lambda block: block[:0], lambda block: block[:-9], lambda block: b"\xc1" + block, shortened],
+    ids=["empty", "cut", "other", "short"],
+)
 def test_a_damaged_one_is_not_compared(damage: Callable[[bytes], bytes], told: Told) -> None:
     script = draws_a_constant
     world, _ = in_world(lambda: script(FIXED), 1, [], keep=AT)
