@@ -69,12 +69,11 @@ class NextSteps:
 
     def begins(self, share: StepShare, rank: int, parts: int) -> None:
         """A step begins on ``rank``, whose samples are divided among ``parts`` ranks."""
-        position = self._training.position
-        now = NextStep(position.step, share.cursor, share.cursor_end, parts, self._divides(), {})
-        is_next = self._saved is not None and self._saved[1] == now.step
-        concerns = not rank and not position.phase and self._training.sharding is None
-        self._now = now if concerns and (is_next or self._known(now)) else None
-        self._sketch = Sketch(1.0)
+        self._now = None
+        step, is_possible = self._training.position.step, not (self._training.position.phase or self._training.sharding)
+        if not rank and is_possible and (self._is_next(step) or self._before is not None):
+            self._now = NextStep(step, share.cursor, share.cursor_end, parts, self._divides(), {})
+            self._sketch = Sketch(1.0)
 
     def forward_begins(self) -> None:
         """The script gets a batch."""
@@ -96,11 +95,14 @@ class NextSteps:
         now, self._now = self._now, None
         if now is None:
             return ""
-        before, self._before = self._known(now), None
+        before, self._before = self._known(now), None  # there is one first step
         now = msgspec.structs.replace(now, sketched=self._sketch.of(self._training.trained.named))
-        if self._saved is not None and self._saved[1] == now.step:
+        if self._saved is not None and self._is_next(now.step):
             self._keep(*self._saved, msgspec.msgpack.encode(now))
         return _difference(before, now) if before is not None else ""
+
+    def _is_next(self, step: int) -> bool:
+        return self._saved is not None and self._saved[1] == step
 
     def _divides(self) -> bool:
         return not any(isinstance(one, nn.modules.batchnorm._BatchNorm) for one in self._training.model.modules())
