@@ -210,20 +210,27 @@ EQUAL = [
     rate_of_one_step,
     momenta_forgotten,
     weights_decayed_after_each_step,
+    weights_loaded_at_last,
+    left_in_evaluation_mode,
+    rate_lowered_in_each_iteration,
+]
+VALUES = [
     momenta_scaled_after_each_step,
     momenta_loaded_after_each_step,
     unsaved_buffer_scaled_after_each_step,
     unsaved_buffer_scaled_at_first,
     unsaved_buffer_replaced_in_forward,
-    weights_loaded_at_last,
-    left_in_evaluation_mode,
-    rate_lowered_in_each_iteration,
 ]
 
 
 @pytest.mark.parametrize("script", EQUAL, ids=[script.__name__ for script in EQUAL])
 def test_it_counts_once(script: Callable[[Callable[..., Any]], Result]) -> None:
     assert_equal(script, operations=range(2, 14), joins=range(2, 14))
+
+
+@pytest.mark.parametrize("script", VALUES, ids=[script.__name__ for script in VALUES])
+def test_values_are_put_back(script: Callable[[Callable[..., Any]], Result]) -> None:
+    assert_equal(script, operations=range(2, 14, 3), joins=range(3, 14, 3))
 
 
 class Masked(nn.Module):
