@@ -15,15 +15,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import ConcatDataset, Dataset, Subset
+from torch.utils.data import Dataset, Subset
 
 from pilot.train import called, loop_code, refusal
-from pilot.train.dataset_values import Place, Value, is_looked_at, values_of, whole_of
+from pilot.train.dataset_values import NUMBERS, Place, Value, held_by, is_looked_at, values_of, whole_of
 from pilot.train.spaced import Spaced
 from pilot.train.statements import refilled
 from pilot.train.training import Training
 from pilot.train.training_loader import TrainingLoader
-from pilot.train.untracked import inner
 
 _PARTS = 1000
 _FIRST_LOOKS = 18
@@ -32,7 +31,6 @@ _SHOWN = 5
 _DEPTH = 3
 _GIVE = ("__getitem__", "__getitems__")
 """They do not run at an epoch's beginning."""
-_NUMBERS = (bool, int, float, np.number, np.bool_)
 
 Kept = dict[str, tuple[Any, Any]]
 """By name: a list or array, and its items as they were."""
@@ -175,8 +173,7 @@ def _held(dataset: object, name: str = "dataset", depth: int = _DEPTH) -> Iterat
         yield from ((f"{name}.indices", one) for one in [dataset.indices] if is_looked_at(one))
         yield from _held(dataset.dataset, name, depth)
     elif depth:
-        parts = list(enumerate(dataset.datasets)) if isinstance(dataset, ConcatDataset) else inner(dataset)
-        for key, one in parts:
+        for key, one in held_by(dataset):
             if isinstance(one, Dataset) or is_looked_at(one):
                 yield from _held(one, f"{name}[{key}]" if isinstance(key, int) else f"{name}.{key}", depth - 1)
 
@@ -214,5 +211,5 @@ def _is_labelled(before: Sequence[Any], now: Sequence[Any]) -> bool:
 def _has_other_label(before: Any, now: Any) -> bool:
     if type(before) is tuple and type(now) is tuple and len(before) == len(now):
         return any(_has_other_label(*pair) for pair in zip(before, now, strict=True) if pair[0] is not pair[1])
-    are_numbers = isinstance(before, _NUMBERS) and isinstance(now, _NUMBERS)
+    are_numbers = isinstance(before, NUMBERS) and isinstance(now, NUMBERS)
     return bool((are_numbers or (isinstance(before, str) and isinstance(now, str))) and before != now)

@@ -20,7 +20,7 @@ _MOST = 1000
 _MOST_ITEMS = 10_000_000
 _MOST_BYTES = 1 << 26
 """Longer lists and larger arrays are not looked at."""
-_NUMBERS = (bool, int, float, np.number, np.bool_)
+NUMBERS = (bool, int, float, np.number, np.bool_)
 
 Place = tuple[int, str]
 """The number of an object, and the name of its attribute."""
@@ -46,7 +46,7 @@ def _values_in(owner: object, path: str, depth: int, seen: set[int]) -> Iterator
         mark = _mark_of(value) if has_attributes and type(key) is str else None
         if mark is not None:
             yield (id(owner), key), Value(name, mark)
-        elif depth and id(value) not in seen and not isinstance(value, (torch.Tensor, np.ndarray, *_NUMBERS)):
+        elif depth and id(value) not in seen and not isinstance(value, (torch.Tensor, np.ndarray, *NUMBERS)):
             yield from _values_in(value, name, depth - 1, seen)
 
 
@@ -64,7 +64,7 @@ def held_by(owner: object) -> list[tuple[Any, Any]]:
 
 def _mark_of(value: Any) -> Any:
     """None: it is no number, tensor or array, nor a tuple of these."""
-    if isinstance(value, _NUMBERS):
+    if isinstance(value, NUMBERS):
         return repr(value)
     if isinstance(value, torch.Tensor | np.ndarray) and (is_looked_at(value) or _is_number(value)):
         return checksums.of_value(value)

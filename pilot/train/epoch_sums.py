@@ -8,7 +8,7 @@ counts twice.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dis import Instruction
 from types import CodeType, FrameType
 
@@ -26,7 +26,7 @@ from pilot.train.statements import (
     under_tests,
 )
 from pilot.train.steering import steers, updates
-from pilot.train.step_uses import end_of
+from pilot.train.step_uses import StepUses, end_of
 from pilot.train.training import Training
 
 _TABLES = (list, dict, set, deque)
@@ -41,9 +41,9 @@ class EpochSums:
         self._told = False
         self._kept = KeptAtEnd(training)
 
-    def look(self, frames: Sequence[FrameType], head: int) -> None:
+    def look(self, frames: Sequence[FrameType], head: int, uses_of: Callable[[], StepUses]) -> None:
         """Tell once. ``frames``: the running functions, from the one on with the session's loop over epochs, which
-        begins at ``head``.
+        begins at ``head``; ``uses_of``: returns what the steps compute with.
         """
         loop = None if self._told else loop_code.inner_loop(frames, head)
         if loop is None:
@@ -53,7 +53,7 @@ class EpochSums:
             return
         level = next(number for number, one in enumerate(frames) if one is frame)
         names = set(_sums(frame, 0 if level else head, begin))
-        uses = self._kept.uses(frames, head)
+        uses = uses_of()
         after = end_of(frame.f_code, begin)
         for number in range(level, -1, -1):
             last = len(frames[number].f_code.co_code) if number else end_of(frames[0].f_code, head)

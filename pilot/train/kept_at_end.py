@@ -4,7 +4,7 @@ buffer or parameter, or a tracked object.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from types import FrameType, FunctionType
 from typing import Any
 
@@ -14,7 +14,7 @@ from torch import nn
 from pilot.train import loop_code
 from pilot.train.refusal import is_of_a_library
 from pilot.train.statements import ADDS, Statement, instructions, is_in_place, statements_in
-from pilot.train.step_uses import RunningStatement, StepUses, parts_between, uses_of
+from pilot.train.step_uses import RunningStatement, StepUses, parts_between
 from pilot.train.training import Training
 from pilot.train.untracked import is_of_the_script
 
@@ -27,10 +27,6 @@ class KeptAtEnd:
 
     def __init__(self, training: Training) -> None:
         self._training = training
-
-    def uses(self, frames: Sequence[FrameType], head: int) -> StepUses:
-        """What the steps compute with, see :func:`~pilot.train.step_uses.uses_of`."""
-        return uses_of(frames, head, self._training.user)
 
     def by(self, frame: FrameType, begin: int, end: int, names: set[str], uses: StepUses) -> str:
         """Where statements between two instructions keep what they compute from variables of these ``names``; empty:

@@ -17,6 +17,7 @@ from torch import nn
 from pilot.train import refusal, rng
 from pilot.train.sampler import StepShare
 from pilot.train.sketch import LENGTH, Sketch, Sketched, differing
+from pilot.train.stepper import Stepper
 from pilot.train.training import Training
 
 _TOLERANCE_DIVIDED = 0.05
@@ -85,9 +86,10 @@ class NextSteps:
         if self._now is not None and self._now.divides and self._generators != rng.positions():
             self._now = msgspec.structs.replace(self._now, divides=False)
 
-    def came(self, parameters: Sequence[nn.Parameter]) -> None:
-        """The gradients of these are sums now."""
+    def came(self, steppers: Sequence[Stepper]) -> None:
+        """The gradients of what these step are sums now."""
         if self._now is not None:
+            parameters = [parameter for one in steppers for parameter in self._training.trained.of(one)]
             self._sketch.add(parameters, [parameter.grad for parameter in parameters])
 
     def ends(self) -> str:

@@ -12,6 +12,7 @@ import sys
 import weakref
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
+from functools import cache
 from itertools import chain, islice
 from types import FrameType, FunctionType, ModuleType
 from typing import Any
@@ -20,7 +21,7 @@ import torch
 from torch import nn
 from torch.utils.data import Subset, TensorDataset
 
-from pilot.train import called, loop_code, refusal
+from pilot.train import called, loop_code, refusal, step_uses
 from pilot.train.attached import attached, functions_of, of_running
 from pilot.train.dataset_changes import DatasetChanges
 from pilot.train.epoch_numbers import EpochNumbers
@@ -167,14 +168,15 @@ class OwnValues:
         if self._looks and not self._training.on_restore:
             with self._spaced.doing():
                 frames = self._in_loop()
-                self._told |= self._counts.look(frames, self._head)
+                uses_of = cache(lambda: step_uses.uses_of(frames, self._head, self._training.user))
+                self._told |= self._counts.look(frames, self._head, uses_of)
                 self._look()
                 known = {name for _, name in self._told}
                 self.rank_only.look(frames)
                 self._handed_on.look(frames, self._head, samples, known)
                 if self._epoch_numbers is not None:
                     self._epoch_numbers.look(frames, self._head, known)
-                    self._epoch_sums.look(frames, self._head)
+                    self._epoch_sums.look(frames, self._head, uses_of)
 
     def _look(self) -> None:
         for place in [one for one in self._before if one[0] in self._first and self._first[one[0]]() is None]:

@@ -5,7 +5,7 @@ long. The ranks' values agree, so no check finds that.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from types import FrameType
 from typing import Any
@@ -15,7 +15,7 @@ import torch
 
 from pilot.train import loop_code, refusal
 from pilot.train.statements import Statement, augmented, between, loop_at, uses_in
-from pilot.train.step_uses import RunningStatement, StepUses, end_of, parts_between, uses_of
+from pilot.train.step_uses import RunningStatement, StepUses, end_of, parts_between
 from pilot.train.training import Training
 
 _SIZES = {"shape", "size", "numel"}
@@ -30,7 +30,7 @@ class SampleCounts:
         self._training = training
         self._told = False
 
-    def look(self, frames: Sequence[FrameType], head: int) -> set[tuple[int, str]]:
+    def look(self, frames: Sequence[FrameType], head: int, uses_of: Callable[[], StepUses]) -> set[tuple[int, str]]:
         """Tell once. Returns which variable, or attribute of an object in one, it has told of, with the function's (or
         module's) number.
 
@@ -38,13 +38,14 @@ class SampleCounts:
         ----------
         frames : the running functions, from the one on with the session's loop
         head : where that begins
+        uses_of : returns what the steps compute with
         """
         if self._told or not frames or not loop_at(frames[0].f_code, head) or frames[0].f_lasti == head:  # a turn ends
             return set()
         frame, begin = loop_code.inner_loop(frames, head) or (frames[0], head)
         level = next(number for number, one in enumerate(frames) if one is frame)
         user = self._training.user
-        uses = uses_of(frames, head, user)
+        uses = uses_of()
         outer = parts_between(frames[0], head, begin if level == 0 else frames[0].f_lasti, None, user)
         anew = {key for part in outer for key in part.keys_changed - part.keys_read}
         for one, then in zip(frames[level:], [*frames[level + 1 :], None], strict=True):

@@ -337,10 +337,11 @@ class Step:
             if words is None or not self._alarm.compare(words, position.step, self._group, size):
                 return None
             checksum = 0
-        parameters = self._exchanges.parameters(steppers)
-        if self.rehearsal is not None and not self._comparison.hold(self.rehearsal, parameters, self._group):
-            return None
-        self._group.next_steps.came(parameters)
+        if self.rehearsal is not None:
+            parameters = self._exchanges.parameters(steppers)
+            if not self._comparison.hold(self.rehearsal, parameters, self._group):
+                return None
+        self._group.next_steps.came(steppers)
         self._group.sums_came()
         # From here on all ranks draw the same numbers: noise on the sums, or in an optimizer.
         rng.seed_all(mix(self._seed, position.step, self._phases, rng.OF_ALL_RANKS))

@@ -120,6 +120,19 @@ class OwnSGD(torch.optim.SGD):
     """An optimizer of the script's."""
 
 
+def changing(make: Callable[[], Any], change: Callable[[Any], Any]) -> Callable[[Any, Any, Callable[..., None]], None]:
+    """A script that changes after each step what it made before its loop (``kept``)."""
+
+    def script(ours: Any, loader: Any, step: Any) -> None:
+        kept = make()
+        for _ in ours.epochs(1):
+            for x, y in loader:
+                step(x, y)
+                change(kept)
+
+    return script
+
+
 def said(script: Callable[[Any, Any, Callable[..., None]], None], capsys: pytest.CaptureFixture[str]) -> list[str]:
     """What a script tells; it is called with a session, its loader and a function that trains on a batch."""
     model = fresh(mlp)
@@ -278,14 +291,7 @@ def test_what_a_script_keeps_and_changes(capsys: pytest.CaptureFixture[str]) -> 
 def test_where_a_script_keeps_what_it_changes(
     make: Callable[[], Any], change: Callable[[Any], Any], name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def script(ours: Any, loader: Any, step: Any) -> None:
-        kept = make()
-        for _ in ours.epochs(1):
-            for x, y in loader:
-                step(x, y)
-                change(kept)
-
-    (line,) = said(script, capsys)
+    (line,) = said(changing(make, change), capsys)
     assert f"change in its loop ({name})" in line
 
 

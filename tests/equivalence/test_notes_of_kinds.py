@@ -22,7 +22,7 @@ from torch.nn.functional import mse_loss
 from tests.equivalence.loops import BATCH, DATA, GROWS_AND_SHRINKS, fresh, mlp, session
 from tests.equivalence.rows import on_ranks
 from tests.equivalence.test_model_notes import Keeping, kept_by
-from tests.equivalence.test_notes import said
+from tests.equivalence.test_notes import changing, said
 
 
 class Own(torch.Tensor):
@@ -164,14 +164,7 @@ def increase(kept: Any, key: Any) -> None:
 def test_values_that_change_are_told_of(
     make: Callable[[], Any], change: Callable[[Any], Any], name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def script(ours: Any, loader: Any, step: Any) -> None:
-        kept = make()
-        for _ in ours.epochs(1):
-            for x, y in loader:
-                step(x, y)
-                change(kept)
-
-    (line,) = said(script, capsys)
+    (line,) = said(changing(make, change), capsys)
     assert f"change in its loop ({name})" in line
 
 
