@@ -3,4 +3,4 @@
 Importing this package imports none of torch, mpi4py, Pyomo, Parsl or h5py: a login node pays only for what it uses.
 """
 
-__version__ = "0.1.0"
+from pilot.core.version import __version__ as __version__

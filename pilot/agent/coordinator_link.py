@@ -9,8 +9,8 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from pilot import __version__
 from pilot.core.errors import ProtocolError
+from pilot.core.version import __version__
 from pilot.io import transport, wire
 from pilot.io.connection import Connection
 from pilot.io.transport import Limits

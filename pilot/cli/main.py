@@ -15,9 +15,9 @@ from types import FrameType
 
 import click
 
-from pilot import __version__
 from pilot.cli.start import INTERRUPTED, end_at_once, ends_at_once
 from pilot.core.errors import PilotError, one_line
+from pilot.core.version import __version__
 from pilot.io import crash_log
 from pilot.io.files import SICK
 from pilot.io.printable import printable

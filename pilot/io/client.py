@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from pilot import __version__
 from pilot.core.errors import PilotError, ProtocolError, UserError
+from pilot.core.version import __version__
 from pilot.io import connection, wire
 from pilot.io.certificate import client_context, is_pinned
 from pilot.io.connection import Connection

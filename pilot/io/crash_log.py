@@ -8,8 +8,8 @@ import time
 import traceback
 from pathlib import Path
 
-from pilot import __version__
 from pilot.core.errors import one_line
+from pilot.core.version import __version__
 
 
 def saved() -> str:

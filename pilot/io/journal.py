@@ -20,11 +20,11 @@ from typing import Any
 
 import msgspec
 
-from pilot import __version__
 from pilot.core.commands import Command
 from pilot.core.coordinator import Coordinator
 from pilot.core.errors import JournalError, PilotError, one_line
 from pilot.core.events import Event
+from pilot.core.version import __version__
 from pilot.io import segments
 from pilot.io.core_state import state_digest
 from pilot.io.files import open_regular

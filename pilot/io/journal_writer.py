@@ -16,10 +16,10 @@ from typing import Any
 
 import msgspec
 
-from pilot import __version__
 from pilot.core.commands import Command
 from pilot.core.errors import JournalError
 from pilot.core.events import Event, Progress
+from pilot.core.version import __version__
 from pilot.io import segments
 from pilot.io.files import NO_ROOM, publish
 from pilot.io.journal import Contents, Decision, Header, JournalNote, header_line

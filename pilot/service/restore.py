@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from pilot import __version__
 from pilot.core.coordinator import Coordinator
 from pilot.core.errors import JournalError, one_line
+from pilot.core.version import __version__
 from pilot.io.core_state import state_digest
 from pilot.io.journal import Contents, Decision, Entry, JournalNote, Segment
 from pilot.service import snapshot

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from pilot import __version__
 from pilot.core.errors import ProtocolError
+from pilot.core.version import __version__
 from pilot.io import wire
 from pilot.io.certificate import Certificate
 from pilot.io.listener import Listener

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from pilot import __version__
 from pilot.core.commands import Command
 from pilot.core.coordinator import Coordinator
 from pilot.core.errors import JournalError, PilotError
 from pilot.core.events import Event, PoolChanged
 from pilot.core.ids import NodeId
 from pilot.core.state import State
+from pilot.core.version import __version__
 from pilot.io import core_state, segments
 from pilot.io.journal import Contents
 from pilot.observation.monitor import Monitor

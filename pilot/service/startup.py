@@ -12,10 +12,10 @@ from typing import Any, Self
 
 import msgspec
 
-from pilot import __version__
 from pilot.core.coordinator import Coordinator
 from pilot.core.errors import JournalError, LostFileError, NoRestartError, UserError
 from pilot.core.events import DrainRequested, PoolReopened
+from pilot.core.version import __version__
 from pilot.io import connection
 from pilot.io.addresses import advertise_address, bind_address
 from pilot.io.certificate import Certificate
