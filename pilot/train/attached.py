@@ -15,8 +15,8 @@ from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from pilot.train.marks import FUNCTIONS, Place
+from pilot.train.objects import WITH_ITEMS, inner
 from pilot.train.stepper import Steppers
-from pilot.train.untracked import WITH_ITEMS, inner
 
 _HOOKS = (
     *("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks"),

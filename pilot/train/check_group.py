@@ -24,9 +24,9 @@ from pilot.core.run_identity import PER_NODE
 from pilot.train import by_design, identity
 from pilot.train.exchanges import Exchanges
 from pilot.train.membership import Membership
+from pilot.train.newcomers import Newcomers
 from pilot.train.next_step import NextSteps, kept_nowhere
 from pilot.train.placeholder import Placeholder
-from pilot.train.rehearsal import Newcomers
 from pilot.train.reporter import Metrics
 from pilot.train.sampler import StepShare
 from pilot.train.sockets import inherited

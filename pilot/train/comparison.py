@@ -1,8 +1,8 @@
-"""The comparison of gradients in a step in which nodes rehearse; see :mod:`pilot.train.rehearsal`."""
+"""The comparison of gradients in a step in which nodes rehearse; see :mod:`pilot.train.newcomers`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 from torch import nn
@@ -13,7 +13,7 @@ from pilot.train.blocks import gather_blocks
 from pilot.train.group import RankGroup
 from pilot.train.rehearsal import Rehearsal
 from pilot.train.session_checks import single
-from pilot.train.sketch import Sketch, Sketched, folded
+from pilot.train.sketch import Sketch, Sketched, differing, folded
 from pilot.train.training import Training
 
 MOST_NOTES = 5
@@ -52,7 +52,7 @@ class Comparison:
                 told = [_decoder.decode(one) for one in gather_blocks(msgspec.msgpack.encode(sketched), group.gather)]
             except Gone:
                 return False
-            differences = list(rehearsal.differences(told))
+            differences = list(differences_in(rehearsal, told))
             if not differences:
                 return True
         also = f" ({len(differences) - 1} more differ, too)" if len(differences) > 1 else ""
@@ -69,3 +69,11 @@ class Comparison:
                 " seed it (unless it is meant to be each rank's own). Or a node computes wrongly"
             )
             group.remark(f"{difference}; its log says what to look for")
+
+
+def differences_in(rehearsal: Rehearsal, told: Sequence[Sketched]) -> Iterator[str]:
+    """In words, where a gradient differs from that of the rank that it was to repeat; ``told``: by rank."""
+    for rank, own in enumerate(told):
+        other = rehearsal.stands_for(rank)
+        if rank != other and (name := differing(own, told[other])):
+            yield f"rank {rank} computes another gradient of {name} than rank {other}"

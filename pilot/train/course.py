@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 from pilot.core.errors import UserError
-from pilot.train import refusal, rng
+from pilot.train import guards, refusal, rng
 from pilot.train.collectives import Collectives
 from pilot.train.group import RankGroup
 from pilot.train.guards import StepGuard
@@ -85,6 +86,10 @@ class SessionCourse:
     def rehearsal(self) -> Rehearsal | None:
         """See :class:`~pilot.train.training_loader.Course`."""
         return self._step.rehearsal
+
+    def reading(self) -> AbstractContextManager[None]:
+        """See :class:`~pilot.train.training_loader.Course`."""
+        return guards.reading()
 
     def steps_done(self) -> int:
         """See :class:`~pilot.train.training_loader.Course`."""

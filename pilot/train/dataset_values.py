@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
 from pilot.train import checksums
-from pilot.train.untracked import WITH_ITEMS, inner
+from pilot.train.objects import WITH_ITEMS, inner
 
 _DEPTH = 4
 _MOST = 1000

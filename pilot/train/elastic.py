@@ -30,11 +30,11 @@ from pilot.train import imported
 from pilot.train.exchanges import Exchanges
 from pilot.train.in_force import InForce
 from pilot.train.membership import Membership, MembershipState, Seat, agreed
+from pilot.train.newcomers import Newcomers
 from pilot.train.next_step import NextSteps
 from pilot.train.node_ties import NodeTies
 from pilot.train.pace_meter import PaceMeter
 from pilot.train.periodic import Periodic
-from pilot.train.rehearsal import Newcomers
 from pilot.train.reporter import Metrics, Reporter
 from pilot.train.sampler import StepShare
 from pilot.train.saver import Saver

@@ -13,10 +13,10 @@ from torch import nn
 
 from pilot.train import checksums, refusal
 from pilot.train.moving import Moving
+from pilot.train.objects import found_in, what_the_script_sees
 from pilot.train.spaced import Spaced
 from pilot.train.tensor_parts import is_plain
 from pilot.train.training import Training
-from pilot.train.untracked import found_in, what_the_script_sees
 
 _SHOWN = 5
 _PARTS = 1000

@@ -20,9 +20,10 @@ from torch import nn
 
 from pilot.train import loop_code, refusal
 from pilot.train.iterators import place_of
-from pilot.train.marks import mark_of, numbers_and_generators, random_state
+from pilot.train.marks import mark_of
+from pilot.train.objects import is_of_the_script
+from pilot.train.plain_marks import numbers_and_generators, random_state
 from pilot.train.steering import steering
-from pilot.train.untracked import is_of_the_script
 
 _LISTS = (list, dict, set, deque)
 _STEPS = ".steps"

@@ -20,11 +20,11 @@ from torch import nn
 
 from pilot.train import loop_code, refusal
 from pilot.train.moving import Moving
+from pilot.train.objects import WITH_ITEMS, is_of_the_script
 from pilot.train.parameter_reads import ParameterReads
 from pilot.train.spaced import Spaced
 from pilot.train.tensor_parts import has_shape
 from pilot.train.training import Training
-from pilot.train.untracked import WITH_ITEMS, is_of_the_script
 
 _SHOWN = 5
 _PARTS = 1000

@@ -11,9 +11,9 @@ from pilot.train.check_group import SEAT, CheckGroup
 from pilot.train.elastic import Elastic
 from pilot.train.exchanges import Exchanges
 from pilot.train.membership import Membership, Seat
+from pilot.train.newcomers import Newcomers
 from pilot.train.next_step import NextSteps, kept_nowhere
 from pilot.train.node_ties import NodeTies
-from pilot.train.rehearsal import Newcomers
 from pilot.train.reporter import Metrics
 from pilot.train.sampler import StepShare
 from pilot.train.saver import Saver

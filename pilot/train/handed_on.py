@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 from pilot.train import loop_code, refusal
+from pilot.train.objects import WITH_ITEMS, inner, is_of_the_script
 from pilot.train.tensor_parts import has_shape
-from pilot.train.untracked import WITH_ITEMS, inner, is_of_the_script
 
 _DEPTH = 3
 """How deep it looks into lists and dicts."""

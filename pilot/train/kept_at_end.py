@@ -12,11 +12,11 @@ import torch
 from torch import nn
 
 from pilot.train import loop_code
+from pilot.train.objects import is_of_the_script
 from pilot.train.refusal import is_of_a_library
 from pilot.train.statements import ADDS, Statement, instructions, is_in_place, statements_in
 from pilot.train.step_uses import RunningStatement, StepUses, parts_between
 from pilot.train.training import Training
-from pilot.train.untracked import is_of_the_script
 
 _OF_STATES = {"__init__", "state_dict", "load_state_dict"}
 _OF_MODULES = ("_parameters", "_buffers", "_modules")

@@ -9,15 +9,12 @@ import argparse
 import ctypes
 import enum
 import functools
-import random
 import threading
 from array import array
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from contextvars import ContextVar
-from decimal import Decimal
-from fractions import Fraction
 from functools import partial
 from itertools import chain, islice
 from multiprocessing.sharedctypes import SynchronizedBase
@@ -35,9 +32,10 @@ from torch.utils.data import Dataset
 from pilot.train import checksums, refusal
 from pilot.train.handed_on import is_of_a_graph
 from pilot.train.iterators import place_of
+from pilot.train.objects import MOST, WITH_ITEMS, inner, is_of_the_script, package_of
+from pilot.train.plain_marks import PLAIN, itself, random_state
 from pilot.train.tensor_parts import is_plain, parts_of
 from pilot.train.training_loader import TrainingLoader
-from pilot.train.untracked import MOST, WITH_ITEMS, inner, is_of_the_script, package_of
 
 DEPTH = 3
 _FURTHER = 3
@@ -49,7 +47,6 @@ _NUMBERS = (bool, int, float, np.floating, np.integer)
 _SMALL_BYTES = 1 << 20
 _SAMPLED = 1 << 14
 """A tensor or array up to this size is read whole; of a larger one, so many numbers."""
-PLAIN = (bool, int, float, str, bytes, complex, Decimal, Fraction, np.number, np.bool_)
 ARRAYS = (torch.Tensor, np.ndarray)
 _MANY = (list, dict, set, deque)
 CHANGEABLE = (*_MANY, *ARRAYS)
@@ -64,12 +61,6 @@ Place = tuple[int, str]
 """A frame or a module's variables (which one), and a name in it; or a tensor or array in a variable, and its name; or
 one of the session's parts (0: a module) or a hook, and a name.
 """
-
-
-def numbers_and_generators(holder: object) -> dict[str, Any]:
-    """What an object of the script has in attributes, by name: what changes if these do."""
-    marks = {name: _itself(value) if isinstance(value, PLAIN) else random_state(value) for name, value in inner(holder)}
-    return {name: mark for name, mark in marks.items() if mark is not None}
 
 
 class Further:
@@ -120,7 +111,7 @@ def marks_in(
     if name.startswith("__") or name == "_" or id(value) in known or isinstance(value, Dataset):
         return
     if value is None or isinstance(value, (*PLAIN, enum.Enum)):
-        yield name, _itself(value)
+        yield name, itself(value)
     elif not isinstance(value, ARRAYS) or memory_of(value) not in known:
         if (mark := mark_of(value, is_variable=depth == DEPTH)) is not None:
             yield name, mark
@@ -134,11 +125,6 @@ def marks_in(
                     same_depth = isinstance(holder, WITH_ITEMS) and (type(one) is tuple or is_of_the_script(type(one)))
                     less = depth if same_depth else depth - 1
                     yield from marks_in(name + path, one, known, without, less, further)
-
-
-def _itself(value: Any) -> Any:
-    """What is not a number does not equal itself."""
-    return repr(value) if value != value else value  # also of complex and decimal numbers
 
 
 def mark_of(value: Any, *, is_variable: bool) -> Any:
@@ -205,22 +191,6 @@ def memory_of(value: Any) -> int:
     if is_plain(value):
         return int(value.data_ptr())
     return next((part.data_ptr() for part in parts_of(value)), 0)
-
-
-def random_state(value: Any) -> Any:
-    """Of a random generator; None: it is something else."""
-    if isinstance(value, torch.Generator):
-        return value.get_state().numpy().tobytes()
-    if isinstance(value, np.random.Generator):
-        return str(value.bit_generator.state)
-    if isinstance(value, np.random.RandomState):
-        return str(value.get_state())
-    if type(value) is random.Random:
-        return value.getstate()
-    if package_of(type(value).__module__) not in ("torch", "scipy"):
-        return None
-    count = getattr(value, "num_generated", None)  # of points that fill space evenly (Sobol)
-    return count if isinstance(count, int) else None
 
 
 def held_by(value: Any) -> Iterator[tuple[str, Any]]:

@@ -15,9 +15,9 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from pilot.train import called, refusal
+from pilot.train.objects import WITH_ITEMS, inner, is_of_the_script
 from pilot.train.spaced import Spaced
 from pilot.train.training import Training
-from pilot.train.untracked import WITH_ITEMS, inner, is_of_the_script
 
 _PARTS = 1000
 _FIRST_LOOKS = 12

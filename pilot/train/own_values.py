@@ -33,22 +33,21 @@ from pilot.train.marks import (
     CHANGEABLE,
     DEPTH,
     FUNCTIONS,
-    PLAIN,
     Further,
     Place,
     held_by,
     mark_of,
     marks_in,
     memory_of,
-    numbers_and_generators,
 )
 from pilot.train.module_switches import ModuleSwitches
+from pilot.train.objects import NOT_THE_SCRIPTS, WITH_ITEMS, inner, is_of_the_script, package_of
+from pilot.train.plain_marks import PLAIN, numbers_and_generators
 from pilot.train.rank_only import RankOnly
 from pilot.train.sample_counts import SampleCounts
 from pilot.train.spaced import Spaced
 from pilot.train.training import Training
 from pilot.train.training_loader import TrainingLoader
-from pilot.train.untracked import NOT_THE_SCRIPTS, WITH_ITEMS, inner, is_of_the_script, package_of
 
 _PARTS = 100
 """Looks take one of so many parts of the time, but for the first ones."""

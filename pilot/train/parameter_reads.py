@@ -13,9 +13,9 @@ import torch
 from torch import nn
 
 from pilot.train import loop_code
+from pilot.train.objects import found_in
 from pilot.train.refusal import is_of_a_library
 from pilot.train.statements import Statement, between, statements_in
-from pilot.train.untracked import found_in
 
 _ALL = {"parameters", "named_parameters", "get_parameter", "state_dict"}
 _OF_FORM = {

@@ -13,9 +13,9 @@ from types import CodeType, FrameType
 
 from pilot.core.errors import UserError
 from pilot.train import loop_code, refusal
+from pilot.train.objects import is_of_the_script
 from pilot.train.statements import instructions, statements_in, under_tests
 from pilot.train.training import Training
-from pilot.train.untracked import is_of_the_script
 
 _CHANGE = ("update", "step", "add", "append", "extend", "load_state_dict")
 """How names of methods begin that change an object."""

@@ -16,7 +16,7 @@ import xxhash
 from torch.utils.data import Dataset, Subset, TensorDataset
 
 from pilot.train import checksums
-from pilot.train.untracked import inner
+from pilot.train.objects import inner
 
 _READ = 1 << 20
 _TEXTS_READ = 10_000

@@ -27,7 +27,6 @@ from pilot.train.looks import Looks
 from pilot.train.membership import Membership, Seat
 from pilot.train.metric_log import metric_log
 from pilot.train.node_fabric import NodeFabric
-from pilot.train.rehearsal import Rehearsal
 from pilot.train.rollback import Rollback
 from pilot.train.sampler import Batching, mix
 from pilot.train.session_checks import (
@@ -488,7 +487,7 @@ class Session(Uncopied):
 
     def _resized(self, size: int) -> None:
         training, newcomers = self._training, self._group.newcomers
-        rehearsal = Rehearsal.of(newcomers, size, self._seat.size, training.position.parts)
+        rehearsal = newcomers.rehearsal(size, self._seat.size, training.position.parts)
         is_possible = training.sharding is None and not training.position.phase
         self._step.rehearsal = rehearsal = rehearsal if is_possible else None
         nodes = newcomers.uncertain - (rehearsal.rehearsing if rehearsal is not None else set())

@@ -16,9 +16,9 @@ from pilot.core.errors import ProtocolError, UserError
 from pilot.io import wire
 from pilot.train.identity import expect_same, fingerprint, tell
 from pilot.train.membership import Membership
+from pilot.train.newcomers import Newcomers
 from pilot.train.next_step import NextSteps
 from pilot.train.node_ties import NodeTies
-from pilot.train.rehearsal import Newcomers
 from pilot.train.saver import Saver
 from pilot.train.sockets import WorkerSockets
 from pilot.train.state import Packed, unpack

@@ -12,7 +12,7 @@ from typing import Any
 from torch.utils.data import DataLoader, default_collate
 
 from pilot.core.errors import UserError
-from pilot.train import guards, rng
+from pilot.train import rng
 from pilot.train.sampler import Batching, StepShare, mix
 from pilot.train.stream_source import StreamSource
 from pilot.train.training_loader import Course, TrainingLoader
@@ -61,7 +61,7 @@ class Stream(TrainingLoader):
         """See :class:`~pilot.train.training_loader.TrainingLoader`."""
         while True:
             epoch, cursor, rank, size, _ = self.course.where()
-            with guards.reading():
+            with self.course.reading():
                 rehearsal = self.course.rehearsal()
                 part, parts = self._part()
                 end, kept = self._read(epoch, cursor, part, parts)

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 
 from pilot.train import refusal
 from pilot.train.loop_code import set_by
-from pilot.train.marks import numbers_and_generators
+from pilot.train.plain_marks import numbers_and_generators
 
 
 class StreamSource:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from pilot.train.batch_numbers import BatchNumbers
@@ -26,6 +27,9 @@ class Course(Protocol):
 
     def rehearsal(self) -> Rehearsal | None:
         """Who rehearses in the next step; None: nobody."""
+
+    def reading(self) -> AbstractContextManager[None]:
+        """The loader reads its samples within: what this takes from a ``DataLoader`` is not the script's own."""
 
     def steps_done(self) -> int:
         """How many steps of this epoch are done."""

@@ -8,12 +8,7 @@ functions, and in the objects, lists and dicts there.
 
 from __future__ import annotations
 
-import sys
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
-from itertools import islice
-from types import FrameType, MemberDescriptorType, ModuleType
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -23,18 +18,12 @@ from torch.nn.modules.batchnorm import _NormBase
 from pilot.checkpoint.shards import local_of
 from pilot.core.errors import UserError
 from pilot.train import checksums
-from pilot.train.refusal import is_of_a_library
+from pilot.train.objects import found_in, what_the_script_sees
 from pilot.train.tensor_parts import is_plain, parts_of
 from pilot.train.training import Training
 
 _LOOKS = {2**power for power in range(40)}
 """The process's steps in which it looks; it compares in the next one, and in the next in which it looks."""
-_DEPTH = 3
-MOST = 100
-"""How deep and how far it looks into objects, lists and dicts."""
-WITH_ITEMS = (list, tuple, dict, deque)
-"""What holds other values by number or key."""
-NOT_THE_SCRIPTS = {"pilot", "torch", "runpy", "threading"}
 
 
 class Untracked:
@@ -137,17 +126,6 @@ def _sums_of(values: Iterable[torch.Tensor]) -> list[int]:
     return checksums.of_tensors([part for one in values for part in parts_of(one)])
 
 
-def what_the_script_sees() -> dict[str, Any]:
-    """By name; a function's variables hide those of its callers."""
-    found: dict[str, Any] = {}
-    frame: FrameType | None = sys._getframe()
-    while frame is not None:
-        if package_of(frame.f_globals.get("__name__")) not in NOT_THE_SCRIPTS:
-            found = frame.f_globals | frame.f_locals | found
-        frame = frame.f_back
-    return found
-
-
 def _modules(values: Mapping[str, Any]) -> Iterator[tuple[str, nn.Module]]:
     return found_in(values, lambda value: isinstance(value, nn.Module))
 
@@ -159,55 +137,5 @@ def _dicts(values: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     )
 
 
-def found_in(
-    values: Mapping[str, Any], wanted: Callable[[Any], bool], depth: int = _DEPTH
-) -> Iterator[tuple[str, Any]]:
-    """What is wanted among ``values``, and in what they hold, apart from modules."""
-    for name, value in values.items():
-        if wanted(value):
-            yield name, value
-        elif depth > 1 and not isinstance(value, nn.Module):
-            yield from found_in({f"{name}.{key}": one for key, one in inner(value)}, wanted, depth - 1)
-
-
 def _like(value: Any, parameter: torch.Tensor) -> bool:
     return is_plain(value) and value.shape == parameter.shape and not value.requires_grad
-
-
-def inner(value: Any) -> list[tuple[Any, Any]]:
-    """What an object, list or dict holds, by name, without computing anything; not all of what is long."""
-    kind = type(value)
-    for many in (list, tuple, deque):
-        if issubclass(kind, many):
-            return list(enumerate(islice(many.__iter__(value), MOST)))
-    if issubclass(kind, dict):
-        return [(_name_of(key, at), one) for at, (key, one) in enumerate(islice(dict.items(value), MOST))]
-    if issubclass(kind, type | ModuleType) or package_of(kind.__module__) in NOT_THE_SCRIPTS:
-        return []
-    held = getattr(value, "__dict__", None)
-    found = list(islice(held.items(), MOST)) if type(held) is dict else []
-    return [*found, *_in_slots(value)] if is_of_the_script(kind) else found
-
-
-def _name_of(key: Any, number: int) -> Any:
-    """A parameter's or a module's own text is long, and changes."""
-    return key if isinstance(key, str | int | float | bytes) else f"{type(key).__name__} {number}"
-
-
-def _in_slots(value: Any) -> Iterator[tuple[str, Any]]:
-    for kind in type(value).__mro__:
-        for name, slot in vars(kind).items():
-            if isinstance(slot, MemberDescriptorType):
-                with suppress(AttributeError):  # it has no value yet
-                    yield name, slot.__get__(value)
-
-
-def is_of_the_script(kind: type) -> bool:
-    """Whether the script, or a module of its own, defines this class."""
-    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
-    return file is not None and not is_of_a_library(file)
-
-
-def package_of(name: Any) -> str:
-    """The first part of a module's name."""
-    return str(name).partition(".")[0]

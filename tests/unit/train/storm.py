@@ -24,8 +24,8 @@ from pilot.train.exchanges import Exchanges
 from pilot.train.group import Alone
 from pilot.train.identity import expect_same
 from pilot.train.membership import Membership
+from pilot.train.newcomers import Newcomers
 from pilot.train.next_step import NextSteps
-from pilot.train.rehearsal import Newcomers
 from pilot.train.sampler import StepShare
 from pilot.train.state import Packed, unpack
 from pilot.train.state_transfer import NOTHING, Holding, who_spreads

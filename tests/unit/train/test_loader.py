@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -74,6 +75,9 @@ class Course:
 
     def rehearsal(self) -> None:
         return None
+
+    def reading(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def steps_done(self) -> int:
         return self.steps

@@ -8,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from pilot.train.rehearsal import Newcomers, Rehearsal
+from pilot.train.comparison import differences_in
+from pilot.train.newcomers import Newcomers
+from pilot.train.rehearsal import Rehearsal
 from pilot.train.sampler import Batching
 from pilot.train.sketch import Sketch, Sketched, folded
 from pilot.train.state_transfer import NOTHING, Holding, Standing, who_spreads
@@ -52,7 +54,7 @@ def test_a_node_is_new_if_one_of_its_processes_is() -> None:
     [(3, 1, {0, 2}), (3, 2, {0}), (3, 3, set()), (3, 4, set()), (3, 0, set())],
 )
 def test_nobody_gets_more_samples_than_before(size: int, parts: int, rehearsing: set[int]) -> None:
-    rehearsal = Rehearsal.of(Newcomers(1, (0, 2)), size, 1, parts)
+    rehearsal = Newcomers(1, (0, 2)).rehearsal(size, 1, parts)
     assert (rehearsal.rehearsing if rehearsal is not None else set()) == rehearsing
 
 
@@ -64,7 +66,7 @@ def test_the_others_divide_all_samples_and_who_rehearses_has_the_references(data
     batching = data.draw(
         st.sampled_from([Batching(whole=17, ranks_per_node=per_node), Batching(per_node=5, ranks_per_node=per_node)])
     )
-    rehearsal = Rehearsal.of(Newcomers(reference, new), nodes * per_node, per_node, per_node)
+    rehearsal = Newcomers(reference, new).rehearsal(nodes * per_node, per_node, per_node)
     assert rehearsal is not None
     shares = []
     for rank in range(nodes * per_node):
@@ -93,7 +95,7 @@ def sketched(one: torch.Tensor | None, other: torch.Tensor | None = None) -> Ske
 
 def differences(*told: Sketched) -> list[str]:
     rehearsal = Rehearsal(nodes=len(told), per_node=1, reference=0, rehearsing=frozenset(range(1, len(told))))
-    return list(rehearsal.differences(told))
+    return list(differences_in(rehearsal, told))
 
 
 def test_a_difference_beyond_rounding_is_found_and_the_parameter_named() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -55,6 +56,9 @@ class Course:
 
     def rehearsal(self) -> None:
         return None
+
+    def reading(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def steps_done(self) -> int:
         return len({share.cursor for share, _ in self.begun[:-1]})
