@@ -19,14 +19,14 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
-from pilot.train.alarm import EVERY_STEPS
-from pilot.train.exchange import Exchange
-from pilot.train.held_alike import HeldAlike
-from pilot.train.lr import LearningRate
-from pilot.train.step_words import Words
-from pilot.train.stepper import Steppers
-from pilot.train.trained_set import TrainedSet
-from pilot.train.training import Training
+from pilot.train.alike.held_alike import HeldAlike
+from pilot.train.gradients.exchange import Exchange
+from pilot.train.gradients.step_words import Words
+from pilot.train.state.lr import LearningRate
+from pilot.train.state.stepper import Steppers
+from pilot.train.state.trained_set import TrainedSet
+from pilot.train.state.training import Training
+from pilot.train.steps.alarm import EVERY_STEPS
 
 PARAMETERS, ELEMENTS, ROUNDS = 1000, 8, 100
 LARGE = (1024, 2048, 2048, 1024)

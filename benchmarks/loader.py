@@ -24,7 +24,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
 import pilot.train
-from pilot.train.order import Order, shuffled
+from pilot.train.data.order import Order, shuffled
 
 BATCH = 256
 STEPS = 40

@@ -92,7 +92,7 @@ def _trained(subject: str) -> tuple[nn.Module, torch.optim.Optimizer]:
 
 
 class _Ours:
-    """As ``pilot.train.saver`` does: a copy, parts, an index."""
+    """As ``pilot.train.ranks.saver`` does: a copy, parts, an index."""
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         self._held, self._snapshots = (model, optimizer), Snapshots()

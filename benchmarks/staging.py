@@ -16,8 +16,8 @@ from typing import Any
 import torch
 
 from benchmarks.subjects import BATCH, SUBJECTS, make
-from pilot.train.exchange import Exchange
-from pilot.train.step_words import Words
+from pilot.train.gradients.exchange import Exchange
+from pilot.train.gradients.step_words import Words
 
 ROUNDS = 7
 WORDS = Words.of(0, False, 0.0)

@@ -91,10 +91,16 @@ def layers() -> str:
     return "```\n" + "\n".join(line.replace("pilot.", "") for line in _layers()) + "\n```\n"
 
 
-def _layers() -> list[str]:
+def train_folders() -> str:
+    """What each folder of ``pilot.train`` is, lowest layer first."""
+    rows = ((f"`pilot/train/{name}/`", _purpose(f"pilot.train.{name}")) for name in reversed(_layers("train")))
+    return table(("folder", "what it is"), rows)
+
+
+def _layers(contract: str = "layers") -> list[str]:
     setup = ConfigParser()
     setup.read(ROOT / "setup.cfg")
-    return setup["importlinter:contract:layers"]["layers"].strip().splitlines()
+    return setup[f"importlinter:contract:{contract}"]["layers"].strip().splitlines()
 
 
 def _layered(rooms: Iterable[str]) -> list[str]:
@@ -143,6 +149,7 @@ SECTIONS = {
     "workers": lambda: diagram(WORKER_CHANGES),
     "folders": folders,
     "layers": layers,
+    "train_folders": train_folders,
 }
 
 

@@ -6,11 +6,11 @@ import importlib
 
 import pytest
 
-from pilot.train import script_end
+from pilot.train.ranks import script_end
 
 
 @pytest.fixture(autouse=True)
 def many_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each test may create sessions; those that it left by ``break`` are discarded, with their memory, when it ends."""
-    monkeypatch.setattr(importlib.import_module("pilot.train.group"), "_claim", lambda: None)
+    monkeypatch.setattr(importlib.import_module("pilot.train.ranks.group"), "_claim", lambda: None)
     monkeypatch.setattr(script_end, "_left", [])

@@ -10,8 +10,8 @@ import struct
 import numpy as np
 import torch
 
-from pilot.train.sampler import mix
-from pilot.train.streams import ALL, Sections, Words
+from pilot.train.data.sampler import mix
+from pilot.train.data.streams import ALL, Sections, Words
 
 
 def begin(seed: int, epoch: int, position: int) -> None:

@@ -10,8 +10,8 @@ import pytest
 
 @pytest.fixture(scope="module", autouse=True)
 def small_heap() -> Iterator[None]:
-    """Looking for the counter of an ``enumerate`` (:mod:`pilot.train.batch_numbers`) goes through the whole heap, a
-    million objects here and few in a script's process; tests with many changes of the group would mostly do that.
+    """Looking for the counter of an ``enumerate`` (:mod:`pilot.train.data.batch_numbers`) goes through the whole heap,
+    a million objects here and few in a script's process; tests with many changes of the group would mostly do that.
     """
     gc.freeze()
     yield

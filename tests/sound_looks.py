@@ -7,7 +7,7 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def sound_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pilot.train.harmless.failed", _raise_again)
+    monkeypatch.setattr("pilot.train.script.harmless.failed", _raise_again)
 
 
 def _raise_again() -> None:

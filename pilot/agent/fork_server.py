@@ -219,11 +219,12 @@ def run(job: ForkJob) -> None:
     sys.modules["__main__"] = main_module
     _same_randomness_and_own_threads(job)
     from pilot.agent import submitted_code
-    from pilot.train import ddp, imported
-    from pilot.train.devices import take_own
-    from pilot.train.membership import Seat
-    from pilot.train.refusal import show_in_one_line
-    from pilot.train.script_end import script_ended
+    from pilot.train import ddp
+    from pilot.train.node.devices import take_own
+    from pilot.train.node.membership import Seat
+    from pilot.train.ranks.script_end import script_ended
+    from pilot.train.script import imported
+    from pilot.train.script.refusal import show_in_one_line
 
     if ddp.ADDRESS in os.environ:
         ddp.drive(os.environ)  # returns in the processes that it forks to run the script
@@ -247,7 +248,7 @@ def _show(error: BaseException) -> NoReturn:
     """
     traceback = error.__traceback__.tb_next if error.__traceback__ else None
     sys.excepthook(type(error), error.with_traceback(traceback), traceback)
-    from pilot.train.devices import exit_status
+    from pilot.train.node.devices import exit_status
 
     sys.exit(exit_status(error))
 
@@ -259,7 +260,7 @@ def _same_randomness_and_own_threads(job: ForkJob) -> None:
     """
     import torch
 
-    from pilot.train.rng import seed_all
+    from pilot.train.data.rng import seed_all
 
     seed = seed_of(os.environ)
     seed_all(seed)

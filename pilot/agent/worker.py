@@ -99,7 +99,7 @@ class TrainingProcess:
         kill_session(self.pid)
 
     def wake(self) -> None:
-        """Have it look at its orders, although its script is past the loop (see ``pilot.train.script_end``)."""
+        """Have it look at its orders, although its script is past the loop (see ``pilot.train.ranks.script_end``)."""
         if self.pid:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGTERM)

@@ -2,7 +2,7 @@
 named leaves, and reassembled with all types preserved.
 
 The same (tree, leaves) is saved in an HDF5 file (:mod:`pilot.checkpoint.publish`) and sent between ranks as a block of
-memory (:mod:`pilot.train.state`).
+memory (:mod:`pilot.train.state.block`).
 
 JSON values represent themselves; anything else is an object with one key that names its type (see
 ``docs/checkpoint-format.md``)::

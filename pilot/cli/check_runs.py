@@ -28,7 +28,7 @@ _POLL_S = 0.05
 
 
 class Gradient(msgspec.Struct, frozen=True):
-    """See :class:`pilot.train.check_group.Compared`."""
+    """See :class:`pilot.train.ranks.check_group.Compared`."""
 
     name: str
     alone: float

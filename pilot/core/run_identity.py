@@ -1,6 +1,6 @@
 """What a trainer's leader reports about what it trains on, as words by name, and what changed at a resume.
 
-The training process decides all of it (:mod:`pilot.train.identity`); here is what the ledger's proof needs.
+The training process decides all of it (:mod:`pilot.train.state.identity`); here is what the ledger's proof needs.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ Scope = Literal["user", "project"]
 
 NodeFabric = Literal["shared-memory", "gloo", "nccl"]
 GPU_RAILS, MAX_RAILS = 4, 8
-"""How the training processes of one node sum their gradients; see :mod:`pilot.train.node_group`."""
+"""How the training processes of one node sum their gradients; see :mod:`pilot.train.node.node_group`."""
 
 Signal = Literal["USR1", "USR2", "TERM", "INT", "HUP", "URG"]
 """Signals with which a scheduler can announce a preemption."""

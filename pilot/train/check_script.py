@@ -8,9 +8,10 @@ import sys
 from pathlib import Path
 
 from pilot.core.errors import REFUSAL
-from pilot.train import by_design, refusal
-from pilot.train.check_group import Run
-from pilot.train.rng import seed_all
+from pilot.train.data.rng import seed_all
+from pilot.train.ranks import by_design
+from pilot.train.ranks.check_group import Run
+from pilot.train.script import refusal
 
 NO_SESSION = "the script ended without a step of a pilot.train session: nothing to check"
 SEED = 0

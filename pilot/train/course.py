@@ -1,4 +1,4 @@
-"""A session's position, as seen by its loader; see :class:`pilot.train.training_loader.Course`."""
+"""A session's position, as seen by its loader; see :class:`pilot.train.data.training_loader.Course`."""
 
 from __future__ import annotations
 
@@ -7,18 +7,20 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from pilot.core.errors import UserError
-from pilot.train import guards, refusal, rng
-from pilot.train.collectives import Collectives
-from pilot.train.group import RankGroup
-from pilot.train.guards import StepGuard
+from pilot.train.data import rng
+from pilot.train.data.rehearsal import Rehearsal
+from pilot.train.data.sampler import StepShare, mix
+from pilot.train.data.training_loader import Rest, TrainingLoader
 from pilot.train.iterations import Turns
-from pilot.train.rehearsal import Rehearsal
-from pilot.train.sampler import StepShare, mix
-from pilot.train.script_end import Released
-from pilot.train.state_check import StateCheck
-from pilot.train.step import Step
-from pilot.train.training import Training
-from pilot.train.training_loader import Rest, TrainingLoader
+from pilot.train.looks.state_check import StateCheck
+from pilot.train.ranks.collectives import Collectives
+from pilot.train.ranks.group import RankGroup
+from pilot.train.ranks.script_end import Released
+from pilot.train.script import refusal
+from pilot.train.state.training import Training
+from pilot.train.steps import guards
+from pilot.train.steps.guards import StepGuard
+from pilot.train.steps.step import Step
 
 Metrics = Callable[[], dict[str, float]]
 
@@ -73,7 +75,9 @@ class SessionCourse:
         self._roll_over: Callable[[], None] = _nothing
 
     def where(self) -> tuple[int, int, int, int, int]:
-        """See :class:`~pilot.train.training_loader.Course`. In the middle of a step, the position of its beginning."""
+        """See :class:`~pilot.train.data.training_loader.Course`. In the middle of a step, the position of its
+        beginning.
+        """
         position = self._training.position
         if self._step.is_open:
             member, revision = self._step.member, self._step.revision
@@ -84,19 +88,19 @@ class SessionCourse:
         return position.epoch, position.cursor, member.rank, member.size, revision
 
     def rehearsal(self) -> Rehearsal | None:
-        """See :class:`~pilot.train.training_loader.Course`."""
+        """See :class:`~pilot.train.data.training_loader.Course`."""
         return self._step.rehearsal
 
     def reading(self) -> AbstractContextManager[None]:
-        """See :class:`~pilot.train.training_loader.Course`."""
+        """See :class:`~pilot.train.data.training_loader.Course`."""
         return guards.reading()
 
     def steps_done(self) -> int:
-        """See :class:`~pilot.train.training_loader.Course`."""
+        """See :class:`~pilot.train.data.training_loader.Course`."""
         return self._training.position.epoch_steps
 
     def align(self) -> None:
-        """See :class:`~pilot.train.training_loader.Course`. Ends the script if the others have stopped."""
+        """See :class:`~pilot.train.data.training_loader.Course`. Ends the script if the others have stopped."""
         self._expect_loop()
         self._group.settle()
         self._training.trained.check_model()
@@ -147,7 +151,7 @@ class SessionCourse:
             self._group.enter()
 
     def epoch_is_over(self) -> bool:
-        """See :class:`~pilot.train.training_loader.Course`."""
+        """See :class:`~pilot.train.data.training_loader.Course`."""
         self._expect_loop()
         before = self.where()
         if before[0] == self._ended:
@@ -182,11 +186,11 @@ class SessionCourse:
         return False
 
     def by_epoch(self) -> bool:
-        """See :class:`~pilot.train.training_loader.Course`."""
+        """See :class:`~pilot.train.data.training_loader.Course`."""
         return self._turns is None
 
     def zipped(self) -> None:
-        """See :class:`~pilot.train.training_loader.Course`."""
+        """See :class:`~pilot.train.data.training_loader.Course`."""
         self._zipped = True
         refusal.note(
             "the script pairs the batches of session.loader with the items of a list or the like (zip); a run that"
@@ -195,24 +199,24 @@ class SessionCourse:
         )
 
     def epoch_has(self, samples: int) -> None:
-        """See :class:`~pilot.train.training_loader.Course`."""
+        """See :class:`~pilot.train.data.training_loader.Course`."""
         self._has(samples)
 
     def begin(self, share: StepShare, batch: int) -> None:
-        """See :class:`~pilot.train.training_loader.Course`."""
+        """See :class:`~pilot.train.data.training_loader.Course`."""
         self._training.catch_up.gets_batch()
         self._step.begin(share, batch)
         if batch == 0:
             self._check.before_step()
 
     def look_back(self, share: StepShare, batch: int) -> None:
-        """See :class:`~pilot.train.training_loader.Course`."""
+        """See :class:`~pilot.train.data.training_loader.Course`."""
         if batch == 0:
             self._training.catch_up.looks_back()
         self._step.begin(share, batch, counts=False)
 
     def came_back(self) -> None:
-        """See :class:`~pilot.train.training_loader.Course`."""
+        """See :class:`~pilot.train.data.training_loader.Course`."""
         was_open = self._step.is_open
         self._step.came_back()
         if was_open and not self._step.is_open:  # otherwise it may have taken over a state to which it has not come yet
@@ -236,7 +240,7 @@ class SessionCourse:
             self._collectives.arrive()
 
     def batches(self, rest: Rest) -> Iterator[Any]:
-        """See :class:`~pilot.train.training_loader.Course`."""
+        """See :class:`~pilot.train.data.training_loader.Course`."""
         self._expect_loop()
         if self._turns is not None:
             return self._turns.batches(rest)
@@ -250,7 +254,7 @@ class SessionCourse:
         return rest()
 
     def next_batch(self, rest: Rest) -> Any:
-        """See :class:`~pilot.train.training_loader.Course`."""
+        """See :class:`~pilot.train.data.training_loader.Course`."""
         self._expect_loop()
         if self._turns is None:
             raise UserError("loader.next() is for session.iterations; in session.epochs use `for batch in loader:`")

@@ -37,9 +37,9 @@ from pilot.comm.messages import Gather, Gathered, Quit
 from pilot.core.commands import Outcome
 from pilot.io import wire
 from pilot.train.ddp_process import NOTICE_S, ScriptProcess, Store, start, torchrun_environment
-from pilot.train.membership import Membership, MembershipState, Seat
-from pilot.train.script_end import Released
-from pilot.train.sockets import Happening, RankCame, RankGone, RankSaid, WorkerSockets
+from pilot.train.node.membership import Membership, MembershipState, Seat
+from pilot.train.node.sockets import Happening, RankCame, RankGone, RankSaid, WorkerSockets
+from pilot.train.ranks.script_end import Released
 
 ADDRESS = "PILOT_DDP_ADDRESS"
 """The environment variable of such a worker with its node's address on the site's interface."""

@@ -24,8 +24,8 @@ from pathlib import Path
 
 from pilot.io.log_marks import now_rank
 from pilot.io.prctl import die_with_parent
-from pilot.train import imported
-from pilot.train.membership import Membership, Seat
+from pilot.train.node.membership import Membership, Seat
+from pilot.train.script import imported
 
 NOTICE_S = 10.0
 """How long a script may take to save before a change."""

@@ -11,8 +11,8 @@ from statistics import median
 
 import torch
 
-from pilot.train.membership import Seat
-from pilot.train.node_group import STORE, NodeGroup, fabric_of
+from pilot.train.node.membership import Seat
+from pilot.train.node.node_group import STORE, NodeGroup, fabric_of
 
 NUMBERS = 16 * 2**20
 """float32, so 64 MiB."""

@@ -18,7 +18,7 @@ from torch.utils.data import TensorDataset
 import pilot.train
 from pilot.io.files import publish
 from pilot.train import doctor_node
-from pilot.train.membership import Seat
+from pilot.train.node.membership import Seat
 
 SEEN = "node-"
 """Prefix of the files with the findings about a node: JSON with its name and some lines."""

@@ -13,12 +13,12 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 from pilot.core.errors import UserError
-from pilot.train.agreement_log import Sums, total
-from pilot.train.auto_loading import AUTO
-from pilot.train.collectives import Collectives
-from pilot.train.loader_options import length_of
-from pilot.train.session_checks import number
-from pilot.train.sharding import reshard
+from pilot.train.data.auto_loading import AUTO
+from pilot.train.data.loader_options import length_of
+from pilot.train.ranks.collectives import Collectives
+from pilot.train.state.agreement_log import Sums, total
+from pilot.train.state.session_checks import number
+from pilot.train.state.sharding import reshard
 
 ROUND_BATCHES = 8
 """Batches per rank between two chances to rescale or pause: a few seconds at most, so that rounds cost little."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from pilot.core.errors import UserError
-from pilot.train.training_loader import Rest, TrainingLoader
+from pilot.train.data.training_loader import Rest, TrainingLoader
 
 
 class Turns:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import SupportsIndex
 
 from pilot.core.errors import UserError
-from pilot.train import refusal
-from pilot.train.lr import LearningRate
+from pilot.train.script import refusal
 from pilot.train.session import Session
-from pilot.train.stepper import Optimizers, Scalers, Schedulers
-from pilot.train.training import Models, Training
+from pilot.train.state.lr import LearningRate
+from pilot.train.state.stepper import Optimizers, Scalers, Schedulers
+from pilot.train.state.training import Models, Training
 
 
 def session(

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pilot.core.errors import UserError
-from pilot.train.membership import Membership
+from pilot.train.node.membership import Membership
 
 if TYPE_CHECKING:
     from tensorboard.summary.writer.record_writer import RecordWriter

@@ -12,24 +12,29 @@ from torch.utils.data import Dataset, default_collate
 from pilot.core.errors import UserError
 from pilot.core.goal import EPOCH_SAMPLES, EPOCHS, ITERATIONS
 from pilot.core.run_identity import SEED
-from pilot.train import identity, rng, sample_numbers, script_end
-from pilot.train.agreement_log import END_OF_EPOCH, STOP, Sums
-from pilot.train.catch_up import Stateful
-from pilot.train.check_group import CheckGroup
-from pilot.train.collectives import Collectives
+from pilot.train.alike import sample_numbers
 from pilot.train.course import SessionCourse
+from pilot.train.data import rng
+from pilot.train.data.loader import Loader
+from pilot.train.data.sampler import Batching, mix
+from pilot.train.data.stream import Stream
+from pilot.train.data.training_loader import TrainingLoader
+from pilot.train.data.uncopied import Uncopied
 from pilot.train.evaluation import Evaluation, Function
-from pilot.train.exchanges import Exchanges
-from pilot.train.group import group_of
-from pilot.train.guards import StepGuard
-from pilot.train.loader import Loader
-from pilot.train.looks import Looks
-from pilot.train.membership import Membership, Seat
+from pilot.train.gradients.exchanges import Exchanges
+from pilot.train.looks.looks import Looks
+from pilot.train.looks.state_check import StateCheck
 from pilot.train.metric_log import metric_log
-from pilot.train.node_fabric import NodeFabric
-from pilot.train.rollback import Rollback
-from pilot.train.sampler import Batching, mix
-from pilot.train.session_checks import (
+from pilot.train.node.membership import Membership, Seat
+from pilot.train.ranks import script_end
+from pilot.train.ranks.check_group import CheckGroup
+from pilot.train.ranks.collectives import Collectives
+from pilot.train.ranks.group import group_of
+from pilot.train.ranks.node_fabric import NodeFabric
+from pilot.train.state import identity
+from pilot.train.state.agreement_log import END_OF_EPOCH, STOP, Sums
+from pilot.train.state.catch_up import Stateful
+from pilot.train.state.session_checks import (
     check_callback,
     check_count,
     check_scheduled,
@@ -38,12 +43,10 @@ from pilot.train.session_checks import (
     norm_of,
     reported,
 )
-from pilot.train.state_check import StateCheck
-from pilot.train.step import Number, Step
-from pilot.train.stream import Stream
-from pilot.train.training import Training
-from pilot.train.training_loader import TrainingLoader
-from pilot.train.uncopied import Uncopied
+from pilot.train.state.training import Training
+from pilot.train.steps.guards import StepGuard
+from pilot.train.steps.rollback import Rollback
+from pilot.train.steps.step import Number, Step
 
 
 class Session(Uncopied):

@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import TensorDataset
 
 import pilot.train
-from pilot.train.training import Training
+from pilot.train.state.training import Training
 
 kind, mark, enough = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
 try:

@@ -1,6 +1,6 @@
 """A trainer's history: each of its steps, with the ranks that took part and the samples that each of them took.
 
-This is a short independent implementation, since :mod:`pilot.train.sampler` is under test.
+This is a short independent implementation, since :mod:`pilot.train.data.sampler` is under test.
 """
 
 from __future__ import annotations
@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from pilot.train.lineage import LineageRow
+from pilot.train.state.lineage import LineageRow
 
 Members = tuple[int, ...]
 """The members of a group, by rank: each process has its own number for its lifetime."""
 Rehearsing = Mapping[int, int]
-"""Ranks that compute what another one computes (:mod:`pilot.train.rehearsal`), by which."""
+"""Ranks that compute what another one computes (:mod:`pilot.train.data.rehearsal`), by which."""
 
 
 @dataclass(frozen=True)

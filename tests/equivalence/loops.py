@@ -18,7 +18,7 @@ from torch.nn.functional import mse_loss
 from torch.utils.data import TensorDataset
 
 import pilot.train
-from pilot.train.order import permutation
+from pilot.train.data.order import permutation
 from tests.equivalence.rows import BATCH as BATCH
 from tests.equivalence.rows import EPOCHS as EPOCHS
 from tests.equivalence.rows import SAMPLES, SEED, on_ranks

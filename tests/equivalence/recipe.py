@@ -15,9 +15,9 @@ from torch import nn
 from torch.utils.data import TensorDataset, default_collate
 
 import pilot.train
-from pilot.train import rng
-from pilot.train.order import permutation
-from pilot.train.sampler import mix
+from pilot.train.data import rng
+from pilot.train.data.order import permutation
+from pilot.train.data.sampler import mix
 from tests import sample_streams
 from tests.equivalence.history import Part, Step, by_epoch
 from tests.equivalence.rows import DEVICE, EPOCHS, SAMPLES, SEED, Ran, Row, Tensors

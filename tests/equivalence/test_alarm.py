@@ -15,9 +15,9 @@ from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import TensorDataset
 
 import pilot.train
-from pilot.checkpoint import store
+from pilot.checkpoint import checksums, store
 from pilot.core.errors import PilotError
-from pilot.train import alarm, checksums
+from pilot.train.steps import alarm
 from tests.equivalence.rows import on_ranks
 from tests.unit.train.storm import End
 

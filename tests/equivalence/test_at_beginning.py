@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.functional import mse_loss
 
 from pilot.checkpoint.tree import copied
-from pilot.train.at_beginning import AtBeginning
+from pilot.train.state.at_beginning import AtBeginning
 from tests.equivalence.loops import BATCH, DATA, Result, assert_equal, fresh, linear, session, tensors
 from tests.equivalence.rows import in_world
 from tests.unit.train.storm import Keep

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch.nn.functional import mse_loss
 
-from pilot.train import script_end
+from pilot.train.ranks import script_end
 from tests.equivalence.loops import BATCH, DATA, Plain, Result, assert_equal, fresh, mlp, session, tensors
 from tests.equivalence.rows import in_world
 from tests.unit.train.storm import Keep

@@ -15,10 +15,10 @@ from torch.utils.data import Dataset, Subset, TensorDataset
 import pilot.train
 from pilot.core.errors import UserError
 from pilot.io import wire
-from pilot.train.blocks import LONGEST_ROW, gather_blocks
-from pilot.train.identity import fingerprint, in_short
-from pilot.train.lr import LearningRate
-from pilot.train.training import Training
+from pilot.train.state.blocks import LONGEST_ROW, gather_blocks
+from pilot.train.state.identity import fingerprint, in_short
+from pilot.train.state.lr import LearningRate
+from pilot.train.state.training import Training
 from tests.equivalence.rows import on_ranks
 
 Change = dict[str, Any]

@@ -18,8 +18,8 @@ from pilot.core.errors import UserError
 from pilot.core.events import LedgerRange
 from pilot.core.ids import Generation
 from pilot.core.ledger import Ledger
-from pilot.train import script_end
-from pilot.train.order import Drawn, permutation
+from pilot.train.data.order import Drawn, permutation
+from pilot.train.ranks import script_end
 from tests.equivalence.rows import on_ranks
 from tests.equivalence.ways import WAYS
 from tests.unit.train.storm import End

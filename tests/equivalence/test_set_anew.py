@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.nn.functional import mse_loss
 
-from pilot.train import refusal
+from pilot.train.script import refusal
 from tests.equivalence.loops import BATCH, DATA, fresh, mlp, session
 
 Step = Callable[[torch.Tensor, torch.Tensor], float]

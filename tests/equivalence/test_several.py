@@ -14,7 +14,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 import pilot.train
 from pilot.core.errors import UserError
-from pilot.train import script_end
+from pilot.train.ranks import script_end
 from tests.equivalence.loops import BATCH, DATA, EPOCHS, Result, assert_equal, fresh, linear, mlp, session, tensors
 from tests.equivalence.rows import on_ranks
 

@@ -14,7 +14,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.data import TensorDataset
 
 from pilot.core.errors import PilotError, UserError
-from pilot.train import rollback
+from pilot.train.steps import rollback
 from tests.equivalence.loops import BATCH, DATA, EPOCHS, Result, Script, assert_equal, fresh, mlp, session, tensors
 from tests.equivalence.rows import on_ranks
 from tests.unit.train.storm import End

@@ -12,9 +12,9 @@ from torch.nn.functional import mse_loss
 from torch.nn.utils import prune
 
 from pilot.core.errors import UserError
-from pilot.train.lr import LearningRate
-from pilot.train.state import Packed, unpack
-from pilot.train.training import Training
+from pilot.train.state.block import Packed, unpack
+from pilot.train.state.lr import LearningRate
+from pilot.train.state.training import Training
 from tests.equivalence.loops import BATCH, DATA, Result, Script, assert_equal, fresh, mlp, session, tensors
 from tests.equivalence.rows import on_ranks
 

@@ -12,7 +12,7 @@ from torch.utils.data import TensorDataset
 
 import pilot.train
 from pilot.core.errors import UserError
-from pilot.train.order import permutation
+from pilot.train.data.order import permutation
 from tests.equivalence.rows import on_ranks
 from tests.equivalence.ways import WAYS
 

@@ -28,7 +28,7 @@ from pilot.comm.rank_order import WARM, RankOrder, encode
 from pilot.io import wire
 from pilot.io.framing import Frames, framed
 from pilot.train.ddp import WITH_OPTIMIZERS
-from pilot.train.script_end import script_ended
+from pilot.train.ranks.script_end import script_ended
 from tests.integration.rank_processes import serve, start_rails
 
 DEADLINE_S = 60.0

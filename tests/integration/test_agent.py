@@ -19,7 +19,7 @@ import torch
 
 from pilot.agent.departure import WALLTIME_MARGIN_S
 from pilot.io import connection, proc, wire
-from pilot.train.rng import seed_all
+from pilot.train.data.rng import seed_all
 from tests.integration.agent_lab import LIMIT_S, Agents, Coordinator, lab, launch, until
 
 LEAVES = """

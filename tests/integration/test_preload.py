@@ -15,7 +15,7 @@ from pilot.agent.preload import Preloader
 from pilot.io import imports
 from pilot.io.prctl import become_subreaper
 from pilot.io.reaping import reap
-from pilot.train import imported
+from pilot.train.script import imported
 from tests.integration.test_workers import Bench, bench
 
 SAY = """
@@ -173,7 +173,8 @@ def test_what_a_script_sets_is_seen(text: str, sets: str) -> None:
 
 def test_a_script_under_ddp_tells_at_its_first_step(tmp_path: Path) -> None:
     script = (
-        "import torch\nfrom pilot.train import imported\nfrom pilot.train.ddp_process import Tally\nimported.begin()\n"
+        "import torch\nfrom pilot.train.ddp_process import Tally\n"
+        "from pilot.train.script import imported\nimported.begin()\n"
         "import click\nTally().begin()\n"
         "optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)\n"
         "for _ in range(2): optimizer.step()\n"

@@ -79,8 +79,8 @@ TESTS = {
     "pilot/provisioning/scaling_policy.py": [
         "tests/unit/provisioning/test_scaling_policy.py", "tests/unit/provisioning/test_keeper.py",
     ],
-    "pilot/train/order.py": ["tests/unit/train/test_order.py", "tests/unit/train/test_loader.py"],
-    "pilot/train/sampler.py": [
+    "pilot/train/data/order.py": ["tests/unit/train/test_order.py", "tests/unit/train/test_loader.py"],
+    "pilot/train/data/sampler.py": [
         "tests/unit/train/test_sampler.py", "tests/unit/train/test_order.py", "tests/unit/train/test_loader.py",
     ],
 }  # fmt: skip

@@ -30,7 +30,7 @@ EQUIVALENT: dict[tuple[str, str], str] = {
         "PRIORITY_MAX = 1000000000.0  ->  PRIORITY_MAX = 1000000001.0",
     ): LIMIT,
     (
-        "pilot/train/order.py",
+        "pilot/train/data/order.py",
         "self._bijection is None or self._bijection[0] != epoch  ->  "
         "self._bijection is None or self._bijection[1] != epoch",
     ): "it is made anew for each block, and is the same",
@@ -100,7 +100,7 @@ EQUIVALENT: dict[tuple[str, str], str] = {
         "used_s < WARNED_AT * self.budget_s or self.warned  ->  used_s <= WARNED_AT * self.budget_s or self.warned",
     ): TIE,
     (
-        "pilot/train/order.py",
+        "pilot/train/data/order.py",
         "self.size = max(length, 1)  ->  self.size = max(length, 2)",
     ): "a block may be larger than the epoch of one sample that is in it",
     ("pilot/core/transitions.py", "assert_never(event)  ->  pass"): NEVER,
@@ -145,7 +145,7 @@ EQUIVALENT: dict[tuple[str, str], str] = {
         "trainer.synced, trainer.saved, trainer.failed_writes = (False, False, 0)",
     ): "it is asked for where no group trains, and what ends a group sets it",
     (
-        "pilot/train/order.py",
+        "pilot/train/data/order.py",
         "size = 1 << 14  ->  size = 1 << 15",
     ): "the order is the same in blocks of any size",
     (
@@ -164,11 +164,11 @@ EQUIVALENT: dict[tuple[str, str], str] = {
         "return self.rescale_up_s if nodes >= self.current_nodes else self.rescale_down_s",
     ): "as many nodes as now are no rescale: that was asked before",
     (
-        "pilot/train/order.py",
+        "pilot/train/data/order.py",
         "bits = max(2, (length - 1).bit_length())  ->  bits = max(3, (length - 1).bit_length())",
     ): "orders of four samples are held as a whole",
     (
-        "pilot/train/sampler.py",
+        "pilot/train/data/sampler.py",
         "step = self.micro or stop - start  ->  step = self.micro or stop + start",
     ): "one step is enough to be beyond the end",
     (

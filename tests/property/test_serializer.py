@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 
 from pilot.checkpoint import store
 from pilot.checkpoint.tree import copied, encode
-from pilot.train.state import Packed, unpack
+from pilot.train.state.block import Packed, unpack
 from tests.unit.checkpoint.states import difference, states
 
 RoundTrip = Callable[[dict[str, Any]], dict[str, Any]]

@@ -15,7 +15,7 @@ from pilot.comm.channel import Channel, Gone
 from pilot.comm.messages import Here, encode
 from pilot.comm.rank_server import RankServer
 from pilot.core.errors import ProtocolError
-from pilot.train.sockets import RankCame, RankGone, RankSaid, WorkerSockets
+from pilot.train.node.sockets import RankCame, RankGone, RankSaid, WorkerSockets
 from tests.unit.comm.twin import World
 
 PART = {"offset": 0, "count": 16, "dtype": "float32", "wire": ""}

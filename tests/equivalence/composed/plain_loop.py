@@ -13,9 +13,9 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, default_collate
 
-from pilot.train import rng
-from pilot.train.order import Drawn, permutation
-from pilot.train.sampler import mix
+from pilot.train.data import rng
+from pilot.train.data.order import Drawn, permutation
+from pilot.train.data.sampler import mix
 from tests import sample_streams
 from tests.equivalence.composed.data import Sequence
 from tests.equivalence.loops import SAMPLES, SEED, Plain

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.optim import lr_scheduler
 
-from pilot.train import script_end
+from pilot.train.ranks import script_end
 from tests.equivalence.composed.covering import Composition
 from tests.equivalence.composed.data import BATCHES, DATASETS, NOISE
 from tests.equivalence.composed.models import MODELS

@@ -13,9 +13,9 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import pilot.train
-from pilot.train import rng
-from pilot.train.order import permutation
-from pilot.train.sampler import mix
+from pilot.train.data import rng
+from pilot.train.data.order import permutation
+from pilot.train.data.sampler import mix
 from tests.equivalence.history import Part, Step
 from tests.equivalence.recipe import Recipe, Sums, add, give_gradients, mlp, seed, sgd, square
 from tests.equivalence.rows import BATCH, EPOCHS, SAMPLES, SEED, Ran, Row, Script, Tensors, Topic

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset, default_collate
 
-from pilot.train.order import Drawn
+from pilot.train.data.order import Drawn
 from tests.equivalence.recipe import Recipe
 from tests.equivalence.rows import BATCH, SAMPLES, SEED, Row, Topic
 

@@ -19,22 +19,22 @@ from typing import Any
 import numpy as np
 
 from pilot.comm.channel import Gone
-from pilot.train import rng
-from pilot.train.exchanges import Exchanges
-from pilot.train.group import Alone
-from pilot.train.identity import expect_same
-from pilot.train.membership import Membership
-from pilot.train.newcomers import Newcomers
-from pilot.train.next_step import NextSteps
-from pilot.train.sampler import StepShare
-from pilot.train.state import Packed, unpack
-from pilot.train.state_transfer import NOTHING, Holding, who_spreads
-from pilot.train.step_words import Words
-from pilot.train.training import Training
+from pilot.train.alike.newcomers import Newcomers
+from pilot.train.alike.next_step import NextSteps
+from pilot.train.data import rng
+from pilot.train.data.sampler import StepShare
+from pilot.train.gradients.exchanges import Exchanges
+from pilot.train.gradients.step_words import Words
+from pilot.train.node.membership import Membership
+from pilot.train.ranks.group import Alone
+from pilot.train.state.block import Packed, unpack
+from pilot.train.state.identity import expect_same
+from pilot.train.state.state_transfer import NOTHING, Holding, who_spreads
+from pilot.train.state.training import Training
 
 DEADLINE_S = 20.0
 NEXT_STEP = "next step"
-"""What a kept state has besides: see :mod:`pilot.train.next_step`."""
+"""What a kept state has besides: see :mod:`pilot.train.alike.next_step`."""
 _here = threading.local()
 
 
@@ -262,7 +262,7 @@ class World:
 
 
 class Rank(Alone):
-    """One rank's group, see :class:`~pilot.train.group.RankGroup`."""
+    """One rank's group, see :class:`~pilot.train.ranks.group.RankGroup`."""
 
     _orders = iter(range(1 << 30))
 
@@ -415,7 +415,7 @@ def group_of(
     resized: Callable[[int], None],
     _ties: object,
 ) -> Rank:
-    """For a session in a rank's thread; see :func:`pilot.train.group.group_of`."""
+    """For a session in a rank's thread; see :func:`pilot.train.ranks.group.group_of`."""
     return Rank(_here.world, training, exchanges, resized)
 
 

@@ -18,9 +18,9 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset, get_worker_info
 
 import pilot.train
 from pilot.core.errors import UserError
-from pilot.train import auto_loading
-from pilot.train.loader import Loader
-from pilot.train.sampler import Batching, StepShare
+from pilot.train.data import auto_loading
+from pilot.train.data.loader import Loader
+from pilot.train.data.sampler import Batching, StepShare
 from tests.unit.train.test_loader import Noisy, Walking
 
 CORES = 8

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from pilot.train.loader import Loader
-from pilot.train.sampler import Batching
+from pilot.train.data.loader import Loader
+from pilot.train.data.sampler import Batching
 from tests.unit.train.test_loader import Course, Noisy
 
 STEP, STEPS = 4, 5

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pilot.train.agreement_log import END_OF_EPOCH, STOP, Agreement, AgreementLog, Sums
-from pilot.train.collectives import Collectives
+from pilot.train.ranks.collectives import Collectives
+from pilot.train.state.agreement_log import END_OF_EPOCH, STOP, Agreement, AgreementLog, Sums
 from tests.unit.train.twin import Twin, together
 
 EVALUATION, OTHER = 7, 3

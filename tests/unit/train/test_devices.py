@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from pilot.core.errors import GPU_FAILED_STATUS, UserError
-from pilot.train import devices, rng
-from pilot.train.membership import Seat
+from pilot.train.data import rng
+from pilot.train.node import devices
+from pilot.train.node.membership import Seat
 
 
 def test_fewer_gpus_than_processes_is_said_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

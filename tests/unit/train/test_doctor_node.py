@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from pilot.train import doctor_node
-from pilot.train.node_group import FABRIC, STORE
+from pilot.train.node.node_group import FABRIC, STORE
 
 
 @pytest.mark.skipif(torch.accelerator.is_available(), reason="it is about a node without GPUs")

@@ -8,11 +8,11 @@ import torch
 from torch import nn
 
 from pilot.io import wire
-from pilot.train.elastic import Elastic
-from pilot.train.lr import LearningRate
-from pilot.train.membership import Seat
-from pilot.train.node_ties import NodeTies
-from pilot.train.training import Training
+from pilot.train.node.membership import Seat
+from pilot.train.node.node_ties import NodeTies
+from pilot.train.ranks.elastic import Elastic
+from pilot.train.state.lr import LearningRate
+from pilot.train.state.training import Training
 
 
 def test_in_the_middle_of_a_step_it_is_written_after_it() -> None:

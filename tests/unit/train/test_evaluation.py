@@ -13,9 +13,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import pilot.train
 from pilot.core.errors import UserError
-from pilot.train.collectives import Collectives
+from pilot.train.data.loader import Loader
 from pilot.train.evaluation import Evaluation
-from pilot.train.loader import Loader
+from pilot.train.ranks.collectives import Collectives
 from tests.unit.train.twin import Twin, together
 
 x = torch.linspace(-1, 1, 333, dtype=torch.float64).unsqueeze(1)

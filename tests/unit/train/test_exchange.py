@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 from pilot.core.errors import UserError
-from pilot.train.exchange import Exchange
-from pilot.train.late_exchange import LateExchange
-from pilot.train.step_words import Words
+from pilot.train.gradients.exchange import Exchange
+from pilot.train.gradients.late_exchange import LateExchange
+from pilot.train.gradients.step_words import Words
 
 WORDS = Words.of(3, True, 0.5)
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from pilot.train import generator_memory, rng
-from pilot.train.generator_memory import numpy_normal, torch_address
+from pilot.train.data import generator_memory, rng
+from pilot.train.data.generator_memory import numpy_normal, torch_address
 
 
 def drawn() -> list[float]:

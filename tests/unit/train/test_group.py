@@ -20,7 +20,7 @@ from torch.utils.data import Dataset, TensorDataset
 
 import pilot.train
 from pilot.core.errors import UserError
-from pilot.train.order import permutation
+from pilot.train.data.order import permutation
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pilot.core.errors import UserError
-from pilot.train import harmless
+from pilot.train.script import harmless
 
 FAILED = harmless.failed
 

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset, get_worker_info
 
 from pilot.core.errors import UserError
-from pilot.train import rng
-from pilot.train.loader import Loader
-from pilot.train.order import shuffled
-from pilot.train.sampler import Batching, StepShare, mix
-from pilot.train.training_loader import Rest
+from pilot.train.data import rng
+from pilot.train.data.loader import Loader
+from pilot.train.data.order import shuffled
+from pilot.train.data.sampler import Batching, StepShare, mix
+from pilot.train.data.training_loader import Rest
 from tests import sample_streams
 
 DRAWS: dict[str, Callable[[], float]] = {

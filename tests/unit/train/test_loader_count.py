@@ -7,7 +7,7 @@ from collections.abc import Callable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pilot.train.loader_count import WAITS, LoaderCount
+from pilot.train.data.loader_count import WAITS, LoaderCount
 
 BATCHES = 2000
 

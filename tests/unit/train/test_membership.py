@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilot.train.membership import Membership, MembershipState, Seat, agreed
+from pilot.train.node.membership import Membership, MembershipState, Seat, agreed
 
 
 def member(generation: int, rank: int = 0, size: int = 2) -> Membership:

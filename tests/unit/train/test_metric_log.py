@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from pilot.core.errors import UserError
-from pilot.train.membership import Membership
 from pilot.train.metric_log import MetricLog, metric_log
-from pilot.train.session_checks import reported
+from pilot.train.node.membership import Membership
+from pilot.train.state.session_checks import reported
 from tests.integration.test_metric_log import steps_logged
 
 

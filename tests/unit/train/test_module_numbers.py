@@ -14,7 +14,7 @@ from torch import nn
 
 from pilot.checkpoint.leaves import of_kind
 from pilot.checkpoint.tree import decode, encode
-from pilot.train.module_numbers import ModuleNumbers, Numbers
+from pilot.train.state.module_numbers import ModuleNumbers, Numbers
 
 
 def stored_and_read(state: Numbers) -> Numbers:

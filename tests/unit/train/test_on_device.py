@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from pilot.train.on_device import places_in, put_back
-from pilot.train.optimizer_state import homes_of, take_over
+from pilot.train.state.on_device import places_in, put_back
+from pilot.train.state.optimizer_state import homes_of, take_over
 
 META = torch.device("meta")
 

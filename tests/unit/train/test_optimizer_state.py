@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from pilot.train.lr import LearningRate
-from pilot.train.state import Packed, unpack
-from pilot.train.stepper import Steppers
-from pilot.train.training import Training
+from pilot.train.state.block import Packed, unpack
+from pilot.train.state.lr import LearningRate
+from pilot.train.state.stepper import Steppers
+from pilot.train.state.training import Training
 
 
 class Masters(torch.optim.Optimizer):

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pilot.train.order import WHOLE, Bijection, Drawn, Order, Sequential, permutation, shuffled
-from pilot.train.sampler import mix
+from pilot.train.data.order import WHOLE, Bijection, Drawn, Order, Sequential, permutation, shuffled
+from pilot.train.data.sampler import mix
 
 
 def test_an_epoch_s_order_depends_on_seed_and_epoch_alone() -> None:
@@ -55,7 +55,7 @@ def test_in_its_own_order_an_epoch_is_the_dataset_and_each_order_knows_its_lengt
 def test_a_new_plan_makes_no_new_order(monkeypatch: pytest.MonkeyPatch) -> None:
     order = shuffled(7, 50)
     before = order.indices(2, 0, 50).tolist()
-    monkeypatch.setattr("pilot.train.order.permutation", None)
+    monkeypatch.setattr("pilot.train.data.order.permutation", None)
     assert order.indices(2, 0, 50).tolist() == before
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pilot.io.wire import Pace, RankPace
-from pilot.train.pace_meter import PERIOD_S, PERIOD_STEPS, PaceMeter
+from pilot.train.ranks.pace_meter import PERIOD_S, PERIOD_STEPS, PaceMeter
 
 
 def steps(meter: PaceMeter, from_s: float, count: int, step_s: float, waits_s: float) -> list[RankPace]:

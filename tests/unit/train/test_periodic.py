@@ -13,13 +13,13 @@ from torch import nn
 
 from pilot.checkpoint import names, store
 from pilot.io import wire
-from pilot.train.lr import LearningRate
-from pilot.train.membership import Membership
-from pilot.train.next_step import NextSteps, kept_nowhere
-from pilot.train.periodic import Periodic
-from pilot.train.saver import Saver
-from pilot.train.step_words import FIELDS, Words
-from pilot.train.training import Training
+from pilot.train.alike.next_step import NextSteps, kept_nowhere
+from pilot.train.gradients.step_words import FIELDS, Words
+from pilot.train.node.membership import Membership
+from pilot.train.ranks.periodic import Periodic
+from pilot.train.ranks.saver import Saver
+from pilot.train.state.lr import LearningRate
+from pilot.train.state.training import Training
 
 DEADLINE_S = 30.0
 

@@ -12,11 +12,11 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import pilot.train
-from pilot.train.exchange import Exchange
-from pilot.train.lr import LearningRate
-from pilot.train.sampler import StepShare
-from pilot.train.step_words import Words
-from pilot.train.training import Training
+from pilot.train.data.sampler import StepShare
+from pilot.train.gradients.exchange import Exchange
+from pilot.train.gradients.step_words import Words
+from pilot.train.state.lr import LearningRate
+from pilot.train.state.training import Training
 
 WORDS = Words.of(0, False, 0.0)
 

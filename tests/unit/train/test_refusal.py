@@ -33,7 +33,7 @@ PROCESS_GROUP = (
     "torch.distributed.init_process_group('gloo', store=torch.distributed.HashStore(), rank=0, world_size=1)"
 )
 """It wraps the hook that shows exceptions: before our session, or after it."""
-OURS = "from pilot.train.refusal import show_in_one_line; show_in_one_line(); "
+OURS = "from pilot.train.script.refusal import show_in_one_line; show_in_one_line(); "
 """As on a node, where the hook is ours from the beginning."""
 
 

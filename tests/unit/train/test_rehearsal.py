@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from pilot.train.comparison import differences_in
-from pilot.train.newcomers import Newcomers
-from pilot.train.rehearsal import Rehearsal
-from pilot.train.sampler import Batching
-from pilot.train.sketch import Sketch, Sketched, folded
-from pilot.train.state_transfer import NOTHING, Holding, Standing, who_spreads
+from pilot.train.alike.newcomers import Newcomers
+from pilot.train.data.rehearsal import Rehearsal
+from pilot.train.data.sampler import Batching
+from pilot.train.gradients.sketch import Sketch, Sketched, folded
+from pilot.train.state.state_transfer import NOTHING, Holding, Standing, who_spreads
+from pilot.train.steps.comparison import differences_in
 
 NEW = Holding(NOTHING, 0, 1)
 WORKING, KNOWN = (Holding(3, 10, 1, standing=one) for one in (Standing.NOT_COMPARED, Standing.COMPARED))

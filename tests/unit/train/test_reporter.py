@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from pilot.io import wire
-from pilot.train.membership import Membership
-from pilot.train.metric_reports import MetricReports
-from pilot.train.reporter import RETOLD_REPORTS, Reporter
-from pilot.train.sampler import StepShare
+from pilot.train.data.sampler import StepShare
+from pilot.train.node.membership import Membership
+from pilot.train.ranks.reporter import RETOLD_REPORTS, Reporter
+from pilot.train.state.metric_reports import MetricReports
 from tests.unit.train.twin import training
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from pilot.core.errors import UserError
-from pilot.train import rng
+from pilot.train.data import rng
 
 TORCH, NUMPY, PYTHON = rng.GENERATORS
 USES: list[tuple[rng.Generator, Callable[[], object]]] = [

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pilot.core.errors import UserError
-from pilot.train.sampler import Batching, StepShare, mix
+from pilot.train.data.sampler import Batching, StepShare, mix
 from tests import golden
 
 sizes = st.integers(1, 9)

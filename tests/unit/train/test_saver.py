@@ -10,8 +10,8 @@ import pytest
 
 from pilot.checkpoint import names, store
 from pilot.checkpoint.own_rows import own_rows
-from pilot.train import saver
-from pilot.train.saver import Saver
+from pilot.train.ranks import saver
+from pilot.train.ranks.saver import Saver
 from tests.unit.train.test_periodic import DEADLINE_S, Rank
 
 

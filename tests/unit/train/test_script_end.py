@@ -10,8 +10,8 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import pilot.train
-from pilot.train import script_end
-from pilot.train.script_end import Released
+from pilot.train.ranks import script_end
+from pilot.train.ranks.script_end import Released
 
 
 @pytest.fixture(autouse=True)

@@ -17,10 +17,10 @@ from torch.utils.data import TensorDataset
 import pilot.train
 from pilot.checkpoint import shards
 from pilot.core.errors import UserError
-from pilot.train.alarm import Alarm
-from pilot.train.node_mesh import node_mesh
-from pilot.train.sharding import Sharding, _groups_of, sharding_of
-from pilot.train.stepper import Steppers
+from pilot.train.node.node_mesh import node_mesh
+from pilot.train.state.sharding import Sharding, _groups_of, sharding_of
+from pilot.train.state.stepper import Steppers
+from pilot.train.steps.alarm import Alarm
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ from torch import nn
 
 from pilot.comm.arena import Arena
 from pilot.core.errors import UserError
-from pilot.train.exchange import Exchange
-from pilot.train.pinned import pin
-from pilot.train.step_words import Words
+from pilot.train.gradients.exchange import Exchange
+from pilot.train.gradients.pinned import pin
+from pilot.train.gradients.step_words import Words
 
 WORDS = Words.of(0, False, 0.0)
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pilot.train import stall_timer
-from pilot.train.stall_timer import StallTimer
+from pilot.train.ranks import stall_timer
+from pilot.train.ranks.stall_timer import StallTimer
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import pilot.train
 from pilot.checkpoint import store
 from pilot.checkpoint.tree import copied, encode
 from pilot.core.errors import UserError
-from pilot.train.state import Packed, unpack
+from pilot.train.state.block import Packed, unpack
 from tests.property.test_serializer import RoundTrip, through_a_block, through_a_file
 from tests.unit.checkpoint.states import difference
 

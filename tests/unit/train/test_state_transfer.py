@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilot.train.state_transfer import NOTHING, Holding, strangers, who_spreads
+from pilot.train.state.state_transfer import NOTHING, Holding, strangers, who_spreads
 
 holdings = st.builds(Holding, st.integers(-1, 4), st.integers(0, 5), st.just(1)).map(
     lambda holding: Holding(NOTHING, 0, 1) if holding.generation == NOTHING else holding

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pilot.train.step_meter import StepMeter
+from pilot.train.ranks.step_meter import StepMeter
 
 
 def test_the_rate_is_the_median_of_the_last_twenty_steps() -> None:

@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import pilot.train
-from pilot.train import script_end
+from pilot.train.ranks import script_end
 from tests.unit.train.storm import End, Keep, World, group_of, travelled
 
 flags = st.lists(st.booleans(), min_size=1, max_size=4).map(tuple)

@@ -16,9 +16,9 @@ from torch.utils.data import DataLoader, IterableDataset
 
 import pilot.train
 from pilot.core.errors import UserError
-from pilot.train.sampler import Batching, StepShare
-from pilot.train.stream import Stream
-from pilot.train.training_loader import Rest
+from pilot.train.data.sampler import Batching, StepShare
+from pilot.train.data.stream import Stream
+from pilot.train.data.training_loader import Rest
 
 
 class Numbers(IterableDataset[int]):

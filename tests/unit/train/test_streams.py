@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from pilot.train import rng, streams
-from pilot.train.sampler import mix
+from pilot.train.data import rng, streams
+from pilot.train.data.sampler import mix
 from tests import sample_streams
 
 USES: dict[str, Callable[[int], Any]] = {

@@ -16,11 +16,11 @@ from torch.utils.data import TensorDataset
 
 import pilot.train
 from pilot.core.errors import UserError
-from pilot.train.agreement_log import END_OF_EPOCH
-from pilot.train.lr import LearningRate
-from pilot.train.sampler import StepShare
-from pilot.train.state import Packed, unpack
-from pilot.train.training import Training
+from pilot.train.data.sampler import StepShare
+from pilot.train.state.agreement_log import END_OF_EPOCH
+from pilot.train.state.block import Packed, unpack
+from pilot.train.state.lr import LearningRate
+from pilot.train.state.training import Training
 
 OPTIMIZERS = [
     lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True),

@@ -10,10 +10,10 @@ from typing import TypeVar
 import torch
 from torch import nn
 
-from pilot.train.group import Alone
-from pilot.train.lr import LearningRate
-from pilot.train.membership import Membership
-from pilot.train.training import Training
+from pilot.train.node.membership import Membership
+from pilot.train.ranks.group import Alone
+from pilot.train.state.lr import LearningRate
+from pilot.train.state.training import Training
 
 DEADLINE_S = 30.0
 _Result = TypeVar("_Result")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pilot.comm.messages import Here, encode
-from pilot.train.sockets import RankCame, RankGone, RankSaid, WorkerSockets
+from pilot.train.node.sockets import RankCame, RankGone, RankSaid, WorkerSockets
 from tests.security.fuzz.target import ACCEPTED, REFUSED, Target, Wrong
 from tests.security.fuzz.targets.notes import Packet, _descriptors, _packet
 

@@ -1,0 +1,174 @@
+"""What must be the same on all ranks of a trainer, by name: parameters, the optimizers' options and state, buffers, and
+data that a script generates in its loop (rollouts, pseudo-labels), if the dataset is a ``TensorDataset``; and what may
+differ, but is told of then (see :mod:`pilot.train.alike.held_by_script` and :mod:`pilot.train.alike.attributes_alike`).
+
+A buffer that the model changes while computing belongs to each rank, like batch norm's statistics. Batch norm is
+recognised by its class; other buffers by their change counter, or, if a script changes ``.data``, by changed values
+with an unchanged counter. A rank that notices this reports 0, and then it applies to all ranks. (The script is told if
+it does differ.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.utils.data import TensorDataset
+
+from pilot.checkpoint import checksums, shards
+from pilot.train.alike import sample_numbers
+from pilot.train.alike.attributes_alike import AttributesAlike
+from pilot.train.alike.held_by_script import HeldByScript
+from pilot.train.state.session_checks import check_changeable
+from pilot.train.state.training import Training
+
+OWN = 0
+
+Changes = tuple[int, int]
+Numbers = dict[str, int]
+
+
+class HeldAlike:
+    """One rank's values.
+
+    ``of_shards``: names of sharded values, which are the same only on ranks with the same shard.
+
+    Parameters
+    ----------
+    training : the models and optimizers, and what the script keeps there
+    """
+
+    def __init__(self, training: Training) -> None:
+        self._named = training.trained.named
+        self._script = HeldByScript(training)
+        self._attributes = AttributesAlike(training)
+        optimizers = training.steppers.optimizers
+        self._optimizers = {f"optimizer{name and f'[{name!r}]'}": one for name, one in optimizers.items()}
+        self._buffers = dict(_buffers(training.model))
+        self._own: set[str] = set()
+        self._told: set[str] = set()
+        self.of_shards: set[str] = set()
+        self._before: list[Changes] = []
+        self._seen: dict[str, tuple[Changes, int]] = {}
+        self._dataset: TensorDataset | None = None
+        self._data_at_first: list[Changes] = []
+        self._samples: Numbers = {}
+
+    def trains_on(self, dataset: object) -> None:
+        """Set the dataset, as it is before the loop; checking it costs a pass over the data only if it changes."""
+        if isinstance(dataset, TensorDataset):
+            self._dataset = dataset
+            self._data_at_first = self._data_changes()
+        self._samples = sample_numbers.others(dataset)
+
+    def forward_begins(self) -> None:
+        """The script gets a batch."""
+        self._before = self._changes()
+        if self._buffers and not self._seen:
+            self._look_at_buffers(self._buffer_numbers())
+
+    def forward_ended(self) -> None:
+        """The script is done with the batch."""
+        if self._before != (now := self._changes()):
+            self._own.update(n for n, a, b in zip(self._buffers, self._before, now, strict=True) if a != b)
+
+    def are_own(self, names: set[str]) -> None:
+        """Another rank has noticed that these belong to each rank."""
+        self._own |= names
+
+    def are_told(self, names: set[str]) -> None:
+        """The script has been told that these differ."""
+        self._told |= names
+
+    def numbers(self) -> tuple[Numbers, Numbers]:
+        """Of what must be the same, and of what may differ: by name, 1 to 65521, or ``OWN``."""
+        buffers = self._buffer_numbers()
+        self._look_at_buffers(buffers)
+        values = dict(self._values()) | self._script.parameters()
+        self.of_shards = {name for name, one in values.items() if torch.is_tensor(one) and shards.is_sharded(one)}
+        alike = _numbers(values) | buffers | self._data_numbers()
+        others = self._script.numbers() | {f"the model's {name}": number for name, number in buffers.items()}
+        return _except(self._own, alike), _except(self._told, others | self._samples)
+
+    def attributes(self) -> int:
+        """A checksum of the models' plain attributes, which may differ."""
+        return self._attributes.number(self._told)
+
+    def attribute_numbers(self) -> Numbers:
+        """Of each of them; below 0: it counts only if another rank has changed it."""
+        return _except(self._told, self._attributes.numbers())
+
+    def _values(self) -> Iterator[tuple[str, Any]]:
+        """Options come first: if they differ, so does everything after them."""
+        for place, optimizer in self._optimizers.items():
+            for number, group in enumerate(optimizer.param_groups):
+                options = {key: value for key, value in group.items() if key != "params"}
+                yield from _leaves(f"{place}.param_groups[{number}]", options)
+        yield from self._named.items()
+        for place, optimizer in self._optimizers.items():
+            states: Mapping[Any, Any] = optimizer.state
+            for name, parameter in self._named.items():
+                yield from _leaves(f"{place}.state[{name}]", states.get(parameter, {}))
+
+    def _buffer_numbers(self) -> Numbers:
+        return _numbers({name: module._buffers[key] for name, (module, key) in self._buffers.items()})
+
+    def _changes(self) -> list[Changes]:
+        """``_version`` is torch's count of a tensor's changes in place."""
+        held = [module._buffers[key] for module, key in self._buffers.values()]
+        try:
+            return [(id(buffer), buffer._version if buffer is not None else 0) for buffer in held]
+        except RuntimeError:  # torch does not count their changes, and does not let anyone load a state into them
+            for name, buffer in zip(self._buffers, held, strict=True):
+                check_changeable(f"the model's buffer {name}", buffer)
+            raise
+
+    def _data_changes(self) -> list[Changes]:
+        tensors = self._dataset.tensors if self._dataset is not None else ()
+        return [(id(one), 0 if one.is_inference() else one._version) for one in tensors]
+
+    def _data_numbers(self) -> Numbers:
+        names = [f"dataset.tensors[{number}]" for number in range(len(self._data_at_first))]
+        if self._dataset is None or self._data_changes() == self._data_at_first:
+            return dict.fromkeys(names, 1)
+        return dict.fromkeys(names, 1) | _numbers(dict(zip(names, self._dataset.tensors, strict=False)))
+
+    def _look_at_buffers(self, numbers: Mapping[str, int]) -> None:
+        for name, changes in zip(self._buffers, self._changes(), strict=True):
+            before = self._seen.get(name)
+            if before is not None and before[0] == changes and before[1] != numbers[name]:
+                self._own.add(name)
+            self._seen[name] = changes, numbers[name]
+
+
+def _buffers(model: nn.Module) -> Iterator[tuple[str, tuple[nn.Module, str]]]:
+    """The buffers that are part of the state, except batch statistics."""
+    for path, module in model.named_modules():
+        if not isinstance(module, _NormBase):
+            own = module._non_persistent_buffers_set
+            for key in [key for key in module._buffers.keys() if key not in own]:  # noqa: SIM118  # torch.jit's has no other
+                yield f"{path}.{key}" if path else key, (module, key)
+
+
+def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _leaves(f"{name}[{key!r}]", inner)
+    elif isinstance(value, list | tuple):
+        for number, inner in enumerate(value):
+            yield from _leaves(f"{name}[{number}]", inner)
+    elif isinstance(value, torch.Tensor | int | float | str):
+        yield name, value
+
+
+def _except(names: set[str], numbers: Numbers) -> Numbers:
+    return {name: OWN if name in names else number for name, number in numbers.items()}
+
+
+def _numbers(values: Mapping[str, Any]) -> Numbers:
+    tensors = {name: value for name, value in values.items() if isinstance(value, torch.Tensor)}
+    sums = dict(zip(tensors, checksums.of_tensors(list(tensors.values())), strict=True))
+    return {name: 1 + (sums[name] if name in sums else checksums.of_value(value)) for name, value in values.items()}

@@ -1,0 +1,200 @@
+"""The training loader: this rank's batches from the global cursor on, whatever changes in the group."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sized
+from typing import Any, cast
+
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from pilot.core.errors import UserError
+from pilot.train.data.auto_loading import AUTO, OF_PROCESSES, AutoLoading
+from pilot.train.data.collate import collate
+from pilot.train.data.loader_options import checked, length_of
+from pilot.train.data.order import Drawn, Order, Sequential, shuffled
+from pilot.train.data.sampler import Batching, StepShare, count_of
+from pilot.train.data.seeded import OwnDataset, Piece, PieceLoader, Seeded
+from pilot.train.data.training_loader import Course, TrainingLoader
+
+_WITHOUT_END = 1 << 62
+
+
+class _Pieces(Sampler[Any]):
+    """This rank's micro-batches, planned ahead on the assumption that the group does not change."""
+
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+        self.planned: deque[tuple[StepShare, int]] = deque()
+        """(share, number of the micro-batch) of what is being loaded, in the order of delivery."""
+
+    def __iter__(self) -> Iterator[Piece]:
+        epoch, cursor, rank, size, _ = self._loader.course.where()
+        planned: deque[tuple[StepShare, int]] = deque()
+        self.planned = planned
+        for share in self._loader.shares(cursor, rank, size):
+            for number, (start, stop) in enumerate(share.batches):
+                planned.append((share, number))
+                yield self._loader.piece(epoch, start, stop)
+
+
+class Loader(TrainingLoader):
+    """Iterate over it once per epoch, like over a ``DataLoader``.
+
+    Parameters
+    ----------
+    course : the session
+    dataset : map-style, with a length
+    batching : how many samples a step takes
+    shuffle : a new order in each epoch, from (seed, epoch)
+    replacement, num_samples : draw this many samples per epoch (default: the dataset's length), with replacement
+    options : for torch's ``DataLoader``, see :mod:`pilot.train.data.loader_options`
+    """
+
+    def __init__(
+        self,
+        course: Course,
+        dataset: Dataset[Any],
+        batching: Batching,
+        *,
+        shuffle: bool = True,
+        replacement: bool = False,
+        num_samples: int | None = None,
+        options: Mapping[str, Any],
+    ) -> None:
+        self._samples = length_of(dataset, "session.loader")
+        super().__init__(course, batching)
+        self.dataset = dataset
+        self.collate_fn = options.get("collate_fn")
+        self.order = _order(course.seed, self._samples, shuffle, replacement, num_samples)
+        self.length = self.order.length
+        self._endless = replacement and num_samples is None
+        self._pieces = _Pieces(self)
+        self._in_step = False
+        self._looks_back = False
+        self._batches = self._loading(checked(options))
+
+    @property
+    def batch_size(self) -> int:
+        """Samples in this rank's largest batch, at the group's current size."""
+        part, parts = self._part()
+        share = self.batching.share(0, self.batching.full(parts), part, parts)
+        return max(stop - start for start, stop in share.batches)
+
+    def piece(self, epoch: int, start: int, stop: int) -> Piece:
+        """The samples at positions [start, stop) of an epoch."""
+        return Piece(self.course.seed, epoch, start, self.order.indices(epoch, start, stop))
+
+    def __len__(self) -> int:
+        """This rank's batches in a whole epoch, at the group's current size."""
+        return self.batching.batches(self.length, *self._part())
+
+    def ends_with(self, share: StepShare, size: int) -> bool:
+        """See :class:`~pilot.train.data.training_loader.TrainingLoader`."""
+        return self.batching.over(share.cursor_end, self.length, size)
+
+    def shares(self, cursor: int, rank: int, size: int) -> Iterator[StepShare]:
+        """What to load from ``cursor`` on, if the group does not change; or an epoch's last step once more."""
+        if not self._looks_back:
+            return self._coming(cursor, rank, size)
+        last = self.batching.last_cursor(self.length, size)
+        return iter([self.batching.share(last, self.length, rank, size)])
+
+    def _coming(self, cursor: int, rank: int, size: int) -> Iterator[StepShare]:
+        if (rehearsal := self.course.rehearsal()) is not None:
+            first = self.batching.share(cursor, self.length, *self._part())
+            yield rehearsal.counted(first, rank)
+            cursor = first.cursor_end
+        yield from self.batching.shares(cursor, self.length, rank, size)
+
+    def rest_of_epoch(self) -> Iterator[Any]:
+        """See :class:`~pilot.train.data.training_loader.TrainingLoader`. A process that joins after an epoch's last
+        step gets that step's batches, which do not count: otherwise the script's code after the loop would fail for
+        lack of the loop's variables (the last loss, a mean over batches).
+        """
+        seen = False
+        while True:
+            _, cursor, _, size, _ = self.course.where()
+            if not self.batching.over(cursor, self.length, size):
+                for batch in self._as_planned():
+                    seen = True
+                    yield batch
+            elif cursor and not seen and self.course.by_epoch():
+                seen = True
+                yield from self._last_step()
+            elif self.course.epoch_is_over():
+                return
+
+    def _last_step(self) -> Iterator[Any]:
+        self._looks_back = True
+        try:
+            for batch in self._batches:
+                share, number = self._pieces.planned.popleft()
+                self.course.look_back(share, number)
+                self._number(number, back=1)
+                yield batch
+                self.course.came_back()
+        finally:
+            self._looks_back = False
+
+    def _as_planned(self) -> Iterator[Any]:
+        """Batches until the epoch ends, or until the session's position differs from the plan."""
+        self.course.align()
+        if (samples := len(cast(Sized, self.dataset))) != self._samples:
+            raise UserError(
+                f"the dataset of session.loader had {self._samples} samples when the loader was made and has {samples}"
+                " now; its length must not change"
+            )
+        revision = self.course.where()[-1]
+        for batch in self._batches:
+            share, number = self._pieces.planned.popleft()
+            self._in_step = number + 1 < len(share.batches)
+            self.course.begin(share, number)
+            self._number(number)
+            yield batch
+            self.course.came_back()
+            if self.course.where()[-1] != revision:
+                return
+
+    def draw_without_end(self) -> None:
+        """See :class:`~pilot.train.data.training_loader.TrainingLoader`: with replacement, without a number."""
+        if self._endless:
+            self.length = _WITHOUT_END
+
+    def _loading(self, options: dict[str, Any]) -> Iterable[Any]:
+        if options.get("num_workers") != AUTO:
+            return self._torch_loader(options)
+
+        def loader(processes: int) -> DataLoader[Any]:
+            of_any = {name: value for name, value in options.items() if processes or name not in OF_PROCESSES}
+            return self._torch_loader(of_any | {"num_workers": processes})
+
+        def size() -> int:
+            return self.course.where()[3]
+
+        return AutoLoading(loader, options, self.batching.ranks_per_node, size, lambda: self._in_step)
+
+    def _torch_loader(self, options: dict[str, Any]) -> DataLoader[Any]:
+        if options.get("num_workers"):
+            options["worker_init_fn"] = OwnDataset(options.get("worker_init_fn"))
+        seeded = Seeded(self.dataset, collated=options.get("collate_fn") is not None)
+        options["collate_fn"] = options.get("collate_fn") or collate
+        try:
+            return PieceLoader(seeded, batch_sampler=self._pieces, **options)
+        except (TypeError, ValueError) as error:
+            raise UserError(f"session.loader: {error}") from error
+
+
+def _order(seed: int, samples: int, shuffle: bool, replacement: bool, num_samples: int | None) -> Order:
+    if not replacement:
+        if num_samples is not None:
+            raise UserError(
+                "session.loader: num_samples needs replacement=True; otherwise an epoch is every sample once"
+            )
+        return shuffled(seed, samples) if shuffle else Sequential(samples)
+    if not shuffle or samples == 0:
+        raise UserError(
+            "session.loader: replacement=True needs a dataset that is not empty, and cannot be combined with"
+            " shuffle=False"
+        )
+    return Drawn(seed, samples, samples if num_samples is None else count_of("num_samples", num_samples))

@@ -1,0 +1,197 @@
+"""A dataset whose random augmentation depends only on (seed, epoch, position in it), not on which process loads it or
+when.
+
+Each sample has its own stream of random numbers in each generator (:mod:`pilot.train.data.streams`). Setting a
+generator takes time, so only those that the dataset uses are set: a generator that is unchanged after a piece was not
+used for its samples. If a generator was used without having been set, or a sample drew more numbers than were
+generated, the piece is loaded again; to find out, a loader first loads a single sample.
+
+The training's first sample is read once more: a dataset that then gives another one is told of. It takes them from a
+place of its own (an open file's position, an iterator, a counter), whatever the index. So is one that keeps samples as
+it has augmented them (:mod:`pilot.train.data.kept_samples`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset, get_worker_info
+
+from pilot.checkpoint import checksums
+from pilot.core.errors import UserError
+from pilot.train.data import rng
+from pilot.train.data.collate import reader
+from pilot.train.data.kept_samples import KeptSamples
+from pilot.train.data.order import Indices
+from pilot.train.data.sampler import mix
+from pilot.train.data.streams import Stream
+from pilot.train.script import refusal
+
+
+class Piece(NamedTuple):
+    """What is loaded at once: the samples ``indices``, which are at the positions from ``start`` on of an epoch."""
+
+    seed: int
+    epoch: int
+    start: int
+    indices: Indices
+
+    def first(self) -> Piece:
+        """Its first sample."""
+        return self._replace(indices=self.indices[:1])
+
+    def rest(self) -> Piece:
+        """The others."""
+        return self._replace(start=self.start + 1, indices=self.indices[1:])
+
+
+class Seeded(Dataset[Any]):
+    """Loads pieces, for torch's ``DataLoader``.
+
+    Parameters
+    ----------
+    dataset : the script's
+    collated : whether the script has a ``collate_fn``, which may be random: it is seeded by the piece's first sample
+    """
+
+    def __init__(self, dataset: Any, *, collated: bool) -> None:
+        self.dataset = dataset
+        self._collated = collated
+        self._at_once: Callable[[list[int]], Any] | None = getattr(dataset, "__getitems__", None)
+        self._batch = None if collated else reader(dataset)
+        self._unset = list(rng.GENERATORS)
+        self._streams: list[Stream] = []
+        self._fresh = True
+
+    def __reduce__(self) -> tuple[Callable[..., Seeded], tuple[object, ...]]:
+        return _seeded, (self.dataset, self._collated)
+
+    def __getitems__(self, piece: Piece) -> Any:
+        if self._batch and (batch := self._batch(piece.indices)) is not None:
+            return batch  # nothing is random in it
+        is_first = self._fresh and piece.epoch == piece.start == 0  # once in a training
+        kept = KeptSamples(self.dataset) if is_first else None
+        if self._fresh and self._at_once is None:  # so that only one sample is loaded twice, not a whole piece
+            first = self._load(piece.first())
+            if is_first:
+                self._read_again(piece.first(), first)
+            samples = [*first, *self._load(piece.rest())]
+        else:
+            samples = self._load(piece)
+        self._fresh = False
+        if kept is not None and self._streams:
+            kept.look(len({*piece.indices.tolist()}), lambda: self._read(piece.indices.tolist()))
+        if self._collated:
+            rng.seed_all(mix(piece.seed, piece.epoch, piece.start))
+        return samples
+
+    def _read_again(self, piece: Piece, before: list[Any]) -> None:
+        """Tell if that gives something else."""
+        try:
+            alike = _alike(self._load(piece), before)
+        except Exception:
+            alike = False  # an iterator may be at its end
+        if not alike:
+            refusal.note(
+                "the dataset gives another sample when the same index is read again, with the same random numbers: it"
+                " takes samples from a place of its own (an open file's position, an iterator, a counter, a generator),"
+                " so that several nodes read other samples than one, and a node that joins begins anew: let a sample"
+                " depend on its index alone, or use session.stream for what is read in sequence"
+            )
+
+    def _load(self, piece: Piece) -> Any:
+        while True:
+            before = [generator.snapshot() for generator in self._unset]
+            samples, error = self._attempt(piece)
+            used = [one for one, was in zip(self._unset, before, strict=True) if one.snapshot() != was]
+            sufficed = [stream.sufficed() for stream in self._streams]
+            if not used and all(sufficed):
+                if error is not None:
+                    raise error
+                return samples
+            self._streams += [generator.stream() for generator in used]
+            self._unset = [generator for generator in self._unset if generator not in used]
+
+    def _attempt(self, piece: Piece) -> tuple[Any, Exception | None]:
+        """The samples, or the error, which may be due to wrong random numbers."""
+        try:
+            return (self._one_by_one(piece) if self._streams else self._read(piece.indices.tolist())), None
+        except Exception as error:
+            return None, error
+
+    def _one_by_one(self, piece: Piece) -> list[Any]:
+        load = self._load_one if self._at_once is not None else self.dataset.__getitem__
+        seed, samples = mix(piece.seed, piece.epoch), len(piece.indices)
+        indices: Iterable[int] = piece.indices.tolist()
+        for stream in self._streams:
+            indices = stream.each(seed, piece.start, samples, indices)
+        return [load(index) for index in indices]
+
+    def _load_one(self, index: int) -> Any:
+        """Load one sample by ``__getitems__``."""
+        one = self._read([index])
+        if not isinstance(one, list | tuple) or len(one) != 1:
+            raise UserError(
+                "the dataset's __getitems__ uses random numbers but does not return a list of samples, so these cannot"
+                " be seeded one by one; return a list with one sample per index"
+            )
+        return one[0]
+
+    def _read(self, indices: list[int]) -> Any:
+        if self._at_once is not None:
+            return self._at_once(indices)
+        dataset = self.dataset
+        return [dataset[index] for index in indices]
+
+
+def _alike(one: Any, other: Any) -> bool:
+    """Whether two samples are, as far as they are numbers, texts, tensors and arrays, or lists and dicts of these."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, torch.Tensor):
+        of_numbers = one.layout is torch.strided and not (one.is_meta or one.is_quantized)
+        return not of_numbers or (one.shape == other.shape and _content(one) == _content(other))
+    if isinstance(one, np.ndarray):
+        return bool(one.dtype.hasobject) or (one.shape == other.shape and one.tobytes() == other.tobytes())
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(_alike(value, other[key]) for key, value in one.items())
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(_alike, one, other))
+    return not isinstance(one, int | float | str | bytes | np.generic) or repr(one) == repr(other)  # NaN, too
+
+
+def _content(tensor: torch.Tensor) -> list[int]:
+    return checksums.of_tensors([tensor.detach()])
+
+
+def _seeded(dataset: Any, collated: bool) -> Seeded:
+    return Seeded(dataset, collated=collated)
+
+
+class PieceLoader(DataLoader[Any]):
+    """A ``DataLoader`` of a :class:`Seeded`, without torch's overhead per batch if there are no workers."""
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # torch names the class of its own one
+        if self.num_workers or self.pin_memory:
+            yield from super().__iter__()
+        else:
+            dataset: Any = self.dataset
+            for piece in self.batch_sampler or ():
+                yield self.collate_fn(dataset.__getitems__(piece))
+
+
+class OwnDataset:
+    """A worker's initialisation: make ``get_worker_info().dataset`` the script's own, then run its
+    ``worker_init_fn``."""
+
+    def __init__(self, worker_init_fn: Callable[[int], object] | None) -> None:
+        self._init = worker_init_fn
+
+    def __call__(self, worker: int) -> None:
+        info: Any = get_worker_info()
+        object.__setattr__(info, "dataset", info.dataset.dataset)  # read-only for others
+        if self._init is not None:
+            self._init(worker)

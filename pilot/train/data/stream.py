@@ -1,0 +1,139 @@
+"""The training loader of a stream: samples that arrive one after the other, in an order that every rank can read.
+
+Each rank reads all samples in order and keeps only its share of the current step: after a void step, or after taking
+over another rank's state, it reads again from the cursor on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from torch.utils.data import DataLoader, default_collate
+
+from pilot.core.errors import UserError
+from pilot.train.data import rng
+from pilot.train.data.sampler import Batching, StepShare, mix
+from pilot.train.data.stream_source import StreamSource
+from pilot.train.data.training_loader import Course, TrainingLoader
+
+_Kept = dict[int, Any]
+_END = object()
+
+
+class Stream(TrainingLoader):
+    """Iterate over it once per epoch, like over a ``DataLoader``.
+
+    Parameters
+    ----------
+    course : the session
+    source : yields an epoch's samples in the same order each time. If it has ``from_cursor(n)``, that yields the
+        samples from number ``n`` on (otherwise the first ``n`` are read and skipped); if it has ``set_epoch(n)``, that
+        is called before each epoch.
+    batching : how many samples a step takes
+    collate_fn : makes a batch from a list of samples
+    """
+
+    def __init__(
+        self,
+        course: Course,
+        source: Iterable[Any],
+        batching: Batching,
+        collate_fn: Callable[[list[Any]], Any] = default_collate,
+    ) -> None:
+        if _once(source):
+            raise UserError(
+                "session.stream: the source can be read only once; pass an object whose __iter__ starts again"
+            )
+        if isinstance(source, DataLoader) and source.batch_sampler is not None:
+            raise UserError(
+                "session.stream: the source is a DataLoader that makes batches, and the session makes them of single"
+                " samples: pass DataLoader(dataset, batch_size=None), and the batch size to session.stream"
+            )
+        super().__init__(course, batching)
+        self._source = source
+        self._carried = StreamSource(source)
+        self.collate_fn = collate_fn
+        self._samples: Iterator[Any] = iter(())
+        self._reads: tuple[int, int] | None = None
+
+    def rest_of_epoch(self) -> Iterator[Any]:
+        """See :class:`~pilot.train.data.training_loader.TrainingLoader`."""
+        while True:
+            epoch, cursor, rank, size, _ = self.course.where()
+            with self.course.reading():
+                rehearsal = self.course.rehearsal()
+                part, parts = self._part()
+                end, kept = self._read(epoch, cursor, part, parts)
+            if not self.batching.over(cursor, end, parts):
+                self.course.align()
+                *now, revision = self.course.where()
+                if now == [epoch, cursor, rank, size] and self.course.rehearsal() is rehearsal:
+                    share = self.batching.share(cursor, end, part, parts)
+                    yield from self._step(
+                        share if rehearsal is None else rehearsal.counted(share, rank), kept, revision
+                    )
+            elif self.course.epoch_is_over():
+                return
+
+    def _step(self, share: StepShare, kept: _Kept, revision: int) -> Iterator[Any]:
+        for number, (start, stop) in enumerate(share.batches):
+            self.course.begin(share, number)
+            self._number(number)
+            yield self.collate_fn([kept[position] for position in range(start, stop)])
+            self.course.came_back()
+            if self.course.where()[-1] != revision:
+                return
+
+    def _read(self, epoch: int, cursor: int, rank: int, size: int) -> tuple[int, _Kept]:
+        """Where the step at ``cursor`` ends, and the samples of it that this rank may need."""
+        if self._reads != (epoch, cursor):
+            self._open(epoch, cursor)
+        before, after, filler = self._wanted(rank, size)
+        kept: _Kept = {}
+        end = cursor
+        while end < cursor + self.batching.full(size):
+            sample = self._next(epoch, end)
+            if sample is _END:
+                self.course.epoch_has(end)
+                self._carried.has_read()
+                break
+            place = (end - cursor) % self.batching.batch(size)
+            if before <= place < after or place < filler:
+                kept[end] = sample
+            end += 1
+        if cursor == 0:
+            self._carried.has_read()
+        self._reads = (epoch, end)
+        return end, kept
+
+    def _wanted(self, rank: int, size: int) -> tuple[int, int, int]:
+        """[before, after) of this rank in a full batch, and where the part ends that ranks without samples get."""
+        one, before, after = (self.batching.quota_before(r, size) for r in (1, rank, rank + 1))
+        return before, after, min(one, self.batching.micro or one)
+
+    def _open(self, epoch: int, cursor: int) -> None:
+        if hasattr(self._source, "set_epoch"):
+            self._source.set_epoch(epoch)
+        self._carried.opened()
+        if hasattr(self._source, "from_cursor"):
+            self._samples = iter(self._source.from_cursor(cursor))
+            return
+        self._samples = iter(self._source)
+        for position in range(cursor):
+            self._next(epoch, position)
+
+    def _next(self, epoch: int, position: int) -> Any:
+        """A sample that is skipped draws the same numbers as one that is used: what the source does with them may
+        depend on that.
+        """
+        rng.seed_all(mix(self.course.seed, epoch, position))
+        return next(self._samples, _END)
+
+
+def _once(source: Iterable[Any]) -> bool:
+    """Whether it cannot be read from the beginning again."""
+    try:
+        return iter(source) is source
+    except TypeError as error:
+        raise UserError(f"session.stream reads its source sample by sample, but {error}") from None

@@ -1,0 +1,128 @@
+"""The interface between a training loader and the session."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+from pilot.train.data.batch_numbers import BatchNumbers
+from pilot.train.data.rehearsal import Rehearsal
+from pilot.train.data.sampler import Batching, StepShare
+from pilot.train.data.uncopied import Uncopied
+
+Rest = Callable[[], Iterator[Any]]
+"""This rank's batches from the session's position to the end of the epoch."""
+
+
+class Course(Protocol):
+    """What the loader needs from the session."""
+
+    seed: int
+
+    def where(self) -> tuple[int, int, int, int, int]:
+        """(epoch, cursor, rank, size, revision) in the group. The revision changes if a step was void or the group
+        changed.
+        """
+
+    def rehearsal(self) -> Rehearsal | None:
+        """Who rehearses in the next step; None: nobody."""
+
+    def reading(self) -> AbstractContextManager[None]:
+        """The loader reads its samples within: what this takes from a ``DataLoader`` is not the script's own."""
+
+    def steps_done(self) -> int:
+        """How many steps of this epoch are done."""
+
+    def align(self) -> None:
+        """Before a step: wait until all ranks are about to do it; this may change the position."""
+
+    def epoch_is_over(self) -> bool:
+        """There are no more batches in this epoch. Returns False if something has changed, so that the loader must
+        check again."""
+
+    def epoch_has(self, samples: int) -> None:
+        """Report how many samples an epoch has, as soon as that is known."""
+
+    def begin(self, share: StepShare, batch: int) -> None:
+        """The script gets micro-batch ``batch`` of ``share`` next; raises an error if it skipped a ``session.step``."""
+
+    def by_epoch(self) -> bool:
+        """Whether the script loops over epochs."""
+
+    def look_back(self, share: StepShare, batch: int) -> None:
+        """The script gets micro-batch ``batch`` of ``share``, a step that was done before this process joined; it does
+        not count.
+        """
+
+    def came_back(self) -> None:
+        """The script is done with its batch, and asks for the next one."""
+
+    def zipped(self) -> None:
+        """The script pairs the batches with the items of a list or the like (``zip(loader, weights)``)."""
+
+    def batches(self, rest: Rest) -> Iterator[Any]:
+        """For a loop over the loader: the batches of the epoch, or of one step when counting iterations."""
+
+    def next_batch(self, rest: Rest) -> Any:
+        """A single batch, when counting iterations."""
+
+
+class TrainingLoader(Uncopied):
+    """What a script iterates over.
+
+    Parameters
+    ----------
+    course : the session
+    batching : how many samples a step takes
+    """
+
+    _known_as = "a session's loader"
+
+    def __init__(self, course: Course, batching: Batching) -> None:
+        self.course = course
+        self.batching = batching
+        self._numbers = BatchNumbers(course.zipped)
+
+    def ends_with(self, share: StepShare, size: int) -> bool:  # noqa: ARG002  # those of a dataset's loader
+        """Whether the epoch ends with ``share`` of a step in a group of ``size``; False if that is not known ahead."""
+        return False
+
+    def __iter__(self) -> Iterator[Any]:
+        """In ``session.epochs`` the rest of the epoch, in ``session.iterations`` the batches of this step.
+
+        After a void step its samples are repeated, divided over the new group. A worker that was parked while the
+        others moved on to another epoch continues in that one: what a script does after an epoch is done once per
+        epoch.
+        """
+        batches = self.course.batches(self.rest_of_epoch)
+        return self._numbers.begin(batches) if self.course.by_epoch() else batches
+
+    def next(self) -> Any:
+        """In ``session.iterations``: the next batch of this step."""
+        return self.course.next_batch(self.rest_of_epoch)
+
+    def rest_of_epoch(self) -> Iterator[Any]:
+        """See :data:`Rest`."""
+        raise NotImplementedError
+
+    def _part(self) -> tuple[int, int]:
+        """Which of how many parts of the next step's samples this rank gets."""
+        _, _, rank, size, _ = self.course.where()
+        rehearsal = self.course.rehearsal()
+        return (rank, size) if rehearsal is None else (rehearsal.part(rank), rehearsal.parts)
+
+    def _number(self, batch: int, *, back: int = 0) -> None:
+        """The script gets micro-batch ``batch`` of the next step, or of the one that lies ``back``."""
+        epoch, _, _, _, revision = self.course.where()
+        rehearses = self.course.rehearsal() is not None  # then a step may have more batches than others
+
+        def number() -> int:
+            part, parts = self._part()
+            whole_step = self.batching.share(0, self.batching.full(parts), part, parts)
+            return (self.course.steps_done() - back) * len(whole_step.batches) + batch
+
+        self._numbers.give((epoch, revision, rehearses), number)
+
+    def draw_without_end(self) -> None:
+        """The script counts iterations, so epochs have no meaning: draw without end."""

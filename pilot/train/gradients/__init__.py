@@ -1,0 +1,1 @@
+"""How gradients get into the buckets that are summed, and back."""

@@ -1,0 +1,109 @@
+"""The gradients of a session: one exchange for all optimizers that are stepped together, or one for each that is
+stepped separately. Groups identify them by number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from torch import nn
+
+from pilot.train.gradients.exchange import Exchange
+from pilot.train.gradients.late_exchange import LateExchange
+from pilot.train.gradients.sharded_exchange import ShardedExchange
+from pilot.train.gradients.sketch import Sketch
+from pilot.train.node.node_group import NodeGroup
+from pilot.train.state.sharding import check_trained
+from pilot.train.state.stepper import Stepper
+from pilot.train.state.training import Training
+
+
+class Exchanges:
+    """The exchanges of one session.
+
+    ``each``: the exchanges by number.
+
+    Parameters
+    ----------
+    training : whose parameters
+    wire_dtype : see :class:`~pilot.train.gradients.exchange.Exchange`
+    group : in which the node's processes sum among themselves (except for optimizers stepped by name, whose set of
+        gradients varies from step to step)
+    """
+
+    def __init__(self, training: Training, wire_dtype: str | None, group: NodeGroup | None = None) -> None:
+        self._training = training
+        self._group = group
+        self._wire_dtype = wire_dtype
+        self._names = [stepper.name for stepper in training.steppers]
+        self.each = self._made()
+
+    def renew(self) -> bool:
+        """Between two steps: returns whether other parameters are trained now; they are exchanged from now on."""
+        if not self._training.trained.changed():
+            return False
+        for exchange in self.each:
+            exchange.close()
+        self.each = self._made()
+        return True
+
+    def number(self, stepper: Stepper) -> int:
+        """The number of the exchange with the gradients of ``stepper``."""
+        return self._names.index(stepper.name)
+
+    def parameters(self, steppers: Sequence[Stepper]) -> list[nn.Parameter]:
+        """All that these step."""
+        return [parameter for one in steppers for parameter in self.each[self.number(one)].parameters]
+
+    def idle(self) -> None:
+        """See :class:`~pilot.train.gradients.exchange.Exchange`."""
+        for exchange in self.each:
+            exchange.idle()
+
+    def begin(self, ring: Callable[[], None], *, alone: bool, held: bool, sketch: Sketch | None) -> None:
+        """See :class:`~pilot.train.gradients.exchange.Exchange`."""
+        for exchange in self.each:
+            exchange.begin(ring, alone=alone, held=held)
+            exchange.sketch = sketch
+
+    def release(self, weight: float) -> None:
+        """See :class:`~pilot.train.gradients.exchange.Exchange`."""
+        for exchange in self.each:
+            exchange.release(weight)
+
+    def begin_batch(self, weight: float, *, last: bool) -> None:
+        """See :class:`~pilot.train.gradients.exchange.Exchange`."""
+        for exchange in self.each:
+            exchange.begin_batch(weight, last=last)
+
+    def batch_ends(self) -> None:
+        """See :class:`~pilot.train.gradients.exchange.Exchange`."""
+        for exchange in self.each:
+            exchange.batch_ends()
+
+    def backward_ended(self) -> None:
+        """See :class:`~pilot.train.gradients.exchange.Exchange`."""
+        for exchange in self.each:
+            exchange.backward_ended()
+
+    def drop(self) -> None:
+        """The step is void."""
+        for exchange in self.each:
+            exchange.drop()
+
+    def only(self, steppers: Sequence[Stepper]) -> None:
+        """These were stepped: gradients of the others must be zeroed before they count."""
+        stepped = {self.number(stepper) for stepper in steppers}
+        for number, exchange in enumerate(self.each):
+            if number not in stepped and isinstance(exchange, LateExchange):
+                exchange.disown()
+
+    def _made(self) -> list[Exchange]:
+        trained, steppers = self._training.trained, self._training.steppers
+        trained.laid_out()
+        if steppers.apart:
+            return [LateExchange(trained.of(stepper), self._wire_dtype) for stepper in steppers]
+        if (sharding := self._training.sharding) is not None:
+            check_trained(trained.trained())
+            return [ShardedExchange(trained.of(stepper), self._wire_dtype, sharding) for stepper in steppers]
+        return [Exchange(trained.of(stepper), self._wire_dtype, group=self._group) for stepper in steppers]

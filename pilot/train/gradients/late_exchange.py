@@ -1,0 +1,148 @@
+"""The gradients of an optimizer that is stepped separately, between others: summed only when it is stepped.
+
+Which optimizer a backward pass is for is known only when one is stepped, so nothing is sent earlier. In return, there
+may be several backward passes, as in a plain loop: what counts is what was computed since the gradients were zeroed.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch import nn
+
+from pilot.train.gradients.exchange import BUCKET_BYTES, Exchange, check_gradients
+from pilot.train.gradients.step_words import Words
+from pilot.train.state.placeholder import Collected, Placeholder, Unwanted
+
+
+class LateExchange(Exchange):
+    """Like :class:`~pilot.train.gradients.exchange.Exchange`, for steps of one micro-batch.
+
+    Until zeroed, the parameters' ``grad`` is one of: what backward computed, a ``Collected`` for what was taken of
+    that, the sum after its step, or an ``Unwanted`` (see there).
+    """
+
+    def __init__(
+        self, parameters: Sequence[nn.Parameter], wire_dtype: str | None = None, bucket_bytes: int = BUCKET_BYTES
+    ) -> None:
+        super().__init__(parameters, wire_dtype, bucket_bytes)
+        self._unwanted = [Unwanted.of(p, number, self._in_place) for number, p in enumerate(self._parameters)]
+        self._gathered = [Collected(p) for p in self._parameters]
+        for index, collected in enumerate(self._gathered):
+            collected.collect = _collector(weakref.ref(self), index)
+        self._given: list[torch.Tensor | None] = [None] * len(self._parameters)
+
+    def idle(self) -> None:
+        """See :class:`~pilot.train.gradients.exchange.Exchange`."""
+        super().idle()
+        self._own: dict[int, torch.Tensor] = {}
+
+    def begin(self, ring: Callable[[], None], *, alone: bool = False, held: bool = False) -> None:
+        """See :class:`~pilot.train.gradients.exchange.Exchange`."""
+        super().begin(ring, alone=alone, held=held)
+        self._given = [None] * len(self._parameters)
+
+    def begin_batch(self, weight: float, *, last: bool) -> None:
+        """See :class:`~pilot.train.gradients.exchange.Exchange`."""
+        super().begin_batch(weight, last=last)
+        self.disown()
+
+    def disown(self) -> None:
+        """The current gradients of its parameters must be zeroed before they are used. (Sums may be read.)"""
+        for index, (parameter, given) in enumerate(zip(self._parameters, self._given, strict=True)):
+            if parameter.grad is not None and parameter.grad is not given:
+                parameter.grad = self._unwanted[index]
+
+    def backward_ended(self) -> None:
+        """See :class:`~pilot.train.gradients.exchange.Exchange`."""
+        if not self.open:
+            return
+        for number, bucket in enumerate(self._buckets):
+            gradients = map(self._unless_given, bucket.indices, bucket.gradients())
+            self._collect(number, list(gradients))
+
+    def _unless_given(self, index: int, gradient: torch.Tensor | None) -> torch.Tensor | None:
+        return None if gradient is self._given[index] else gradient
+
+    def _finished(self, number: int) -> None:
+        if not self.open:
+            return
+        gradients = self._buckets[number].gradients()
+        missing = next((place for place, gradient in enumerate(gradients) if gradient is None), None)
+        if missing is None:
+            self._collect(number, gradients)
+        else:
+            self._buckets[number].watch(missing, self._look(number))
+
+    def _collect(self, number: int, gradients: Sequence[torch.Tensor | None]) -> None:
+        for index, gradient in zip(self._buckets[number].indices, gradients, strict=True):
+            if gradient is None or isinstance(gradient, Placeholder):
+                continue
+            if gradient is self._given[index]:  # a later backward has added to the sum
+                self._parameters[index].grad = self._unwanted[index]
+                continue
+            check_gradients([gradient])
+            self._put(index, gradient, first=True)
+            self._parameters[index].grad = self._gathered[index]
+
+    def _add_one(self, index: int, gradient: torch.Tensor) -> None:
+        check_gradients([gradient])
+        self._put(index, gradient, first=False)
+
+    def _put(self, index: int, gradient: torch.Tensor, *, first: bool) -> None:
+        if self.sketch is not None:
+            self.sketch.put(self._parameters[index], gradient, first=first)
+        if not self._weight:
+            return
+        if not self._alone:
+            self._staging.add(index, gradient, self._weight, first=first)
+        elif first:
+            self._own[index] = gradient
+        else:
+            self._own[index].add_(gradient)
+
+    def flush(self) -> None:
+        """Send what was computed since the gradients were zeroed; returns when all buckets have been sent."""
+        for number, bucket in enumerate(self._buckets):
+            self._collect(number, bucket.gradients())
+            for index in bucket.indices:
+                self._leave(index)
+            if not self._alone:
+                self._staging.send(number, self._holds[bucket.range])
+            self._then_ring(number)
+        self._staging.flush()
+
+    def _leave(self, index: int) -> None:
+        gradient = self._parameters[index].grad
+        if gradient is not None and gradient is not self._gathered[index]:
+            self._unwanted[index].refuse()
+        self._holds[index] = gradient is not None and self._weight > 0
+
+    def take(self) -> Words:
+        """See :class:`~pilot.train.gradients.exchange.Exchange`. It may be stepped again in this step."""
+        used = np.flatnonzero(self._used).tolist()
+        self.drop_gradients()
+        for index, gradient in zip(used, self._back(used), strict=True):
+            self._parameters[index].grad = gradient
+        self._given = [parameter.grad for parameter in self._parameters]
+        self._check_zeroed()
+        return Words.read(self._fields)
+
+    def _back(self, indices: Sequence[int]) -> list[torch.Tensor]:
+        return [self._own[index] for index in indices] if self._alone else self._staging.back(indices)
+
+
+def _collector(reference: weakref.ref[LateExchange], index: int) -> Callable[[torch.Tensor], None]:
+    """Called by a ``Collected``. It does not own the exchange: Python cannot see what a ``grad`` refers to, and could
+    not collect the cycle.
+    """
+
+    def collect(gradient: torch.Tensor) -> None:
+        exchange = reference()
+        if exchange is not None:
+            exchange._add_one(index, gradient)
+
+    return collect

@@ -1,0 +1,1 @@
+"""Looks at what a script keeps besides the state, of which it is told."""

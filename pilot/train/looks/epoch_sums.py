@@ -1,0 +1,145 @@
+"""Tells of what a script decides at an epoch's end by a sum over its own batches: a learning rate by the mean of the
+training loss (``plateau.step(total / count)``), or when to stop; and of what it computes there from a sum, a list or a
+table of its batches, and keeps for later epochs' losses: in ``session.state``, a buffer, or a tracked object. Each rank
+has its own batches, whoever joins or resumes in the middle of the epoch has only those since, and one that runs again
+counts twice.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dis import Instruction
+from types import CodeType, FrameType
+
+from pilot.train.looks.kept_at_end import KeptAtEnd
+from pilot.train.script import loop_code, refusal
+from pilot.train.script.statements import (
+    ADDS,
+    RETURNS,
+    Statement,
+    between,
+    is_in_place,
+    items_in,
+    loop_at,
+    statements_in,
+    under_tests,
+)
+from pilot.train.script.steering import steers, updates
+from pilot.train.script.step_uses import StepUses, end_of
+from pilot.train.state.training import Training
+
+_TABLES = (list, dict, set, deque)
+_STOP = "stop"
+_LOADS = "load_state_dict"
+
+
+class EpochSums:
+    """Looks for one session. ``training``: what it knows."""
+
+    def __init__(self, training: Training) -> None:
+        self._told = False
+        self._kept = KeptAtEnd(training)
+
+    def look(self, frames: Sequence[FrameType], head: int, uses_of: Callable[[], StepUses]) -> None:
+        """Tell once. ``frames``: the running functions, from the one on with the session's loop over epochs, which
+        begins at ``head``; ``uses_of``: returns what the steps compute with.
+        """
+        loop = None if self._told else loop_code.inner_loop(frames, head)
+        if loop is None:
+            return
+        frame, begin = loop
+        if not loop_at(frame.f_code, begin) or not loop_at(frames[0].f_code, head):  # it runs elsewhere
+            return
+        level = next(number for number, one in enumerate(frames) if one is frame)
+        names = set(_sums(frame, 0 if level else head, begin))
+        uses = uses_of()
+        after = end_of(frame.f_code, begin)
+        for number in range(level, -1, -1):
+            last = len(frames[number].f_code.co_code) if number else end_of(frames[0].f_code, head)
+            if number < level:
+                after = frames[number].f_lasti
+                names = _set_at(frames[number].f_code, after)
+            names = _behind(frames[number].f_code, after, last, names)
+            if names and _decides(frames[number], after, last, names):
+                self._tell(sorted(names))
+                return
+            if names and (kept := self._kept.by(frames[number], after, last, names, uses)):
+                self._tell_of_kept(sorted(names), kept)
+                return
+            if not _returns(frames[number].f_code, after, last, names):
+                return
+
+    def _tell(self, names: Sequence[str]) -> None:
+        self._told = True
+        refusal.note(
+            f"what the script does at an epoch's end depends on its own batches ({', '.join(names)}): each rank has"
+            " others, a node that joins, or a run that resumes, has only those since, and a batch that runs again"
+            " counts twice: use what session.evaluate returns"
+        )
+
+    def _tell_of_kept(self, names: Sequence[str], kept: str) -> None:
+        self._told = True
+        refusal.note(
+            f"what the script keeps in {kept} at an epoch's end, for its steps, comes from its own batches"
+            f" ({', '.join(names)}): each rank has others, a node that joins, or a run that resumes, has only those"
+            " since, and a batch that runs again counts twice: compute it at the epoch's end, on all ranks, by"
+            " session.evaluate (means) or from the whole dataset (what belongs to single samples)"
+        )
+
+
+def _sums(frame: FrameType, start: int, begin: int) -> Iterator[str]:
+    """Variables that are set between ``start`` and the loop that begins at ``begin``, and to which that adds."""
+    code = frame.f_code
+    loop = loop_at(code, begin)
+    summed = (*loop_code.NUMBERS, *_TABLES)
+    found = {name for name, value in loop_code.handed_on(frame, begin) if isinstance(value, summed)}
+    paths = [path.split(".") for one in loop_code.statements_of(code, begin) for path in one.reads]
+    found |= {path[0] for path in paths if len(path) == 2 and path[1] in ADDS}
+    filled = {path[0] for path in paths if len(path) == 2 and is_in_place(path[1])}
+    items = (one for one in items_in(code) if loop[0].offset <= one.where <= loop[-1].offset)
+    filled |= {one.holder for one in items if one.is_changed and not one.key}
+    read = loop_code.read_first(code, begin)
+    found |= {name for name in filled if name.partition(".")[0] in read}
+    yield from (name for name in found if loop_code.read_to_set(code, start, begin, name) is not None)
+
+
+def _set_at(code: CodeType, call: int) -> set[str]:
+    every = loop_code.statements_between(code, 0, len(code.co_code))
+    return {name for one in every if one.begin <= call <= one.end for name in one.sets}
+
+
+def _behind(code: CodeType, begin: int, end: int, names: set[str]) -> set[str]:
+    """The same, and what statements between two instructions compute from them."""
+    found = set(names)
+    for one in loop_code.statements_between(code, begin, end):
+        if one.reads & found:
+            found |= {name for name in one.sets if "." not in name}
+    return found
+
+
+def _returns(code: CodeType, begin: int, end: int, names: set[str]) -> bool:
+    returning = [one.offset for one in between(code, begin, end) if one.opname in RETURNS]
+    statements = loop_code.statements_between(code, begin, end)
+    return any(one.reads & names and one.begin <= at <= one.end for one in statements for at in returning)
+
+
+def _decides(frame: FrameType, begin: int, end: int, names: set[str]) -> bool:
+    statements = loop_code.statements_between(frame.f_code, begin, end)
+    if any(one.reads & names and any(updates(path.split("."), frame) for path in one.reads) for one in statements):
+        return True
+    parts = under_tests(frame.f_code, lambda path: path in names)
+    return any(_acts(part, frame, end) for part in parts if part and begin <= part[0].offset < end)
+
+
+def _acts(part: Sequence[Instruction], frame: FrameType, end: int) -> bool:
+    """Whether it leaves the loop, stops the session, or changes what is trained."""
+    of_loop = end < len(frame.f_code.co_code)
+    if of_loop and any(one.opname in RETURNS or ("JUMP" in one.opname and one.argval >= end) for one in part):
+        return True
+    return any(_stops(one, frame) or steers(one, frame) or _LOADS in one.attributes for one in statements_in(part))
+
+
+def _stops(one: Statement, frame: FrameType) -> bool:
+    paths = [path.split(".") for path in one.reads]
+    return any(path[-1] == _STOP and loop_code.is_session(frame, path[:-1]) for path in paths)

@@ -1,0 +1,51 @@
+"""All looks at what the script keeps besides the session's state, and when they are taken."""
+
+from __future__ import annotations
+
+from pilot.train.looks.epoch_copies import EpochCopies
+from pilot.train.looks.own_values import OwnValues
+from pilot.train.looks.untracked import Untracked
+from pilot.train.script.harmless import Harmless
+from pilot.train.state.training import Training
+
+
+class Looks:
+    """Of one session. ``training``: what it knows."""
+
+    def __init__(self, training: Training) -> None:
+        self._untracked = Untracked(training)
+        self._own = OwnValues(training)
+        self._copies = EpochCopies(training, self._own.told_at_beginning)
+        self._harmless = Harmless()
+
+    def begin(self, dataset: object, collate_fn: object, *, by_epoch: bool) -> None:
+        """The session's loop begins, over epochs or iterations."""
+        self._harmless.look(lambda: self._own.begin(dataset, collate_fn, by_epoch=by_epoch))
+
+    def epoch_begins(self) -> None:
+        """The body of ``session.epochs`` begins."""
+        self._harmless.look(self._copies.epoch_begins, self._own.epoch_begins)
+
+    def pass_begins(self) -> None:
+        """The loop over the loader begins."""
+        self._harmless.look(self._copies.pass_begins, self._own.pass_begins)
+
+    def pass_ends(self) -> None:
+        """It ends."""
+        self._harmless.look(self._own.pass_ends)
+
+    def step(self, samples: int) -> None:
+        """The script steps for a batch of so many samples."""
+        self._harmless.look(self._own.step, lambda: self._step(samples))
+
+    def _step(self, samples: int) -> None:
+        if self._untracked.look():
+            self._own.look(samples)
+
+    def epoch_ends(self, samples: int) -> None:
+        """The body of ``session.epochs`` ends; ``samples``: of the batch that it has, if any."""
+        self._harmless.look(lambda: self._own.look(samples))
+
+    def evaluation(self) -> None:
+        """The script evaluates."""
+        self._harmless.look(self._own.rank_only.check_evaluation)

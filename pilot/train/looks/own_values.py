@@ -1,0 +1,453 @@
+"""Tells of what a script keeps in variables and objects of its own and changes in its loop: a counter of steps that a
+schedule uses, the best measure so far, a pool of images, a random generator. A process that joins has them as they are
+before the loop.
+
+Whether training depends on them cannot be seen, so nothing is refused.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import weakref
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
+from functools import cache
+from itertools import chain, islice
+from types import FrameType, FunctionType, ModuleType
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import Subset, TensorDataset
+
+from pilot.train.data.training_loader import TrainingLoader
+from pilot.train.looks.attached import attached, functions_of, of_running
+from pilot.train.looks.dataset_changes import DatasetChanges
+from pilot.train.looks.epoch_numbers import EpochNumbers
+from pilot.train.looks.epoch_outputs import EpochOutputs
+from pilot.train.looks.epoch_sums import EpochSums
+from pilot.train.looks.handed_on import HandedOn
+from pilot.train.looks.marks import (
+    ARRAYS,
+    CHANGEABLE,
+    DEPTH,
+    FUNCTIONS,
+    Further,
+    Place,
+    held_by,
+    mark_of,
+    marks_in,
+    memory_of,
+)
+from pilot.train.looks.module_switches import ModuleSwitches
+from pilot.train.looks.rank_only import RankOnly
+from pilot.train.looks.sample_counts import SampleCounts
+from pilot.train.looks.spaced import Spaced
+from pilot.train.script import called, loop_code, refusal, step_uses
+from pilot.train.script.objects import NOT_THE_SCRIPTS, WITH_ITEMS, inner, is_of_the_script, package_of
+from pilot.train.script.plain_marks import PLAIN, numbers_and_generators
+from pilot.train.state.training import Training
+
+_PARTS = 100
+"""Looks take one of so many parts of the time, but for the first ones."""
+_FIRST_LOOKS = 16
+_SHOWN = 5
+_MOST_OF_MODULES = 1000
+"""A look at more values of the script's other modules would take long."""
+
+
+class OwnValues:
+    """Looks for one session. ``training``: what it knows."""
+
+    def __init__(self, training: Training) -> None:
+        self._training = training
+        self._before: dict[Place, Any] = {}
+        self._arrays: dict[Place, weakref.ref[Any] | None] = {}
+        self._first: dict[int, weakref.ref[Any]] = {}
+        self._shared: dict[str, tuple[str, Any]] = {}
+        self._kept: dict[str, weakref.ref[Any]] = {}
+        self._left: dict[str, Callable[[], Any]] = {}
+        self._left_over: dict[Place, None] = {}
+        self._told: set[Place] = set()
+        self._handed_on = HandedOn(training.model)
+        self.rank_only = RankOnly(training)
+        self._epoch_numbers: EpochNumbers | None = None
+        self._epoch_sums = EpochSums(training)
+        self._counts = SampleCounts(training)
+        self._outputs = EpochOutputs(training, self._lists_of_dataset)
+        self._changes = DatasetChanges(training)
+        self._switches = ModuleSwitches(training)
+        self.pass_ends = self._changes.pass_ends
+        self.told_at_beginning = self._outputs.told
+        self._dataset: object = None
+        self._indices: list[Subset[Any]] = []
+        self._collate_fn: object = None
+        self._first_of_dataset: dict[Place, Any] = {}
+        self._last_of_dataset: dict[Place, Any] = {}
+        self._epoch: int | None = None
+        self._spaced = Spaced(_PARTS, _FIRST_LOOKS)
+        self._looks = True
+        self._frame = self._head = 0
+        self._modules: list[tuple[ModuleType, str]] = []
+        self._anew: set[Place] = set()
+        self._anew_in: set[Place] = set()
+        self._at_beginning: set[Place] = set()
+        self._begun: dict[Place, Any] = {}
+
+    def begin(self, dataset: object, collate_fn: object, *, by_epoch: bool) -> None:
+        """The loop over ``dataset`` begins: a process that joins will have these values."""
+        self._collate_fn = getattr(collate_fn, "__self__", collate_fn)  # it may be a method of an object
+        self._epoch_numbers = EpochNumbers() if by_epoch else None
+        self._changes.begin(dataset)
+        self._switches.begin()
+        while isinstance(dataset, Subset):
+            self._indices.append(dataset)
+            dataset = dataset.dataset
+        self._dataset = dataset
+        self._first_of_dataset = self._of_dataset()
+        if frame := next(refusal.frames(), None):  # none of the script's if all of it is installed
+            self._frame, self._head = id(frame), max(loop_code.heads(frame.f_code, frame.f_lasti), default=0)
+        self._modules = list(islice(_of_other_modules(), _MOST_OF_MODULES))
+        self._before = dict(self._seen(self._known()))
+        self._arrays = {
+            (which, name): weakref.ref(value) if isinstance(value, ARRAYS) else None
+            for which, values in _spaces()
+            for name, value in values.items()
+        }
+        self._first = {id(value()): value for value in self._arrays.values() if value is not None}
+        for _, function in functions_of(self._training.model, self._training.steppers):
+            with suppress(TypeError):  # not every object can be referred to
+                self._first[id(function)] = weakref.ref(function)
+        self._shared = self._shared_now()
+
+    def epoch_begins(self) -> None:
+        """The body of ``session.epochs`` begins."""
+        self._switches.epoch_begins()
+        self._outputs.epoch_begins()  # which has hooks of its own until the pass begins
+        self._changes.epoch_begins(self._names_told())
+
+    def pass_begins(self) -> None:
+        """The loop over the loader begins."""
+        self._outputs.pass_begins()
+        self._changes.pass_begins(self._in_loop(), self._head, self._names_told())
+
+    def _names_told(self) -> set[str]:
+        return {name for _, name in self._told}.union(self._outputs.told)
+
+    def step(self) -> None:
+        """The script steps. What a dataset, or an attribute that each epoch's beginning sets, has at an epoch's first
+        step is what a process that joins has.
+        """
+        if self._epoch != self._training.position.epoch:
+            self._epoch = self._training.position.epoch
+            self._outputs.step(self._in_loop(), self._head)
+            self._switches.step(self._in_loop(), self._head)
+            self._looks = not self._training.on_restore and self._spaced.is_due()
+            if self._looks:
+                with self._spaced.doing():
+                    self._epoch_has_begun()
+
+    def _epoch_has_begun(self) -> None:
+        self._look_at_code()
+        self._left_over |= dict.fromkeys(self._left_by_another_epoch())
+        self._before |= self._dataset_begins()
+        if self._at_beginning:
+            known = self._known()
+            others = dict(self._seen(known, self._at_beginning))
+            for place in self._begun:  # it may be of a function that has ended, and whose number another has by now
+                self._before.pop(place, None)
+            self._begun = {place: mark for place, mark in self._seen(known) if place not in others}
+            self._before |= self._begun
+
+    def look(self, samples: int) -> None:
+        """Tell, once, of each that has changed, unless the script says that it restores its values itself. ``samples``:
+        of the batch that it has, if any.
+        """
+        if self._looks and not self._training.on_restore:
+            with self._spaced.doing():
+                frames = self._in_loop()
+                uses_of = cache(lambda: step_uses.uses_of(frames, self._head, self._training.user))
+                self._told |= self._counts.look(frames, self._head, uses_of)
+                self._look()
+                known = {name for _, name in self._told}
+                self.rank_only.look(frames)
+                self._handed_on.look(frames, self._head, samples, known)
+                if self._epoch_numbers is not None:
+                    self._epoch_numbers.look(frames, self._head, known)
+                    self._epoch_sums.look(frames, self._head, uses_of)
+
+    def _look(self) -> None:
+        for place in [one for one in self._before if one[0] in self._first and self._first[one[0]]() is None]:
+            del self._before[place]  # another array, or hook, may have its number by now
+        known = self._known()
+        before, kept = self._before, [value for value in self._training.user.values() if isinstance(value, PLAIN)]
+        self._last_of_dataset = self._of_dataset()
+        seen = dict(chain(self._seen(known, self._anew_in), self._last_of_dataset.items()))
+        changed = [place for place, value in seen.items() if before.get(place, value) != value and value not in kept]
+        outgrown = ((0, name) for name in self._training.numbers.outgrown())
+        made = chain(self._made(seen), self._made_variables(known), self._left_over, self._replaced(known), outgrown)
+        changed = [place for place in chain(changed, made) if place not in self._told]
+        if changed:
+            self._told.update(changed)
+            names = list(dict.fromkeys(name for _, name in changed))
+            refusal.note(
+                f"the script keeps values of its own that change in its loop ({', '.join(names[:_SHOWN])}"
+                f"{', ...' if len(names) > _SHOWN else ''}), and a node that joins, or a run that resumes, has them as"
+                " they are before the loop: what training depends on belongs in session.state or session.track"
+            )
+        self._look_at_shared()
+
+    def _look_at_shared(self) -> None:
+        now = self._shared_now()
+        changed = [name for name, was in self._shared.items() if name in now and now[name] != was]
+        if changed:
+            name, key = changed[0], self._shared[changed[0]][0]
+            self._shared = {}
+            refusal.note(
+                f"the script changes session.state[{key!r}] by another name, which it has from before the loop"
+                f" ({name}); on a node that joins, or in a run that resumes, session.state holds another object then:"
+                f" write session.state[{key!r}] where it is used"
+            )
+
+    def _shared_now(self) -> dict[str, tuple[str, Any]]:
+        """Variables and attributes of the script that are tensors and arrays of ``session.state``, with the keys and
+        contents. (Lists and dicts stay the same where a state is received.)
+        """
+        keys = {id(one): (key, one) for key, one in self._training.user.items() if isinstance(one, ARRAYS)}
+        found = {}
+        for name, value in ((name, value) for _, values in _spaces() for name, value in list(values.items())):
+            held = held_by(value) if keys and is_of_the_script(type(value)) else ()
+            for path, one in [("", value), *held]:
+                if id(one) in keys:
+                    key, shared = keys[id(one)]
+                    found[name + path] = key, dict(marks_in("", shared, set(), (), DEPTH))
+        return found
+
+    def _look_at_code(self) -> None:
+        frames = self._in_loop()
+        for frame, head in self._loops(frames):
+            which = id(frame.f_globals if frame.f_locals is frame.f_globals else frame)
+            self._anew |= {(which, name) for name in loop_code.set_anew(frame.f_code, head)}
+        for frame in (one for one in frames[:1] if self._head in loop_code.heads(one.f_code, one.f_lasti)):
+            its = loop_code.set_before_calls(frame, self._head)
+            self._anew_in |= {(id(owner), f".{name}") for owner, name in its}
+        self._at_beginning |= {
+            (id(owner), f".{name}") for owner, name in loop_code.set_at_beginning(frames, self._head)
+        }
+
+    def _in_loop(self) -> list[FrameType]:
+        """The running functions, from the one with the session's loop on."""
+        return list(itertools.dropwhile(lambda frame: id(frame) != self._frame, [*refusal.frames()][::-1]))
+
+    def _loops(self, frames: Sequence[FrameType]) -> Iterator[tuple[FrameType, int]]:
+        """Where the session's loop begins, and the outermost ones of other functions."""
+        for frame in frames:
+            heads = loop_code.heads(frame.f_code, frame.f_lasti)
+            if heads:
+                yield frame, self._head if self._head in heads and id(frame) == self._frame else heads[0]
+
+    def _seen(self, known: set[int], without: Collection[Place] = ()) -> Iterator[tuple[Place, Any]]:
+        """``without`` these attributes, by object."""
+        spaces = list(_spaces())
+        variables = [value for _, values in spaces for value in list(values.values())]
+        further = Further(variables)
+        for which, values in spaces:
+            for name, value in list(values.items()):
+                if (which, name) in self._anew:
+                    continue
+                place = id(value) if isinstance(value, ARRAYS) else which
+                for path, mark in marks_in(name, value, known, without, DEPTH, further.variable()):
+                    yield (place, path), mark
+        others = [*self._training.numbers.others(), ("collate_fn", self._collate_fn)]
+        kept = ((0, name, value) for name, value in others)
+        for which, name, value in chain(kept, attached(self._training.model, self._training.steppers)):
+            place = id(value) if isinstance(value, ARRAYS) else which
+            for path, mark in marks_in(name, value, known, without, DEPTH):
+                yield (place, path), mark
+        frames = list(refusal.frames())
+        looked_at = known | {id(value) for value in variables if value is not None and not isinstance(value, PLAIN)}
+        for name, value in functions_of(self._training.model, self._training.steppers):
+            for path, mark in marks_in(name, value, looked_at, {*without, *of_running(value, frames)}, DEPTH):
+                yield (id(value), path), mark
+        yield from islice(self._of_modules(known, without), _MOST_OF_MODULES)
+
+    def _of_modules(self, known: set[int], without: Collection[Place]) -> Iterator[tuple[Place, Any]]:
+        for module, name in self._modules:
+            if name in (held := vars(module)):
+                value = held[name]
+                place = id(value) if isinstance(value, ARRAYS) else id(module)
+                for path, mark in marks_in(f"{module.__name__}.{name}", value, known, without, DEPTH - 1):
+                    yield (place, path), mark
+
+    def _of_dataset(self) -> dict[Place, Any]:
+        """Also labels and weights of its samples, and functions (a transform). Not what it keeps in lists and dicts,
+        samples that it has read; nor what it sets by itself for each sample that it gives.
+        """
+        others = ((name, one) for name, one in inner(self._dataset) if isinstance(one, (*ARRAYS, *FUNCTIONS)))
+        found = numbers_and_generators(self._dataset)
+        found |= {name: mark for name, value in others if (mark := mark_of(value, is_variable=True)) is not None}
+        gives = getattr(type(self._dataset), "__getitem__", None)
+        its_own = loop_code.set_by(gives.__code__) if isinstance(gives, FunctionType) else set()
+        return {(id(self._dataset), f"dataset.{name}"): found[name] for name in found.keys() - its_own}
+
+    def _dataset_begins(self) -> dict[Place, Any]:
+        """What it has in an epoch's first step: a process that joins has the same, but for what an epoch before has
+        set, which others do not set (``if epoch == 3``).
+        """
+        now = self._of_dataset()
+        if called.changes_under_equality(self._in_loop(), self._head, self._has_dataset):
+            first, last = self._first_of_dataset, self._last_of_dataset
+            return {
+                place: first.get(place, mark) if mark == last.get(place, mark) else mark for place, mark in now.items()
+            }
+        return now
+
+    def _has_dataset(self, value: object) -> bool:
+        """Whether it is the dataset, or a loader or a part of it (a ``Subset``)."""
+        while isinstance(value, TrainingLoader | Subset):
+            value = getattr(value, "dataset", None)
+        return value is self._dataset
+
+    def _lists_of_dataset(self) -> dict[str, Any]:
+        """Its arrays, apart from what the session has, and its lists with the arrays and numbers in these; also the
+        indices of a ``Subset``. (None: a place for a sample that was not read yet.)
+        """
+        dataset, known = self._dataset, self._known()
+        kept: list[tuple[Any, Any]]
+        kept = [("tensors", dataset.tensors)] if isinstance(dataset, TensorDataset) else inner(dataset)
+        kept += [("indices", one.indices) for one in self._indices]
+        its = [(f"dataset.{name}", value) for name, value in kept if isinstance(value, (*ARRAYS, list, tuple))]
+        marks = chain.from_iterable(marks_in(name, value, known, (), DEPTH) for name, value in its)
+        return {path: mark for path, mark in marks if mark is not None}
+
+    def _made(self, seen: Collection[Place]) -> Iterator[Place]:
+        """Attributes that objects from before the loop have got in it, if the script asks whether they have them: the
+        first batch makes them.
+        """
+        asked = {name for frame in self._in_loop() for name in loop_code.asked_for(frame.f_code)}
+        for which, path in seen:
+            owner, _, name = path.rpartition(".")
+            kind = self._before.get((which, owner))
+            asks = isinstance(kind, type) and (name in asked or name in loop_code.asked_for_by(kind))
+            if asks and (which, path) not in self._before:
+                yield which, path
+
+    def _made_variables(self, known: set[int]) -> Iterator[Place]:
+        """Variables that there were not before the loop, and that some of its turns set for others, which may have
+        none: at an epoch's end, or by a first batch (``if i == 0``). These are the same as when it looked before.
+        """
+        frames = self._in_loop()
+        loop = loop_code.inner_loop(frames, self._head)
+        found = {}
+        if loop is not None:
+            (frame, begin), code = loop, loop[0].f_code
+            head = self._head if frame is frames[0] else begin
+            at_end = loop_code.left_at_end(code, head, begin)
+            which = id(frame.f_globals if frame.f_locals is frame.f_globals else frame)
+            names = loop_code.may_be_kept(code, head, begin).difference(code.co_varnames[: code.co_argcount])
+            for name in [one for one in names if one in frame.f_locals and (which, one) not in self._arrays]:
+                value = frame.f_locals[name]
+                if _is_made(value) and id(value) not in known:
+                    found[name] = weakref.ref(value)
+                if name in at_end or (name in found and name in self._kept and self._kept[name]() is value):
+                    yield which, name
+        self._kept = found
+
+    def _left_by_another_epoch(self) -> Iterator[Place]:
+        """Variables that there were not before the loop, and that this epoch uses as another one's beginning has set
+        them (``if epoch % 2 == 0``).
+        """
+        frames = self._in_loop()
+        loop = loop_code.inner_loop(frames, self._head)
+        if loop is None:
+            return
+        frame, found = frames[0], {}
+        inner = loop[1] if loop[0] is frame else frame.f_lasti
+        which = id(frame.f_globals if frame.f_locals is frame.f_globals else frame)
+        for name in sorted(loop_code.needed_from_before(frame.f_code, self._head, inner)):
+            value = frame.f_locals.get(name)
+            is_constant = any(value is one for one in frame.f_code.co_consts)
+            if (which, name) not in self._arrays and not is_constant and (refers := _reference(value)) is not None:
+                found[name] = refers
+                if name in self._left and self._left[name]() is refers():
+                    yield which, name
+        self._left = found
+
+    def _replaced(self, known: set[int]) -> Iterator[Place]:
+        """Tensors and arrays that each turn of the loop leaves to the next one in a variable from before the loop."""
+        for frame, head in self._loops(self._in_loop() or list(refusal.frames())):
+            for name in loop_code.read_first(frame.f_code, head):
+                for which, values in ((id(frame), frame.f_locals), (id(frame.f_globals), frame.f_globals)):
+                    place, value = (which, name), values.get(name)
+                    if place in self._arrays and isinstance(value, ARRAYS) and id(value) not in known:
+                        was = self._arrays[place]
+                        if was is None or was() is not value:
+                            yield place
+
+    def _known(self) -> set[int]:
+        """What the session has, and what its optimizers change; of tensors also their memory, which others may share
+        (``model.state_dict()``).
+        """
+        training = self._training
+        steppers, tracked = training.steppers, training.tracked.values()
+        ours: list[Any] = [training.user, *tracked, *training.trained.named.values()]
+        ours += [one for one in training.user.values() if isinstance(one, CHANGEABLE)]
+        for module in (training.model, *(one for one in tracked if isinstance(one, nn.Module))):
+            for part in module.modules():
+                held = chain(part._parameters.values(), part._buffers.values())
+                ours += [part, *(tensor for tensor in held if tensor is not None)]
+        ours += [*steppers.schedulers.values(), *steppers.scalers.values()]
+        for one in steppers.optimizers.values():
+            ours += [one, one.state, one.param_groups, *one.param_groups]
+            states = chain.from_iterable(its.values() for its in one.state.values() if isinstance(its, dict))
+            ours += [value for value in states if isinstance(value, torch.Tensor)]
+        return {*map(id, ours), *(memory_of(one) for one in ours if isinstance(one, ARRAYS))}
+
+
+def _spaces() -> Iterator[tuple[int, dict[str, Any]]]:
+    """The variables of the script's running functions, and of their modules."""
+    seen = set()
+    for frame in refusal.frames():
+        if frame.f_locals is not frame.f_globals:
+            yield id(frame), frame.f_locals
+        if id(frame.f_globals) not in seen:
+            seen.add(id(frame.f_globals))
+            yield id(frame.f_globals), frame.f_globals
+
+
+def _of_other_modules() -> Iterator[tuple[ModuleType, str]]:
+    """What the script's other modules have, and not those from which it runs: first plain values, and no functions and
+    classes, which are many.
+    """
+    held = [(one, name, value) for one in _other_modules() for name, value in vars(one).items() if name[:2] != "__"]
+    yield from ((module, name) for module, name, value in held if isinstance(value, PLAIN))
+    seen = {id(value) for _, values in _spaces() for value in values.values()}
+    for module, name, value in held:
+        if not isinstance(value, (*PLAIN, *FUNCTIONS, type, ModuleType)) and id(value) not in seen:
+            seen.add(id(value))
+            yield module, name
+
+
+def _other_modules() -> list[ModuleType]:
+    """The script's own modules, apart from those whose functions are running."""
+    running = {id(frame.f_globals) for frame in refusal.frames()}
+    latest_first = reversed(list(sys.modules.values()))  # a script's own come after packages that it uses
+    every = ((one, getattr(one, "__file__", None)) for one in latest_first)
+    own = [one for one, file in every if type(file) is str and not refusal.is_of_a_library(file)]
+    others = (one for one in own if package_of(one.__name__) not in NOT_THE_SCRIPTS)  # torch.ops has no path
+    return [one for one in others if id(vars(one)) not in running]
+
+
+def _reference(value: Any) -> Callable[[], Any] | None:
+    """To something by which this value is known again, without keeping it; of a list the first that was made in it."""
+    if type(value) is float:
+        return lambda: value
+    if isinstance(value, WITH_ITEMS):
+        return next((found for _, one in inner(value) if (found := _reference(one)) is not None), None)
+    return weakref.ref(value) if _is_made(value) else None
+
+
+def _is_made(value: Any) -> bool:
+    """Computed, or copied: no number, which may be a constant, and nothing of a library's."""
+    return isinstance(value, (*ARRAYS, nn.Module)) or is_of_the_script(type(value))

@@ -1,0 +1,62 @@
+"""The GPU of a training process: the one with its local rank is made the current device before the script starts.
+
+So ``"cuda"`` is the process's own GPU, and nothing is allocated on the first one; ``cuda:0`` is the node's first GPU in
+all processes, and ``cuda:{session.local_rank}`` is also the own one. All GPUs of the node stay visible, as NCCL needs
+them. With one process per node, the GPU is not touched before the script does.
+
+Devices are found through ``torch.accelerator``, so AMD's and Intel's GPUs work like NVIDIA's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import torch
+
+from pilot.core.errors import GPU_FAILED_STATUS, UserError
+from pilot.train.node.membership import Seat
+
+_FAILURES = ("CUDA error", "HIP error", "cuDNN error", "NCCL error")
+"""How messages of a GPU's libraries begin, if torch has no class of its own for an error."""
+
+
+def exit_status(error: BaseException) -> int:
+    """That of a script that ends with ``error``. A GPU that fails (it has uncorrectable errors, or is lost from the
+    bus), or has no memory left (somebody else computes on it), says little about the script: another node may do.
+    """
+    kinds = tuple(filter(None, (getattr(torch, name, None) for name in ("AcceleratorError", "OutOfMemoryError"))))
+    of_gpu = isinstance(error, kinds) or (isinstance(error, RuntimeError) and str(error).startswith(_FAILURES))
+    return GPU_FAILED_STATUS if of_gpu else 1
+
+
+def take_own(seat: Seat, count: Callable[[], int] = torch.accelerator.device_count) -> None:
+    """Make this process's GPU the current one; :class:`UserError` if the node has some, but fewer than processes."""
+    if seat.size == 1 or torch.accelerator.current_accelerator() is None:
+        return
+    devices = count()
+    if why := too_few(devices, seat.size):
+        raise UserError(why)
+    if devices:
+        torch.accelerator.set_device_index(seat.rank)
+
+
+def too_few(devices: int, processes: int) -> str:
+    """What is wrong with ``devices`` GPUs for ``processes`` ranks of a node; "": nothing. (Without GPUs they use the
+    CPU.)"""
+    if not 0 < devices < processes:
+        return ""
+    return (
+        f"ranks_per_node is {processes}, but a process sees only {devices} GPU{'s' * (devices > 1)} on this node:"
+        " request more GPUs in the site file (scheduler_options, select_options), or lower ranks_per_node; with MIG a"
+        " process sees a single GPU instance: set ranks_per_node=1"
+    )
+
+
+def check_own(parameters: Iterable[torch.Tensor], seat: Seat) -> None:
+    """:class:`UserError` if the model is on the GPU of another process of the node."""
+    for device in dict.fromkeys(parameter.device for parameter in parameters):
+        if seat.size > 1 and device.type != "cpu" and device.index not in (None, seat.rank):
+            raise UserError(
+                f"the model is on {device}, but this process has the GPU {device.type}:{seat.rank}: use the device"
+                f' "{device.type}" without a number, or f"{device.type}:{{session.local_rank}}"'
+            )

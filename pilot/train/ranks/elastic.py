@@ -1,0 +1,470 @@
+"""A worker's life in its groups: it joins generations, synchronises state, switches, parks, pauses, and finishes.
+
+Everything happens at *safe points*, on the script's own thread: when a session enters a group, when the script asks for
+the batch after a step, and in meetings (:mod:`pilot.train.ranks.collectives`). The sockets are read there and while
+waiting for sums (a forming generation can wait for the end of a step). Only checkpoints are written by another thread,
+from a copy.
+
+How a generation starts, on each of its ranks:
+
+1. The rank process, which is in MPI with all others, gets the gradient arena.
+2. All ranks get the same state (:mod:`pilot.train.ranks.state_sharing`).
+3. Rank 0 is the leader: it sends ``GroupFormed``, and reports from then on.
+
+Any failure (a rank process ends, the agent kills the generation) raises ``Gone``, and the worker waits for the next
+generation with its previous state.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+import psutil
+
+from pilot.comm.channel import Gone
+from pilot.comm.messages import AnyNote, Attach, Gather, Gathered, Moving, OutOfStep, Quit, Select
+from pilot.core.errors import UserError
+from pilot.io import wire
+from pilot.train.alike.newcomers import Newcomers
+from pilot.train.alike.next_step import NextSteps
+from pilot.train.data.sampler import StepShare
+from pilot.train.gradients.exchanges import Exchanges
+from pilot.train.gradients.step_words import Words
+from pilot.train.node.membership import Membership, MembershipState, Seat, agreed
+from pilot.train.node.node_ties import NodeTies
+from pilot.train.node.sockets import Happening, RankCame, RankGone, RankSaid, WorkerSockets
+from pilot.train.ranks.in_force import InForce
+from pilot.train.ranks.pace_meter import PaceMeter
+from pilot.train.ranks.periodic import Periodic
+from pilot.train.ranks.reporter import Metrics, Reporter
+from pilot.train.ranks.saver import Saver
+from pilot.train.ranks.script_end import Released, release_when, released
+from pilot.train.ranks.stall_timer import StallTimer
+from pilot.train.ranks.state_sharing import StateSharing
+from pilot.train.script import imported
+from pilot.train.state.state_transfer import NOTHING, Spreading
+from pilot.train.state.training import Training
+
+
+class Elastic:
+    """See the module, and :class:`~pilot.train.ranks.group.RankGroup` for what the session uses.
+
+    Parameters
+    ----------
+    seat : this process's place on its node
+    link : to the agent and to the rank processes
+    training, exchanges : the session's
+    saver : for the trainer's checkpoints
+    interval_s : between two periodic checkpoints, until told otherwise
+    stall_timer : for waits for other ranks
+    resized : called with the number of ranks when a generation has started, with its state
+    ties : to the other processes of the node
+    """
+
+    def __init__(
+        self,
+        trainer: str,
+        seat: Seat,
+        link: WorkerSockets,
+        training: Training,
+        exchanges: Exchanges,
+        saver: Saver,
+        interval_s: float,
+        stall_timer: StallTimer,
+        resized: Callable[[int], None],
+        ties: NodeTies,
+    ) -> None:
+        self._trainer = trainer
+        self._seat = seat
+        self._link = link
+        self._training = training
+        self._exchanges = exchanges
+        self._saver = saver
+        self.next_steps = NextSteps(training, saver.keep_next)
+        self._periodic = Periodic(saver, training, self.next_steps, interval_s)
+        self._stall_timer = stall_timer
+        self._resized = resized
+        self._membership = MembershipState()
+        self._reporter = Reporter(trainer, training, link.tell)
+        self._pace = PaceMeter(trainer)
+        self._shards = training.sharding.size if training.sharding is not None else 1
+        self._ties = ties
+        ties.meanwhile(self._attend)
+        self._in_force = InForce(self._membership, ties, self._lose)
+        self._sharing = StateSharing(
+            trainer, training, saver, self.next_steps, link, self._gather, self._answer, self._lose, ties, seat.size
+        )
+        self._heard: list[RankSaid] = []
+        self._hanging_up: set[int] = set()
+        self._held = NOTHING
+        self._announced = False
+        self._agreed: tuple[Membership, Words] | None = None
+        self._let_go: Membership | None = None
+        self._in_step = self._write_later = False
+        self.revision = 0
+        self.newcomers = Newcomers()
+
+    # --- what the session uses ---------------------------------------------------------------------------------------
+
+    def enter(self) -> Membership:
+        """Enter a group; waits for the next one if none is in force. After the end: the last one."""
+        if self._let_go is not None:
+            return self._let_go
+        self._left_step()
+        self._announce()
+        while self._group is None:
+            self._start(self._in_force.next(lambda: self._attend(None), lambda: not self._hanging_up))
+        return self._group
+
+    @property
+    def _group(self) -> Membership | None:
+        return self._in_force.group
+
+    def attach(self) -> None:
+        """See :class:`~pilot.train.ranks.group.RankGroup`."""
+        group = self._group
+        if group is not None:
+            try:
+                self._in_force.together(group, lambda: self._attach(group.generation))
+            except Gone:
+                return
+
+    def select(self, number: int) -> list[int]:
+        """See :class:`~pilot.train.ranks.group.RankGroup`."""
+        self._in_step = True
+        group = self._group
+        if group is None:
+            raise Gone
+        if group.size == 1:
+            return [number]
+        return [row[0] for row in self._ask(group, Select(number), 1)]
+
+    def ring(self) -> None:
+        """The next part of the step is full."""
+        group = self._group
+        if group is None or group.size == 1:
+            return
+        try:
+            self._link.channel(group.generation).ring()
+        except Gone:
+            self._lose(group.generation)
+
+    def words(self, loss: float) -> Words:
+        """What this rank sends along with this step."""
+        self._in_step = True
+        self._attend(0.0)
+        group, periodic = self._group, self._periodic
+        save, saved = periodic.may_save(group), periodic.has_saved(group)
+        return Words.of(self._membership.ready_for, self._membership.pause_asked, loss, save=save, saved=saved)
+
+    def summed(self) -> bool:
+        """Wait for the step's sums. False: the generation is gone and the step is void."""
+        group = self._group
+        if group is None or group.size == 1:
+            return group is not None
+        try:
+            self._in_force.together(group, lambda: self._answer(group.generation, summing=True))
+        except Gone:
+            return False
+        return True
+
+    def sums_came(self) -> None:
+        """Not needed here."""
+
+    def applied(self, words: Words, share: StepShare, metrics: Metrics) -> None:
+        """Report an applied step."""
+        group, position = self._group, self._training.position
+        assert group is not None
+        self._reporter.stepped(group, position.epoch, share, metrics)
+        self._tell_pace(group, share)
+        self._agreed = group, words
+
+    def settle(self) -> None:
+        """The safe point after an applied step, when the script asks for the next batch: pause or switch if that was
+        agreed, save if it is due.
+        """
+        self._left_step()
+        agreement, self._agreed = self._agreed, None
+        if agreement is None or agreement[0] is not self._group:
+            return
+        group, words = agreement
+        if words.pause:
+            self._pause(group)
+        elif generation := agreed(words.ready, words.squares, group.size):
+            self._switch(group, generation)
+        else:
+            self._periodic.stepped(group, words)
+            if not self._training.position.at_end:
+                self._pace.begins(time.monotonic(), self._stall_timer.ended_s)
+
+    def gather(self, row: list[int]) -> list[list[int]]:
+        """The rows of all ranks, between two steps; pause or switch instead if that is agreed in the same gather.
+
+        A switch waits for the next step, or for the end of the epoch, where a newcomer can catch up with the others.
+        """
+        self._attend(0.0)
+        group = self._group
+        if group is None:
+            raise Gone
+        ready_for = self._membership.ready_for if self._training.position.at_end else 0
+        rows = self._gather(group, [ready_for, int(self._membership.pause_asked), *row])
+        ready = {row[0] for row in rows}
+        if any(row[1] for row in rows):
+            self._pause(group)
+        elif len(ready) == 1 and ready != {0}:
+            self._switch(group, ready.pop())
+        else:
+            return [row[2:] for row in rows]
+        raise Gone
+
+    def hand_over(self, giver: int, takers: Sequence[int]) -> None:
+        """Hand over the state as at the start of a generation."""
+        group = self._group
+        if group is None:
+            raise Gone
+        self._sharing.deal(group, Spreading(giver, tuple(takers), fresh=False))
+
+    def distrust(self, step: int) -> str:
+        """See :class:`~pilot.train.ranks.group.RankGroup`. All ranks do this, because any of them may be the last
+        survivor."""
+        self._periodic.abandon()
+        path = self._saver.distrust(step)
+        return f"the newest checkpoint from then is {path}" if path is not None else "there is no checkpoint from then"
+
+    def remark(self, text: str) -> None:
+        """See :class:`~pilot.train.ranks.group.RankGroup`."""
+        if self._group is not None and self._group.rank == 0:
+            self._link.tell(wire.Remark(self._trainer, text))
+
+    def rested(self, seconds: float) -> None:
+        """The duration of an evaluation, which does not count as a stall."""
+        self._reporter.rested(seconds)
+        self._pace.idle()
+
+    def finish(self, metrics: Metrics) -> None:
+        """The script's loop is over: the leader reports it; then wait to be stopped, and regroup if a leader died
+        before.
+
+        The report is repeated until it is stopped, because it may have been lost with a killed coordinator.
+        """
+        told, again_s = NOTHING, 0.0
+        self._periodic.abandon()
+        try:
+            with released():
+                while True:
+                    group = self.enter()
+                    if group.rank < self._shards and told != group.generation:
+                        told, again_s = group.generation, 0.0
+                        self._write(asked=False)
+                    if group.rank == 0 and time.monotonic() >= again_s:
+                        self._reporter.finished(group, metrics)
+                        again_s = time.monotonic() + self._stall_timer.silent_s
+                    self._attend(self._stall_timer.silent_s)
+                    self._in_force.look_again()
+                    if self._membership.pause_asked:  # no further step is needed to agree on it: all are at the end
+                        self._pause(group)
+        except Released:
+            self._let_go = self._group
+            if self._let_go is not None:
+                self._quit(self._let_go)
+            release_when(self._is_cut_short)
+
+    def _is_cut_short(self) -> bool:
+        """After the loop: whether the script is to end now. Nothing else that is heard then matters."""
+        return any(isinstance(heard, wire.StopWorker) and not heard.within_s for heard in self._link.wait(0.0))
+
+    # --- what happens ------------------------------------------------------------------------------------------------
+
+    def _announce(self) -> None:
+        if not self._announced:
+            self._announced = True
+            imported.tell()
+            self._link.tell(wire.WorkerReady(self._trainer, time.time() - psutil.Process().create_time()))
+
+    def _attend(self, timeout_s: float | None) -> None:
+        """Process events; waits up to ``timeout_s`` for one (None: no limit)."""
+        for happening in self._link.wait(timeout_s):
+            self._take_in(happening)
+
+    def _take_in(self, happening: Happening) -> None:
+        match happening:
+            case wire.JoinGroup(_, generation, node, nodes, _, granted):
+                self._membership.told_to_join(self._seat.member(generation, node, nodes, granted))
+            case wire.PartFromGroup(_, generation):
+                self._membership.told_to_part(generation)
+            case wire.PauseGroup(_, generation):
+                self._told_to_pause(generation)
+            case wire.LookAtGroup():
+                self._tell_what_for()
+            case wire.DissolveGroup(_, generation):
+                self._lose(generation)
+                self._membership.killed(generation)
+            case wire.WriteCheckpoint():
+                self._asked_to_write()
+            case wire.PaceCheckpoints(_, interval_s):
+                self._periodic.interval_s = interval_s
+            case wire.StopWorker():
+                raise Released
+            case RankCame(generation):
+                if not self._membership.rank_came(generation):
+                    self._link.drop(generation)
+            case RankSaid():
+                self._heard.append(happening)
+            case RankGone(generation):
+                self._hanging_up.discard(generation)
+                self._membership.rank_lost(generation)
+
+    def _lose(self, generation: int) -> None:
+        """A generation is gone. Its rank process must end before the arena is used again."""
+        if self._link.hang_up(generation):
+            self._hanging_up.add(generation)
+        self._membership.rank_lost(generation)
+
+    def _told_to_pause(self, generation: int) -> None:
+        self._membership.told_to_pause(generation)
+        if self._membership.current is None:
+            self._link.tell(wire.RankPaused(self._trainer, generation, self._training.position.step))
+
+    def _answer(self, generation: int, *, summing: bool = False) -> AnyNote | int | None:
+        """The next message from the rank process of ``generation``, which must be in force: a note, a descriptor, or
+        its doorbell.
+        """
+        self._stall_timer.begin(summing)
+        while self._membership.current is not None and self._membership.current.generation == generation:
+            while self._heard:
+                said = self._heard.pop(0)
+                if said.generation == generation and not isinstance(said.note, Moving):
+                    self._stall_timer.end()
+                    if isinstance(said.note, OutOfStep):
+                        raise _out_of_step(said.note.gathering, self._membership.current.rank)
+                    return said.note if said.fd is None else said.fd
+                self._stall_timer.begin(summing)  # progress: the wait starts again
+            self._attend(self._stall_timer.left_s())
+            if self._stall_timer.is_over():
+                self._tell_what_for()
+        self._stall_timer.end()
+        raise Gone
+
+    def _tell_what_for(self) -> None:
+        """Report what this rank is waiting for, and for how long."""
+        group, step = self._membership.current, self._training.position.step
+        waited_s, summing = self._stall_timer.waited_s(), self._stall_timer.summing
+        self._link.tell(wire.RankStalled(self._trainer, group.generation if group else 0, step, waited_s, summing))
+
+    def _tell_pace(self, group: Membership, share: StepShare) -> None:
+        """One process speaks for the node: within a node they wait for each other while they compute."""
+        if group.size == 1 or self._seat.rank > 0:
+            return
+        pace = self._pace.applied(time.monotonic(), self._stall_timer.ended_s, share.samples)
+        if pace is not None:
+            self._link.tell(pace)
+
+    # --- the start of a generation -----------------------------------------------------------------------------------
+
+    def _start(self, generation: int) -> None:
+        """Start ``generation``. If that fails, none is in force afterwards."""
+        self.revision += 1
+        try:
+            group = self._ties.together(lambda: self._begin(generation))
+            resumed, self.newcomers = self._sharing.share(group, self._held)
+        except Gone:
+            self._lose(generation)
+            self._in_force.ended()
+            return
+        self._held = generation
+        self._in_force.started(group)
+        self._resized(group.size)
+        self._reporter.started(group, resumed)
+        self._pace.idle()
+
+    def _begin(self, generation: int) -> Membership:
+        group = self._in_force.begin(generation)
+        self._exchanges.idle()
+        self._attach(generation)
+        return group
+
+    def _attach(self, generation: int) -> None:
+        for number, exchange in enumerate(self._exchanges.each):
+            self._link.channel(generation).send(Attach(list(exchange.layout.parts), number), exchange.arena.fd)
+
+    def _gather(self, group: Membership, row: list[int]) -> list[list[int]]:
+        """The rows of all ranks of ``group``, which must be in force."""
+        return self._ask(group, Gather(row), len(row))
+
+    def _ask(self, group: Membership, note: Gather | Select, length: int) -> list[list[int]]:
+        return self._in_force.together(group, lambda: self._asked(group, note, length))
+
+    def _asked(self, group: Membership, note: Gather | Select, length: int) -> list[list[int]]:
+        self._link.channel(group.generation).send(note)
+        rows: list[list[int]] = []
+        while len(rows) < group.size:
+            gathered = self._answer(group.generation, summing=isinstance(note, Select))
+            if not isinstance(gathered, Gathered) or not gathered.rows:
+                break
+            rows += gathered.rows
+        if [len(row) for row in rows] == [length] * group.size:
+            return rows
+        self._lose(group.generation)  # a rank process that sends nonsense is useless
+        raise Gone
+
+    # --- the end of a generation -------------------------------------------------------------------------------------
+
+    def _switch(self, group: Membership, generation: int) -> None:
+        """All ranks stop here; continue in ``generation``, or keep the state until told otherwise if we are not in
+        it."""
+        self._quit(group)
+        if self._membership.joining is not None and self._membership.joining.generation == generation:
+            self._start(generation)
+        else:
+            self._leave()
+
+    def _pause(self, group: Membership) -> None:
+        """All ranks stop here; keep the state until told what to do with it."""
+        self._quit(group)
+        self._leave()
+        self._link.tell(wire.RankPaused(self._trainer, group.generation, self._training.position.step))
+
+    def _leave(self) -> None:
+        self._membership.leave()
+        self._in_force.ended()
+        self.revision += 1
+
+    def _quit(self, group: Membership) -> None:
+        """The generation ends normally: its rank processes are done with the arena."""
+        try:
+            self._link.channel(group.generation).send(Quit())
+        except Gone:
+            return
+
+    # --- checkpoints -------------------------------------------------------------------------------------------------
+
+    def _asked_to_write(self) -> None:
+        """In the middle of a step, forward and the script have already changed what its batch will change again."""
+        if self._in_step:
+            self._write_later = True
+        elif self._seat.rank < self._shards:  # without shards one process has everything
+            self._write(asked=True)
+
+    def _left_step(self) -> None:
+        """It was applied, or what its batch did is undone."""
+        self._in_step = False
+        if self._write_later:
+            self._write_later = False
+            self._asked_to_write()
+
+    def _write(self, *, asked: bool) -> None:
+        self._periodic.begun()
+        generation, step, state = max(self._held, 0), self._training.position.step, self._training.encoded()
+        self.next_steps.saved(generation)
+        part = (self._seat.rank, self._training.shared()) if self._shards > 1 else None
+        self._saver.write(generation, step, state, asked=asked, part=part)
+
+
+def _out_of_step(gathering: int, summing: int) -> UserError:
+    """What ``summing`` says, which waits for ``gathering``, which waits for it."""
+    return UserError(
+        f"rank {gathering} is in session.evaluate, or at the end of its epoch or loop, while rank {summing} is in"
+        " session.step, so each waits for the other: all ranks must do both in the same order; call session.evaluate"
+        " and end the loop on all of them, not under a condition that differs between ranks"
+    )

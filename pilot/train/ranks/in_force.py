@@ -1,0 +1,79 @@
+"""Which generation is in force on a node: what each of its processes knows, and what they agree on if they are tied
+(:mod:`pilot.train.node.node_ties`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from pilot.comm.channel import Gone
+from pilot.train.node.membership import Membership, MembershipState
+from pilot.train.node.node_ties import NodeTies
+
+_Result = TypeVar("_Result")
+
+
+class InForce:
+    """One training process's view.
+
+    Parameters
+    ----------
+    membership : what this process knows
+    ties : to the other processes of the node
+    lose : called when a generation is gone
+    """
+
+    def __init__(self, membership: MembershipState, ties: NodeTies, lose: Callable[[int], None]) -> None:
+        self._membership = membership
+        self._ties = ties
+        self._lose = lose
+        self._started: Membership | None = None
+
+    @property
+    def group(self) -> Membership | None:
+        """The generation in force. If the node's processes are tied, it counts as gone only once all of them know."""
+        return self._started if self._ties.tied else self._membership.current
+
+    def started(self, group: Membership) -> None:
+        """``group`` is in force, with the same state on all of its ranks."""
+        self._started = group
+
+    def ended(self) -> None:
+        """No generation is in force any more."""
+        self._started = None
+
+    def look_again(self) -> None:
+        """At the end of a script, when nothing is computed any more, each process checks for itself."""
+        if self._membership.current is None:
+            self._started = None
+
+    def next(self, attend: Callable[[], None], ready: Callable[[], bool]) -> int:
+        """Wait for the generation to start, the same on all tied processes. ``attend`` waits for events; ``ready``:
+        whether this process could start one.
+        """
+        newest = 0
+        while True:
+            membership = self._membership.startable() if ready() else None
+            if membership is None or membership.generation < newest:
+                attend()
+            elif (said := self._ties.same_generation(membership.generation)) > 0:
+                return said
+            else:
+                newest = -said
+
+    def begin(self, generation: int) -> Membership:
+        """Start ``generation``; :class:`~pilot.comm.channel.Gone` if it was dissolved meanwhile."""
+        joining = self._membership.joining
+        if joining is None or joining.generation != generation:
+            raise Gone
+        return self._membership.start(generation)
+
+    def together(self, group: Membership, act: Callable[[], _Result]) -> _Result:
+        """The result of ``act``. If it does not succeed on all processes of the node, ``group`` is gone."""
+        try:
+            return self._ties.together(act)
+        except Gone:
+            self._lose(group.generation)
+            self._started = None
+            raise

@@ -1,0 +1,108 @@
+"""What the leader of a group reports: progress at most once a second, and the complete ledger."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import astuple
+
+from pilot.io import log_marks, wire
+from pilot.train.data.sampler import StepShare
+from pilot.train.node.membership import Membership
+from pilot.train.ranks.step_meter import StepMeter
+from pilot.train.state import identity
+from pilot.train.state.lineage import Lineage, LineageRow
+from pilot.train.state.training import Training
+
+PERIOD_S = 1.0
+RETOLD_ROWS = 256
+"""A new leader repeats this many of the newest rows, because its predecessor may not have reported its last second."""
+
+RETOLD_REPORTS = 32
+"""How many of the newest reports of a study's metric each message repeats: the last message may have been lost with the
+coordinator or with the connection.
+"""
+
+ROWS_PER_FRAME = 10_000
+
+Metrics = Callable[[], dict[str, float]]
+
+
+class Reporter:
+    """Every rank has one, because any may become the leader; only rank 0 reports.
+
+    Parameters
+    ----------
+    tell : sends a message to the agent
+    """
+
+    def __init__(self, trainer: str, training: Training, tell: Callable[[wire.Message], None]) -> None:
+        self._trainer = trainer
+        self._training = training
+        self._tell = tell
+        self._meter = StepMeter()
+        self._untold = Lineage()
+        self._due_s = 0.0
+        self._size = 0
+        self._resized = False
+        self._stall_told = True
+        self._reports_told = 0
+
+    def started(self, group: Membership, resumed: int | None) -> None:
+        """A generation starts; every rank has the state."""
+        log_marks.now_rank(group.rank)
+        self._meter.regrouped()
+        self._resized, self._size = group.size != self._size, group.size
+        self._untold = Lineage(self._training.ledger.newest(RETOLD_ROWS))
+        self._due_s, self._stall_told = 0.0, False
+        self._reports_told = 0
+        if group.rank == 0:
+            training = self._training
+            accepted = [astuple(change) for change in training.changes]
+            words = identity.in_short(training.identity)
+            formed = (self._trainer, group.generation, training.position.step, resumed, words, accepted)
+            self._tell(wire.GroupFormed(*formed))
+
+    def stepped(self, group: Membership, epoch: int, share: StepShare, metrics: Metrics) -> None:
+        """A step was applied."""
+        now_s = time.monotonic()
+        self._meter.stepped(now_s, share.total)
+        if group.rank != 0:
+            return
+        self._untold.add(group.generation, epoch, self._training.position.step - 1, share.cursor, share.cursor_end)
+        if now_s >= self._due_s or self._training.reports.count > self._reports_told:
+            self._due_s = now_s + PERIOD_S
+            self._report(group, self._untold.rows, metrics())
+            self._untold = Lineage()
+
+    def rested(self, seconds: float) -> None:
+        """See :meth:`~pilot.train.ranks.step_meter.StepMeter.rested`."""
+        self._meter.rested(seconds)
+
+    def finished(self, group: Membership, metrics: Metrics) -> None:
+        """The loop ended: report the whole ledger once more, so that the coordinator's proof is complete."""
+        rows = self._training.ledger.rows
+        for start in range(0, max(len(rows), 1), ROWS_PER_FRAME):
+            self._report(group, rows[start : start + ROWS_PER_FRAME], metrics())
+        position = self._training.position
+        self._tell(wire.TrainerFinished(self._trainer, group.generation, position.step, position.samples, metrics()))
+
+    def _report(self, group: Membership, rows: list[LineageRow], metrics: dict[str, float]) -> None:
+        position = self._training.position
+        stall_s = None if self._stall_told else self._meter.stall_s
+        self._stall_told = True
+        report = wire.Progress(
+            self._trainer,
+            group.generation,
+            position.step,
+            position.epoch,
+            position.samples,
+            samples_per_s=self._meter.samples_per_s(),
+            stall_s=stall_s,
+            rescale_s=stall_s if self._resized else None,
+            ledger=list(rows),
+            metrics=metrics,
+            reports=self._training.reports.since(max(0, self._reports_told - RETOLD_REPORTS)),
+        )
+        self._reports_told = self._training.reports.count
+        self._tell(report)

@@ -1,0 +1,134 @@
+"""How the ranks of a generation get the same state.
+
+1. All gather the generation, step and phase of their states, and the run's fingerprint.
+2. The most advanced rank sends its state to those that are behind (:mod:`pilot.train.state.state_transfer`). If no rank
+   has a state, rank 0 loads the newest intact checkpoint, or starts from its fresh model, and sends that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pilot.comm.arena import Arena
+from pilot.comm.channel import Gone
+from pilot.comm.messages import AnyNote, Spread
+from pilot.core.errors import ProtocolError, UserError
+from pilot.io import wire
+from pilot.train.alike.newcomers import Newcomers
+from pilot.train.alike.next_step import NextSteps
+from pilot.train.node.membership import Membership
+from pilot.train.node.node_ties import NodeTies
+from pilot.train.node.sockets import WorkerSockets
+from pilot.train.ranks.saver import Saver
+from pilot.train.state.block import Packed, unpack
+from pilot.train.state.identity import expect_same, fingerprint, tell
+from pilot.train.state.state_transfer import Holding, Spreading, by_local_rank, strangers, who_spreads
+from pilot.train.state.training import Training
+
+_STRANGER = (
+    "this node trains on {}, and the trainer's other nodes on {}: their results would differ; if the script chooses a"
+    " device by torch.cuda.is_available(), see whether nvidia-smi finds the GPU of this node"
+)
+
+
+class StateSharing:
+    """One rank's part; all methods raise :class:`~pilot.comm.channel.Gone` if the generation is gone.
+
+    Parameters
+    ----------
+    training, saver, next_steps : the session's
+    link : to the rank processes
+    gather : returns the rows of all ranks of a group
+    answer : returns the next message of a generation's rank process
+    lose : called when a generation must be considered gone
+    ties : to the other processes of the node, which take over a state together or not at all
+    ranks_per_node : the number of these processes
+    """
+
+    def __init__(
+        self,
+        trainer: str,
+        training: Training,
+        saver: Saver,
+        next_steps: NextSteps,
+        link: WorkerSockets,
+        gather: Callable[[Membership, list[int]], list[list[int]]],
+        answer: Callable[[int], AnyNote | int | None],
+        lose: Callable[[int], None],
+        ties: NodeTies,
+        ranks_per_node: int,
+    ) -> None:
+        self._trainer = trainer
+        self._training = training
+        self._saver = saver
+        self._next_steps = next_steps
+        self._link = link
+        self._gather = gather
+        self._answer = answer
+        self._lose = lose
+        self._ties = ties
+        self._ranks_per_node = ranks_per_node
+        self._per_node = training.sharding.size if training.sharding is not None else 1
+
+    def share(self, group: Membership, held: int) -> tuple[int | None, Newcomers]:
+        """At the start of a generation; ``held``: the generation in which this rank's state was last confirmed. Returns
+        the step from which the group resumes, if no rank had a state; and whose state is new to them.
+        """
+        position, met = self._training.position, self._training.agreements.count(self._training.place)
+        run, behind = fingerprint(self._training.identity), int(self._training.catch_up.behind)
+        standing, on_gpu = int(self._training.standing), int(self._training.is_on_gpu)
+        own = Holding(held, position.step, run, position.epoch, met, position.phase, behind, standing, on_gpu)
+        table = [Holding(*row) for row in self._gather(group, own.row())]
+        if len({holding.fingerprint for holding in table}) > 1:
+            expect_same(tell(self._training.identity, lambda row: self._gather(group, row)))
+        spreading = who_spreads(table, self._per_node)
+        if group.rank in strangers(table, spreading):
+            raise UserError(_STRANGER.format(*("a GPU", "the CPU") if on_gpu else ("the CPU", "GPUs")))
+        if spreading.fresh and group.rank // self._per_node == spreading.root // self._per_node:
+            self._load(group.granted)
+        self.deal(group, spreading)
+        resumed = self._training.position.step if spreading.fresh else None
+        return resumed, Newcomers.of(table, spreading, self._ranks_per_node)
+
+    def deal(self, group: Membership, spreading: Spreading) -> None:
+        """One rank gives its state to others; for a sharded model, each process of its node gives its shard to the same
+        local rank of others."""
+        arenas = [self._dealt(group, one) for one in by_local_rank(spreading, self._per_node) if one.takers]
+        for arena in filter(None, arenas):  # only once all have arrived: the shards of a node must be of one step
+            arena.close_fd()
+            self._training.restore(unpack(arena.memory))
+
+    def _dealt(self, group: Membership, spreading: Spreading) -> Arena | None:
+        deal = self._spread if group.rank == spreading.root else self._take
+        return self._ties.together(lambda: deal(group.generation, spreading))
+
+    def _spread(self, generation: int, spreading: Spreading) -> None:
+        packed = Packed(self._training.encoded())
+        arena = packed.to_arena()
+        note = Spread(spreading.root, list(spreading.takers), packed.size)
+        try:
+            self._link.channel(generation).send(note, arena.fd)
+        finally:
+            arena.close_fd()
+        self._answer(generation)
+
+    def _take(self, generation: int, spreading: Spreading) -> Arena | None:
+        """The root's state; None for a rank that already has it."""
+        self._link.channel(generation).send(Spread(spreading.root, list(spreading.takers)))
+        given = self._answer(generation)
+        return self._received(generation, given) if isinstance(given, int) else None
+
+    def _received(self, generation: int, fd: int) -> Arena:
+        try:
+            return Arena.received(fd)
+        except ProtocolError:
+            self._lose(generation)
+            raise Gone from None
+
+    def _load(self, granted: int) -> None:
+        state = self._saver.load(
+            granted, lambda text: self._link.tell(wire.Remark(self._trainer, text)), self._training.rows_wanted()
+        )
+        if state is not None:
+            self._training.restore(state)
+            self._next_steps.resumed(self._saver.next_step)

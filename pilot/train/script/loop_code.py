@@ -1,0 +1,354 @@
+"""What a script's loop does with variables and attributes, read from its code: whether one turn leaves a value to the
+next, or each turn sets it anew.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dis import Instruction
+from functools import cache
+from types import CodeType, FrameType, FunctionType
+
+import numpy as np
+import torch
+
+from pilot.train.script.statements import (
+    RETURNS,
+    Statement,
+    between,
+    instructions,
+    loop_at,
+    path_at,
+    read_before_set,
+    statements_in,
+    uses_in,
+)
+
+NUMBERS = (int, float, np.number, np.ndarray, torch.Tensor)
+"""What batches may count in, or add to."""
+_SESSION = "pilot.train.session"
+_SEEDS = {"seed", "manual_seed", "setstate", "set_state"}
+_TAKES = {"pop", "popleft", "popitem"}
+_ASKS = {"hasattr", "getattr"}
+
+
+@cache
+def heads(code: CodeType, at: int) -> list[int]:
+    """Where the loops around the instruction ``at`` begin, from the outermost one on."""
+    loops = (one for one in instructions(code) if "JUMP_BACKWARD" in one.opname and one.argval <= at <= one.offset)
+    return sorted({one.argval for one in loops})
+
+
+def inner_loop(frames: Sequence[FrameType], head: int) -> tuple[FrameType, int] | None:
+    """The first loop in the one that begins at ``head`` of the first function, in that function or one that it calls
+    (directly, or through others).
+    """
+    for number, frame in enumerate(frames):
+        inner = [one for one in heads(frame.f_code, frame.f_lasti) if number or one > head]
+        if inner:
+            return frame, inner[0]
+    return None
+
+
+@cache
+def read_first(code: CodeType, head: int) -> tuple[str, ...]:
+    """The variables that the loop which begins at ``head`` may read before it sets them."""
+    loop = loop_at(code, head)
+    uses = [[(use, name) for _, use, name in uses_in([one])] for one in loop]
+    found = read_before_set(code, loop, uses)
+    return tuple(dict.fromkeys(name for _, _, name in uses_in(loop) if name in found))
+
+
+def handed_on(frame: FrameType, head: int) -> Iterator[tuple[str, object]]:
+    """What each turn of this loop may leave to the next one: the variables, and attributes of objects in them, that it
+    reads before it sets them, and sets; with their values. Not the next turn's batch, which it has asked for.
+    """
+    for variable, *names in _read_and_set(frame.f_code, head):
+        if not names and _is_asked_for(frame.f_code, head, variable):
+            continue
+        yield ".".join([variable, *names]), value_of(frame, variable, *names)
+
+
+@cache
+def _is_asked_for(code: CodeType, head: int, variable: str) -> bool:
+    """Whether the loop sets this variable only to what ``next`` returns."""
+    setting = [one for one in statements_in(loop_at(code, head)) if variable in one.sets]
+    return all("next" in one.reads and variable not in one.reads for one in setting)
+
+
+def handed_on_by(code: CodeType) -> list[str]:
+    """The attributes of a function's first argument that it reads before it sets them, and sets."""
+    found = _read_and_set(code, None)
+    return [name for *owner, name in found if owner == [*code.co_varnames[:1]]]
+
+
+@cache
+def _read_and_set(code: CodeType, head: int | None) -> list[tuple[str, ...]]:
+    """In the loop that begins at ``head``, or in all of it."""
+    loop = instructions(code) if head is None else loop_at(code, head)
+    every = [_paths_used(loop, number) for number in range(len(loop))]
+    are_set = {path for uses in every for use, path in uses if use == "STORE"}
+    return sorted(are_set & read_before_set(code, loop, every))
+
+
+def _paths_used(code: Sequence[Instruction], number: int) -> list[tuple[str, tuple[str, ...]]]:
+    """LOAD or STORE, and the variable with the attributes from there."""
+    one = code[number]
+    if one.opname in ("LOAD_ATTR", "STORE_ATTR") and (path := path_at(code, number)):
+        return [(one.opname[: -len("_ATTR")], tuple(path))]
+    return [(use, (name,)) for _, use, name in uses_in([one])]
+
+
+@cache
+def popped(code: CodeType, head: int) -> frozenset[str]:
+    """The variables, and attributes of objects in them, whose ``pop`` the loop which begins at ``head`` calls."""
+    read = (path.split(".") for one in statements_in(loop_at(code, head)) for path in one.reads)
+    return frozenset(".".join(path[:-1]) for path in read if path[-1] in _TAKES)
+
+
+@cache
+def statements_of(code: CodeType, head: int) -> list[Statement]:
+    """Those of the loop that begins at ``head``."""
+    return statements_in(loop_at(code, head))
+
+
+@cache
+def statements_between(code: CodeType, begin: int, end: int) -> list[Statement]:
+    """Those from the instruction at ``begin`` on, and before ``end``."""
+    return statements_in(between(code, begin, end))
+
+
+@cache
+def behind_loss(code: CodeType, head: int, call: int | None, steering: frozenset[int] = frozenset()) -> frozenset[str]:
+    """The variables from which a turn of this loop computes what it calls ``backward`` of, what it gives to the
+    function that it calls at the instruction ``call``, which may do so, and what the statements use that begin at
+    ``steering``.
+    """
+    statements = statements_of(code, head)
+    found = set[str]()
+    for one in statements:
+        is_call = call is not None and one.begin <= call <= one.end
+        if is_call or "backward" in one.attributes or one.begin in steering:
+            found |= one.reads - one.adds_to
+    more = found
+    while more:
+        more = {name for one in statements if one.sets & more for name in one.reads} - found
+        found |= more
+    return frozenset(found)
+
+
+def read_to_set(code: CodeType, begin: int, end: int, name: str) -> frozenset[str] | None:
+    """The attributes that statements between two instructions read which set this variable; None if there are none."""
+    setting = _setting(code, begin, end, name)
+    return frozenset(attribute for one in setting for attribute in one.attributes) if setting else None
+
+
+def paths_to_set(code: CodeType, begin: int, end: int, name: str) -> frozenset[str]:
+    """Variables, and attributes of objects in them (``self.rate``), that those of them read which set nothing else."""
+    return frozenset(path for one in _setting(code, begin, end, name) if len(one.sets) == 1 for path in one.reads)
+
+
+@cache
+def _setting(code: CodeType, begin: int, end: int, name: str) -> list[Statement]:
+    return [one for one in statements_between(code, begin, end) if name in one.sets]
+
+
+def left_by(
+    frame: FrameType, begin: int, end: int, places: Collection[int], fills: Callable[[object], bool]
+) -> set[str]:
+    """What the statements with these instructions, and those that go on with their results, set from ``begin`` to
+    ``end``: variables, and attributes of objects in them; and what they store items in, or else read, if ``fills`` says
+    that it may be added to.
+    """
+    statements = statements_in(between(frame.f_code, begin, end))
+    found = set[str]()
+    while True:
+        more = set[str]()
+        for one in statements:
+            if one.reads & found or any(one.begin <= place <= one.end for place in places):
+                may_be = one.stores_in or one.reads
+                more |= one.sets or {name for name in may_be if fills(value_of(frame, *name.split(".")))}
+        if more <= found:
+            return found
+        found |= more
+
+
+@cache
+def set_anew(code: CodeType, head: int) -> frozenset[str]:
+    """The variables that each turn of this loop sets before it reads them, and that functions in it do not read."""
+    return _set_first(code, head) - {*code.co_cellvars, *code.co_freevars, *_read_within(code)}
+
+
+@cache
+def _set_first(code: CodeType, head: int) -> frozenset[str]:
+    """The same, also those that functions in it read (or have variables of these names)."""
+    stored = {name for _, use, name in uses_in(loop_at(code, head)) if use == "STORE"}
+    return frozenset(stored.difference(read_first(code, head)))
+
+
+@cache
+def may_be_kept(code: CodeType, head: int, inner: int) -> frozenset[str]:
+    """The variables that some turns of the loop that begins at ``head`` set for others, and that it does not set before
+    the loop in it, which begins at ``inner``: by a first batch (``if i == 0``), or at its end.
+    """
+    of_inner = {name for _, _, name in uses_in(loop_at(code, inner))}
+    anew = _set_first(code, head) | _set_first(code, inner) & of_inner
+    read, are_set = _around(code, head, inner, "LOAD"), _around(code, head, inner, "STORE")
+    return frozenset((read[0] | read[1] | read[2]) & (are_set[1] | are_set[2]) - are_set[0] - anew)
+
+
+@cache
+def needed_from_before(code: CodeType, head: int, inner: int) -> frozenset[str]:
+    """The variables that only some turns of the loop that begins at ``head`` set, before the loop in it or the call
+    which is at ``inner``, under a single condition on what the turn is (``if epoch % 2 == 0``); and which each turn
+    reads.
+    """
+    loop = loop_at(code, head)
+    part = [one for one in loop if one.offset < inner]
+    stores = [[("STORE", name) for _, use, name in uses_in([one]) if use == "STORE"] for one in part]
+    names = {name for uses in stores for _, name in uses} - {
+        name for one in loop if one.offset >= inner for _, use, name in uses_in([one]) if use == "STORE"
+    }
+    some = names & read_before_set(code, part, stores, at_end=names)
+    return frozenset(name for name in some if _is_set_once(part, loop, name) and _is_read_in_each_turn(loop, name))
+
+
+def _is_set_once(part: Sequence[Instruction], loop: Sequence[Instruction], name: str) -> bool:
+    """Under one condition only, that reads something which the loop sets."""
+    places = [where for where, use, one in uses_in(part) if use == "STORE" and one == name]
+    tests = {_tests_around(part, where)[:1] for where in places}
+    are_set = {one for _, use, one in uses_in(loop) if use == "STORE"}
+    test = next(iter(tests), ())
+    if len(tests) != 1 or not test:
+        return False
+    statement = next(one for one in statements_in(part) if test[0].offset <= one.end)
+    read = uses_in([one for one in part if statement.begin <= one.offset <= test[0].offset])
+    return any(use == "LOAD" and one in are_set for _, use, one in read)
+
+
+def _tests_around(code: Sequence[Instruction], where: int) -> tuple[Instruction, ...]:
+    """The jumps over this instruction that tests lead to, from the outermost one on."""
+    return tuple(one for one in code if "_IF_" in one.opname and one.offset < where < one.argval)
+
+
+def _is_read_in_each_turn(loop: Sequence[Instruction], name: str) -> bool:
+    """Also by a function that is made there."""
+    jumps = [one for one in loop if "JUMP" in one.opname]
+    places = [where for where, use, one in uses_in(loop) if use == "LOAD" and one == name]
+    places += [one.offset for one in loop if one.opname == "LOAD_CLOSURE" and one.argval == name]
+    return any(not any(one.offset < where < one.argval for one in jumps) for where in places)
+
+
+@cache
+def left_at_end(code: CodeType, head: int, inner: int) -> frozenset[str]:
+    """Those of them that are set after that loop only, and read before: the next turn reads them."""
+    read, are_set = _around(code, head, inner, "LOAD"), _around(code, head, inner, "STORE")
+    return frozenset((read[0] | read[1]) & are_set[2] - are_set[0] - are_set[1])
+
+
+def _around(code: CodeType, head: int, inner: int, kind: str) -> tuple[set[str], set[str], set[str]]:
+    """The variables that the loop which begins at ``head`` reads or sets before, in, and after the one in it."""
+    end = max((one.offset for one in loop_at(code, inner)), default=inner)
+    uses = [(where, name) for where, use, name in uses_in(loop_at(code, head)) if use == kind]
+    before = {name for where, name in uses if where < inner}
+    return (
+        before,
+        {name for where, name in uses if inner <= where <= end},
+        {name for where, name in uses if where > end},
+    )
+
+
+def set_at_beginning(frames: Sequence[FrameType], head: int) -> Iterator[tuple[object, str]]:
+    """Attributes that each turn of the first function's loop sets before its inner loop begins, and does not read
+    before: the object and the name. The inner loop is in the same function, or in one of the next, which it calls.
+    """
+    found: list[tuple[object, str]] = []
+    begin = head
+    for number, frame in enumerate(frames):
+        inner = heads(frame.f_code, frame.f_lasti)
+        if not number:
+            if head not in inner:
+                return
+            inner = inner[inner.index(head) + 1 :]
+        for owner, *names, name in attributes_set(frame.f_code, begin, inner[0] if inner else frame.f_lasti):
+            found.append((value_of(frame, owner, *names), name))
+        if inner:
+            yield from found
+            return
+        begin = 0
+
+
+def set_before_calls(frame: FrameType, head: int) -> Iterator[tuple[object, str]]:
+    """Attributes that each turn of this loop sets before it calls anything that may read them (``for self.step in``):
+    the object and the name.
+    """
+    code = frame.f_code
+    end = next((one.offset for one in loop_at(code, head) if one.opname.startswith("CALL")), head)
+    for owner, *names, name in attributes_set(code, head, end):
+        yield value_of(frame, owner, *names), name
+
+
+def yields_each_turn(frame: FrameType) -> bool:
+    """Whether it is a generator that yields in the loop in which it is."""
+    code = frame.f_code
+    inner = heads(code, frame.f_lasti)[-1:] if code.co_flags & inspect.CO_GENERATOR else []
+    return any(one.opname == "YIELD_VALUE" for head in inner for one in loop_at(code, head))
+
+
+def set_by(code: CodeType) -> set[str]:
+    """Attributes of a function's first argument that it sets in any case, or seeds."""
+    whole = instructions(code)
+    seeded = [path_at(whole, number)[:-1] for number, one in enumerate(whole) if one.argval in _SEEDS]
+    end = max((one.offset for one in whole if one.opname in RETURNS), default=len(code.co_code))
+    found = [*attributes_set(code, 0, end), *map(tuple, seeded)]
+    return {name for *owner, name in filter(None, found) if owner == [*code.co_varnames[:1]]}
+
+
+@cache
+def attributes_set(code: CodeType, begin: int, end: int) -> list[tuple[str, ...]]:
+    """In any case, from one instruction to another, and not read before: the variable, and the attributes of it."""
+    part = between(code, begin, end + 1)
+    every = [[(use, path) for use, path in _paths_used(part, number) if path[1:]] for number in range(len(part))]
+    are_set = {path for uses in every for use, path in uses if use == "STORE"}
+    return sorted(are_set - read_before_set(code, part, every, at_end=are_set))
+
+
+@cache
+def asked_for_by(kind: type) -> set[str]:
+    """The same, by a class's methods."""
+    return {name for code in methods(kind) for name in asked_for(code)}
+
+
+def methods(kind: type) -> list[CodeType]:
+    """The functions of a class and its bases."""
+    every = (one for base in kind.__mro__ for one in vars(base).values())
+    return [one.__code__ for one in every if isinstance(one, FunctionType)]
+
+
+@cache
+def asked_for(code: CodeType) -> frozenset[str]:
+    """Attributes that a function may ask objects for which may not have them (``hasattr``, ``getattr``)."""
+    inner = (one for one in code.co_consts if isinstance(one, CodeType))
+    names = (one for one in code.co_consts if isinstance(one, str)) if _ASKS.intersection(code.co_names) else ()
+    return frozenset(names).union(*map(asked_for, inner))
+
+
+def value_of(frame: FrameType, variable: str, *attributes: str) -> object:
+    """Of a variable, or of an attribute of its."""
+    value = frame.f_locals.get(variable, frame.f_globals.get(variable))
+    for name in attributes:
+        value = getattr(value, "__dict__", {}).get(name)
+    return value
+
+
+def is_session(frame: FrameType, path: Sequence[str]) -> bool:
+    """Whether a variable, or an attribute of its, is one."""
+    return bool(path) and type(value_of(frame, *path)).__module__ == _SESSION
+
+
+def _read_within(code: CodeType) -> Iterator[str]:
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from (name for _, use, name in uses_in(instructions(constant)) if use == "LOAD")
+            yield from _read_within(constant)

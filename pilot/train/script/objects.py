@@ -1,0 +1,84 @@
+"""What a script sees, in the variables of its running functions, and what the objects there hold."""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from itertools import islice
+from types import FrameType, MemberDescriptorType, ModuleType
+from typing import Any
+
+from torch import nn
+
+from pilot.train.script.refusal import is_of_a_library
+
+_DEPTH = 3
+MOST = 100
+"""How deep and how far a look goes into objects, lists and dicts."""
+WITH_ITEMS = (list, tuple, dict, deque)
+"""What holds other values by number or key."""
+NOT_THE_SCRIPTS = {"pilot", "torch", "runpy", "threading"}
+"""Packages whose functions and objects are not the script's own."""
+
+
+def what_the_script_sees() -> dict[str, Any]:
+    """By name; a function's variables hide those of its callers."""
+    found: dict[str, Any] = {}
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        if package_of(frame.f_globals.get("__name__")) not in NOT_THE_SCRIPTS:
+            found = frame.f_globals | frame.f_locals | found
+        frame = frame.f_back
+    return found
+
+
+def found_in(
+    values: Mapping[str, Any], wanted: Callable[[Any], bool], depth: int = _DEPTH
+) -> Iterator[tuple[str, Any]]:
+    """What is wanted among ``values``, and in what they hold, apart from modules."""
+    for name, value in values.items():
+        if wanted(value):
+            yield name, value
+        elif depth > 1 and not isinstance(value, nn.Module):
+            yield from found_in({f"{name}.{key}": one for key, one in inner(value)}, wanted, depth - 1)
+
+
+def inner(value: Any) -> list[tuple[Any, Any]]:
+    """What an object, list or dict holds, by name, without computing anything; not all of what is long."""
+    kind = type(value)
+    for many in (list, tuple, deque):
+        if issubclass(kind, many):
+            return list(enumerate(islice(many.__iter__(value), MOST)))
+    if issubclass(kind, dict):
+        return [(_name_of(key, at), one) for at, (key, one) in enumerate(islice(dict.items(value), MOST))]
+    if issubclass(kind, type | ModuleType) or package_of(kind.__module__) in NOT_THE_SCRIPTS:
+        return []
+    held = getattr(value, "__dict__", None)
+    found = list(islice(held.items(), MOST)) if type(held) is dict else []
+    return [*found, *_in_slots(value)] if is_of_the_script(kind) else found
+
+
+def _name_of(key: Any, number: int) -> Any:
+    """A parameter's or a module's own text is long, and changes."""
+    return key if isinstance(key, str | int | float | bytes) else f"{type(key).__name__} {number}"
+
+
+def _in_slots(value: Any) -> Iterator[tuple[str, Any]]:
+    for kind in type(value).__mro__:
+        for name, slot in vars(kind).items():
+            if isinstance(slot, MemberDescriptorType):
+                with suppress(AttributeError):  # it has no value yet
+                    yield name, slot.__get__(value)
+
+
+def is_of_the_script(kind: type) -> bool:
+    """Whether the script, or a module of its own, defines this class."""
+    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
+    return file is not None and not is_of_a_library(file)
+
+
+def package_of(name: Any) -> str:
+    """The first part of a module's name."""
+    return str(name).partition(".")[0]

@@ -1,0 +1,275 @@
+"""What one call of ``session.step`` steps: optimizers with their schedulers and loss scaler."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+
+from pilot.checkpoint.tree import copied
+from pilot.core.errors import UserError
+from pilot.train.state.optimizer_state import OwnAttributes, homes_of, state_of, strides_of, take_over
+
+
+class Scheduler(Protocol):
+    """The part of torch's learning-rate schedulers that we use."""
+
+    def step(self, *metrics: float) -> None:
+        """One step of the schedule; ``ReduceLROnPlateau`` takes a measure."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Its state."""
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over a state."""
+
+
+Scaler = torch.amp.GradScaler
+Optimizers = torch.optim.Optimizer | list[torch.optim.Optimizer] | dict[str, torch.optim.Optimizer]
+Schedulers = Scheduler | list[Scheduler] | dict[str, Scheduler]
+Scalers = Scaler | dict[str, Scaler]
+
+
+class Stepper:
+    """See the module.
+
+    ``effective_rate`` is the last step's learning rate of the first optimizer's first group.
+
+    Parameters
+    ----------
+    name : the name by which the script steps it; empty: there is only one
+    """
+
+    def __init__(
+        self,
+        name: str,
+        optimizers: Mapping[str, torch.optim.Optimizer],
+        schedulers: Mapping[str, Scheduler],
+        scaler: Scaler | None,
+    ) -> None:
+        self.name = name
+        self.optimizers = dict(optimizers)
+        self.schedulers = dict(schedulers)
+        self.scaler = scaler
+        self.effective_rate = 0.0
+
+    def groups(self) -> Iterator[dict[str, Any]]:
+        """The optimizers' parameter groups."""
+        for optimizer in self.optimizers.values():
+            yield from optimizer.param_groups
+
+    def step(self, factor: float) -> None:
+        """Step the optimizers at ``factor`` times their learning rates; see :func:`step_together`."""
+        groups = list(self.groups())
+        rates = [group["lr"] for group in groups]
+        scaled = [rate * factor if factor != 1.0 else rate for rate in rates]
+        for group, rate in zip(groups, scaled, strict=True):
+            group["lr"] = rate
+        self.effective_rate = float(groups[0]["lr"])
+        for optimizer in self.optimizers.values():
+            if self.scaler is None:
+                optimizer.step()
+            else:
+                self.scaler.step(optimizer)  # unscales, if :meth:`unscale` did not
+        for group, rate, given in zip(groups, rates, scaled, strict=True):
+            group["lr"] = rate if group["lr"] is given else group["lr"] / factor  # an optimizer may set its own
+
+    def schedule(self, *metrics: float) -> None:
+        """Step the schedulers."""
+        for scheduler in self.schedulers.values():
+            _advance(scheduler, *metrics)
+
+    def unscale(self) -> None:
+        """From now on the gradients are those of the unscaled loss."""
+        if self.scaler is not None:
+            for optimizer in self.optimizers.values():
+                self.scaler.unscale_(optimizer)
+
+
+def step_together(steppers: Sequence[Stepper], factor: float) -> list[Stepper]:
+    """Step these. Returns those whose schedulers follow: not if their loss scaler found a gradient that is not finite,
+    which is then so on all ranks. Its scale shrinks exactly then; it changes only once all have been stepped, since one
+    scaler may serve several.
+    """
+    scalers = {id(one.scaler): one.scaler for one in steppers if one.scaler is not None}
+    scales = {number: scaler.get_scale() for number, scaler in scalers.items()}
+    for stepper in steppers:
+        stepper.step(factor)
+    for scaler in scalers.values():
+        scaler.update()
+    return [one for one in steppers if one.scaler is None or one.scaler.get_scale() >= scales[id(one.scaler)]]
+
+
+class Steppers:
+    """All steppers of a session, by name.
+
+    Parameters
+    ----------
+    optimizers : one; or a list, to be stepped together; or a dict, to be stepped by name
+    schedulers, scalers : in the same form, if any (one scaler may serve all)
+    """
+
+    def __init__(
+        self, optimizers: Optimizers, schedulers: Schedulers | None = None, scalers: Scalers | None = None
+    ) -> None:
+        named = _named(optimizers)
+        others = [type(one).__name__ for one in named.values() if not isinstance(one, torch.optim.Optimizer)]
+        if not named or others:
+            raise UserError(
+                "pilot.train.session needs an optimizer: one, a list (stepped together), or a dict (stepped by name)"
+                + "".join(f"; a {kind} is none: if it wraps one, pass that one" for kind in others[:1])
+            )
+        self.apart = isinstance(optimizers, dict)
+        self.optimizers: dict[str, torch.optim.Optimizer] = named
+        self._attributes = {name: OwnAttributes(one) for name, one in named.items()}
+        schedules = _named(schedulers)
+        _check_form("scheduler", schedulers, optimizers)
+        _check_form("scaler", None if isinstance(scalers, Scaler) else scalers, optimizers)
+        if not self.apart:
+            self._of = {"": Stepper("", named, schedules, None if isinstance(scalers, dict) else scalers)}
+        else:
+            self._of = {
+                name: Stepper(
+                    name,
+                    {name: optimizer},
+                    {name: schedules[name]} if name in schedules else {},
+                    scalers.get(name) if isinstance(scalers, dict) else scalers,
+                )
+                for name, optimizer in named.items()
+            }
+
+    def __iter__(self) -> Iterator[Stepper]:
+        return iter(self._of.values())
+
+    def named(self, name: str | None) -> list[Stepper]:
+        """The steppers called ``name``; None: all."""
+        if name is None:
+            return list(self)
+        if not self.apart or name not in self._of:
+            known = ", ".join(map(repr, self._of)) if self.apart else "none: one call steps all optimizers"
+            raise UserError(f"session.step: no optimizer is named {name!r}; the names are {known}")
+        return [self._of[name]]
+
+    @property
+    def schedulers(self) -> dict[str, Scheduler]:
+        """All, by name."""
+        return {name: one for stepper in self for name, one in stepper.schedulers.items()}
+
+    @property
+    def scalers(self) -> dict[str, Scaler]:
+        """All, by name; one that serves several has the name of the first."""
+        found: dict[str, Scaler] = {}
+        for stepper in self:
+            if stepper.scaler is not None and all(stepper.scaler is not one for one in found.values()):
+                found[stepper.name] = stepper.scaler
+        return found
+
+    def other_attributes(self) -> Iterator[tuple[torch.optim.Optimizer, str, Any]]:
+        """What optimizers keep in attributes of their own that is not in the state: whose it is, its name, and it."""
+        for name, its in self._attributes.items():
+            yield from ((self.optimizers[name], attribute, value) for attribute, value in its.others())
+
+    def capture(self) -> dict[str, Any]:
+        """The states: of a single optimizer directly, of several by name."""
+        states = {name: state_of(one) for name, one in self.optimizers.items()}
+        return {
+            "optimizer": _form(states),
+            "strides": {name: strides_of(self.optimizers[name], state) for name, state in states.items()},
+            "homes": {name: homes_of(self.optimizers[name], state) for name, state in states.items()},
+            "attributes": {name: one.capture() for name, one in self._attributes.items()},
+            "scheduler": _form({name: _state_of_schedule(one) for name, one in self.schedulers.items()}),
+            "scaler": _form({name: one.state_dict() for name, one in self.scalers.items()}),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take over a result of :meth:`capture`."""
+        for name, optimizer in self.optimizers.items():
+            layout = (state.get(part, {}).get(name, []) for part in ("strides", "homes"))
+            take_over(optimizer, copied(_of(state["optimizer"], name)), *layout)
+            self._attributes[name].restore(state.get("attributes", {}).get(name, {}))
+        for name, scheduler in self.schedulers.items():
+            scheduler.load_state_dict(copied(_of(state["scheduler"], name)))
+        for name, scaler in self.scalers.items():
+            if state.get("scaler"):
+                scaler.load_state_dict(copied(_of(state["scaler"], name)))
+
+
+def options_of(steppers: Steppers, *, scheduled: bool = True) -> list[dict[str, Any]]:
+    """The current options of all groups; without ``scheduled``, except those set by a scheduler."""
+    left_out = ("lr", "initial_lr") if steppers.schedulers and not scheduled else ()
+    return [
+        {
+            option: _cloned(value)
+            for option, value in group.items()
+            if option not in ("params", "param_names", *left_out)
+        }
+        for optimizer in steppers.optimizers.values()
+        for group in optimizer.param_groups
+    ]
+
+
+def set_options(steppers: Steppers, options: list[dict[str, Any]]) -> None:
+    """Restore a result of :func:`options_of`. (There may be more groups by now.)"""
+    groups = [group for optimizer in steppers.optimizers.values() for group in optimizer.param_groups]
+    for group, its in zip(groups, options, strict=False):
+        group.update({option: _cloned(value) for option, value in its.items()})
+
+
+def _cloned(value: Any) -> Any:
+    return value.detach().clone() if isinstance(value, torch.Tensor) else value
+
+
+def _form(states: dict[str, Any]) -> dict[str, Any]:
+    """The form in which states are saved: without the name if there is only one."""
+    return states[""] if list(states) == [""] else states
+
+
+def _of(state: Mapping[str, Any], name: str) -> Any:
+    return state[name] if name else state
+
+
+def _named(given: Any) -> dict[str, Any]:
+    if given is None:
+        return {}
+    if isinstance(given, dict):
+        return dict(given)
+    if isinstance(given, list | tuple):
+        return {str(number): one for number, one in enumerate(given)}
+    return {"": given}
+
+
+def _check_form(what: str, given: Any, optimizers: Any) -> None:
+    if given is None or isinstance(given, dict) == isinstance(optimizers, dict):
+        unknown = sorted(set(given or ()) - set(optimizers)) if isinstance(given, dict) else []
+        if not unknown:
+            return
+    raise UserError(
+        f"pilot.train.session: with a dict of optimizers, which are stepped by name, pass the {what}s as a dict with"
+        " the same names; with optimizers that are stepped together, do not pass a dict"
+    )
+
+
+def _state_of_schedule(scheduler: Scheduler) -> dict[str, Any]:
+    """:class:`UserError` if it asks a function of the script's for attributes that it does not have (``__slots__``)."""
+    try:
+        return scheduler.state_dict()
+    except AttributeError as error:
+        if error.name != "__dict__":
+            raise
+        raise UserError(
+            f"{type(scheduler).__name__} gives no state: {error}; torch saves the attributes of an object that it calls"
+            " as a function: its class must not have __slots__, or pass a function"
+        ) from error
+
+
+def _advance(scheduler: Scheduler, *measured: float) -> None:
+    """One step of the schedule; :class:`UserError` if it has no more steps (``OneCycleLR`` counts them)."""
+    try:
+        scheduler.step(*measured)
+    except ValueError as error:
+        raise UserError(
+            f"{type(scheduler).__name__} cannot continue: {error}; create it for all steps of the run (with"
+            " batch_size= an epoch has fewer steps on more nodes: count epochs with schedule='epoch', or use"
+            " global_batch_size=)"
+        ) from error

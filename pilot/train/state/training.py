@@ -1,0 +1,327 @@
+"""What is trained, and its progress: everything that is sent in a rescale and saved in a checkpoint."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, astuple, replace
+from functools import partial
+from inspect import signature
+from typing import Any
+
+import torch
+from torch import nn
+
+from pilot.checkpoint import shards
+from pilot.checkpoint.tree import Encoded, copied
+from pilot.core.errors import UserError
+from pilot.core.run_identity import OPTIONS, RULES, AcceptedChange
+from pilot.train.data import rng
+from pilot.train.data.sampler import StepShare
+from pilot.train.node.membership import Seat
+from pilot.train.state import identity
+from pilot.train.state.agreement_log import END_OF_EPOCH, END_OF_LOOP, STOP, Agreement, AgreementLog, Place, Sums
+from pilot.train.state.block import encoded
+from pilot.train.state.catch_up import CatchUp
+from pilot.train.state.lineage import Lineage
+from pilot.train.state.loading import load
+from pilot.train.state.lr import LearningRate
+from pilot.train.state.metric_reports import METRIC, MetricReports
+from pilot.train.state.module_numbers import ModuleNumbers
+from pilot.train.state.on_device import places_in, put_back
+from pilot.train.state.position import Position
+from pilot.train.state.session_checks import admit, check_scheduler
+from pilot.train.state.sharded_state import Wanted, models_adopted, optimizers_adopted, rows_wanted
+from pilot.train.state.sharding import sharding_of
+from pilot.train.state.state_transfer import Standing
+from pilot.train.state.stepper import (
+    Optimizers,
+    Scalers,
+    Scheduler,
+    Schedulers,
+    Stepper,
+    Steppers,
+    options_of,
+    set_options,
+    step_together,
+)
+from pilot.train.state.trained_set import TrainedSet
+
+Models = nn.Module | dict[str, nn.Module]
+
+
+class Training:
+    """Models, their optimizers, the run's identity, position, ledger, agreements, learning-rate factor, tracked
+    objects, and the script's own ``user`` dict.
+
+    ``agreed_step``: up to this step all ranks held the same state (:mod:`pilot.train.steps.alarm`). ``changing``: what
+    a forward pass changes (:mod:`pilot.train.steps.rollback`). ``on_restore``: called when a state was taken over or
+    rolled back. ``samples_per_tick``: samples of a step on one node, for a schedule that counts samples. ``reports``: a
+    trial's reports of its study's metric. ``sharding``: the model's, if it is sharded. ``standing``: see
+    :class:`~pilot.train.state.state_transfer.Standing`. ``catch_up``: what the script does again.
+    """
+
+    def __init__(
+        self,
+        model: Models,
+        optimizer: Optimizers,
+        scheduler: Schedulers | None,
+        schedule: str | None,
+        rate: LearningRate,
+        scaler: Scalers | None = None,
+    ) -> None:
+        self.steppers = Steppers(optimizer, scheduler, scaler)
+        _check_schedule(self.steppers.schedulers.values(), schedule)
+        self.model = _as_one(model)
+        admit(self.model, self.steppers)
+        self.sharding = sharding_of(self.model, self.steppers, Seat.of(os.environ).size)
+        self.trained = TrainedSet(self.model, self.steppers)
+        self.identity = identity.of_training(self.model, self.steppers, self.trained)
+        self.identity[RULES] = f"lr_rule={rate.rule}, warmup_steps={rate.warmup_steps}, schedule={schedule}"
+        self._schedule = schedule or ""
+        self.rate = rate
+        self.position = Position()
+        self.ledger = Lineage()
+        self.agreements = AgreementLog()
+        self.catch_up = CatchUp(lambda: self.position, lambda: self.agreements.count(self.place), self.tell_restored)
+        self.user, self.tracked = self.catch_up.user, self.catch_up.tracked
+        self.numbers = ModuleNumbers(self.model, self.tracked)
+        self.changing: set[str] = set()
+        self.on_restore: list[Callable[[], object]] = []
+        self.agreed_step = 0
+        self._accepted = identity.accepted_by(os.environ)
+        self.changes: list[AcceptedChange] = []
+        self._options = options_of(self.steppers, scheduled=False)
+        self.restoring = False
+        self.standing = Standing.NEW
+        self.samples_per_tick = 1
+        self.reports = MetricReports(os.environ.get(METRIC, ""))
+
+    @property
+    def place(self) -> Place:
+        """The two steps between which it is."""
+        return self.position.epoch, self.position.step
+
+    @property
+    def is_on_gpu(self) -> bool:
+        """Whether what is trained is."""
+        return any(parameter.device.type != "cpu" for parameter in self.trained.named.values())
+
+    def shared(self) -> Callable[[str], bool]:
+        """Which arrays of the state, by path, are the same on all ranks: the parameters and the optimizers' arrays."""
+        names = {f"model/{name}" for name, _ in self.model.named_parameters(remove_duplicate=False)}
+        return lambda path: path in names or path.startswith(("optimizer/", "parameters/"))
+
+    def apply(self, generation: int, share: StepShare) -> None:
+        """Apply a whole step, of all optimizers."""
+        self.apply_phase(list(self.steppers), share)
+        self.close(generation, share)
+
+    def apply_phase(self, steppers: Sequence[Stepper], share: StepShare) -> None:
+        """Step these at the learning rate for the group's size, each with its scheduler, unless the loss scaler skipped
+        it."""
+        factor = self.rate.factor(self.position.step)
+        for parameter in self.trained.empty:  # not summed: some ranks may have a gradient, and others none
+            parameter.grad = None
+        for stepper in step_together(steppers, factor):
+            for _ in range(self._ticks(share)):
+                stepper.schedule()
+        self.position.phase += 1
+
+    def _ticks(self, share: StepShare) -> int:
+        """How many times a step advances a scheduler: with ``samples``, as many times as one node would have
+        stepped."""
+        if self._schedule == "samples":
+            return -(-share.cursor_end // self.samples_per_tick) - -(-share.cursor // self.samples_per_tick)
+        return self._schedule == "step"
+
+    def close(self, generation: int, share: StepShare) -> None:
+        """No optimizer follows in this step: account for its samples."""
+        position = self.position
+        self.ledger.add(generation, position.epoch, position.step, share.cursor, share.cursor_end)
+        position.step += 1
+        position.phase = 0
+        position.cursor = share.cursor_end
+        position.epoch_steps += 1
+        position.samples += share.total
+
+    def clip(self, max_norm: float, steppers: Sequence[Stepper] | None = None) -> float:
+        """Scale the gradients of these (None: all) so that their norm is at most ``max_norm``; returns the norm
+        before."""
+        parameters = []
+        for stepper in self.steppers if steppers is None else steppers:
+            stepper.unscale()
+            parameters += self.trained.of(stepper)
+        return shards.summed_up(nn.utils.clip_grad_norm_(parameters, max_norm))
+
+    def metrics(self) -> dict[str, float]:
+        """The metrics of the last step, for reports."""
+        rates = {_labelled("learning_rate", one.name): one.effective_rate for one in self.steppers}
+        scales = {_labelled("loss_scale", name): one.get_scale() for name, one in self.steppers.scalers.items()}
+        return rates | scales
+
+    def agree(self, topic: int, sums: Sums) -> None:
+        """The ranks met about ``topic``."""
+        if topic == END_OF_EPOCH:
+            self._next_epoch(sums)
+        else:
+            self.position.left |= topic == END_OF_LOOP
+            self.agreements.add(Agreement(*self.place, topic, sums))
+
+    def _next_epoch(self, measured: Sums) -> None:
+        self.catch_up.next_epoch()
+        self.position.epoch += 1
+        self.position.cursor = 0
+        self.position.epoch_steps = 0
+        self.position.at_end = False
+        self.position.stopped = self.position.left = STOP in measured
+        if not self.steppers.schedulers or self._schedule in ("step", "samples"):
+            return
+        if self._schedule == "epoch" or self._schedule in measured:
+            measures = [] if self._schedule == "epoch" else [measured[self._schedule]]
+            for stepper in self.steppers:
+                stepper.schedule(*measures)
+        elif not self.position.stopped:
+            raise UserError(f"the scheduler needs session.epochs(..., {self._schedule}=function), see schedule=")
+
+    def capture(self) -> dict[str, Any]:
+        """The state; its tensors are not copied (see :func:`~pilot.checkpoint.tree.copied`)."""
+        of_script = self.catch_up.capture()  # first: it may put back the others
+        state = {
+            "identity": dict(self.identity),
+            "changes": [list(astuple(change)) for change in self.changes],
+            "position": asdict(self.position),
+            "ledger": self.ledger.table(),
+            "learning_rate": self.rate.as_dict(),
+            "minutes": self.agreements.rows(),
+            "rng": rng.capture(),
+            "model": dict(self.model.state_dict()),
+            "parameters": dict(self.trained.bare),
+            "trained": self.trained.capture(),
+            "numbers": self.numbers.capture(),
+            "tracked": {name: one.state_dict() for name, one in self.tracked.items()},
+            "changing": sorted(self.changing),
+            "reports": [list(row) for row in self.reports.rows],
+            **of_script,
+            **self.steppers.capture(),
+        }
+        return state | {"on_device": places_in({part: state[part] for part in _OF_THE_SCRIPT})}
+
+    def rows_wanted(self) -> Wanted | None:
+        """Which rows of a checkpoint are this process's; None: all."""
+        return rows_wanted(self.model, self.steppers) if self.sharding is not None else None
+
+    def encoded(self) -> Encoded:
+        """The result of :meth:`capture`, encoded to be saved or sent; :class:`UserError` names what cannot be
+        stored."""
+        return encoded(self.capture())
+
+    @torch.inference_mode(mode=False)
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take over a state from :meth:`capture` on this or another rank, or from a checkpoint. Also if the script is
+        evaluating in ``torch.inference_mode``: nobody could change the tensors that it makes.
+        """
+        changes = identity.changes(state.get("identity", self.identity), self.identity, self._accepted)
+        state = put_back(state, state.get("on_device", ()))
+        objects = self.catch_up.objects()
+        if self.sharding is not None:
+            state = {**state, "model": models_adopted(state["model"], self.model)}
+        own_options = any(name == OPTIONS for name, _, _ in changes)
+        self._adopt(state, own_options=own_options)
+        place, met, rule = self.place, self.agreements.count(self.place), self.rate
+        self.changing |= set(state.get("changing", ()))
+        self.position = Position(**state["position"])
+        self.agreed_step = self.position.step
+        self.standing = Standing.NEW
+        self.ledger = Lineage(state["ledger"].tolist())
+        self.agreements = AgreementLog(state.get("minutes", ()))
+        self.reports = MetricReports(self.reports.metric, state.get("reports", ()))
+        self.rate = replace(LearningRate(**state["learning_rate"]), rule=rule.rule, warmup_steps=rule.warmup_steps)
+        self.changes = [AcceptedChange(*row) for row in state.get("changes", ())]
+        self.changes += [AcceptedChange(self.position.step, *change) for change in changes]
+        self.catch_up.restore(
+            state,
+            attends=self.catch_up.meeting is not None and self.place == place,
+            unmet=self.agreements.count(place) == met,
+            objects=objects,
+            again=partial(self._adopt, state, own_options=own_options),
+        )
+        rng.restore(state["rng"])
+        self.tell_restored()
+
+    @torch.inference_mode(mode=False)
+    def _adopt(self, state: Mapping[str, Any], *, own_options: bool) -> None:
+        """Load models, optimizers and tracked objects from ``state``."""
+        load(state["model"], into=self.model)
+        with torch.no_grad():
+            for name, parameter in self.trained.bare.items():
+                parameter.copy_(state["parameters"][name])
+        if "trained" in state:
+            self.trained.restore(state["trained"])
+        if self.sharding is not None:
+            state = {**state, "optimizer": optimizers_adopted(state["optimizer"], self.steppers)}
+        self.steppers.restore(state)
+        if own_options:
+            set_options(self.steppers, self._options)
+        for name, one in self.tracked.items():
+            load(copied(state["tracked"][name]), into=one)
+        self.numbers.restore(state.get("numbers", {}))
+
+    def tell_restored(self) -> None:
+        """Tell the script that the state was replaced."""
+        self.restoring = True
+        try:
+            for function in self.on_restore:
+                function()
+        finally:
+            self.restoring = False
+
+
+def _as_one(model: Models) -> nn.Module:
+    """Several models as one, each under its name; without torch.compile's wrappers, so that names do not change."""
+    if isinstance(model, nn.Module):
+        return getattr(model, "_orig_mod", model)
+    if isinstance(model, dict) and model and all(isinstance(one, nn.Module) for one in model.values()):
+        try:
+            return nn.ModuleDict({name: getattr(one, "_orig_mod", one) for name, one in model.items()})
+        except (KeyError, TypeError) as error:
+            raise UserError(f"pilot.train.session: a model cannot have this name: {error}") from None
+    raise UserError(
+        f"pilot.train.session takes a model, or a dict of several by name, and got a {type(model).__name__}: tensors"
+        " that are in no model belong into one (torch.nn.Module, or ParameterList and ParameterDict)"
+    )
+
+
+def _labelled(what: str, name: str) -> str:
+    return f"{what}_{name}" if name else what
+
+
+def _check_schedule(schedulers: Collection[Scheduler], schedule: str | None) -> None:
+    for scheduler in schedulers:
+        check_scheduler(scheduler)
+    kinds = {isinstance(one, torch.optim.lr_scheduler.ReduceLROnPlateau) for one in schedulers}
+    plateau = True in kinds
+    if len(kinds) > 1:
+        raise UserError("ReduceLROnPlateau and other schedulers count differently: use one kind per session")
+    if plateau and schedule in (None, *_COUNTED):
+        raise UserError("ReduceLROnPlateau needs a measure: schedule='loss' with session.epochs(n, loss=function)")
+    for scheduler in schedulers if not plateau else ():
+        parameters = signature(scheduler.step).parameters.values()
+        if needed := [p.name for p in parameters if p.default is p.empty and p.kind <= p.POSITIONAL_OR_KEYWORD]:
+            raise UserError(
+                f"{type(scheduler).__name__}.step needs {', '.join(needed)}, which pilot.train.session does not know:"
+                " step it yourself, by the epoch or session.steps, and call session.track('scheduler', it)"
+            )
+    if schedulers and schedule is None:
+        raise UserError(
+            "say what the scheduler counts: pilot.train.session(..., schedule='step') if a plain loop calls"
+            " scheduler.step() for each batch, schedule='epoch' if for each epoch (schedule='samples': like"
+            " 'step', but equally far after the same samples on any number of nodes)"
+        )
+    if not plateau and schedule not in (None, *_COUNTED):
+        raise UserError(f"schedule must be 'step', 'samples' or 'epoch', got {schedule!r}")
+
+
+_COUNTED = ("step", "samples", "epoch")
+_OF_THE_SCRIPT = ("user", "user_met", "tracked", "tracked_at_end", "attributes")
+"""Parts of the state whose tensors nobody else puts where they belong."""

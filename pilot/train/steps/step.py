@@ -1,0 +1,466 @@
+"""The current step: the gradients of a batch are summed over the group, and the optimizers are stepped.
+
+A step has one *phase*, in which all optimizers are stepped together; or, if they are stepped by name, one phase per
+optimizer that the script steps for the batch. It ends when the script asks for the next batch. If the group breaks in a
+phase, the batch runs again: optimizers that were stepped by then are not stepped again, and what the script did around
+that is rolled back (:mod:`pilot.train.steps.rollback`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+
+import torch
+
+from pilot.comm.channel import Gone
+from pilot.core.errors import UserError
+from pilot.train.data import rng
+from pilot.train.data.rehearsal import Rehearsal
+from pilot.train.data.sampler import StepShare, mix
+from pilot.train.gradients.exchanges import Exchanges
+from pilot.train.gradients.step_words import Words
+from pilot.train.metric_log import MetricLog
+from pilot.train.node.membership import Membership
+from pilot.train.node.node_ties import NodeTies
+from pilot.train.ranks.group import RankGroup
+from pilot.train.state.session_checks import single
+from pilot.train.state.state_transfer import Standing
+from pilot.train.state.stepper import Stepper
+from pilot.train.state.training import Training
+from pilot.train.steps.after_step import AfterStep
+from pilot.train.steps.alarm import Alarm
+from pilot.train.steps.comparison import Comparison
+from pilot.train.steps.guards import StepGuard
+from pilot.train.steps.rollback import Rollback
+from pilot.train.steps.weights import Weights
+
+Number = torch.Tensor | float | None
+IsLast = Callable[[StepShare, int], bool]
+"""Whether the training's last step has this share, in a group of this size; the same on all ranks."""
+
+
+class Step:
+    """One rank's steps, one after the other.
+
+    ``is_stopping``: whether this rank wants no step after the current one. ``waited_s`` is how long this process has
+    waited for sums in total. ``rehearsal``: who rehearses in the group's first step; ``rehearsed``: called after it;
+    ``uncertain``: the ranks that take part in it without having been compared.
+
+    Parameters
+    ----------
+    training, group, exchanges, guard, rollback : the session's
+    seed : for the ranks' random generators
+    metrics : where measurements go
+    ties : to the other processes of the node
+    """
+
+    def __init__(
+        self,
+        training: Training,
+        group: RankGroup,
+        exchanges: Exchanges,
+        guard: StepGuard,
+        rollback: Rollback,
+        seed: int,
+        metrics: dict[str, float],
+        ties: NodeTies,
+    ) -> None:
+        self._training = training
+        self._group = group
+        self._exchanges = exchanges
+        self._guard = guard
+        guard.backward_ended = self._backward_ended
+        self._rollback = rollback
+        self._seed = seed
+        self._metrics = metrics
+        self._of_step: dict[str, float] = {}
+        self._apart = training.steppers.apart
+        self._alarm = Alarm(training, ties)
+        self.rehearsal: Rehearsal | None = None
+        self.rehearsed: Callable[[], None] = _nobody
+        self.uncertain: Collection[int] = ()
+        self._comparison = Comparison(training)
+        self._after_step = AfterStep(training)
+        self._share: StepShare | None = None
+        self._member: Membership | None = None
+        self._revision = 0
+        self._batch = 0
+        self._trains_others = False
+        self._stepped = True  # the batch had its session.step
+        self._void = False
+        self._counts = True
+        self._phases = 0
+        self._counted: list[Stepper] | None = None
+        self._sums: Words | None = None
+        self._words: Words | None = None
+        self._loss: float | torch.Tensor = 0.0
+        self.logs: list[MetricLog] = []
+        self._weights = Weights(together=not self._apart)
+        self.max_norm: float | None = None
+        self.is_stopping: Callable[[], bool] = lambda: False
+        self.is_last: IsLast = _never
+        self.waited_s = 0.0
+
+    # --- around it ---------------------------------------------------------------------------------------------------
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the script is in the middle of a step."""
+        return self._share is not None
+
+    @property
+    def has_more(self) -> bool:
+        """Whether the current step has more batches for this rank."""
+        return self._share is not None and self._batch + 1 < len(self._share.batches)
+
+    @property
+    def samples(self) -> int:
+        """Of the batch that the script has; 0 if it has none."""
+        start, stop = self._share.batches[self._batch] if self._share is not None else (0, 0)
+        return stop - start
+
+    @property
+    def samples_of_all(self) -> int:
+        """Of the step, on all ranks; 0 if it has ended."""
+        return self._share.total if self._share is not None else 0
+
+    @property
+    def has_stepped(self) -> bool:
+        """Whether an optimizer was stepped in this run of the batch, so that others may follow."""
+        return self._share is not None and self._phases > 0
+
+    @property
+    def is_void(self) -> bool:
+        """Whether the step failed, while the script is still busy with its batch. (One that does not count did not.)"""
+        return self._share is not None and self._void and self._counts
+
+    @property
+    def member(self) -> Membership:
+        """The membership of the current step, even if its group is gone by now; otherwise the current one."""
+        return self._member or self._group.enter()
+
+    @property
+    def revision(self) -> int:
+        """The revision of the group when the step began."""
+        return self._revision
+
+    def trains_on(self, dataset: object) -> None:
+        """The dataset that the loader takes its samples from."""
+        self._alarm.held.trains_on(dataset)
+
+    def keep(self) -> Callable[[], None]:
+        """See :meth:`Rollback.keep <pilot.train.steps.rollback.Rollback.keep>`."""
+        return self._rollback.keep()
+
+    def renew(self) -> None:
+        """Other parameters may be trained from now on: on all ranks, between the same two steps."""
+        if self._exchanges.renew():
+            self._group.attach()
+            self._rollback.look_again()
+            self._trains_others = True
+
+    def begin(self, share: StepShare, batch: int, *, counts: bool = True) -> None:
+        """The script gets micro-batch ``batch`` of ``share`` next. A step that does not count is void from its
+        beginning, and the other ranks do not know about it.
+        """
+        if not self._stepped and not (share.means > 1 and batch):
+            raise UserError(_no_step(share.means))
+        if batch == 0:
+            self._after_step.batch_begins(first=self._training.position.epoch_steps == 0)
+            self._training.numbers.begin()
+            self._rollback.begin()
+            self._member, self._revision = self._group.enter(), self._group.revision
+            self._weights.begin(self._training.position.weight, share)
+            self._void, self._phases, self._loss, self.max_norm, self._words = not counts, 0, 0.0, None, None
+            self._counts = counts
+            if not counts:
+                self._rollback.hold()
+        group, rehearsal = self.member, self.rehearsal if counts else None
+        # Per micro-batch, so that how its samples were loaded does not affect what the model draws.
+        rng.seed_all(mix(self._seed, self._training.position.step, self._draws_as, *([batch] if batch else [])))
+        self._share, self._batch, self._stepped, self._counted = share, batch, False, None
+        self._guard.batch_begins()
+        self._alarm.held.forward_begins()
+        if batch == 0:
+            alone = not counts or group.size == len(share.batches) == 1
+            ring = self._group.ring if counts else _nobody
+            self._comparison.begins(rehearsal, group.rank)
+            if counts:
+                self._group.next_steps.begins(share, group.rank, self._parts)
+            self._exchanges.begin(ring, alone=alone, held=self._held, sketch=self._comparison.sketch)
+        self._comparison.weighs(self.samples)
+        self._group.next_steps.forward_begins()
+        self._exchanges.begin_batch(share.weight(batch), last=batch + 1 == len(share.batches))
+
+    def came_back(self) -> None:
+        """The script is done with the batch."""
+        if self._share is None or not self._stepped:
+            return
+        if self._void:
+            self._rollback.back()
+            self._share = self._member = None
+            if not self._counts:
+                self._rollback.look_again()
+        elif not self._apart:
+            return
+        elif self._phases < self._training.position.phase:
+            raise UserError(
+                "the script stepped fewer optimizers for this batch than it did before a node was lost: which ones are"
+                " stepped must depend only on what is the same on all ranks (session.steps, session.state)"
+            )
+        else:
+            self._close(self._share)
+
+    # --- what the script calls ---------------------------------------------------------------------------------------
+
+    def sum(self, loss: Number, name: str | None, weight: Number) -> bool:
+        """See :meth:`Session.sum <pilot.train.session.Session.sum>`."""
+        share = self._expect_batch()
+        if self._counted is None:
+            self._count(share, loss, name, weight)
+        if self._again:
+            self._void_gradients(self._counted or [])
+        elif self._sums is None and not self.has_more:
+            self._give_up()
+        elif not self.has_more:
+            self._guard.summed = self._exchanges.parameters(self._counted or [])
+        return self._sums is not None
+
+    def step(self, loss: Number, name: str | None, weight: Number) -> bool:
+        """See :meth:`Session.step <pilot.train.session.Session.step>`."""
+        share = self._expect_batch()
+        if self._counted is None:
+            self._count(share, loss, name, weight)
+        elif (
+            loss is not None
+            or weight is not None
+            or (name is not None and self._counted != self._training.steppers.named(name))
+        ):
+            raise UserError("pass loss, weight and name to session.sum, and then call session.step() without them")
+        steppers, self._counted, self._stepped = self._counted or [], None, True
+        self._guard.computing = False
+        self._guard.summed = ()
+        if self.has_more:
+            self._exchanges.batch_ends()
+            return False
+        words, self._sums = self._sums, None
+        if self._again:
+            return self._pass_over(steppers)
+        if words is None:
+            self._give_up()
+            return False
+        self._apply(steppers, words)
+        if not self._apart:
+            self._close(share)
+        return True
+
+    # --- its parts ---------------------------------------------------------------------------------------------------
+
+    def _backward_ended(self) -> None:
+        self._exchanges.backward_ended()
+        if self._guard.passing and not self.is_open:
+            self._after_step.backward_ended()
+
+    @property
+    def _again(self) -> bool:
+        """Whether this phase was completed before the group broke."""
+        return self._phases < self._training.position.phase and not self._void
+
+    @property
+    def _parts(self) -> int:
+        """Among how many ranks the step's samples are divided."""
+        return self.member.size if self.rehearsal is None else self.rehearsal.parts
+
+    @property
+    def _draws_as(self) -> int:
+        """The rank whose random numbers this one draws."""
+        rank = self.member.rank
+        return self.rehearsal.stands_for(rank) if self.rehearsal is not None and self._counts else rank
+
+    @property
+    def _held(self) -> bool:
+        """Whether only after backward it is known which gradients count."""
+        return self._weights.possible and self._training.sharding is None
+
+    def _expect_share(self) -> StepShare:
+        assert self._share is not None
+        return self._share
+
+    def _expect_batch(self) -> StepShare:
+        if self._share is None or (self._stepped and not self._apart):
+            raise UserError(
+                "session.step needs a batch of session.loader, and each batch needs one session.step; to step several"
+                " times for a batch, give pilot.train.session a dict of the optimizers, by name"
+            )
+        return self._share
+
+    def _count(self, share: StepShare, loss: Number, name: str | None, weight: Number) -> None:
+        """Count the batch; after the step's last batch get the sums over the group (None if it broke)."""
+        if share.means > 1 and self.has_more:
+            raise UserError(
+                f"session.step after batch {self._batch + 1} of a step of accumulate={share.means}: call it once, after"
+                " all of them"
+            )
+        self._counted = steppers = self._training.steppers.named(name)
+        self._alarm.held.forward_ended()
+        self._group.next_steps.forward_ends()
+        if weight is not None and self._training.sharding is not None:
+            raise UserError(
+                "session.step: weight= cannot be combined with a sharded model, whose gradients are averaged in"
+                " backward; make the loss a mean over the batch's samples"
+            )
+        factor = self._weights.factor(self._batch, weight)
+        if weight is not None:
+            self._comparison.weighs(weight)
+        if self._held:
+            self._exchanges.release(factor)
+        if loss is not None and factor:
+            self._loss = self._loss + factor * single(loss)
+        if self.has_more:
+            return
+        if self._counts:
+            self._training.trained.check_step()
+        if not self._again and not self._void:
+            self._rollback.seen()
+            self._sums = self._summed(steppers)
+        self._loss = 0.0
+
+    def _summed(self, steppers: list[Stepper]) -> Words | None:
+        position, size = self._training.position, self.member.size
+        is_last = self._share is not None and self.is_last(self._share, size)
+        checksum = 0 if position.phase else self._alarm.checksum(position.step, self.member, is_last=is_last)
+        words: Words | None = None
+        for stepper in steppers:
+            words = self._sum_of(stepper, checksum)
+            if words is None or not self._alarm.compare(words, position.step, self._group, size):
+                return None
+            checksum = 0
+        if self.rehearsal is not None:
+            parameters = self._exchanges.parameters(steppers)
+            if not self._comparison.hold(self.rehearsal, parameters, self._group):
+                return None
+        self._group.next_steps.came(steppers)
+        self._group.sums_came()
+        # From here on all ranks draw the same numbers: noise on the sums, or in an optimizer.
+        rng.seed_all(mix(self._seed, position.step, self._phases, rng.OF_ALL_RANKS))
+        return words
+
+    def _sum_of(self, stepper: Stepper, checksum: int) -> Words | None:
+        number = self._exchanges.number(stepper)
+        if self._apart and not self._selected(number):
+            return None
+        exchange = self._exchanges.each[number]
+        exchange.flush()
+        words = self._group.words(float(self._loss)).with_checksum(checksum)
+        exchange.finish(replace(words, weight=self._weights.local, stop=float(self.is_stopping())))
+        return self._weights.checked(exchange.take()) if self._waited(self._group.summed) else None
+
+    def _selected(self, number: int) -> bool:
+        """Whether all ranks are about to sum the same arena."""
+        numbers: list[int] = []
+
+        def select() -> bool:
+            numbers.extend(self._group.select(number))
+            return True
+
+        try:
+            self._waited(select)
+        except Gone:
+            return False
+        if other := next((rank for rank, one in enumerate(numbers) if one != numbers[0]), 0):
+            names = [stepper.name for stepper in self._training.steppers]
+            raise UserError(
+                f"rank 0 steps {names[numbers[0]]!r} and rank {other} steps {names[numbers[other]]!r}: which optimizer"
+                " is next must depend only on what is the same on all ranks (session.steps, session.state)"
+            )
+        return True
+
+    def _waited(self, call: Callable[[], bool]) -> bool:
+        began_s = time.monotonic()
+        try:
+            return call()
+        finally:
+            self.waited_s += time.monotonic() - began_s
+
+    def _apply(self, steppers: list[Stepper], words: Words) -> None:
+        if self.max_norm is not None:
+            self._of_step["grad_norm"] = self._training.clip(self.max_norm, steppers)
+            self.max_norm = None
+        if self._trains_others and not self._apart:
+            self._training.trained.check_frozen()
+            self._trains_others = False
+        with self._guard.session_steps():
+            self._training.apply_phase(steppers, self._expect_share())
+        self._training.position.weight = words.weight
+        self._training.position.stopped |= words.stop > 0
+        label = "_".join(["loss", *(stepper.name for stepper in steppers if stepper.name)])
+        self._of_step |= {label: words.loss} | self._training.metrics()
+        self._metrics |= self._of_step
+        self._words = words
+        self._passed(steppers)
+
+    def _pass_over(self, steppers: list[Stepper]) -> bool:
+        """It was done before, and still counts."""
+        self._void_gradients(steppers)
+        self._rollback.back()
+        self._passed(steppers)
+        return True
+
+    def _void_gradients(self, steppers: Sequence[Stepper]) -> None:
+        for stepper in steppers:
+            self._exchanges.each[self._exchanges.number(stepper)].void_gradients()
+
+    def _passed(self, steppers: list[Stepper]) -> None:
+        self._phases += 1
+        if self._apart:
+            self._exchanges.only(steppers)
+            self._rollback.mark()
+            # For the next optimizer's loss, each rank draws its own numbers again.
+            rng.seed_all(mix(self._seed, self._training.position.step, self._draws_as, self._phases))
+
+    def _give_up(self) -> None:
+        """The group broke: neither this phase counts nor what follows for this batch. The script continues with the
+        values that its graphs were built from, until it gets the batch again.
+        """
+        self._exchanges.drop()
+        if not self._void:
+            self._void = True
+            self._rollback.hold()
+
+    def _close(self, share: StepShare) -> None:
+        if difference := self._group.next_steps.ends():
+            self._group.remark(difference)
+        self._training.close(self.member.generation, share)
+        is_certain = self.member.rank not in self.uncertain
+        self._training.standing = Standing.COMPARED if is_certain else Standing.NOT_COMPARED
+        self._training.position.parts = self._parts
+        if self.rehearsal is not None:
+            self.rehearsal = None
+            self.rehearsed()
+        if self._words is not None:
+            self._group.applied(self._words, share, lambda: dict(self._metrics))
+        for log in self.logs:
+            log.stepped(self.member, self._training.position.step, self._of_step)
+        self._of_step = {}
+        self._share = self._member = None
+
+
+def _never(_share: StepShare, _size: int) -> bool:
+    """The last step is not known."""
+    return False
+
+
+def _nobody() -> None:
+    return None
+
+
+def _no_step(accumulate: int) -> str:
+    said = "the script took a batch from session.loader without calling session.step for the previous one"
+    if accumulate > 1:
+        return f"{said}: with accumulate={accumulate}, call it after every {accumulate} batches"
+    return (
+        f"{said}; to accumulate the gradients of k batches yourself, use session.loader(..., accumulate=k); to load"
+        " ahead, num_workers=; to leave a batch out, session.step(weight=0) (and weight= in every step)"
+    )
