@@ -93,7 +93,7 @@ class Session(Uncopied):
         self._step.rehearsed = lambda: self._scale(self._step.member.size)
         self._loader: TrainingLoader | None = None
         self._stopping = False
-        self._in_group = False
+        self._has_entered = False
         self._has_looped = False
 
     # --- what scripts use --------------------------------------------------------------------------------------------
@@ -119,8 +119,8 @@ class Session(Uncopied):
         batch counts from its first ``session.step`` on.) Asked for before the loop, it waits for the group: a process
         that has just started does not know it.
         """
-        if not (self._in_group or self._training.restoring):
-            self._in_group = self._entered() is not None  # waits for it
+        if not (self._has_entered or self._training.restoring):
+            self._entered()  # waits for it
         return self._training.position.step + self._step.has_stepped
 
     @property
@@ -382,14 +382,17 @@ class Session(Uncopied):
 
     def track(self, name: str, stateful: Stateful) -> None:
         """Keep ``stateful``'s state with the model's, through rescales and in checkpoints: an average of the
-        parameters, another model, a scheduler of your own. Call it before :meth:`epochs`.
+        parameters, another model, a scheduler of your own. Call it before :meth:`epochs`, and before what waits for the
+        group (:attr:`rank`).
 
         Parameters
         ----------
         name : its name in checkpoints
         stateful : has ``state_dict`` and ``load_state_dict``; its state holds what :attr:`state` may hold
         """
-        check_tracked(name, stateful, self._training.tracked, looping=self._guard.looping)
+        check_tracked(
+            name, stateful, self._training.tracked, looping=self._guard.looping, has_entered=self._has_entered
+        )
         check_whole(name, stateful)
         self._training.tracked[name] = stateful
         self._training.identity[f"the tracked object {name}"] = type(stateful).__name__
@@ -489,6 +492,7 @@ class Session(Uncopied):
         self._metrics[EPOCH_SAMPLES] = float(samples)  # needed to check the ledger
 
     def _resized(self, size: int) -> None:
+        self._has_entered = True
         training, newcomers = self._training, self._group.newcomers
         rehearsal = newcomers.rehearsal(size, self._seat.size, training.position.parts)
         is_possible = training.sharding is None and not training.position.phase

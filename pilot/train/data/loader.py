@@ -86,8 +86,11 @@ class Loader(TrainingLoader):
         return Piece(self.course.seed, epoch, start, self.order.indices(epoch, start, stop))
 
     def __len__(self) -> int:
-        """This rank's batches in a whole epoch, at the group's current size."""
-        return self.batching.batches(self.length, *self._part())
+        """This rank's batches in a whole epoch, at the group's current size. Waits for the group only if the number
+        depends on it: a schedule is made from it before the loop.
+        """
+        one_node = 0, self.batching.ranks_per_node
+        return self.batching.batches(self.length, *(one_node if self.batching.has_fixed_batches else self._part()))
 
     def ends_with(self, share: StepShare, size: int) -> bool:
         """See :class:`~pilot.train.data.training_loader.TrainingLoader`."""

@@ -129,6 +129,11 @@ class Batching:
         """Samples of a full step on one node."""
         return (self.per_node or self.whole or 0) * self.accumulate
 
+    @property
+    def has_fixed_batches(self) -> bool:
+        """Whether an epoch has as many batches for each rank of every group."""
+        return self.per_node is None and self.micro is None
+
     def full(self, size: int) -> int:
         """Samples of a full step of ``size`` ranks."""
         return self.batch(size) * self.accumulate

@@ -97,12 +97,12 @@ def take_over(optimizer: torch.optim.Optimizer, state: dict[str, Any], strides: 
     parameter's state to the parameter's dtype (float32 masters of bfloat16 parameters would be rounded), and keeps a
     tensor's strides, which are lost if it was sent as a block of bytes (fused kernels read state and parameter in
     memory order). It also takes texts and arrays apart, as it does lists. ``strides``: from :func:`strides_of`;
-    ``homes``: from :func:`homes_of`.
+    ``homes``: from :func:`homes_of`. The groups stay the same dicts: the script may have one in a variable.
     """
     if any(own := _constants(optimizer)):
         state = state | {"param_groups": [a | b for a, b in zip(state["param_groups"], own, strict=True)]}
     defaults = dict(optimizer.defaults)
-    optimizer.load_state_dict(state | {"state": _without_texts(state["state"])})
+    _load(optimizer, state | {"state": _without_texts(state["state"])})
     optimizer.defaults = defaults  # torch adds some, which groups that are added later then have on this rank only
     parameters = parameters_of(optimizer)
     layout = _Layout({tuple(keys): its for keys, its in strides}, {tuple(keys): its for keys, its in homes})
@@ -111,6 +111,21 @@ def take_over(optimizer: torch.optim.Optimizer, state: dict[str, Any], strides: 
         key = index if its is None else its
         states: dict[Any, Any] = optimizer.state
         states[key] = layout.as_given(given, states[key], its, (index,))
+
+
+def _load(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    groups, states = optimizer.param_groups, optimizer.state
+    optimizer.load_state_dict(state)
+    for group, loaded in zip(groups, optimizer.param_groups, strict=True):
+        if group is not loaded:
+            group.clear()
+            group.update(loaded)
+    if type(optimizer).load_state_dict is torch.optim.Optimizer.load_state_dict:
+        states.clear()
+        states.update(optimizer.state)
+        optimizer.param_groups, optimizer.state = groups, states  # an optimizer within it has them, too
+    else:
+        optimizer.param_groups[:] = groups  # an optimizer within it may have made this list
 
 
 def _without_texts(value: Any) -> Any:

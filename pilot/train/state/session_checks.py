@@ -27,10 +27,20 @@ def admit(model: nn.Module, steppers: Steppers) -> None:
     _check_parameters(model, steppers)
 
 
-def check_tracked(name: str, stateful: object, tracked: Collection[str], *, looping: bool) -> None:
-    """:class:`UserError` if ``session.track`` cannot accept it."""
+def check_tracked(
+    name: str, stateful: object, tracked: Collection[str], *, looping: bool, has_entered: bool
+) -> None:
+    """:class:`UserError` if ``session.track`` cannot accept it. ``has_entered``: the process has entered a group, and
+    has the group's state.
+    """
     if looping or name in tracked:
         raise UserError(f"call session.track({name!r}, ...) before session.epochs, once per name")
+    if has_entered:
+        raise UserError(
+            f"session.track({name!r}, ...) comes after the script has asked for session.rank, size, steps or samples,"
+            " for loader.batch_size, or for an evaluation, which wait for the group and its state: call it before them"
+            " (len(loader) waits for the group, too, unless global_batch_size is given without micro_batch_size)"
+        )
     if not all(callable(getattr(stateful, method, None)) for method in ("state_dict", "load_state_dict")):
         raise UserError(
             f"session.track({name!r}, ...) needs an object with state_dict and load_state_dict, not a"

@@ -42,19 +42,23 @@ def rate(number: int, epoch: int) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Numbered(Recipe):
-    """``counted``: how a script numbers the batches of the loader, from ``first``."""
+    """``counted``: how a script numbers the batches of the loader, from ``first``; ``groups``: where it has the
+    optimizer's groups, from before the session.
+    """
 
     counted: Callable[[Any], Counted]
     first: int = 0
+    groups: Callable[[torch.optim.Optimizer], list[dict[str, Any]]] = lambda optimizer: optimizer.param_groups
 
     def script(self) -> Ran:
         """See :class:`~tests.equivalence.rows.Row`."""
         model, optimizer, _, _ = self._made()
+        groups = self.groups(optimizer)
         session = pilot.train.session(model, optimizer, seed=SEED)
         loader = session.loader(self.dataset(self._data()), global_batch_size=self.batch, **self.loader)
         for epoch in session.epochs(EPOCHS):
             for number, batch in self.counted(loader):
-                for group in optimizer.param_groups:
+                for group in groups:
                     group["lr"] = rate(number, epoch)
                 optimizer.zero_grad()
                 self._weighted(number).loss(model, inputs(batch)).backward()
@@ -85,5 +89,11 @@ ROWS: list[Row] = [
         name="the same, enumerate of a generator that delegates", counted=lambda loader: enumerate(delegated(loader))
     ),
     Numbered(name="the same, enumerate(zip(loader, names))", counted=with_a_name),
+    Numbered(
+        name="the same, an optimizer's groups in a variable",
+        counted=enumerate,
+        groups=lambda optimizer: list(optimizer.param_groups),
+        core=True,
+    ),
 ]
 TOPIC = Topic(68, "Numbers of batches", ROWS)

@@ -347,6 +347,16 @@ def asks_for_its_steps_early() -> None:
         pass
 
 
+@ROWS.script("session.track after session.rank", "comes after the script has asked for session.rank", "before it")
+def tracks_late() -> None:
+    model = nn.Linear(2, 1)
+    session = pilot.train.session(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    session.loader(TensorDataset(torch.ones(8, 2)), global_batch_size=4)
+    if session.rank == 0:
+        session.report(parameters=3)
+    session.track("average", torch.optim.swa_utils.AveragedModel(model))
+
+
 @ROWS.made("next(iter(loader)) before the loop", "session.epochs", "a DataLoader of one's own")
 def looks_at_a_batch_before(made: Made) -> None:
     next(iter(made.loader))
