@@ -103,6 +103,7 @@ def take_over(optimizer: torch.optim.Optimizer, state: dict[str, Any], strides: 
         state = state | {"param_groups": [a | b for a, b in zip(state["param_groups"], own, strict=True)]}
     defaults = dict(optimizer.defaults)
     _load(optimizer, state | {"state": _without_texts(state["state"])})
+    vars(optimizer)["_opt_called"] = True  # by others; torch warns of a schedule that is stepped before its optimizer
     optimizer.defaults = defaults  # torch adds some, which groups that are added later then have on this rank only
     parameters = parameters_of(optimizer)
     layout = _Layout({tuple(keys): its for keys, its in strides}, {tuple(keys): its for keys, its in homes})

@@ -27,9 +27,7 @@ def admit(model: nn.Module, steppers: Steppers) -> None:
     _check_parameters(model, steppers)
 
 
-def check_tracked(
-    name: str, stateful: object, tracked: Collection[str], *, looping: bool, has_entered: bool
-) -> None:
+def check_tracked(name: str, stateful: object, tracked: Collection[str], *, looping: bool, has_entered: bool) -> None:
     """:class:`UserError` if ``session.track`` cannot accept it. ``has_entered``: the process has entered a group, and
     has the group's state.
     """

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import nn
 
@@ -119,3 +121,59 @@ def test_of_its_own_attributes_it_has_those_that_changed_and_no_parameters() -> 
     assert second.listed[0] is second.param_groups[0]["params"][0]
     after.restore(at_first)
     assert (second.count, second.total.tolist()) == (0, [0.0, 0.0])
+
+
+class Sharing(torch.optim.Optimizer):
+    """Has its groups and states from an optimizer within it, as sharpness-aware minimization and Lookahead do."""
+
+    def __init__(self, parameters: Any) -> None:
+        self.inner = torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+        super().__init__(self.inner.param_groups, {})
+        self.param_groups, self.state = self.inner.param_groups, self.inner.state
+
+    def step(self, _closure: Any = None) -> None:
+        self.inner.step()
+
+
+class Delegating(Sharing):
+    """Loads a state into the inner one, and takes what that has then."""
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.inner.load_state_dict(state_dict)
+        self.param_groups, self.state = self.inner.param_groups, self.inner.state
+
+
+@pytest.mark.parametrize("kind", [Sharing, Delegating])
+def test_whoever_has_the_optimizers_groups_still_has_them_after_a_state(kind: type[Sharing]) -> None:
+    """A variable of the script's, or an optimizer within it."""
+    torch.manual_seed(0)
+    model, x = nn.Linear(3, 1), torch.randn(8, 3)
+    optimizer = kind(model.parameters())
+    step(model, optimizer, x)
+    held: list[Any] = []
+
+    def made(parameters: Any) -> Sharing:
+        steps = kind(parameters)
+        held.extend(steps.param_groups)
+        return steps
+
+    theirs, steps = newcomer(model, optimizer, made)
+    assert held[0] is steps.param_groups[0]
+    for group in (held[0], optimizer.param_groups[0]):
+        group["lr"] = 0.2
+    for _ in range(2):
+        step(model, optimizer, x)
+        step(theirs, steps, x)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), theirs.parameters(), strict=True))
+    assert steps.state_dict()["state"].keys() == optimizer.state_dict()["state"].keys()
+
+
+def test_a_schedule_that_goes_on_after_a_state_is_not_warned_of() -> None:
+    """torch warns if its first step comes before the optimizer's, which others have made."""
+    model, x = nn.Linear(3, 1), torch.randn(8, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    step(model, optimizer, x)
+    _, steps = newcomer(model, optimizer, lambda parameters: torch.optim.SGD(parameters, lr=0.1))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        torch.optim.lr_scheduler.ExponentialLR(steps, 0.5).step()
