@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from typing import Any
 
 from torch.utils.data import Dataset, default_collate
@@ -228,7 +228,18 @@ class Session(Uncopied):
         measures : functions called after each epoch on every worker; rank 0's values are reported under these names
             (``accuracy=...``) and passed to a scheduler that needs them
         """
+        return script_end.closed_at_end(self._epochs(count, measures))
 
+    def iterations(self, count: int) -> Iterator[int]:
+        """Yield the indices, from 0, of those of ``count`` steps that are still to do, one per turn; epochs advance by
+        themselves. After the last step the trainer has finished.
+
+        Within a turn, ``for batch in loader:`` yields the batches of the step, or ``loader.next()`` the next one of
+        them; then call ``session.step``. A turn whose step is void is repeated with the same number.
+        """
+        return script_end.closed_at_end(self._iterations(count))
+
+    def _epochs(self, count: int, measures: Mapping[str, Callable[[], float]]) -> Generator[int, None, None]:
         def begin() -> None:
             self._training.catch_up.begins(self._training.position.epoch)
             self._course.new_epoch()
@@ -248,13 +259,7 @@ class Session(Uncopied):
         )
         yield from self._loop(lambda: self._training.position.epoch, count, begin, end)
 
-    def iterations(self, count: int) -> Iterator[int]:
-        """Yield the indices, from 0, of those of ``count`` steps that are still to do, one per turn; epochs advance by
-        themselves. After the last step the trainer has finished.
-
-        Within a turn, ``for batch in loader:`` yields the batches of the step, or ``loader.next()`` the next one of
-        them; then call ``session.step``. A turn whose step is void is repeated with the same number.
-        """
+    def _iterations(self, count: int) -> Generator[int, None, None]:
         check_count("session.iterations", count)
         self._step.is_stopping = self._is_stopping
         self._metrics[ITERATIONS] = float(count)

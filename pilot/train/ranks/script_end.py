@@ -6,13 +6,17 @@ script.
 
 from __future__ import annotations
 
+import atexit
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from types import FrameType
+from weakref import WeakKeyDictionary
 
 _left: list[Callable[[], None]] = []
+_loops: WeakKeyDictionary[Generator[int, None, None], int] = WeakKeyDictionary()
+"""And their threads."""
 
 
 class Released(SystemExit):
@@ -47,6 +51,20 @@ def release_when(told: Callable[[], bool]) -> None:
     signal.signal(signal.SIGTERM, signalled)
 
 
+def closed_at_end(loop: Generator[int, None, None]) -> Generator[int, None, None]:
+    """``loop``, which ends with the script at the latest: a variable of the script's (``bar = tqdm(loop)``) may still
+    have it after ``break``.
+    """
+    _loops[loop] = threading.get_ident()
+    return loop
+
+
+@atexit.register  # before Python takes modules apart
+def _close_loops() -> None:
+    for loop in [one for one, thread in _loops.items() if thread == threading.get_ident()]:
+        loop.close()
+
+
 def at_good_end(call: Callable[[], None]) -> None:
     """Call ``call`` if the script ends without an error."""
     _left.append(call)
@@ -56,6 +74,7 @@ def script_ended(leaving: SystemExit | None = None) -> None:
     """The script ran to its end, or called ``sys.exit``; called by whoever ran it."""
     if leaving is not None and (leaving.code not in (None, 0) or isinstance(leaving, Released)):
         return
+    _close_loops()
     while _left:
         _left.pop()()
 

@@ -90,3 +90,21 @@ def test_a_run_that_resumes_after_a_stop_ends_where_the_first_one_would_have() -
     for _ in second.epochs(5):
         turns += 1
     assert turns == 1
+
+
+def test_a_loop_in_a_variable_is_left_at_the_end_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As by ``bar = tqdm(session.epochs(5))``."""
+    session, model = made()
+    finished: list[int] = []
+    monkeypatch.setattr(session, "_leave", lambda: finished.append(session.steps))
+    loader = session.loader(TensorDataset(torch.ones(8, 2)), batch_size=4)
+    loop = session.epochs(5)
+    for _ in loop:
+        for (x,) in loader:
+            model.zero_grad()
+            model(x).sum().backward()
+            session.step()
+        break
+    assert not finished
+    script_end.script_ended()
+    assert finished == [2]
