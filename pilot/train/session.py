@@ -288,7 +288,10 @@ class Session(Uncopied):
         check_scheduled(self._training.steppers, self._training.tracked.values())
         dataset, collate_fn = (getattr(self._loader, name, None) for name in ("dataset", "collate_fn"))
         self._looks.begin(dataset, collate_fn, by_epoch=EPOCHS in self._metrics)
+        has_entered = self._has_entered
         self._group.enter()
+        if has_entered:
+            self._training.catch_up.loop_begins()
 
         def goes_on() -> bool:
             return number() < count and not self._training.position.stopped

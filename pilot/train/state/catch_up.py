@@ -67,11 +67,24 @@ class CatchUp:
         self._put_back: Restore | None = None
         self._taken_in: int | None = None
         self._has_reached_end = False
+        self._has_taken = False
 
     def does_again(self, put_back: Callable[[], None]) -> None:
         """The script repeats a step. What it changes until then, it has changed before, and ``put_back`` undoes."""
         self._user_taken = copied(self.user)
         self._put_back, self._begins_again = put_back, True
+
+    def loop_begins(self) -> None:
+        """The script comes to its loop. If it took over a state before (it asked for its rank), what it has set since
+        then belongs to the training's beginning, and functions for a restored state may have been registered since.
+        """
+        if not self._has_taken:
+            return
+        if self._put_back is not None:  # once more when the loop's beginning is over
+            self._put_back()
+        if self._user_taken is not None:
+            self._put_user(self._user_taken)
+        self._restored()
 
     def begins(self, number: int) -> None:
         """Turn ``number`` of the script's loop begins, an epoch or an iteration."""
@@ -197,6 +210,7 @@ class CatchUp:
         objects : the tracked objects' states from before
         again : puts models and tracked objects back to this state
         """
+        self._has_taken = True
         meeting = state.get("meeting")
         in_meeting = meeting is not None
         begun = self._position().begun or in_meeting  # before its first batch a script may evaluate
