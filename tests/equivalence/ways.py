@@ -10,7 +10,7 @@ import torch
 
 from pilot.core.errors import UserError
 from pilot.train.state.lineage import LineageRow
-from tests.equivalence.history import Members, Rehearsing, history, undisturbed
+from tests.equivalence.history import Members, Rehearsing, Step, history, undisturbed
 from tests.equivalence.rows import EPOCHS, Ran, Row, Tensors, in_world
 from tests.unit.train.storm import End
 
@@ -69,6 +69,9 @@ def ledger_of(ran: Ran) -> list[LineageRow]:
     return ran.session._training.ledger.rows
 
 
+_FEW_STEPS = 2
+
+
 def assert_as_plain(row: Row, run: Run) -> None:
     """Each rank has bit for bit the plain loop's state after the same steps, and the ranks are equal."""
     for rank in run.ranks:
@@ -81,25 +84,26 @@ def assert_as_plain(row: Row, run: Run) -> None:
 
 def assert_as_undisturbed(row: Row, run: Run) -> None:
     """Up to rounding, the result is that of one process alone; if it differs by design, it is not. (On processes a
-    group may end before it has divided a step.)
+    group may end before it has divided many steps, and the shares of one may have the same classes.)
     """
     expected = row.plain(undisturbed(row.used, row.batch, EPOCHS), 0)
     for rank in run.ranks:
         far = [name for name, tensor in expected.items() if not _close(rank.tensors[name], tensor, row.tolerance)]
         if row.kind == "equal":
             assert far == [], f"{far[0]}: {rank.tensors[far[0]]} is not {expected[far[0]]}"
-        elif _divided(row, run, rank):
+        elif _divided(row, run, rank) > _FEW_STEPS:
             assert far, f"nothing differs: {row.different}?"
 
 
-def _divided(row: Row, run: Run, rank: Rank) -> bool:
-    """Whether several ranks had samples of a step that counted."""
+def _divided(row: Row, run: Run, rank: Rank) -> int:
+    """In how many steps that counted several ranks had samples."""
     steps = history(rank.ledger, row.batch, run.groups, run.rehearsals, per_node=row.per_node)
-    for step in steps:
-        parts = step.parts(row.batch * step.divided_by if row.per_node else row.batch, None)
-        if len({part.rank for part in parts if part.weight} - step.rehearsing.keys()) > 1:
-            return True
-    return False
+    return sum(_is_divided(row, step) for step in steps)
+
+
+def _is_divided(row: Row, step: Step) -> bool:
+    parts = step.parts(row.batch * step.divided_by if row.per_node else row.batch, None)
+    return len({part.rank for part in parts if part.weight} - step.rehearsing.keys()) > 1
 
 
 def assert_refused(row: Row) -> None:

@@ -166,7 +166,7 @@ class ByShape(nn.Sequential):
         self.phase, self.share, self.seen = 1 + 0j, Fraction(1), bytearray(1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        factor = self.phase.real + float(self.share) + self.seen[0] + sum(self.means.values())
+        factor = self.phase.real + float(self.share) + self.seen[0] / 20 + sum(self.means.values())
         return super().forward(x) * factor
 
     def cool(self) -> None:

@@ -278,6 +278,7 @@ class Rank(Alone):
         self.exchange = exchanges.each[0]
         self._held = NOTHING
         self._operation = 0
+        self._in_step = False
 
     def holding(self) -> Holding:
         position, met = self.training.position, self.training.agreements.count(self.training.place)
@@ -304,6 +305,7 @@ class Rank(Alone):
             self.world.now.rehearsing = of
 
     def enter(self) -> Membership:
+        self._in_step = False
         if self.member is None:
             with self.world.changed:
                 self.world.arrive(self)
@@ -319,7 +321,7 @@ class Rank(Alone):
             assert generation is not None
             table = generation.brought.setdefault(self._operation, {})
             operation, self._operation = self._operation, self._operation + 1
-            table[self.enter().rank] = brought
+            table[self.member.rank] = brought
             if len(table) == len(generation.ranks):
                 rows = [table[rank] for rank in sorted(table)]
                 unite(rows)
@@ -339,7 +341,8 @@ class Rank(Alone):
         raise Gone
 
     def gather(self, row: list[int]) -> list[list[int]]:
-        self.world.safe_point(self)
+        if not self._in_step:  # in a step, whose gradients are compared, a real group writes later
+            self.world.safe_point(self)
         rows = self._together(("gather", row))
         assert {kind for kind, _ in rows} == {"gather"}, rows
         return [row for _, row in rows]
@@ -357,6 +360,7 @@ class Rank(Alone):
         return Words.of(0, False, loss)
 
     def summed(self) -> bool:
+        self._in_step = True
         try:
             rows = self._together(("step", self if self.exchange.open else None), _sum)
         except Gone:
@@ -365,7 +369,8 @@ class Rank(Alone):
         return True
 
     def applied(self, words: Words, share: StepShare, metrics: Any) -> None:
-        pass
+        super().applied(words, share, metrics)
+        self._in_step = False
 
     def settle(self) -> None:
         self.world.safe_point(self)
