@@ -27,6 +27,7 @@ from pilot.train.looks.dataset_changes import DatasetChanges
 from pilot.train.looks.epoch_numbers import EpochNumbers
 from pilot.train.looks.epoch_outputs import EpochOutputs
 from pilot.train.looks.epoch_sums import EpochSums
+from pilot.train.looks.filled_by_some import FilledBySome
 from pilot.train.looks.handed_on import HandedOn
 from pilot.train.looks.marks import (
     ARRAYS,
@@ -74,6 +75,7 @@ class OwnValues:
         self.rank_only = RankOnly(training)
         self._epoch_numbers: EpochNumbers | None = None
         self._epoch_sums = EpochSums(training)
+        self._filled = FilledBySome()
         self._counts = SampleCounts(training)
         self._outputs = EpochOutputs(training, self._lists_of_dataset)
         self._changes = DatasetChanges(training)
@@ -176,6 +178,7 @@ class OwnValues:
                 if self._epoch_numbers is not None:
                     self._epoch_numbers.look(frames, self._head, known)
                     self._epoch_sums.look(frames, self._head, uses_of)
+                    self._filled.look(frames, self._head)
 
     def _look(self) -> None:
         for place in [one for one in self._before if one[0] in self._first and self._first[one[0]]() is None]:
