@@ -232,8 +232,8 @@ class OwnValues:
         for frame, head in self._loops(frames):
             which = id(frame.f_globals if frame.f_locals is frame.f_globals else frame)
             self._anew |= {(which, name) for name in loop_code.set_anew(frame.f_code, head)}
-        for frame in (one for one in frames[:1] if self._head in loop_code.heads(one.f_code, one.f_lasti)):
-            its = loop_code.set_before_calls(frame, self._head)
+        if frames and self._head in loop_code.heads(frames[0].f_code, frames[0].f_lasti):
+            its = loop_code.set_before_calls(frames, self._head)
             self._anew_in |= {(id(owner), f".{name}") for owner, name in its}
         self._at_beginning |= {
             (id(owner), f".{name}") for owner, name in loop_code.set_at_beginning(frames, self._head)
