@@ -141,8 +141,10 @@ class OwnValues:
         """The script steps. What a dataset, or an attribute that each epoch's beginning sets, has at an epoch's first
         step is what a process that joins has.
         """
-        if self._epoch != self._training.position.epoch:
-            self._epoch = self._training.position.epoch
+        position = self._training.position
+        self._handed_on.step((position.epoch, position.step))
+        if self._epoch != position.epoch:
+            self._epoch = position.epoch
             self._outputs.step(self._in_loop(), self._head)
             self._switches.step(self._in_loop(), self._head)
             self._looks = not self._training.on_restore and self._spaced.is_due()

@@ -20,6 +20,7 @@ from pilot.train.script.statements import (
     instructions,
     loop_at,
     path_at,
+    read_and_then_set,
     read_before_set,
     statements_in,
     uses_in,
@@ -79,8 +80,19 @@ def _is_asked_for(code: CodeType, head: int, variable: str) -> bool:
 
 def handed_on_by(code: CodeType) -> list[str]:
     """The attributes of a function's first argument that it reads before it sets them, and sets."""
-    found = _read_and_set(code, None)
-    return [name for *owner, name in found if owner == [*code.co_varnames[:1]]]
+    return _of_first_argument(code, _read_and_set(code, None))
+
+
+@cache
+def replaced_by(code: CodeType) -> list[str]:
+    """Those of them that it reads and then sets in the same call. (Others one call may set and another one read.)"""
+    whole = instructions(code)
+    every = [_paths_used(whole, number) for number in range(len(whole))]
+    return _of_first_argument(code, read_and_then_set(code, whole, every))
+
+
+def _of_first_argument(code: CodeType, paths: Collection[tuple[str, ...]]) -> list[str]:
+    return [name for *owner, name in paths if owner == [*code.co_varnames[:1]]]
 
 
 @cache

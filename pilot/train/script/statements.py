@@ -121,6 +121,24 @@ def read_before_set(
     return before[0] if before else set()
 
 
+def read_and_then_set(
+    code: CodeType, part: Sequence[dis.Instruction], uses: Sequence[Sequence[NamedUse[Name]]]
+) -> set[Name]:
+    """What may be read before it is set, on some way on which it is set later."""
+    number_at = {one.offset: number for number, one in enumerate(part)}
+    follows = [[number_at[to] for to in _next(code, part, number) if to in number_at] for number in range(len(part))]
+    later = [{name for use, name in its if use == "STORE"} for its in uses]
+    changes = True
+    while changes:
+        changes = False
+        for number in reversed(range(len(part))):
+            found = later[number].union(*(later[one] for one in follows[number] if one))  # at 0 the next turn begins
+            changes |= found != later[number]
+            later[number] = found
+    its = [[(use, name) for use, name in uses[number] if name in later[number]] for number in range(len(part))]
+    return read_before_set(code, part, its)
+
+
 def may_pass_by(
     code: CodeType, part: Sequence[dis.Instruction], places: Collection[int], varies: Callable[[dis.Instruction], bool]
 ) -> bool:
