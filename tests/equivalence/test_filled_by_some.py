@@ -147,6 +147,9 @@ def asks(ours: Any, loader: Any, step: Step) -> None:
             print(last[-1])
         except IndexError:
             print("none")
+        if not few:
+            few.append(0.0)
+        print(sum(few) / len(few))
         if not last:
             continue
         print(last[0])

@@ -10,6 +10,7 @@ from functools import cache
 from types import CodeType
 
 from pilot.train.script.statements import (
+    ADDS,
     begin_of,
     between,
     comprehension_in,
@@ -65,8 +66,12 @@ def _lengths(code: CodeType, begin: int, end: int, path: str) -> list[tuple[int,
 
 
 def _asked(code: CodeType, begin: int, path: str) -> set[int]:
-    """What runs only if a test or a loop has found something in it, and from ``begin`` on what runs in a ``try``."""
-    parts = [*under_tests(code, lambda tested: tested == path)]
+    """What runs only if a test or a loop has found something in it, or after a test that else puts something there; and
+    from ``begin`` on what runs in a ``try``.
+    """
+    parts = [part for part in under_tests(code, lambda tested: tested == path) if part]
+    filling = [part[0].offset for part in parts if part[0].offset >= begin and _puts_in(part, path)]
+    parts += [between(code, at, len(code.co_code)) for at in filling]
     statements = statements_in(instructions(code))
     for one in (each for each in instructions(code) if each.opname == "FOR_ITER"):
         start = next(each.begin for each in statements if one.offset <= each.end)
@@ -74,6 +79,11 @@ def _asked(code: CodeType, begin: int, path: str) -> set[int]:
             parts.append(between(code, one.offset + 1, one.argval))
     parts += [between(code, *within) for within, _ in tries(code) if within[0] >= begin]
     return {one.offset for part in parts for one in part}
+
+
+def _puts_in(part: Sequence[Instruction], path: str) -> bool:
+    fills = {f"{path}.{name}" for name in ADDS}
+    return any(path in one.sets or fills & one.reads for one in statements_in(part))
 
 
 def _takes(code: Sequence[Instruction], number: int, path: str) -> bool:
