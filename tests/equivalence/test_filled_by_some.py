@@ -128,7 +128,7 @@ def test_an_attribute(capsys: pytest.CaptureFixture[str]) -> None:
 
 def asks(ours: Any, loader: Any, step: Step) -> None:
     for _ in ours.epochs(2):
-        some, more, few, last = [], [], [], []
+        some, more, few, last, again = [], [], [], [], []
         for i, (x, y) in enumerate(loader):
             loss = step(x, y)
             if i % 2 == 0:
@@ -136,6 +136,7 @@ def asks(ours: Any, loader: Any, step: Step) -> None:
                 more.append(loss)
                 few.append(loss)
                 last.append(loss)
+                again.append(loss)
         if some:
             print(some[0], sum(some) / len(some))
         print(max(more) if len(more) > 0 else 0.0)
@@ -150,6 +151,10 @@ def asks(ours: Any, loader: Any, step: Step) -> None:
         if not few:
             few.append(0.0)
         print(sum(few) / len(few))
+        again = []
+        for number in range(3):
+            again.append(number)
+        print(max(again))
         if not last:
             continue
         print(last[0])

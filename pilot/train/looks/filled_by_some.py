@@ -161,7 +161,7 @@ def _is_needed(frames: Sequence[FrameType], head: int, begin: int, name: str) ->
             return True
         if not number or not (name := _returned_as(frames[number], frames[number - 1], after, last, name)):
             return False
-        after = frames[number - 1].f_lasti
+        after = _statement_at(frames[number - 1], frames[number - 1].f_lasti).end + 1
     return False
 
 

@@ -42,6 +42,7 @@ def needs_some(code: CodeType, begin: int, end: int, path: str, *, is_count: boo
     ``path``: a variable, or an attribute of an object in one; ``is_count``: it has a number.
     """
     whole, asked = instructions(code), _asked(code, begin, path)
+    end = _set_anew_at(code, begin, end, path)
     places = [number for number, one in enumerate(whole) if begin <= one.offset < end and one.offset not in asked]
     within = [one for at in places if (one := comprehension_in(whole[at]))]
     if any(_divides_by(whole, at, path) for at in places):
@@ -51,7 +52,7 @@ def needs_some(code: CodeType, begin: int, end: int, path: str, *, is_count: boo
     if is_count:
         return False
     items = {one.where for one in items_in(code) if one.holder == path and not one.is_changed}
-    lengths = [(at, name) for at, name in _lengths(code, begin, end, path) if at not in asked]
+    lengths = [(at, name) for at, name in _lengths(code, begin, end, path) if at - 1 not in asked]
     return (
         any(_takes(whole, at, path) or _gives(whole, at, path) for at in places)
         or any(whole[at].offset in items and _is_by_number(whole, at) for at in places)
@@ -59,10 +60,18 @@ def needs_some(code: CodeType, begin: int, end: int, path: str, *, is_count: boo
     )
 
 
+def _set_anew_at(code: CodeType, begin: int, end: int, path: str) -> int:
+    """Where a statement between two instructions sets it in any case, without reading it; or else the last of them."""
+    part = between(code, begin, end)
+    jumps = [(one.offset, one.argval) for one in part if "JUMP" in one.opname or one.opname == "FOR_ITER"]
+    setting = (one.end for one in statements_in(part) if path in one.sets - one.reads)
+    return next((at for at in setting if not any(place < at < to for place, to in jumps)), end)
+
+
 def _lengths(code: CodeType, begin: int, end: int, path: str) -> list[tuple[int, str]]:
-    """The variables that are set to its length (``number = len(losses)``), and where."""
+    """The variables that are set to its length (``number = len(losses)``), and after where."""
     statements = statements_in(between(code, begin, end))
-    return [(one.end, name) for one in statements if one.reads == {path, "len"} for name in one.sets]
+    return [(one.end + 1, name) for one in statements if one.reads == {path, "len"} for name in one.sets]
 
 
 def _asked(code: CodeType, begin: int, path: str) -> set[int]:
