@@ -348,6 +348,32 @@ def test_what_is_stored_in_the_state_is_not_told_of(capsys: pytest.CaptureFixtur
     assert told(script, capsys, dataset) == []
 
 
+def by_another_name(ours: Any, model: nn.Module, loader: Any, step: Step) -> None:
+    state, ours.state["scale"] = ours.state, 1.0
+    ours.state["norms"] = norms = []
+    for epoch in ours.epochs(2):
+        if epoch == 0:
+            state["best"] = {name: p.clone() for name, p in model.state_dict().items()}
+        norms[:] = [p.detach().norm().item() for p in model.parameters()]
+        for x, y in loader:
+            step(mse_loss(model(x), y) * state["scale"] * norms[0])
+
+
+def beside_the_state(ours: Any, model: nn.Module, loader: Any, step: Step) -> None:
+    state = {**ours.state}
+    for _ in ours.epochs(2):
+        state["near"] = features(model).mean(0)
+        for x, _y in loader:
+            step((model(x) - state["near"]).square().mean())
+
+
+def test_the_state_by_another_name(capsys: pytest.CaptureFixture[str]) -> None:
+    """And lists in it. A dict of the script's own is told of."""
+    assert told(by_another_name, capsys) == []
+    (line,) = told(beside_the_state, capsys)
+    assert "computes there (state) what its steps use" in line
+
+
 def with_labels(*, tracked: bool) -> list[torch.Tensor]:
     """Of the model's own."""
     model, labels = fresh(mlp), nn.Module()

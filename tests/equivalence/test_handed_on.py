@@ -166,6 +166,55 @@ def test_a_hidden_state_that_the_model_keeps(kind: type[Recurrent], capsys: pyte
     assert "(R.hidden: a hidden state?)" in line
 
 
+class Sometimes(Recurrent):
+    """Some calls set an attribute, and others read it: those with this number, or with the next."""
+
+    first, calls = 1, 0
+    hidden: Any = None
+
+    def forward(self, x: torch.Tensor, _hidden: Any = None) -> tuple[torch.Tensor, Any]:
+        self.calls += 1
+        if self.calls % 2 == self.first % 2:
+            self.hidden = tuple(one.detach() for one in super().forward(x)[1])
+            return super().forward(x)
+        return super().forward(x, tuple(one[:, :1].expand(-1, len(x), -1) for one in self.hidden or ()) or None)
+
+
+class SometimesLater(Sometimes):
+    """In every second batch."""
+
+    first = 2
+
+
+class Inverse(Recurrent):
+    """As in a normalizing flow: what the inverse would read, each batch sets before it reads it."""
+
+    mean: Any = None
+
+    def forward(self, x: torch.Tensor, _hidden: Any = None, mode: str = "direct") -> tuple[torch.Tensor, Any]:
+        output, hidden = super().forward(x)
+        if mode == "direct":
+            self.mean = output.mean(0)
+            return output - self.mean, hidden
+        return output + self.mean, hidden
+
+
+def plain(ours: Any, loader: Any, model: nn.Module, step: Step) -> None:
+    for _ in ours.epochs(2):
+        for (x,) in loader:
+            step(model(x)[0])
+
+
+@pytest.mark.parametrize("kind", [Sometimes, SometimesLater])
+def test_what_one_batch_sets_and_another_reads(kind: type[Recurrent], capsys: pytest.CaptureFixture[str]) -> None:
+    (line,) = told(plain, capsys, kind)
+    assert "(R.hidden: a hidden state?)" in line
+
+
+def test_not_what_each_batch_sets_before_it_reads_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert told(plain, capsys, Inverse) == []
+
+
 def test_not_what_a_batch_begins_anew_nor_sums_and_lists(capsys: pytest.CaptureFixture[str]) -> None:
     def loop(ours: Any, loader: Any, model: nn.Module, step: Step) -> None:
         for _ in ours.epochs(2):

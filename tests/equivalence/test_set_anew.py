@@ -169,6 +169,82 @@ def test_attributes_that_each_iteration_sets_before_it_calls_anything(capsys: py
     assert told(script, capsys) == {"kept.last"}
 
 
+class Policy:
+    """As of reinforcement learning: a method for the iteration, which is the first thing that it calls."""
+
+    def __init__(self) -> None:
+        self.count = self.number = self.added = self.given = self.some = self.late = self.last = self.inner = 0.0
+
+    def train(self, ours: Any, loader: Any, step: Step, _given: float = 0.0) -> None:
+        self.count = ours.steps + 1
+        self.added += 1
+        self.given = self.count
+        self.update(ours, loader, step)
+        self.last = self.count
+
+    def update(self, ours: Any, loader: Any, step: Step) -> None:
+        self.inner = self.number = self.count
+        if ours.steps > 3:
+            self.some = self.count
+        batch = loader.next()
+        self.late = step(*batch) + self.inner
+
+
+def test_attributes_that_a_method_sets_first_which_each_iteration_calls(capsys: pytest.CaptureFixture[str]) -> None:
+    def script(ours: Any, loader: Any, step: Step) -> None:
+        policy = Policy()
+        for _ in ours.iterations(9):
+            policy.train(ours, loader, step, policy.given)
+
+    assert told(script, capsys) == {f"policy.{name}" for name in ("added", "given", "some", "last", "late")}
+
+
+def test_attributes_that_a_method_sets_which_an_iteration_may_not_call(capsys: pytest.CaptureFixture[str]) -> None:
+    """Or not first."""
+
+    class Sets:
+        """And a generator."""
+
+        count = number = given = 0.0
+
+        def train(self, loader: Any, step: Step, name: str) -> None:
+            vars(self)[name] = step(*loader.next())
+
+        def counts(self, ours: Any, loader: Any, step: Step) -> None:
+            self.count = ours.steps
+            self.train(loader, step, "given")
+
+        def goes_on(self, ours: Any, loader: Any, step: Step) -> Iterator[float]:
+            self.number = ours.steps + 1.0
+            while True:
+                self.number = ours.steps + self.number
+                yield step(*loader.next())
+
+    def under_a_condition(ours: Any, loader: Any, step: Step) -> None:
+        sets = Sets()
+        for iteration in ours.iterations(9):
+            if iteration % 2 == 0:
+                sets.counts(ours, loader, step)
+            else:
+                sets.train(loader, step, "given")
+
+    def after_another(ours: Any, loader: Any, step: Step) -> None:
+        sets = Sets()
+        for _ in ours.iterations(9):
+            print(vars(sets))
+            sets.counts(ours, loader, step)
+
+    def by_a_generator(ours: Any, loader: Any, step: Step) -> None:
+        sets = Sets()
+        going = sets.goes_on(ours, loader, step)
+        for _ in ours.iterations(9):
+            next(going)
+
+    assert told(under_a_condition, capsys) >= {"sets.count"}
+    assert told(after_another, capsys) >= {"sets.count"}
+    assert told(by_a_generator, capsys) >= {"sets.number"}
+
+
 def test_a_loop_around_the_sessions(capsys: pytest.CaptureFixture[str]) -> None:
     def script(ours: Any, loader: Any, step: Step) -> None:
         count = 1

@@ -87,11 +87,17 @@ class EpochOutputs:
         loop = loop_code.inner_loop(frames, head) if self._looks and not self.told else None
         if loop is not None:
             reads = ParameterReads([self._training.model, *self._moving.modules()], self._training.trained.trained())
-            names = [name for name, _ in _used(frames, head, *loop, self._ran.places)]
+            used = [*_used(frames, head, *loop, self._ran.places)]
             its = {(f.f_code, place) for f, *where in _before(frames, head, *loop) for place in reads.places(f, *where)}
-            names += [name for name, value in _used(frames, head, *loop, its) if reads.has_own(value)]
+            used += [(name, value) for name, value in _used(frames, head, *loop, its) if reads.has_own(value)]
+            names = [name for name, value in used if not self._is_of_state(value)]
             self._tell(list(dict.fromkeys(names)))
         self._ran = _Ran()
+
+    def _is_of_state(self, value: Any) -> bool:
+        """Whether it is ``session.state``, or a list or dict in it, by a variable: whoever joins has what is in it."""
+        user = self._training.user
+        return value is user or (isinstance(value, WITH_ITEMS) and any(value is one for one in user.values()))
 
     def _remove_hooks(self) -> None:
         while self._hooks:

@@ -4,6 +4,7 @@ backpropagation through time). On several nodes a node's next batch holds sample
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Collection, Iterator, Sequence
 from itertools import chain
 from types import FrameType, FunctionType
@@ -26,6 +27,16 @@ class HandedOn:
     def __init__(self, model: nn.Module) -> None:
         self._model = model
         self._told = False
+        self._at: object = None
+        self._left: dict[str, _Left] = {}
+        self._read = set[str]()
+
+    def step(self, at: object) -> None:
+        """The script steps for the batch ``at``."""
+        if at != self._at:
+            self._at = at
+            self._read |= {name for name, left in self._left.items() if left.is_there()}
+            self._left = {}
 
     def look(self, frames: Sequence[FrameType], head: int, samples: int, known: Collection[str]) -> None:
         """Tell, once, of what is handed on. (Sums for a report are single numbers, or detached.)
@@ -52,13 +63,38 @@ class HandedOn:
             )
 
     def _by_forward(self) -> Iterator[tuple[str, Any]]:
-        """What the script's modules keep in attributes from one forward pass for the next."""
+        """What the script's modules keep in attributes from one forward pass for the next. If some calls set it and
+        others read it, only if there was a batch that did not set it: it may have read it.
+        """
         for path, module in self._model.named_modules():
             forward = getattr(type(module), "forward", None)
             if isinstance(forward, FunctionType) and is_of_the_script(type(module)):
-                kept = vars(module)
-                for name in loop_code.handed_on_by(forward.__code__):
-                    yield f"{path or 'model'}.{name}", kept.get(name)
+                kept, always = vars(module), loop_code.replaced_by(forward.__code__)
+                for attribute in loop_code.handed_on_by(forward.__code__):
+                    name = f"{path or 'model'}.{attribute}"
+                    if attribute in always or name in self._read:
+                        yield name, kept.get(attribute)
+                    else:
+                        self._left[name] = _Left(kept, attribute)
+
+
+class _Left:
+    """What a batch has left in an attribute. ``kept``: an object's attributes."""
+
+    def __init__(self, kept: dict[str, Any], attribute: str) -> None:
+        self._kept, self._attribute = kept, attribute
+        self._tensors = [weakref.ref(one) for one in _tensors_in(kept.get(attribute), _DEPTH)]
+
+    def is_there(self) -> bool:
+        """Whether the next batch has not replaced it."""
+        now = _tensors_in(self._kept.get(self._attribute), _DEPTH)
+        return any(was() is one for was in self._tensors for one in now)
+
+
+def _tensors_in(value: Any, depth: int) -> list[torch.Tensor]:
+    if depth and isinstance(value, WITH_ITEMS):
+        return [found for _, one in inner(value) for found in _tensors_in(one, depth - 1)]
+    return [value] if isinstance(value, torch.Tensor) else []
 
 
 def is_of_a_graph(value: Any) -> bool:

@@ -27,6 +27,7 @@ from pilot.train.looks.dataset_changes import DatasetChanges
 from pilot.train.looks.epoch_numbers import EpochNumbers
 from pilot.train.looks.epoch_outputs import EpochOutputs
 from pilot.train.looks.epoch_sums import EpochSums
+from pilot.train.looks.filled_by_some import FilledBySome
 from pilot.train.looks.handed_on import HandedOn
 from pilot.train.looks.marks import (
     ARRAYS,
@@ -74,6 +75,7 @@ class OwnValues:
         self.rank_only = RankOnly(training)
         self._epoch_numbers: EpochNumbers | None = None
         self._epoch_sums = EpochSums(training)
+        self._filled = FilledBySome()
         self._counts = SampleCounts(training)
         self._outputs = EpochOutputs(training, self._lists_of_dataset)
         self._changes = DatasetChanges(training)
@@ -139,8 +141,10 @@ class OwnValues:
         """The script steps. What a dataset, or an attribute that each epoch's beginning sets, has at an epoch's first
         step is what a process that joins has.
         """
-        if self._epoch != self._training.position.epoch:
-            self._epoch = self._training.position.epoch
+        position = self._training.position
+        self._handed_on.step((position.epoch, position.step))
+        if self._epoch != position.epoch:
+            self._epoch = position.epoch
             self._outputs.step(self._in_loop(), self._head)
             self._switches.step(self._in_loop(), self._head)
             self._looks = not self._training.on_restore and self._spaced.is_due()
@@ -176,6 +180,7 @@ class OwnValues:
                 if self._epoch_numbers is not None:
                     self._epoch_numbers.look(frames, self._head, known)
                     self._epoch_sums.look(frames, self._head, uses_of)
+                    self._filled.look(frames, self._head)
 
     def _look(self) -> None:
         for place in [one for one in self._before if one[0] in self._first and self._first[one[0]]() is None]:
@@ -229,8 +234,8 @@ class OwnValues:
         for frame, head in self._loops(frames):
             which = id(frame.f_globals if frame.f_locals is frame.f_globals else frame)
             self._anew |= {(which, name) for name in loop_code.set_anew(frame.f_code, head)}
-        for frame in (one for one in frames[:1] if self._head in loop_code.heads(one.f_code, one.f_lasti)):
-            its = loop_code.set_before_calls(frame, self._head)
+        if frames and self._head in loop_code.heads(frames[0].f_code, frames[0].f_lasti):
+            its = loop_code.set_before_calls(frames, self._head)
             self._anew_in |= {(id(owner), f".{name}") for owner, name in its}
         self._at_beginning |= {
             (id(owner), f".{name}") for owner, name in loop_code.set_at_beginning(frames, self._head)

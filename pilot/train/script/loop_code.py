@@ -20,6 +20,7 @@ from pilot.train.script.statements import (
     instructions,
     loop_at,
     path_at,
+    read_and_then_set,
     read_before_set,
     statements_in,
     uses_in,
@@ -79,8 +80,19 @@ def _is_asked_for(code: CodeType, head: int, variable: str) -> bool:
 
 def handed_on_by(code: CodeType) -> list[str]:
     """The attributes of a function's first argument that it reads before it sets them, and sets."""
-    found = _read_and_set(code, None)
-    return [name for *owner, name in found if owner == [*code.co_varnames[:1]]]
+    return _of_first_argument(code, _read_and_set(code, None))
+
+
+@cache
+def replaced_by(code: CodeType) -> list[str]:
+    """Those of them that it reads and then sets in the same call. (Others one call may set and another one read.)"""
+    whole = instructions(code)
+    every = [_paths_used(whole, number) for number in range(len(whole))]
+    return _of_first_argument(code, read_and_then_set(code, whole, every))
+
+
+def _of_first_argument(code: CodeType, paths: Collection[tuple[str, ...]]) -> list[str]:
+    return [name for *owner, name in paths if owner == [*code.co_varnames[:1]]]
 
 
 @cache
@@ -279,14 +291,31 @@ def set_at_beginning(frames: Sequence[FrameType], head: int) -> Iterator[tuple[o
         begin = 0
 
 
-def set_before_calls(frame: FrameType, head: int) -> Iterator[tuple[object, str]]:
-    """Attributes that each turn of this loop sets before it calls anything that may read them (``for self.step in``):
-    the object and the name.
+def set_before_calls(frames: Sequence[FrameType], head: int) -> Iterator[tuple[object, str]]:
+    """Attributes that each turn of the first function's loop sets before it calls anything that may read them (``for
+    self.step in``), or that the function sets so which it calls first, and so on: the object and the name. ``frames``:
+    the running functions, from that one on.
     """
-    code = frame.f_code
-    end = next((one.offset for one in loop_at(code, head) if one.opname.startswith("CALL")), head)
-    for owner, *names, name in attributes_set(code, head, end):
-        yield value_of(frame, owner, *names), name
+    read: set[str] = set()
+    for number, (frame, then) in enumerate(zip(frames, [*frames[1:], None], strict=True)):
+        code, begin = frame.f_code, 0 if number else head
+        part = instructions(code) if number else loop_at(code, head)
+        end = next((one.offset for one in part if one.opname.startswith("CALL")), begin)
+        for owner, *names, name in attributes_set(code, begin, end):
+            if name not in read:  # by another name of its object
+                yield value_of(frame, owner, *names), name
+        if then is None or not _always_calls(frame, between(code, begin, end + 1), then):
+            return
+        read |= {one.argval for one in between(code, begin, end) if one.opname == "LOAD_ATTR"}
+
+
+def _always_calls(frame: FrameType, part: Sequence[Instruction], then: FrameType) -> bool:
+    """Whether the last of these instructions is what has called this function, from its beginning, and no test is
+    before.
+    """
+    is_last = bool(part) and part[-1] is [one for one in instructions(frame.f_code) if one.offset <= frame.f_lasti][-1]
+    goes_on = then.f_code.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR)
+    return is_last and then.f_back is frame and not goes_on and not any("_IF_" in one.opname for one in part)
 
 
 def yields_each_turn(frame: FrameType) -> bool:

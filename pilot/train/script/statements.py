@@ -57,7 +57,7 @@ def loop_at(code: CodeType, head: int) -> list[dis.Instruction]:
 def uses_in(code: Sequence[dis.Instruction]) -> Iterator[Use]:
     """Of variables, in their order."""
     for one in code:
-        if comprehension := _comprehension(one):
+        if comprehension := comprehension_in(one):
             yield from ((one.offset, "LOAD", name) for name in _reads_of(comprehension))
         if _OF_VARIABLES.match(one.opname):
             names = one.argval if isinstance(one.argval, tuple) else (one.argval,)
@@ -65,7 +65,7 @@ def uses_in(code: Sequence[dis.Instruction]) -> Iterator[Use]:
                 yield one.offset, use, name
 
 
-def _comprehension(one: dis.Instruction) -> CodeType | None:
+def comprehension_in(one: dis.Instruction) -> CodeType | None:
     """Which this instruction loads, to run it."""
     found = one.argval if one.opname == "LOAD_CONST" else None
     return found if isinstance(found, CodeType) and found.co_name in _AT_ONCE else None
@@ -121,6 +121,47 @@ def read_before_set(
     return before[0] if before else set()
 
 
+def read_and_then_set(
+    code: CodeType, part: Sequence[dis.Instruction], uses: Sequence[Sequence[NamedUse[Name]]]
+) -> set[Name]:
+    """What may be read before it is set, on some way on which it is set later."""
+    number_at = {one.offset: number for number, one in enumerate(part)}
+    follows = [[number_at[to] for to in _next(code, part, number) if to in number_at] for number in range(len(part))]
+    later = [{name for use, name in its if use == "STORE"} for its in uses]
+    changes = True
+    while changes:
+        changes = False
+        for number in reversed(range(len(part))):
+            found = later[number].union(*(later[one] for one in follows[number] if one))  # at 0 the next turn begins
+            changes |= found != later[number]
+            later[number] = found
+    its = [[(use, name) for use, name in uses[number] if name in later[number]] for number in range(len(part))]
+    return read_before_set(code, part, its)
+
+
+def may_pass_by(
+    code: CodeType, part: Sequence[dis.Instruction], places: Collection[int], varies: Callable[[dis.Instruction], bool]
+) -> bool:
+    """Whether a turn of a loop, which this part of ``code`` is, may end without any of the instructions at ``places``.
+
+    ``varies``: whether the test of this jump may have another outcome in each turn. Others (of an option) have the one
+    with which a turn gets to such a place, if there is one.
+    """
+    number_at = {one.offset: number for number, one in enumerate(part)}
+    follows = [[number_at.get(to, -1) for to in _next(code, part, number)] for number in range(len(part))]
+    passes = [False] * len(part)
+    changes = True
+    while changes:
+        changes = False
+        for number, one in reversed([*enumerate(part)]):
+            ways = [to == 0 or (to > 0 and passes[to]) for to in follows[number]]  # at 0 the next turn begins
+            is_fixed = "_IF_" in one.opname and not varies(one)
+            found = one.offset not in places and bool(ways) and (all(ways) if is_fixed else any(ways))
+            changes |= found != passes[number]
+            passes[number] = found
+    return bool(passes) and passes[0]
+
+
 def _next(code: CodeType, part: Sequence[dis.Instruction], number: int) -> list[int]:
     """Where it goes on after this instruction: the offsets."""
     one = part[number]
@@ -137,12 +178,18 @@ def _next(code: CodeType, part: Sequence[dis.Instruction], number: int) -> list[
 @cache
 def _handlers(code: CodeType) -> dict[int, list[int]]:
     """Where it goes on after an exception, by the instruction with which a ``try`` begins; not after ``with``."""
-    ends = {one.offset for one, other in pairwise(instructions(code)) if other.opname == "WITH_EXCEPT_START"}
     found: dict[int, list[int]] = {}
-    for one in dis.Bytecode(code).exception_entries:  # type: ignore[attr-defined]  # not in typeshed
-        if one.target not in ends:
-            found.setdefault(one.start, []).append(one.target)
+    for (begin, _), target in tries(code):
+        found.setdefault(begin, []).append(target)
     return found
+
+
+@cache
+def tries(code: CodeType) -> list[tuple[Range, int]]:
+    """What runs in a ``try``, and where it goes on after an exception; not of ``with``."""
+    ends = {one.offset for one, other in pairwise(instructions(code)) if other.opname == "WITH_EXCEPT_START"}
+    entries = dis.Bytecode(code).exception_entries  # type: ignore[attr-defined]  # not in typeshed
+    return [((one.start, one.end), one.target) for one in entries if one.target not in ends]
 
 
 @dataclass
@@ -177,7 +224,7 @@ def statements_in(code: Sequence[dis.Instruction]) -> list[Statement]:
             (statement.sets if use == "STORE" else statement.reads).add(name)
             if use == "STORE" and number and str(code[number - 1].argrepr) in _IN_PLACE:
                 statement.adds_to.add(name)
-        if comprehension := _comprehension(one):
+        if comprehension := comprehension_in(one):
             within = statements_in(instructions(comprehension))
             statement.attributes.update(*(each.attributes for each in within))
             around = _reads_of(comprehension)
@@ -190,7 +237,7 @@ def statements_in(code: Sequence[dis.Instruction]) -> list[Statement]:
         if one.opname in ("LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR") and (path := path_at(code, number)):
             (statement.sets if one.opname == "STORE_ATTR" else statement.reads).add(".".join(path))
         statement.stores |= one.opname == "STORE_SUBSCR"
-        if one.opname == "STORE_SUBSCR" and (holder := _read_at(code, number - 2)):  # before a simple key
+        if one.opname == "STORE_SUBSCR" and (holder := read_at(code, number - 2)):  # before a simple key
             statement.stores_in.add(holder)
         is_over = one.opname == "POP_TOP" or one.opname.startswith("STORE_")
     return found
@@ -215,14 +262,14 @@ def items_in(code: CodeType) -> tuple[Item, ...]:
     its = (_item_at(whole, number) for number in range(1, len(whole) - 1))
     found = [one for one in its if one is not None]
     for at in whole:
-        if comprehension := _comprehension(at):
+        if comprehension := comprehension_in(at):
             found += [replace(one, where=at.offset) for one in items_in(comprehension)]
     return tuple(found)
 
 
 def _item_at(code: Sequence[dis.Instruction], number: int) -> Item | None:
     one, then = code[number], code[number + 1]
-    if one.opname in _METHODS and one.argval in _GETS and (holder := _read_at(code, number - 1)):
+    if one.opname in _METHODS and one.argval in _GETS and (holder := read_at(code, number - 1)):
         is_text = then.opname == "LOAD_CONST" and isinstance(then.argval, str)
         return Item(one.offset, holder, then.argval, is_changed=False) if is_text else None
     if one.opname not in ("BINARY_SUBSCR", "STORE_SUBSCR"):
@@ -230,11 +277,11 @@ def _item_at(code: Sequence[dis.Instruction], number: int) -> Item | None:
     key = begin = number
     while begin >= 0 and code[begin].opname in ("BINARY_SUBSCR", "STORE_SUBSCR"):
         key = _before_copies(code, begin) - 1
-        begin = _begin_of(code, key) - 1
+        begin = begin_of(code, key) - 1
     is_text = begin + 1 == key and code[key].opname == "LOAD_CONST" and isinstance(code[key].argval, str)
     changes = then.opname in _METHODS and (then.argval in ADDS or is_in_place(then.argval))
     text = code[key].argval if is_text else ""
-    return Item(one.offset, _read_at(code, max(begin, 0)), text, one.opname == "STORE_SUBSCR" or changes)
+    return Item(one.offset, read_at(code, max(begin, 0)), text, one.opname == "STORE_SUBSCR" or changes)
 
 
 def _before_copies(code: Sequence[dis.Instruction], number: int) -> int:
@@ -248,7 +295,7 @@ def _before_copies(code: Sequence[dis.Instruction], number: int) -> int:
     return number
 
 
-def _begin_of(code: Sequence[dis.Instruction], number: int) -> int:
+def begin_of(code: Sequence[dis.Instruction], number: int) -> int:
     """Where the expression begins whose value the instruction ``number`` leaves on the stack; 0: it is not known."""
     depth = 0
     for begin in range(number, 0, -1):
@@ -266,7 +313,7 @@ def is_in_place(method: str) -> bool:
 def augmented(code: Sequence[dis.Instruction]) -> Iterator[str]:
     """The attributes of objects in variables (``self.stage``) that these instructions change by ``+=`` or the like."""
     for number, (one, then) in enumerate(pairwise(code)):
-        if one.opname == "COPY" and then.opname == "LOAD_ATTR" and number and (holder := _read_at(code, number - 1)):
+        if one.opname == "COPY" and then.opname == "LOAD_ATTR" and number and (holder := read_at(code, number - 1)):
             yield f"{holder}.{then.argval}"
 
 
@@ -389,7 +436,7 @@ def _end_of_both(code: CodeType, begin: int, end: int) -> int:
     return end
 
 
-def _read_at(code: Sequence[dis.Instruction], number: int) -> str:
+def read_at(code: Sequence[dis.Instruction], number: int) -> str:
     """The variable, or attribute of an object in one, that this instruction reads; empty: it does something else."""
     if code[number].opname == "LOAD_ATTR":
         return ".".join(path_at(code, number))
