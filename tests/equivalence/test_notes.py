@@ -181,6 +181,20 @@ def test_loaders_for_other_purposes_are_not_told_of(capsys: pytest.CaptureFixtur
     assert said(script, capsys) == []
 
 
+def test_an_evaluation_after_a_pass_was_left_is_not_told_of(capsys: pytest.CaptureFixture[str]) -> None:
+    def script(ours: Any, loader: Any, step: Any) -> None:
+        validation = DataLoader(DATA, batch_size=2)
+        for _ in ours.epochs(2):
+            for x, y in loader:
+                if ours.steps == 3:
+                    break
+                step(x, y)
+            list(validation)
+            break
+
+    assert said(script, capsys) == []
+
+
 def test_a_streams_source_is_not_told_of(capsys: pytest.CaptureFixture[str]) -> None:
     model = fresh(mlp)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)

@@ -246,7 +246,10 @@ def no_optimizer() -> Parts:
 
 
 REFUSED_WHEN_MADE = [
-    (in_two_optimizers, "number 0 of group 0 of the optimizer '1' is number 2 of group 0 of the optimizer '0' as well"),
+    (
+        in_two_optimizers,
+        "number 0 of group 0 of the optimizer '1'.* is number 2 of group 0 of the optimizer '0' as well",
+    ),
     (scheduler_without_name, "pass the schedulers as a dict with the same names"),
     (unknown_scheduler, "pass the schedulers as a dict with the same names"),
     (list_of_models, "a dict of several by name"),

@@ -256,11 +256,14 @@ def _check_optimizer(optimizer: torch.optim.Optimizer) -> None:
 def _check_parameters(model: nn.Module, steppers: Steppers) -> None:
     """Check that each trained parameter is stepped by exactly one optimizer."""
     stepped: dict[int, str] = {}
+    names = {id(parameter): f", {name}," for name, parameter in model.named_parameters()}
     for place, parameter in of_groups(steppers):
         _check_trainable(place, parameter)
         if id(parameter) in stepped:
             raise UserError(
-                f"{place} is {stepped[id(parameter)].removeprefix('the parameter ')} as well: only one may step it"
+                f"{place}{names.get(id(parameter), '')} is {stepped[id(parameter)].removeprefix('the parameter ')} as"
+                " well, but only one may step it: give it to one of them, and that one the sum of the losses that the"
+                " two minimize"
             )
         stepped[id(parameter)] = place
     for name, parameter in model.named_parameters():

@@ -32,7 +32,7 @@ class StepGuard:
     ``backward_ended``: called when a ``backward`` of the script returns. ``summed``: parameters whose gradients are
     sums over the ranks, until ``session.step`` uses them; a ``backward`` must not add to them. ``looping``: the script
     is in the body of ``session.epochs``; ``passing``: it is there in its pass over the loader. (It may train something
-    of its own between two passes, such as a probe.) ``computing``: it has a batch, and has not stepped yet.
+    of its own between two passes, such as a probe.)
     """
 
     def __init__(self, steppers: Steppers) -> None:
@@ -44,7 +44,7 @@ class StepGuard:
         self.summed: Sequence[torch.Tensor] = ()
         self.looping = False
         self.passing = False
-        self.computing = False
+        self._computing = self._loads_beside = False
         self._thread = 0
         self._noted = False
         self._taken: tuple[_Taken, _Taken] = WeakSet(), WeakSet()
@@ -58,7 +58,7 @@ class StepGuard:
         try:
             yield
         finally:
-            self.looping = self.passing = self.computing = False
+            self.looping = self.passing = self._computing = False
             _in_loops.pop(thread, None)
 
     def expect_own_thread(self) -> None:
@@ -80,8 +80,14 @@ class StepGuard:
 
     def batch_begins(self) -> None:
         """The script gets a batch of the session's."""
-        self.passing = self.computing = True
+        self.passing, self._computing, self._loads_beside = True, True, False
         self._taken = WeakSet(), self._taken[0]
+
+    def batch_ends(self) -> None:
+        """The script steps by its batch."""
+        if self._loads_beside:
+            self._tell_of_loader()
+        self._computing = self._loads_beside = False
 
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Refuse a step that is not the session's."""
@@ -141,13 +147,18 @@ class StepGuard:
             return
         now, before = self._taken
         now.add(batches)
-        if self.computing or batches in before:
-            self._noted = True
-            refusal.note(
-                "the script trains on batches of a DataLoader of its own, too: each rank takes its own from the whole"
-                " of it (k ranks take k times as many), and one that joins begins it anew; for every sample once, and"
-                " to resume, make one dataset for session.loader whose samples hold one of each"
-            )
+        if batches in before:
+            self._tell_of_loader()
+        elif self._computing:  # if it steps: it may leave its pass, and evaluate
+            self._loads_beside = True
+
+    def _tell_of_loader(self) -> None:
+        self._noted = True
+        refusal.note(
+            "the script trains on batches of a DataLoader of its own, too: each rank takes its own from the whole of it"
+            " (k ranks take k times as many), and one that joins begins it anew; for every sample once, and to resume,"
+            " make one dataset for session.loader whose samples hold one of each"
+        )
 
     def _has(self, optimizer: torch.optim.Optimizer) -> bool:
         return any(optimizer is one for one in self._optimizers)

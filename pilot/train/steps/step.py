@@ -240,7 +240,7 @@ class Step:
         ):
             raise UserError("pass loss, weight and name to session.sum, and then call session.step() without them")
         steppers, self._counted, self._stepped = self._counted or [], None, True
-        self._guard.computing = False
+        self._guard.batch_ends()
         self._guard.summed = ()
         if self.has_more:
             self._exchanges.batch_ends()
