@@ -126,6 +126,28 @@ def test_what_an_epoch_sets_for_itself_is_not_told_of(capsys: pytest.CaptureFixt
     assert told(script, capsys) == ""
 
 
+@pytest.mark.parametrize("of", [torch.Tensor.detach, torch.clone])
+def test_a_sum_of_tensors_in_a_function_of_the_epoch_is_not_told_of(
+    of: Callable[[torch.Tensor], torch.Tensor], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As of numbers: each call begins with nothing."""
+
+    def script(ours: Any, loader: Any, step: Step) -> None:
+        def run_epoch() -> Any:
+            total: Any = 0
+            parts = torch.zeros(1)
+            for x, y in loader:
+                step(x, y)
+                total += of(y.mean())
+                parts += y.mean()
+            return total, parts
+
+        for _ in ours.epochs(3):
+            run_epoch()
+
+    assert told(script, capsys) == ""
+
+
 def test_others_are_not_told_of(capsys: pytest.CaptureFixture[str]) -> None:
     def script(ours: Any, loader: Any, step: Step) -> None:
         kept, mixes = SimpleNamespace(), [0.5]

@@ -202,12 +202,14 @@ def _set_first(code: CodeType, head: int) -> frozenset[str]:
 @cache
 def may_be_kept(code: CodeType, head: int, inner: int) -> frozenset[str]:
     """The variables that some turns of the loop that begins at ``head`` set for others, and that it does not set before
-    the loop in it, which begins at ``inner``: by a first batch (``if i == 0``), or at its end.
+    the loop in it, which begins at ``inner``: by a first batch (``if i == 0``), or at its end. If both are one loop, of
+    a function that each epoch calls: that the function does not set before it.
     """
+    called = {name for one in statements_between(code, 0, head) for name in one.sets} if head == inner else set()
     of_inner = {name for _, _, name in uses_in(loop_at(code, inner))}
     anew = _set_first(code, head) | _set_first(code, inner) & of_inner
     read, are_set = _around(code, head, inner, "LOAD"), _around(code, head, inner, "STORE")
-    return frozenset((read[0] | read[1] | read[2]) & (are_set[1] | are_set[2]) - are_set[0] - anew)
+    return frozenset((read[0] | read[1] | read[2]) & (are_set[1] | are_set[2]) - are_set[0] - anew - called)
 
 
 @cache
