@@ -2,8 +2,8 @@
 
 Every rank keeps its newest points, and rank 0 writes each immediately, so that a kill loses none. A new rank 0 opens
 its own file, declares what was logged from its first step on void (TensorBoard's ``purge_step``, because a resumed run
-repeats those steps), and writes the points that it has kept. Only what a script reports at the end of an epoch appears
-twice, if all ranks were killed after a checkpoint from exactly there.
+repeats those steps), and writes the points that it has kept. What a script reports before that step (at the end of an
+epoch from which the run resumes) is written if it is not there yet.
 """
 
 from __future__ import annotations
@@ -80,8 +80,9 @@ class MetricLog:
             self._file.add(new)
         elif self._kept:
             first = next((point.step for point in self._kept if not point.reported), self._kept[0].step)
+            new = [one for one in self._kept if one.step >= first or not _is_logged(self._folder, one)]
             self._file = EventFile(self._folder, member.generation, first)
-            self._file.add(list(self._kept))
+            self._file.add(new)
 
 
 class EventFile:
@@ -111,6 +112,21 @@ class EventFile:
         from tensorboard.compat.proto.event_pb2 import Event
 
         self._records.write(Event(**fields).SerializeToString())
+
+
+def _is_logged(folder: Path, point: Point) -> bool:
+    """Whether the files in ``folder`` have a point of this step, with all of its names."""
+    from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
+    from tensorboard.compat.proto.event_pb2 import Event
+
+    for path in sorted(folder.glob(f"{PREFIX}*"), reverse=True):
+        events = [Event.FromString(record) for record in RawEventFileLoader(str(path)).Load()]
+        at_step = (one for one in events if one.step == point.step)
+        if any(point.values.keys() <= {value.tag for value in one.summary.value} for one in at_step):
+            return True
+        if any(one.HasField("session_log") and one.step <= point.step for one in events):
+            return False  # what earlier files have of it is void
+    return False
 
 
 def _stamp(path: Path) -> int:

@@ -30,6 +30,36 @@ def test_a_step_that_is_void_is_reported_once_and_what_was_done_elsewhere_is_not
     assert steps_logged(tmp_path, "norm") == list(range(10))
 
 
+@pytest.mark.parametrize("died_before", [False, True])
+def test_an_epochs_end_that_is_done_again_is_reported_once(died_before: bool, tmp_path: Path) -> None:
+    """By a run that resumes from there, or a newcomer that leads; or for the first time."""
+    alone = Membership(1, 0, 1)
+    first = MetricLog(tmp_path)
+    for step in range(1, 5):
+        first.stepped(alone, step, {"loss": float(step)})
+    if not died_before:
+        first.report(4, {"accuracy": 0.5})
+        first.stepped(alone, 5, {"loss": 5.0})
+    second = MetricLog(tmp_path)
+    second.report(4, {"accuracy": 0.5})
+    second.stepped(Membership(2, 0, 1), 5, {"loss": 5.0})
+    assert steps_logged(tmp_path, "accuracy") == [4]
+    assert steps_logged(tmp_path, "loss") == [1, 2, 3, 4, 5]
+
+
+def test_what_a_resumed_run_has_declared_void_is_reported_again(tmp_path: Path) -> None:
+    alone = Membership(1, 0, 1)
+    first = MetricLog(tmp_path)
+    first.report(4, {"accuracy": 0.5})
+    first.stepped(alone, 5, {"loss": 5.0})
+    second = MetricLog(tmp_path)
+    second.stepped(alone, 3, {"loss": 3.0})  # from 3 on what the first one logged is void
+    third = MetricLog(tmp_path)
+    third.report(4, {"accuracy": 0.6})
+    third.stepped(alone, 5, {"loss": 5.0})
+    assert steps_logged(tmp_path, "accuracy") == [4]
+
+
 def test_what_cannot_be_logged_to_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="only 'tensorboard' is supported"):
         metric_log("wandb", tmp_path)
