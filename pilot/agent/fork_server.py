@@ -217,7 +217,6 @@ def run(job: ForkJob) -> None:
     main_module = types.ModuleType("__main__")
     main_module.__dict__.update(__file__=script, __builtins__=builtins)
     sys.modules["__main__"] = main_module
-    _same_randomness_and_own_threads(job)
     from pilot.agent import submitted_code
     from pilot.train import ddp
     from pilot.train.node.devices import take_own
@@ -228,6 +227,7 @@ def run(job: ForkJob) -> None:
 
     if ddp.ADDRESS in os.environ:
         ddp.drive(os.environ)  # returns in the processes that it forks to run the script
+    _same_randomness_and_own_threads(job)  # not before a fork: torch starts a thread, which its exit would wait for
     imported.begin()
     show_in_one_line()
     try:

@@ -89,3 +89,25 @@ def test_a_script_that_fails_has_failed(pool: Pool) -> None:
     reasons = [failed.trainer(name).reason for name in names]
     assert "ValueError: no such data set" in reasons[0]
     assert "without a new step" in reasons[1] and "ValueError: evaluation" in reasons[1]
+
+
+KEEPS_A_THREAD = """
+import ctypes
+import torch
+libc = ctypes.CDLL(None)
+libc.pthread_create(ctypes.byref(ctypes.c_ulong()), None, libc.pause, None)
+weight = torch.nn.Parameter(torch.ones(1))
+optimizer = torch.optim.SGD([weight], lr=0.1)
+weight.square().sum().backward()
+optimizer.step()
+"""
+"""As scipy's linear algebra does (with Lightning, for one): a thread that is not detached, as Python's are."""
+
+
+def test_a_script_with_a_thread_that_stays_finishes(pool: Pool) -> None:
+    script = pool.folder / "thread.py"
+    script.write_text(KEEPS_A_THREAD)
+    pool.up()
+    pool.agent()
+    name = pool.submit(script, options=("--ddp",))
+    assert pool.pilot("wait", name).stdout == f"{name} finished\n"
