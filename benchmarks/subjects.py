@@ -31,6 +31,12 @@ def cnn() -> nn.Module:
     )
 
 
+def normed() -> nn.Module:
+    """20 convolutions of 8 channels, each with batch norm: about 80 small tensors and 60 buffers."""
+    blocks = [m for _ in range(20) for m in (nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU())]
+    return nn.Sequential(nn.Unflatten(1, (1, 16, 16)), nn.Conv2d(1, 8, 3), *blocks, nn.Flatten(), nn.Linear(8 * 196, 10))
+
+
 def many() -> nn.Module:
     """300 small tensors."""
     return nn.Sequential(*(module for _ in range(149) for module in (nn.Linear(64, 64), nn.ReLU())), nn.Linear(64, 10))
@@ -42,6 +48,7 @@ SUBJECTS = {
     "25M": (lambda: mlp(6, 2048), 2048),
     "100M": (lambda: mlp(6, 4096), 4096),
     "small CNN": (cnn, 256),
+    "batch norms": (normed, 256),
     "300 small tensors": (many, 64),
 }
 """Name → (maker of the model, width of its input)."""

@@ -305,6 +305,34 @@ def test_the_parameters_themselves_and_what_does_not_depend_on_them_are_not_told
     assert told(of_a_form, capsys) == []
 
 
+class Searched(nn.Module):
+    """With a choice that is trained, and no parameter, as for an architecture."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = fresh(mlp)
+        self.choice = torch.zeros(2, dtype=torch.float64, requires_grad=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Sums."""
+        return self.layer(x) * torch.softmax(self.choice, dim=-1)[:1]
+
+
+def test_a_trained_tensor_that_is_no_parameter_of_the_model(capsys: pytest.CaptureFixture[str]) -> None:
+    model = Searched()
+    optimizer = torch.optim.SGD([*model.parameters(), model.choice], lr=0.05)
+    ours = session(model, optimizer)
+    loader = ours.loader(DATA, global_batch_size=BATCH)
+    for _ in ours.epochs(3):
+        print(torch.softmax(model.choice, dim=-1))
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss = mse_loss(model(x), y)
+            loss.backward()
+            ours.step(loss)
+    assert "pilot: " not in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("moves", [True, False])
 def test_an_average_that_is_tracked(moves: bool, capsys: pytest.CaptureFixture[str]) -> None:
     """And a teacher that is fixed."""

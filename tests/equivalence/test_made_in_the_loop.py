@@ -66,6 +66,33 @@ def test_a_variable_of_the_first_batch(capsys: pytest.CaptureFixture[str]) -> No
     assert told(script, capsys) == "first"
 
 
+@pytest.mark.parametrize("number", [False, True])
+def test_a_variable_that_the_batches_of_one_epoch_set(number: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    def script(ours: Any, loader: Any, step: Step) -> None:
+        for epoch in ours.epochs(8):
+            for x, y in loader:
+                if epoch == 0:
+                    scale = 1.0 + x.mean().abs()
+                    if number:
+                        scale = scale.item()
+                step(x / scale, y)
+
+    assert told(script, capsys) == "scale"
+
+
+def test_a_number_that_its_own_turn_reads_is_not_told_of(capsys: pytest.CaptureFixture[str]) -> None:
+    def script(ours: Any, loader: Any, step: Step) -> None:
+        for _ in ours.epochs(3):
+            for i, (x, y) in enumerate(loader):
+                if i == 0:
+                    mean = x.mean().item()
+                step(x, y)
+                if i == 0:
+                    assert mean < 10.0
+
+    assert told(script, capsys) == ""
+
+
 def test_a_variable_of_an_epochs_end(capsys: pytest.CaptureFixture[str]) -> None:
     def script(ours: Any, loader: Any, step: Step) -> None:
         for epoch in ours.epochs(2):

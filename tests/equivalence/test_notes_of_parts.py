@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -171,3 +172,38 @@ def test_what_an_optimizer_keeps_in_attributes(capsys: pytest.CaptureFixture[str
 
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "keeps values" in line]
     assert "change in its loop (optimizer.norms, optimizer.counter.count)" in line
+
+
+@pytest.mark.parametrize("copies", [False, True])
+def test_initial_weights_that_the_optimizer_trains_along(copies: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    model = fresh(mlp)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    initial = {name: p.detach().clone() for name, p in model.named_parameters()}
+    ours = session(model, optimizer)
+    loader = ours.loader(DATA, global_batch_size=BATCH)
+    for epoch in ours.epochs(3):
+        for name, p in model.named_parameters():
+            if epoch == 1:  # rewound, as for a lottery ticket
+                p.data = initial[name].clone() if copies else initial[name]
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss = mse_loss(model(x), y)
+            loss.backward()
+            ours.step(loss)
+    assert ("initial['0.weight']" in capsys.readouterr().err) is not copies
+
+
+def test_other_names_for_the_models_tensors(capsys: pytest.CaptureFixture[str]) -> None:
+    model = fresh(mlp)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    its, kept = [p.data for p in model.parameters()], SimpleNamespace(weight=torch.zeros(3, 4))
+    ours = session(model, optimizer)
+    loader = ours.loader(DATA, global_batch_size=BATCH)
+    for _ in ours.epochs(3):
+        kept.weight = model[0].weight.data
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss = mse_loss(model(x), y) + 0.0 * its[0].sum()
+            loss.backward()
+            ours.step(loss)
+    assert "pilot: " not in capsys.readouterr().err

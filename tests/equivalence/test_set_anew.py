@@ -90,10 +90,13 @@ def test_an_attribute_seen_in_a_function_that_was_away_at_an_epochs_beginning(
 def test_variables_that_each_turn_sets_before_it_reads_them(capsys: pytest.CaptureFixture[str]) -> None:
     def script(ours: Any, loader: Any, step: Step) -> None:
         last = total = rate = shared = 0.0
-        best = 9.0
+        best = 99.0
 
         def halved() -> float:
             return shared / 2
+
+        def doubled(last: float) -> float:
+            return 2 * last
 
         for epoch in ours.epochs(3):
             total = 0.0
@@ -101,7 +104,7 @@ def test_variables_that_each_turn_sets_before_it_reads_them(capsys: pytest.Captu
                 rate = 0.1
             for x, y in loader:
                 last = step(x, y)
-                total += last + halved()
+                total += doubled(last) + halved()
                 shared = last
             best = min(best, total + rate)
 

@@ -95,8 +95,10 @@ class EpochOutputs:
         self._ran = _Ran()
 
     def _is_of_state(self, value: Any) -> bool:
-        """Whether it is ``session.state``, or a list or dict in it, by a variable: whoever joins has what is in it."""
+        """Whether it is trained, or ``session.state`` or a list or dict in it, by a variable: whoever joins has that."""
         user = self._training.user
+        if any(value is one for one in self._training.trained.trained().values()):
+            return True
         return value is user or (isinstance(value, WITH_ITEMS) and any(value is one for one in user.values()))
 
     def _remove_hooks(self) -> None:

@@ -58,6 +58,9 @@ _HOLDERS = (argparse.Namespace, SimpleNamespace, Distribution, threading.local)
 """Objects in which scripts keep values, without a class of their own."""
 _OF_MODULES = vars(nn.Module()).keys()
 
+SHARED = "the session's memory"
+"""The mark of a tensor or array that has no memory of its own: it has the numbers of what the session trains."""
+
 Place = tuple[int, str]
 """A frame or a module's variables (which one), and a name in it; or a tensor or array in a variable, and its name; or
 one of the session's parts (0: a module) or a hook, and a name.
@@ -113,7 +116,9 @@ def marks_in(
         return
     if value is None or isinstance(value, (*PLAIN, enum.Enum)):
         yield name, itself(value)
-    elif not isinstance(value, ARRAYS) or memory_of(value) not in known:
+    elif isinstance(value, ARRAYS) and memory_of(value) in known:
+        yield name, SHARED
+    else:
         if (mark := mark_of(value, is_variable=depth == DEPTH)) is not None:
             yield name, mark
         holder = value if further is None else further.holder(value)

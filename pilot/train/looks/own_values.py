@@ -10,11 +10,11 @@ from __future__ import annotations
 import itertools
 import sys
 import weakref
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache
 from itertools import chain, islice
-from types import FrameType, FunctionType, ModuleType
+from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
 import torch
@@ -34,6 +34,7 @@ from pilot.train.looks.marks import (
     CHANGEABLE,
     DEPTH,
     FUNCTIONS,
+    SHARED,
     Further,
     Place,
     held_by,
@@ -67,7 +68,7 @@ class OwnValues:
         self._arrays: dict[Place, weakref.ref[Any] | None] = {}
         self._first: dict[int, weakref.ref[Any]] = {}
         self._shared: dict[str, tuple[str, Any]] = {}
-        self._kept: dict[str, weakref.ref[Any]] = {}
+        self._kept: dict[str, Callable[[], Any]] = {}
         self._left: dict[str, Callable[[], Any]] = {}
         self._left_over: dict[Place, None] = {}
         self._told: set[Place] = set()
@@ -111,7 +112,7 @@ class OwnValues:
         if frame := next(refusal.frames(), None):  # none of the script's if all of it is installed
             self._frame, self._head = id(frame), max(loop_code.heads(frame.f_code, frame.f_lasti), default=0)
         self._modules = list(islice(_of_other_modules(), _MOST_OF_MODULES))
-        self._before = dict(self._seen(self._known()))
+        self._before = {place: mark for place, mark in self._seen(self._known()) if mark is not SHARED}
         self._arrays = {
             (which, name): weakref.ref(value) if isinstance(value, ARRAYS) else None
             for which, values in _spaces()
@@ -191,7 +192,7 @@ class OwnValues:
         seen = dict(chain(self._seen(known, self._anew_in), self._last_of_dataset.items()))
         changed = [place for place, value in seen.items() if before.get(place, value) != value and value not in kept]
         outgrown = ((0, name) for name in self._training.numbers.outgrown())
-        made = chain(self._made(seen), self._made_variables(known), self._left_over, self._replaced(known), outgrown)
+        made = chain(self._made(place for place, mark in seen.items() if mark is not SHARED), self._made_variables(known), self._left_over, self._replaced(known), outgrown)
         changed = [place for place in chain(changed, made) if place not in self._told]
         if changed:
             self._told.update(changed)
@@ -326,7 +327,7 @@ class OwnValues:
         marks = chain.from_iterable(marks_in(name, value, known, (), DEPTH) for name, value in its)
         return {path: mark for path, mark in marks if mark is not None}
 
-    def _made(self, seen: Collection[Place]) -> Iterator[Place]:
+    def _made(self, seen: Iterable[Place]) -> Iterator[Place]:
         """Attributes that objects from before the loop have got in it, if the script asks whether they have them: the
         first batch makes them.
         """
@@ -340,23 +341,27 @@ class OwnValues:
 
     def _made_variables(self, known: set[int]) -> Iterator[Place]:
         """Variables that there were not before the loop, and that some of its turns set for others, which may have
-        none: at an epoch's end, or by a first batch (``if i == 0``). These are the same as when it looked before.
+        none: at an epoch's end, or by a first batch (``if i == 0``). These are the same as when it looked before. A
+        number counts if each turn reads it: scripts print others in the turns that set them.
         """
         frames = self._in_loop()
         loop = loop_code.inner_loop(frames, self._head)
-        found = {}
-        if loop is not None:
-            (frame, begin), code = loop, loop[0].f_code
-            head = self._head if frame is frames[0] else begin
-            at_end = loop_code.left_at_end(code, head, begin)
-            which = id(frame.f_globals if frame.f_locals is frame.f_globals else frame)
-            names = loop_code.may_be_kept(code, head, begin).difference(code.co_varnames[: code.co_argcount])
-            for name in [one for one in names if one in frame.f_locals and (which, one) not in self._arrays]:
-                value = frame.f_locals[name]
-                if _is_made(value) and id(value) not in known:
-                    found[name] = weakref.ref(value)
-                if name in at_end or (name in found and name in self._kept and self._kept[name]() is value):
-                    yield which, name
+        if loop is None:  # between two passes: the next one may use what this one has left
+            return
+        (frame, begin), code = loop, loop[0].f_code
+        head = self._head if frame is frames[0] else begin
+        at_end = loop_code.left_at_end(code, head, begin)
+        found: dict[str, Callable[[], Any]] = {}
+        which = id(frame.f_globals if frame.f_locals is frame.f_globals else frame)
+        names = loop_code.may_be_kept(code, head, begin).difference(code.co_varnames[: code.co_argcount])
+        for name in [one for one in names if one in frame.f_locals and (which, one) not in self._arrays]:
+            value = frame.f_locals[name]
+            counts = type(value) is not float or loop_code.is_always_read(code, begin, name)
+            refers = None if _is_constant(value, code) or isinstance(value, WITH_ITEMS) else _reference(value)
+            if counts and refers is not None and id(value) not in known:
+                found[name] = refers
+            if name in at_end or (name in found and name in self._kept and self._kept[name]() is value):
+                yield which, name
         self._kept = found
 
     def _left_by_another_epoch(self) -> Iterator[Place]:
@@ -372,8 +377,8 @@ class OwnValues:
         which = id(frame.f_globals if frame.f_locals is frame.f_globals else frame)
         for name in sorted(loop_code.needed_from_before(frame.f_code, self._head, inner)):
             value = frame.f_locals.get(name)
-            is_constant = any(value is one for one in frame.f_code.co_consts)
-            if (which, name) not in self._arrays and not is_constant and (refers := _reference(value)) is not None:
+            is_kept = (which, name) in self._arrays or _is_constant(value, frame.f_code)
+            if not is_kept and (refers := _reference(value)) is not None:
                 found[name] = refers
                 if name in self._left and self._left[name]() is refers():
                     yield which, name
@@ -451,6 +456,10 @@ def _reference(value: Any) -> Callable[[], Any] | None:
     if isinstance(value, WITH_ITEMS):
         return next((found for _, one in inner(value) if (found := _reference(one)) is not None), None)
     return weakref.ref(value) if _is_made(value) else None
+
+
+def _is_constant(value: Any, code: CodeType) -> bool:
+    return any(value is one for one in code.co_consts)
 
 
 def _is_made(value: Any) -> bool:

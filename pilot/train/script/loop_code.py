@@ -194,7 +194,7 @@ def set_anew(code: CodeType, head: int) -> frozenset[str]:
 
 @cache
 def _set_first(code: CodeType, head: int) -> frozenset[str]:
-    """The same, also those that functions in it read (or have variables of these names)."""
+    """The same, also those that functions in it read."""
     stored = {name for _, use, name in uses_in(loop_at(code, head)) if use == "STORE"}
     return frozenset(stored.difference(read_first(code, head)))
 
@@ -226,6 +226,11 @@ def needed_from_before(code: CodeType, head: int, inner: int) -> frozenset[str]:
     }
     some = names & read_before_set(code, part, stores, at_end=names)
     return frozenset(name for name in some if _is_set_once(part, loop, name) and _is_read_in_each_turn(loop, name))
+
+
+def is_always_read(code: CodeType, head: int, name: str) -> bool:
+    """Whether each turn of the loop that begins at ``head`` reads this variable."""
+    return _is_read_in_each_turn(loop_at(code, head), name)
 
 
 def _is_set_once(part: Sequence[Instruction], loop: Sequence[Instruction], name: str) -> bool:
@@ -379,7 +384,9 @@ def is_session(frame: FrameType, path: Sequence[str]) -> bool:
 
 
 def _read_within(code: CodeType) -> Iterator[str]:
+    """What the functions in it read besides variables of their own."""
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from (name for _, use, name in uses_in(instructions(constant)) if use == "LOAD")
+            read = {name for _, use, name in uses_in(instructions(constant)) if use == "LOAD"}
+            yield from read.difference(constant.co_varnames, constant.co_cellvars)
             yield from _read_within(constant)
