@@ -159,6 +159,9 @@ def increase(kept: Any, key: Any) -> None:
         (memoised, lambda kept: kept(kept.cache_info().currsize), "kept.calls[0]"),
         (lambda: [0.0] * 150, lambda kept: increase(kept, 120), "kept"),
         (lambda: dict.fromkeys(range(150), 0), lambda kept: increase(kept, 120), "kept"),
+        (lambda: {"a": {"b": [1.0]}}, lambda kept: increase(kept["a"]["b"], 0), "kept['a']['b'][0]"),
+        (lambda: [[[1.0]]], lambda kept: increase(kept[0][0], 0), "kept[0][0][0]"),
+        (lambda: {"a": [({"b": 1.0},)]}, lambda kept: increase(kept["a"][0][0], "b"), "kept['a'][0][0]['b']"),
     ],
 )
 def test_values_that_change_are_told_of(

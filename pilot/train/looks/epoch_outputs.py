@@ -95,7 +95,9 @@ class EpochOutputs:
         self._ran = _Ran()
 
     def _is_of_state(self, value: Any) -> bool:
-        """Whether it is trained, or ``session.state`` or a list or dict in it, by a variable: whoever joins has that."""
+        """Whether it is trained, or ``session.state`` or a list or dict in it, by a variable: who joins has what is
+        there.
+        """
         user = self._training.user
         if any(value is one for one in self._training.trained.trained().values()):
             return True

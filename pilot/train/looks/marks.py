@@ -50,6 +50,7 @@ _SAMPLED = 1 << 14
 """A tensor or array up to this size is read whole; of a larger one, so many numbers."""
 ARRAYS = (torch.Tensor, np.ndarray)
 _MANY = (list, dict, set, deque)
+_WITH_OTHERS = {dict, list, tuple, deque}
 CHANGEABLE = (*_MANY, *ARRAYS)
 _SHARED = (SynchronizedBase, ctypes._SimpleCData, ctypes.Array)
 """What processes may share."""
@@ -68,9 +69,9 @@ one of the session's parts (0: a module) or a hook, and a name.
 
 
 class Further:
-    """What one look goes into beyond :data:`DEPTH`: objects of the script's own classes and dicts, each once for a
-    variable (a trainer's callbacks have the trainer), and in all not too many; and objects of bound methods, unless one
-    of the script's ``variables`` has them.
+    """What one look goes into beyond :data:`DEPTH`: objects of the script's own classes, dicts and lists, each once for
+    a variable (a trainer's callbacks have the trainer), and in all not too many; and objects of bound methods, unless
+    one of the script's ``variables`` has them.
     """
 
     def __init__(self, variables: Iterable[object]) -> None:
@@ -95,7 +96,7 @@ class Further:
         if depth > 1 or not is_new or depth <= 1 - _FURTHER or self._left <= 0:
             return False
         kind = type(value)
-        if kind is not dict and (not is_of_the_script(kind) or isinstance(value, nn.Module)):
+        if kind not in _WITH_OTHERS and (not is_of_the_script(kind) or isinstance(value, nn.Module)):
             return False
         self._left -= 1 + len(inner(value))
         return True

@@ -192,7 +192,8 @@ class OwnValues:
         seen = dict(chain(self._seen(known, self._anew_in), self._last_of_dataset.items()))
         changed = [place for place, value in seen.items() if before.get(place, value) != value and value not in kept]
         outgrown = ((0, name) for name in self._training.numbers.outgrown())
-        made = chain(self._made(place for place, mark in seen.items() if mark is not SHARED), self._made_variables(known), self._left_over, self._replaced(known), outgrown)
+        made = self._made(place for place, mark in seen.items() if mark is not SHARED)
+        made = chain(made, self._made_variables(known), self._left_over, self._replaced(known), outgrown)
         changed = [place for place in chain(changed, made) if place not in self._told]
         if changed:
             self._told.update(changed)
