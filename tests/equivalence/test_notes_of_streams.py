@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import itertools
 import random
 from collections.abc import Iterator
 from typing import Any
@@ -64,12 +66,49 @@ class Seeded(Shuffled):
         self.random.seed(epoch)
 
 
+class ReadsOn(IterableDataset[Any]):
+    """Each epoch reads on where the one before ended: what a function yields, of an endless list, of a file."""
+
+    def __init__(self) -> None:
+        self.endless, self.listed = self.numbers(), itertools.cycle(range(len(DATA)))
+        self.file = io.open_code(__file__)
+
+    def numbers(self) -> Iterator[int]:
+        """Of samples."""
+        number = 0
+        while True:
+            number = (number + 1) % len(DATA)
+            yield number
+
+    def __iter__(self) -> Iterator[Any]:
+        for _ in range(9):
+            yield DATA[(next(self.endless) + next(self.listed) + len(self.file.readline())) % len(DATA)]
+
+
+class Rewinds(ReadsOn):
+    """Each epoch reads them from their beginning."""
+
+    def __iter__(self) -> Iterator[Any]:
+        self.endless, self.listed = self.numbers(), itertools.cycle(range(len(DATA)))
+        self.file.seek(0)
+        yield from super().__iter__()
+
+
 @pytest.mark.parametrize(
-    ("kind", "names"), [(Shuffled, "random"), (Endless, "place"), (Placed, ""), (Made, ""), (Seeded, "")]
+    ("kind", "names"),
+    [
+        (Shuffled, "random"),
+        (Endless, "place"),
+        (Placed, ""),
+        (Made, ""),
+        (Seeded, ""),
+        (ReadsOn, "endless, listed, file"),
+        (Rewinds, ""),
+    ],
 )
 @pytest.mark.parametrize("by_loader", [False, True])
 def test_what_a_source_keeps(
-    kind: type[Shuffled], names: str, by_loader: bool, capsys: pytest.CaptureFixture[str]
+    kind: type[IterableDataset[Any]], names: str, by_loader: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = fresh(mlp)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
