@@ -302,12 +302,14 @@ class Session(Uncopied):
                 begin()
                 # Who joins or resumes in the middle of a turn runs its beginning again, and draws the same there.
                 rng.seed_all(mix(self.seed, number(), rng.OF_A_TURN))
+                self._guard.turn_begins()
                 try:
                     yield number()
                 except GeneratorExit:  # by break, or by an exception
                     self._training.catch_up.leaves(early=True)
                     script_end.at_good_end(self._leave)
                     raise
+                self._guard.turn_ends()
                 end()
             self._group.settle()
             self._collectives.leave()

@@ -18,6 +18,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from pilot.core.errors import UserError
 from pilot.train.data.seeded import Seeded
 from pilot.train.script import refusal
+from pilot.train.script.asking import Asking
 from pilot.train.state.optimizer_state import parameters_of
 from pilot.train.state.stepper import Steppers
 
@@ -44,6 +45,8 @@ class StepGuard:
         self.summed: Sequence[torch.Tensor] = ()
         self.looping = False
         self.passing = False
+        self._asking: Asking | None = None
+        self._put_off: UserError | None = None
         self._computing = self._loads_beside = False
         self._thread = 0
         self._noted = False
@@ -60,6 +63,15 @@ class StepGuard:
         finally:
             self.looping = self.passing = self._computing = False
             _in_loops.pop(thread, None)
+
+    def turn_begins(self) -> None:
+        """The script asks for its next turn."""
+        self._asking = Asking()
+
+    def turn_ends(self) -> None:
+        """It goes on with its loop, which it may have left before."""
+        if self._put_off is not None:
+            raise self._put_off
 
     def expect_own_thread(self) -> None:
         """Refuse a thread that takes batches ahead of their steps."""
@@ -93,7 +105,7 @@ class StepGuard:
         """Refuse a step that is not the session's."""
         if self._has(optimizer):
             if not self._ours:
-                raise UserError("the script calls optimizer.step() in its loop: remove that; session.step does it")
+                self._refuse("the script calls optimizer.step() in its loop: remove that; session.step does it")
         elif self._ours:
             raise UserError(
                 f"an optimizer of the session steps another one in its own step ({type(optimizer).__name__}), whose"
@@ -102,7 +114,7 @@ class StepGuard:
                 " parameters (in float32), keep them, and what their step needs, in optimizer.state[parameter]"
             )
         elif self.passing and _steps_parameters(optimizer):
-            raise UserError(
+            self._refuse(
                 f"a second optimizer ({type(optimizer).__name__}) steps between the batches of session.loader: its"
                 " gradients are not summed over the nodes; pass both to pilot.train.session, as a list or a dict by"
                 " name; to take steps on a copy of the model (meta-learning), use torch.autograd.grad"
@@ -120,7 +132,7 @@ class StepGuard:
     def scheduled(self, scheduler: LRScheduler) -> None:
         """Refuse a scheduler that a joining node would restart from the beginning."""
         if self._has(scheduler.optimizer):
-            raise UserError(
+            self._refuse(
                 f"the script creates a learning-rate scheduler ({type(scheduler).__name__}) in its loop, which nodes"
                 " that join would begin anew: create it before the loop, and pass it to pilot.train.session with"
                 " schedule=, or step it yourself and call session.track('scheduler', it)"
@@ -129,7 +141,7 @@ class StepGuard:
     def scaled(self, scaler: torch.amp.GradScaler) -> None:
         """Refuse a scaler that the session does not know, because nothing would unscale."""
         if self.passing and scaler.is_enabled() and not any(scaler is one for one in self._scalers):
-            raise UserError(
+            self._refuse(
                 "the script scales its loss by a GradScaler that the session does not have, so it would step with"
                 " scaled gradients: pass it to pilot.train.session as scaler="
             )
@@ -137,7 +149,7 @@ class StepGuard:
     def updated(self, scaler: torch.amp.GradScaler) -> None:
         """Refuse an update that is not the session's; torch would say that it has seen no step."""
         if not self._ours and scaler.is_enabled() and any(scaler is one for one in self._scalers):
-            raise UserError("the script calls scaler.update() in its loop: remove that; session.step does it")
+            self._refuse("the script calls scaler.update() in its loop: remove that; session.step does it")
 
     def loaded(self, batches: _BaseDataLoaderIter) -> None:
         """Tell of a second source of training data, which the ranks do not divide. (Evaluations come between two steps,
@@ -151,6 +163,14 @@ class StepGuard:
             self._tell_of_loader()
         elif self._computing:  # if it steps: it may leave its pass, and evaluate
             self._loads_beside = True
+
+    def _refuse(self, why: str) -> None:
+        """At once, or, if the script seems to have left its loop by ``break``, when it goes on with it: a variable that
+        has the loop keeps it open.
+        """
+        if self._asking is None or not self._asking.is_left():
+            raise UserError(why)
+        self._put_off = self._put_off or UserError(why)
 
     def _tell_of_loader(self) -> None:
         self._noted = True
@@ -168,7 +188,7 @@ class StepGuard:
             return
         its = {id(parameter) for one in self._optimizers for parameter in parameters_of(one)}
         if any(id(parameter) in its for parameter in parameters_of(optimizer)):
-            raise UserError(
+            self._refuse(
                 f"{deed} another optimizer ({type(optimizer).__name__}) for the session's parameters in its loop, but"
                 " session.step steps the one that pilot.train.session got: to reset that one use"
                 " optimizer.state.clear() and set the options in its param_groups; to train other parameters use"
