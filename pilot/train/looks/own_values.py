@@ -46,6 +46,7 @@ from pilot.train.looks.module_switches import ModuleSwitches
 from pilot.train.looks.rank_only import RankOnly
 from pilot.train.looks.sample_counts import SampleCounts
 from pilot.train.looks.spaced import Spaced
+from pilot.train.looks.tracked_parts import TrackedParts
 from pilot.train.script import called, loop_code, refusal, step_uses
 from pilot.train.script.objects import NOT_THE_SCRIPTS, WITH_ITEMS, inner, is_of_the_script, package_of
 from pilot.train.script.plain_marks import PLAIN, numbers_and_generators
@@ -186,10 +187,11 @@ class OwnValues:
     def _look(self) -> None:
         for place in [one for one in self._before if one[0] in self._first and self._first[one[0]]() is None]:
             del self._before[place]  # another array, or hook, may have its number by now
-        known = self._known()
+        parts = TrackedParts.of(self._training.tracked)
+        known, without = self._known() | parts.known, self._anew_in | parts.attributes
         before, kept = self._before, [value for value in self._training.user.values() if isinstance(value, PLAIN)]
         self._last_of_dataset = self._of_dataset()
-        seen = dict(chain(self._seen(known, self._anew_in), self._last_of_dataset.items()))
+        seen = dict(chain(self._seen(known, without), self._last_of_dataset.items()))
         changed = [place for place, value in seen.items() if before.get(place, value) != value and value not in kept]
         outgrown = ((0, name) for name in self._training.numbers.outgrown())
         made = self._made(place for place, mark in seen.items() if mark is not SHARED)

@@ -18,6 +18,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from pilot.checkpoint import checksums
 from pilot.checkpoint.shards import local_of
 from pilot.core.errors import UserError
+from pilot.train.looks.tracked_parts import TrackedParts
 from pilot.train.script.objects import found_in, what_the_script_sees
 from pilot.train.script.tensor_parts import is_plain, parts_of
 from pilot.train.state.training import Training
@@ -85,12 +86,14 @@ class Untracked:
         """
         training = self._training
         kept = {id(one) for _, one in _dicts({"user": training.user, "tracked": training.tracked})}
+        kept |= TrackedParts.of(training.tracked).known
         named = training.trained.named
         its: dict[Any, torch.Tensor] = {**named, **{parameter: parameter for parameter in named.values()}}
         places = {local_of(value).data_ptr() for value in its.values()}
         found = {}
         for name, one in _dicts(seen):
-            alike = id(one) not in kept and all(key in its and _like(value, its[key]) for key, value in one.items())
+            is_kept = id(one) in kept or kept.issuperset(map(id, one.values()))
+            alike = not is_kept and all(key in its and _like(value, its[key]) for key, value in one.items())
             if alike and not any(value.data_ptr() in places for value in one.values()):
                 found[name] = one, _sums_of(one.values())
         return found

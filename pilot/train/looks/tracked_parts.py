@@ -1,0 +1,113 @@
+"""What tracked objects have of others (``session.track("average", Adapter(average))``): a node that joins gets what is
+in their states.
+
+An attribute counts as being in a state if that has its value, and either by its name, or because ``state_dict`` reads
+it; and not if the value may be that of another one. This is asked at each look, in which values may be the same by
+chance. Tensors and arrays count if they share their memory with the state's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from types import FunctionType
+from typing import Any
+
+from torch import nn
+
+from pilot.train.looks.marks import ARRAYS, CHANGEABLE, Place, memory_of
+from pilot.train.script.objects import WITH_ITEMS, inner
+from pilot.train.state.catch_up import Stateful
+from pilot.train.state.module_numbers import same
+
+_DEPTH = 3
+"""How far it looks for objects that a tracked one has."""
+_MOST = 10_000
+"""Of the values in a state."""
+
+
+@dataclass
+class TrackedParts:
+    """``attributes``, by object; and ``known``: which lists, dicts, tensors and arrays, also by their memory."""
+
+    attributes: set[Place] = field(default_factory=set)
+    known: set[int] = field(default_factory=set)
+
+    @classmethod
+    def of(cls, tracked: Mapping[str, Stateful]) -> TrackedParts:
+        """Those of these objects that are no modules, and have others."""
+        found = cls()
+        for one in tracked.values():
+            held = list(_held(one, _DEPTH, set()))
+            if any(each.owner is not one or each.may_be_shared for each in held):
+                found._add(held, list(islice(_values(None, one.state_dict()), _MOST)))
+        return found
+
+    def _add(self, held: list[_Held], state: list[tuple[Any, Any]]) -> None:
+        self.known |= {number for _, value in state if isinstance(value, ARRAYS) for number in _numbers_of(value)}
+        read = {name for one in held for name in _read_for_state(one.owner)}
+        for one in held:
+            named = [value for key, value in state if key == one.name]
+            its = named or [value for _, value in state if one.name in read]
+            count = sum(same(value, one.value) for value in its)
+            if count and len({other.which for other in held if one.may_be(other)}) <= count:
+                self.attributes.add((id(one.owner), one.path))
+                if one.may_be_shared:
+                    self.known |= _numbers_of(one.value)
+
+
+@dataclass(frozen=True)
+class _Held:
+    """An attribute, or an item of a list or dict in one."""
+
+    owner: Any
+    name: Any
+    value: Any
+
+    @property
+    def path(self) -> str:
+        """As of a place."""
+        return f"[{self.name!r}]" if isinstance(self.owner, WITH_ITEMS) else f".{self.name}"
+
+    @property
+    def may_be_shared(self) -> bool:
+        """A variable, or another object, may have it, too."""
+        return isinstance(self.value, (*CHANGEABLE, nn.Module))
+
+    @property
+    def which(self) -> int:
+        """Two attributes may have the same list."""
+        return id(self.value if self.may_be_shared else self.owner)
+
+    def may_be(self, other: _Held) -> bool:
+        """Whether a value of this name in a state may be the other one's."""
+        return other.name == self.name and same(other.value, self.value)
+
+
+def _held(owner: Any, depth: int, seen: set[int]) -> Iterator[_Held]:
+    """By ``owner``, and by what it has."""
+    if id(owner) in seen or isinstance(owner, nn.Module):
+        return
+    seen.add(id(owner))
+    for name, value in inner(owner):
+        yield _Held(owner, name, value)
+        if depth > 1:
+            yield from _held(value, depth - 1, seen)
+
+
+def _values(key: Any, value: Any) -> Iterator[tuple[Any, Any]]:
+    """A state, and all that it holds, each with its key."""
+    yield key, value
+    if isinstance(value, WITH_ITEMS):
+        for name, one in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _values(name, one)
+
+
+def _numbers_of(value: Any) -> set[int]:
+    return {id(value), memory_of(value)} if isinstance(value, ARRAYS) else {id(value)}
+
+
+def _read_for_state(owner: Any) -> tuple[str, ...]:
+    function = getattr(type(owner), "state_dict", None)
+    return function.__code__.co_names if isinstance(function, FunctionType) else ()
