@@ -71,7 +71,7 @@ class ReadsOn(IterableDataset[Any]):
 
     def __init__(self) -> None:
         self.endless, self.listed = self.numbers(), itertools.cycle(range(len(DATA)))
-        self.file = io.open_code(__file__)
+        self.file = io.FileIO(__file__)
 
     def numbers(self) -> Iterator[int]:
         """Of samples."""

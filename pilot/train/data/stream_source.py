@@ -1,5 +1,6 @@
 """Tells of a stream's source whose readings begin otherwise each time: with a random generator, an iterator, or a
-position, that the reading before has moved. A node that joins reads it from the beginning, and would read other samples than the others.
+position, that the reading before has moved. A node that joins reads it from the beginning, and would read other samples
+than the others.
 """
 
 from __future__ import annotations
