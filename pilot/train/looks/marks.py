@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, islice
 from multiprocessing.sharedctypes import SynchronizedBase
@@ -59,8 +60,15 @@ _HOLDERS = (argparse.Namespace, SimpleNamespace, Distribution, threading.local)
 """Objects in which scripts keep values, without a class of their own."""
 _OF_MODULES = vars(nn.Module()).keys()
 
-SHARED = "the session's memory"
-"""The mark of a tensor or array that has no memory of its own: it has the numbers of what the session trains."""
+
+@dataclass(frozen=True)
+class Shared:
+    """The mark of a tensor or array that has no ``memory`` of its own, but that of what the session has; all such marks
+    are equal.
+    """
+
+    memory: int = field(compare=False)
+
 
 Place = tuple[int, str]
 """A frame or a module's variables (which one), and a name in it; or a tensor or array in a variable, and its name; or
@@ -117,8 +125,8 @@ def marks_in(
         return
     if value is None or isinstance(value, (*PLAIN, enum.Enum)):
         yield name, itself(value)
-    elif isinstance(value, ARRAYS) and memory_of(value) in known:
-        yield name, SHARED
+    elif isinstance(value, ARRAYS) and (memory := memory_of(value)) in known:
+        yield name, Shared(memory)
     else:
         if (mark := mark_of(value, is_variable=depth == DEPTH)) is not None:
             yield name, mark

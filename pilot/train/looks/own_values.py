@@ -34,9 +34,9 @@ from pilot.train.looks.marks import (
     CHANGEABLE,
     DEPTH,
     FUNCTIONS,
-    SHARED,
     Further,
     Place,
+    Shared,
     held_by,
     mark_of,
     marks_in,
@@ -113,7 +113,7 @@ class OwnValues:
         if frame := next(refusal.frames(), None):  # none of the script's if all of it is installed
             self._frame, self._head = id(frame), max(loop_code.heads(frame.f_code, frame.f_lasti), default=0)
         self._modules = list(islice(_of_other_modules(), _MOST_OF_MODULES))
-        self._before = {place: mark for place, mark in self._seen(self._known()) if mark is not SHARED}
+        self._before = {place: mark for place, mark in self._seen(self._known()) if not isinstance(mark, Shared)}
         self._arrays = {
             (which, name): weakref.ref(value) if isinstance(value, ARRAYS) else None
             for which, values in _spaces()
@@ -192,9 +192,13 @@ class OwnValues:
         before, kept = self._before, [value for value in self._training.user.values() if isinstance(value, PLAIN)]
         self._last_of_dataset = self._of_dataset()
         seen = dict(chain(self._seen(known, without), self._last_of_dataset.items()))
+        shared = {place: mark for place, mark in seen.items() if isinstance(mark, Shared)}
+        trained = set(map(memory_of, self._training.trained.trained().values()))
+        for place in [one for one, mark in shared.items() if mark.memory not in trained]:
+            del seen[place]
         changed = [place for place, value in seen.items() if before.get(place, value) != value and value not in kept]
         outgrown = ((0, name) for name in self._training.numbers.outgrown())
-        made = self._made(place for place, mark in seen.items() if mark is not SHARED)
+        made = self._made(place for place in seen if place not in shared)
         made = chain(made, self._made_variables(known), self._left_over, self._replaced(known), outgrown)
         changed = [place for place in chain(changed, made) if place not in self._told]
         if changed:
