@@ -43,6 +43,7 @@ from pilot.train.looks.marks import (
     memory_of,
 )
 from pilot.train.looks.module_switches import ModuleSwitches
+from pilot.train.looks.own_loss import OwnLoss
 from pilot.train.looks.rank_only import RankOnly
 from pilot.train.looks.sample_counts import SampleCounts
 from pilot.train.looks.spaced import Spaced
@@ -79,6 +80,7 @@ class OwnValues:
         self._epoch_sums = EpochSums(training)
         self._filled = FilledBySome()
         self._counts = SampleCounts(training)
+        self._loss = OwnLoss()
         self._outputs = EpochOutputs(training, self._lists_of_dataset)
         self._changes = DatasetChanges(training)
         self._switches = ModuleSwitches(training)
@@ -178,6 +180,7 @@ class OwnValues:
                 self._look()
                 known = {name for _, name in self._told}
                 self.rank_only.look(frames)
+                self._loss.look(frames)
                 self._handed_on.look(frames, self._head, samples, known)
                 if self._epoch_numbers is not None:
                     self._epoch_numbers.look(frames, self._head, known)

@@ -1,0 +1,122 @@
+"""A script is told of what it does in its steps by the loss of its own batch, and not of what does not depend on it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.functional import mse_loss
+from torch.optim.lr_scheduler import ReduceLROnPlateau, StepLR
+
+from tests.equivalence.loops import BATCH, DATA, fresh, mlp, session
+
+Script = Callable[[Any, Any, Any, torch.optim.Optimizer], None]
+
+
+def by_a_plateau(ours: Any, loader: Any, model: Any, optimizer: torch.optim.Optimizer) -> None:
+    plateau = ReduceLROnPlateau(optimizer)
+    ours.track("plateau", plateau)
+    for _ in ours.epochs(2):
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss = mse_loss(model(x), y)
+            loss.backward()
+            ours.step(loss)
+            plateau.step(loss.item())
+
+
+def by_what_the_state_has(ours: Any, loader: Any, model: Any, optimizer: torch.optim.Optimizer) -> None:
+    ours.state["last"], ours.state["best"] = [0.0] * 3, 9.0
+    for _ in ours.iterations(9):
+        x, y = loader.next()
+        optimizer.zero_grad()
+        loss = mse_loss(model(x), y)
+        loss.backward()
+        if ours.step(loss):
+            ours.state["last"] = [*ours.state["last"][1:], loss.item()]
+            mean = sum(ours.state["last"]) / 3
+            if mean > ours.state["best"]:
+                optimizer.param_groups[0]["lr"] *= 0.5
+
+
+def by_what_a_function_returns(ours: Any, loader: Any, model: Any, optimizer: torch.optim.Optimizer) -> None:
+    def train(x: torch.Tensor, y: torch.Tensor) -> float:
+        optimizer.zero_grad()
+        loss = mse_loss(model(x), y)
+        loss.backward()
+        ours.step(loss)
+        return loss.item()
+
+    for _ in ours.epochs(2):
+        for x, y in loader:
+            last = train(x, y)
+            if last > 9.0:
+                for group in optimizer.param_groups:
+                    group["lr"] *= 0.5
+
+
+def by_what_it_gives_to_a_function(ours: Any, loader: Any, model: Any, optimizer: torch.optim.Optimizer) -> None:
+    def step(loss: torch.Tensor) -> Any:
+        optimizer.zero_grad()
+        loss.backward()
+        return ours.step(loss)
+
+    for _ in ours.epochs(2):
+        for x, y in loader:
+            loss = mse_loss(model(x), y)
+            step(loss)
+            if loss > 9.0:
+                model.load_state_dict(model.state_dict())
+
+
+@pytest.mark.parametrize(
+    ("script", "names"),
+    [
+        (by_a_plateau, "loss"),
+        (by_what_the_state_has, "loss, mean"),
+        (by_what_a_function_returns, "last"),
+        (by_what_it_gives_to_a_function, "loss"),
+    ],
+)
+def test_what_depends_on_the_loss(script: Script, names: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (line,) = told(script, capsys)
+    assert f"by the loss of its batch ({names})" in line
+
+
+def test_what_does_not(capsys: pytest.CaptureFixture[str]) -> None:
+    def script(ours: Any, loader: Any, model: Any, optimizer: torch.optim.Optimizer) -> None:
+        schedule = StepLR(optimizer, 3)
+        ours.track("schedule", schedule)
+        for _ in ours.epochs(2):
+            best, total, losses = 9.0, 0.0, list[float]()
+            for i, (x, y) in enumerate(loader):
+                loss = mse_loss(model(x), y)
+                if not torch.isfinite(loss):
+                    raise AssertionError
+                optimizer.zero_grad()
+                loss.backward()
+                norm = ours.clip_grad_norm(9.0)
+                stepped = ours.step(loss)
+                if math.isnan(loss.item()):
+                    raise AssertionError
+                schedule.step()
+                total += loss.item()
+                losses.append(total / (i + 1))
+                if total < best:
+                    best = total
+                print(f"{loss.item():.3f} {schedule.get_last_lr()} {norm}")
+                if stepped:
+                    optimizer.param_groups[0]["momentum"] = min(0.9, 0.5 + ours.steps / 100)
+
+    assert told(script, capsys) == []
+
+
+def told(script: Script, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    model = fresh(mlp)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.5)
+    ours = session(model, optimizer)
+    script(ours, ours.loader(DATA, global_batch_size=BATCH), model, optimizer)
+    return [line for line in capsys.readouterr().err.splitlines() if "by the loss of its batch" in line]
