@@ -174,6 +174,49 @@ def test_changed_at_an_epochs_end(ends: Changed, names: str, capsys: pytest.Capt
     assert told(capsys, ends=ends, restores=True) == ""
 
 
+class Noise:
+    """A transform, which notes what it has drawn last."""
+
+    def __init__(self) -> None:
+        self.strength, self.last, self.on = 0.0, 0.0, True
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """Adds it."""
+        self.draw()
+        return x + self.strength * self.last
+
+    def draw(self) -> None:
+        """A number."""
+        self.last = random.random()
+
+
+class Noisy(Items):
+    """It has transforms."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.noises = [Noise()]
+
+    def __getitem__(self, index: int) -> Any:
+        x, y = super().__getitem__(index)
+        return self.noises[0](x), y
+
+    def evaluate(self) -> None:
+        """Without them, and as it was before."""
+        self.noises[0].on = False
+        self.noises[0](torch.zeros(1))
+        self.noises[0].on = True
+
+
+def test_numbers_of_a_transform_at_an_epochs_end(capsys: pytest.CaptureFixture[str]) -> None:
+    def stronger(data: Any, _epoch: int) -> None:
+        data.noises[0].strength += 0.1
+
+    assert told(capsys, ends=stronger, kind=Noisy) == "dataset.noises[0].strength"
+    assert told(capsys, ends=stronger, kind=Noisy, restores=True) == ""
+    assert told(capsys, ends=lambda data, _epoch: data.evaluate(), kind=Noisy) == ""  # type: ignore[attr-defined]  # a method of this kind
+
+
 @pytest.mark.parametrize(
     "part", [lambda data: Subset(data, range(len(data))), lambda data: ConcatDataset([data])], ids=["part", "concat"]
 )

@@ -27,10 +27,11 @@ Place = tuple[int, str]
 
 
 class Value(NamedTuple):
-    """Its name, from the dataset on, and what differs if it does."""
+    """Its name, from the dataset on, what differs if it does, and the class of the object that has it."""
 
     name: str
     mark: Any
+    kind: type
 
 
 def values_of(dataset: object) -> dict[Place, Value]:
@@ -45,7 +46,7 @@ def _values_in(owner: object, path: str, depth: int, seen: set[int]) -> Iterator
         name = f"{path}.{key}" if has_attributes and type(key) is str else f"{path}[{key}]"
         mark = _mark_of(value) if has_attributes and type(key) is str else None
         if mark is not None:
-            yield (id(owner), key), Value(name, mark)
+            yield (id(owner), key), Value(name, mark, type(owner))
         elif depth and id(value) not in seen and not isinstance(value, (torch.Tensor, np.ndarray, *NUMBERS)):
             yield from _values_in(value, name, depth - 1, seen)
 

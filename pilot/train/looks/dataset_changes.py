@@ -1,6 +1,7 @@
 """Tells of lists and arrays of a dataset that the script changes from what they were in the epoch before: shuffled in
-place at an epoch's beginning, relabelled at its end; and of numbers and tensors that it changes there from what they
-are, by ``+=`` or the like. A process that joins has them as they are before the loop.
+place at an epoch's beginning, relabelled at its end; and of numbers and tensors, also of its transforms, that it
+changes at an epoch's beginning from what they are, by ``+=`` or the like, or at its end. A process that joins has them
+as they are before the loop.
 
 What a beginning makes anew, by a rule from the epoch's number, is the same there. What a dataset puts into its lists
 while it gives samples (those that it has read) does not count: only what happens between two passes over the loader.
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
+from functools import cache
 from types import FrameType
 from typing import Any
 
@@ -21,7 +23,7 @@ from pilot.train.data.dataset_values import NUMBERS, Place, Value, held_by, is_l
 from pilot.train.data.training_loader import TrainingLoader
 from pilot.train.looks.spaced import Spaced
 from pilot.train.script import called, loop_code, refusal
-from pilot.train.script.statements import refilled
+from pilot.train.script.statements import instructions, refilled
 from pilot.train.state.training import Training
 
 _PARTS = 1000
@@ -31,6 +33,9 @@ _SHOWN = 5
 _DEPTH = 3
 _GIVE = ("__getitem__", "__getitems__")
 """They do not run at an epoch's beginning."""
+_READ = (*_GIVE, "__iter__", "__next__", "__call__", "forward")
+_MODE = "training"
+"""Of a transform that is a module."""
 
 Kept = dict[str, tuple[Any, Any]]
 """By name: a list or array, and its items as they were."""
@@ -47,6 +52,7 @@ class DatasetChanges:
         self._at_end: Kept = {}
         self._at_beginning: Kept = {}
         self._values: dict[Place, Value] = {}
+        self._values_at_end: dict[Place, Value] = {}
         self._changed: set[Place] = set()
         self._labelled: set[str] = set()
         self._told: set[str] = set()
@@ -62,18 +68,20 @@ class DatasetChanges:
                 self._at_end = {
                     name: (one, _items(one)) for name, one in _lists_of(self._dataset).items() if type(one) is list
                 }
+                self._values_at_end = values_of(self._dataset)
 
     def epoch_begins(self, known: Collection[str]) -> None:
         """The body of ``session.epochs`` begins. ``known``: names of what the script was told of already."""
         before, self._at_end = self._at_end, {}
+        values, self._values_at_end = self._values_at_end, {}
         self._looks = not self._training.on_restore and self._spaced.is_due()
-        if before or self._looks:
+        if before or values or self._looks:
             with self._spaced.doing():
-                now = _lists_of(self._dataset)
+                now, self._values = _lists_of(self._dataset), values_of(self._dataset)
                 lists = ((name, items, now.get(name)) for name, (_, items) in before.items())
-                self._tell([name for name, items, one in lists if type(one) is list and _differs(items, one)], known)
+                changed = [name for name, items, one in lists if type(one) is list and _differs(items, one)]
+                self._tell([*changed, *_changed(values, self._values)], known)
                 self._at_beginning = {name: (one, _items(one)) for name, one in now.items()} if self._looks else {}
-                self._values = values_of(self._dataset)
 
     def pass_begins(self, frames: Sequence[FrameType], head: int, known: Collection[str]) -> None:
         """The loop over the loader begins.
@@ -157,6 +165,23 @@ class DatasetChanges:
                 " with other labels or values: at each epoch's beginning, make it from what it is before the loop and"
                 " from the epoch's number (shuffle=True of session.loader orders samples anew in each epoch)"
             )
+
+
+def _changed(before: dict[Place, Value], now: dict[Place, Value]) -> Iterator[str]:
+    """The names of values that are others, and that reading samples (to evaluate) does not set."""
+    for place, one in before.items():
+        if place in now and now[place].mark != one.mark and place[1] not in {_MODE, *_set_by_reading(one.kind)}:
+            yield one.name
+
+
+@cache
+def _set_by_reading(kind: type) -> frozenset[str]:
+    """Also by methods that these call."""
+    every = loop_code.methods(kind)
+    reading = [code for code in every if code.co_name in _READ]
+    called = {name for code in reading for name in code.co_names}
+    reading += [code for code in every if code.co_name in called]
+    return frozenset(one.argval for code in reading for one in instructions(code) if one.opname == "STORE_ATTR")
 
 
 def _lists_of(dataset: object) -> dict[str, Any]:
