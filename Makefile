@@ -1,12 +1,13 @@
 # make run: set up what is missing, then the demo. make test: the same set-up, then the tests.
 # make test-long: tests too long for make test: every row of tests/equivalence on real ranks; Lightning and Hugging Face's
-# Trainer, if installed (.venv/bin/pip install -e ".[frameworks]").
+# Trainer, which it installs first.
 # make test-slurm: tests on a real Slurm that they start on this machine (as root, from Debian's packages). They mostly wait
 # for it, so the two files run in parallel; only one has pilots, whose leftovers are searched for on the whole machine.
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+FRAMEWORKS := $(VENV)/.ready-frameworks
 # A CPU build of this release is enough for the demo and the tests; if there is none, pip picks a build itself.
 TORCH  ?= torch==2.13.0
 
@@ -30,7 +31,7 @@ test-with-pools: $(READY)
 test-without-pools: $(READY)
 	$(BIN)/python -m pytest -q -m "not long" $(addprefix --ignore=,$(WITH_POOLS) tests/slurm tests/pbs)
 
-test-long: $(READY)
+test-long: $(FRAMEWORKS)
 	$(BIN)/python -m pytest -q -n 2 -m "long or slice" --ignore=tests/slurm --ignore=tests/pbs
 
 test-slurm: $(READY)
@@ -96,6 +97,10 @@ $(READY): setup.cfg pyproject.toml
 		|| echo "$(TORCH) is not available here; the next step installs another version"
 	PYTHONWARNINGS="ignore:Editable installation" $(BIN)/python -m pip install --quiet -e ".[dev]"
 	touch $(READY)
+
+$(FRAMEWORKS): $(READY)
+	PYTHONWARNINGS="ignore:Editable installation" $(BIN)/python -m pip install --quiet -e ".[frameworks]"
+	touch $(FRAMEWORKS)
 
 clean:
 	rm -rf $(VENV) out build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
