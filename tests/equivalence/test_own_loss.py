@@ -114,6 +114,26 @@ def test_what_does_not(capsys: pytest.CaptureFixture[str]) -> None:
     assert told(script, capsys) == []
 
 
+def test_what_the_session_returns(capsys: pytest.CaptureFixture[str]) -> None:
+    """By a name that a loss has, too."""
+
+    def script(ours: Any, loader: Any, model: Any, optimizer: torch.optim.Optimizer) -> None:
+        plateau = ReduceLROnPlateau(optimizer)
+        ours.track("plateau", plateau)
+        for step in ours.iterations(9):
+            x, y = loader.next()
+            optimizer.zero_grad()
+            loss = mse_loss(model(x), y)
+            loss.backward()
+            ours.step(loss)
+            if step % 3 == 2:
+                means = ours.evaluate(DATA, lambda batch: {"loss": mse_loss(model(batch[0]), batch[1])})
+                loss = means["loss"]
+                plateau.step(loss)
+
+    assert told(script, capsys) == []
+
+
 def told(script: Script, capsys: pytest.CaptureFixture[str]) -> list[str]:
     model = fresh(mlp)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.5)

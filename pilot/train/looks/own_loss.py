@@ -6,7 +6,8 @@ Read from the script's code, and so on a single node, too.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Collection, Sequence
 from dis import Instruction
 from functools import cache
 from types import CodeType, FrameType
@@ -29,7 +30,7 @@ from pilot.train.script.statements import (
 from pilot.train.script.steering import steers, updates
 
 _LOADS = "load_state_dict"
-_COUNTS = {"step", "sum"}
+_ALIKE = {"step", "sum", "evaluate"}
 _LOADED = {"LOAD_ATTR", "LOAD_METHOD"}
 
 
@@ -41,17 +42,16 @@ class OwnLoss:
 
     def look(self, frames: Sequence[FrameType]) -> None:
         """Tell once. ``frames``: the running functions, from the one on with the session's loop; the last one steps."""
-        names = set[str]()
+        given = set[str]()
         for frame in () if self._told else reversed(frames):
             heads = loop_code.heads(frame.f_code, frame.f_lasti)
-            turn = _statements(frame.f_code, heads[-1] if heads else None)
-            names = _behind(frame, turn, names | _losses(frame, turn))
-            if names and _decides(frame, turn, names):
-                self._tell(sorted(name for name in names if "[" not in name))
+            turn = _Turn(frame, heads[-1] if heads else None, given)
+            if names := turn.decides_by():
+                self._tell(names)
                 return
             if heads:  # what follows comes after the pass over the batches, see EpochSums
                 return
-            names = _given(frame, turn, names)
+            given = turn.given()
 
     def _tell(self, names: Sequence[str]) -> None:
         self._told = True
@@ -60,6 +60,97 @@ class OwnLoss:
             " has another part of the batch, so that ranks would differ and the trainer be stopped: use what"
             " session.evaluate returns"
         )
+
+
+class _Turn:
+    """The statements of a running function's loop that begins at ``head``, or of the whole function, in their order;
+    ``given``: what it sets to a loss that another function returns.
+    """
+
+    def __init__(self, frame: FrameType, head: int | None, given: Collection[str]) -> None:
+        self._frame = frame
+        self._statements = _statements(frame.f_code, head)
+        self._items = [one for one in items_in(frame.f_code) if one.key]
+        self._from_loss = defaultdict[int, set[str]](set)
+        for number, one in enumerate(self._statements):
+            is_call = one.begin <= frame.f_lasti <= one.end
+            if is_call:
+                self._from_loss[number] |= one.sets.intersection(given)
+            if is_call or "backward" in one.attributes or self._is_sessions(one):
+                for name in filter(self._is_loss, one.reads):
+                    self._from_loss[self._set_before(number, name)].add(name)
+
+    def decides_by(self) -> list[str]:
+        """By what of a loss it changes how it trains; empty: it does not."""
+        found = set(self._from_loss[-1])
+        tests = [(part[0].offset, *one) for one in tests_in(self._frame.f_code) if (part := one[1])]
+        for _ in range(2):  # what one turn leaves to the next
+            begin = self._statements[0].begin
+            for number, one in enumerate(self._statements):
+                acting = [part for at, test, part in tests if begin <= at <= one.begin and self._reads(test, found)]
+                if self._steps_by(one, found) or any(map(self._acts, acting)):
+                    return sorted(name for name in found if "[" not in name)
+                begin = one.begin + 1
+                self._pass(number, one, found)
+        return []
+
+    def given(self) -> set[str]:
+        """What the function that called this one sets, if this one returns what comes from a loss."""
+        found = set(self._from_loss[-1])
+        for number, one in enumerate(self._statements):
+            self._pass(number, one, found)
+        returning = [one.offset for one in instructions(self._frame.f_code) if one.opname in RETURNS]
+        reading = [one for one in self._statements if self._reads([one], found)]
+        caller = self._frame.f_back
+        if caller is None or not any(one.begin <= at <= one.end for one in reading for at in returning):
+            return set()
+        calls = (one for one in _statements(caller.f_code, None) if one.begin <= caller.f_lasti <= one.end)
+        return {name for one in calls for name in one.sets}
+
+    def _set_before(self, number: int, name: str) -> int:
+        """Which statement sets it; -1: none."""
+        return next((at for at in range(number, -1, -1) if name in self._statements[at].sets), -1)
+
+    def _is_loss(self, path: str) -> bool:
+        value = loop_code.value_of(self._frame, *path.split("."))
+        return isinstance(value, torch.Tensor) and value.numel() == 1 and not value.is_leaf
+
+    def _is_sessions(self, one: Statement) -> bool:
+        """Whether it calls methods of the session, which return the same on all ranks."""
+        paths = [path.split(".") for path in one.reads]
+        return any(path[-1] in _ALIKE and loop_code.is_session(self._frame, path[:-1]) for path in paths)
+
+    def _pass(self, number: int, one: Statement, found: set[str]) -> None:
+        """``found``: what comes from a loss before this statement, and then after it."""
+        are_set = {name for name in one.sets if "." not in name} | self._named(one, is_changed=True)
+        if self._reads([one], found):
+            found |= are_set
+        else:
+            found -= are_set - one.adds_to
+        found |= self._from_loss[number]
+
+    def _reads(self, statements: Sequence[Statement], found: set[str]) -> bool:
+        return any(
+            not self._is_sessions(one) and (one.reads | self._named(one, is_changed=False)) & found
+            for one in statements
+        )
+
+    def _named(self, one: Statement, *, is_changed: bool) -> set[str]:
+        its = (item for item in self._items if one.begin <= item.where <= one.end and item.is_changed == is_changed)
+        return {f"{item.holder}[{item.key!r}]" for item in its}
+
+    def _acts(self, part: Sequence[Instruction]) -> bool:
+        return any(steers(one, self._frame) or _LOADS in one.attributes for one in statements_in(part))
+
+    def _steps_by(self, one: Statement, found: set[str]) -> bool:
+        """Whether it gives one of these to a scheduler, or an average, or sets an option by it."""
+        if not self._reads([one], found) or not steers(one, self._frame):
+            return False
+        part = between(self._frame.f_code, one.begin, one.end + 1)
+        loads = (at for at, each in enumerate(part) if each.opname in _LOADED)
+        calls = [at for at in loads if updates(path_at(part, at), self._frame)]
+        after = part[calls[-1] :] if calls else part  # another call may test one, before it raises an error
+        return any(use == "LOAD" and name in found for _, use, name in uses_in(after))
 
 
 @cache
@@ -77,75 +168,3 @@ def _statements(code: CodeType, head: int | None) -> tuple[Statement, ...]:
 def _is_before(one: Instruction, end: int) -> bool:
     """Whether it ends a test, or what one leads to (``raise``), before the statement that ends at ``end``."""
     return one.opname.startswith(("RAISE", "JUMP_BACKWARD")) or ("_IF_" in one.opname and one.argval > end)
-
-
-def _losses(frame: FrameType, turn: Sequence[Statement]) -> set[str]:
-    """The variables of which it calls ``backward``, or that it gives to ``session.step``, or to what does so."""
-    steps = (one for one in turn if "backward" in one.attributes or _counts(one, frame) or _is_at(one, frame.f_lasti))
-    return {path for one in steps for path in one.reads if _is_loss(loop_code.value_of(frame, *path.split(".")))}
-
-
-def _is_loss(value: object) -> bool:
-    return isinstance(value, torch.Tensor) and value.numel() == 1 and not value.is_leaf
-
-
-def _is_at(one: Statement, offset: int) -> bool:
-    return one.begin <= offset <= one.end
-
-
-def _counts(one: Statement, frame: FrameType) -> bool:
-    """Whether it calls the session's methods, which return the same on all ranks."""
-    paths = [path.split(".") for path in one.reads]
-    return any(path[-1] in _COUNTS and loop_code.is_session(frame, path[:-1]) for path in paths)
-
-
-def _behind(frame: FrameType, turn: Sequence[Statement], losses: set[str]) -> set[str]:
-    """The same, and what is computed from them: variables, and items with a key (``session.state["mean"]``)."""
-    items = [one for one in items_in(frame.f_code) if one.key]
-    found, more = set[str](), losses
-    while more:
-        found |= more
-        more = set()
-        for one in turn:
-            its = {item: f"{item.holder}[{item.key!r}]" for item in items if _is_at(one, item.where)}
-            read = one.reads.union(name for item, name in its.items() if not item.is_changed)
-            if not _counts(one, frame) and read & found:
-                more |= {name for name in one.sets if "." not in name}
-                more |= {name for item, name in its.items() if item.is_changed}
-        more -= found
-    return found
-
-
-def _decides(frame: FrameType, turn: Sequence[Statement], names: set[str]) -> bool:
-    if any(_steps_by(one, frame, names) for one in turn):
-        return True
-    return any(
-        turn[0].begin <= part[0].offset <= turn[-1].end
-        and any(one.reads & names and not _counts(one, frame) for one in test)
-        and any(steers(one, frame) or _LOADS in one.attributes for one in statements_in(part))
-        for test, part in tests_in(frame.f_code)
-        if part
-    )
-
-
-def _steps_by(one: Statement, frame: FrameType, names: set[str]) -> bool:
-    """Whether it gives one of these to a scheduler, or an average, or sets an option by it."""
-    if not one.reads & names or not steers(one, frame):
-        return False
-    part = between(frame.f_code, one.begin, one.end + 1)
-    loads = (at for at, each in enumerate(part) if each.opname in _LOADED)
-    calls = [at for at in loads if updates(path_at(part, at), frame)]
-    after = part[calls[-1] :] if calls else part  # another call may test one, before it raises an error
-    return any(use == "LOAD" and name in names for _, use, name in uses_in(after))
-
-
-def _given(frame: FrameType, turn: Sequence[Statement], names: set[str]) -> set[str]:
-    """What the function that called this one sets to what it returns of these."""
-    returning = [one.offset for one in instructions(frame.f_code) if one.opname in RETURNS]
-    reading = [one for one in turn if one.reads & names and not _counts(one, frame)]
-    gives = any(_is_at(one, at) for one in reading for at in returning)
-    caller = frame.f_back
-    if not gives or caller is None:
-        return set()
-    every = _statements(caller.f_code, None)
-    return {name for one in every if _is_at(one, caller.f_lasti) for name in one.sets}
