@@ -16,7 +16,10 @@ from tests.equivalence import worker
 from tests.equivalence.history import Members, Rehearsing
 from tests.equivalence.rows import Row
 from tests.equivalence.ways import Rank, Run
-from tests.integration.plane import Node, Plane, plane
+from tests.integration.plane import DEADLINE_S, Node, Plane, plane
+
+COMPILING_S = 300.0
+"""The deadline of a script that runs a compiler, beside others that do."""
 
 
 def on_processes(row: Row, way: str, folder: Path) -> Run:
@@ -24,7 +27,7 @@ def on_processes(row: Row, way: str, folder: Path) -> Run:
     arguments = (row.name, way, str(folder))
     with plane(folder, Path(worker.__file__), *arguments, silent_s=20.0) as cluster:
         groups = _changes(cluster, way, folder)
-        cluster.wait_finished()
+        cluster.wait_finished(COMPILING_S if row.needs else DEADLINE_S)
         last = list(cluster.training)
         cluster.stop()
     members = {node.name: number for number, node in enumerate(cluster.nodes)}

@@ -231,13 +231,13 @@ class Plane:
             assert left_s > 0, f"not in {deadline_s} s: {what}\n{self.logs()}"
             self._read(min(left_s, 0.5))
 
-    def wait_for(self, node: Node, kind: type[_Message], generation: int) -> _Message:
+    def wait_for(self, node: Node, kind: type[_Message], generation: int, deadline_s: float = DEADLINE_S) -> _Message:
         """The message of ``kind`` that ``node`` sends in ``generation``."""
 
         def found() -> list[Any]:
             return [message for message in node.heard(kind) if getattr(message, "generation", None) == generation]
 
-        self.wait(lambda: bool(found()), f"{kind.__name__} of generation {generation} from {node.name}")
+        self.wait(lambda: bool(found()), f"{kind.__name__} of generation {generation} from {node.name}", deadline_s)
         message: _Message = found()[0]
         return message
 
@@ -249,9 +249,9 @@ class Plane:
         """Wait until a leader has reported ``step`` or a later one."""
         self.wait(lambda: any(r.step >= step for r in self.reports()), f"step {step}")
 
-    def wait_finished(self) -> wire.TrainerFinished:
+    def wait_finished(self, deadline_s: float = DEADLINE_S) -> wire.TrainerFinished:
         """Wait for the leader's report that the loop is over."""
-        return self.wait_for(self.training[0], wire.TrainerFinished, self.generation)
+        return self.wait_for(self.training[0], wire.TrainerFinished, self.generation, deadline_s)
 
     def reports(self) -> list[wire.Progress]:
         return [message for node in self.nodes for message in node.heard(wire.Progress)]
