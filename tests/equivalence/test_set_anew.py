@@ -172,6 +172,30 @@ def test_attributes_that_each_iteration_sets_before_it_calls_anything(capsys: py
     assert told(script, capsys) == {"kept.last"}
 
 
+class Counting:
+    """Counts its epoch's batches."""
+
+    def __init__(self) -> None:
+        self.count, self.weight, self.epoch = 0, 0.0, 0
+
+    def counts(self) -> None:
+        """One more."""
+        self.count += 1
+
+
+def test_attributes_that_an_epoch_sets_first_and_its_batches_change(capsys: pytest.CaptureFixture[str]) -> None:
+    def script(ours: Any, loader: Any, step: Step) -> None:
+        kept = Counting()
+        for epoch in ours.epochs(3):
+            kept.count, kept.weight, kept.epoch = 0, 1.0, epoch
+            for x, y in loader:
+                step(x, kept.weight * y)
+                kept.weight *= 0.9
+                kept.counts()
+
+    assert told(script, capsys) == {"kept.count", "kept.weight"}
+
+
 class Policy:
     """As of reinforcement learning: a method for the iteration, which is the first thing that it calls."""
 

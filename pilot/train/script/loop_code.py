@@ -300,20 +300,32 @@ def set_at_beginning(frames: Sequence[FrameType], head: int) -> Iterator[tuple[o
 
 def set_before_calls(frames: Sequence[FrameType], head: int) -> Iterator[tuple[object, str]]:
     """Attributes that each turn of the first function's loop sets before it calls anything that may read them (``for
-    self.step in``), or that the function sets so which it calls first, and so on: the object and the name. ``frames``:
-    the running functions, from that one on.
+    self.step in``), or that the function sets so which it calls first, and so on: the object and the name. Not those
+    that the running functions, or methods of the object that they name, set later in the turn: who joins sets the first
+    value. ``frames``: the running functions, from that one on.
     """
-    read: set[str] = set()
+    found, read, later = [], set[str](), set[str]()
+    is_first = True
     for number, (frame, then) in enumerate(zip(frames, [*frames[1:], None], strict=True)):
         code, begin = frame.f_code, 0 if number else head
         part = instructions(code) if number else loop_at(code, head)
-        end = next((one.offset for one in part if one.opname.startswith("CALL")), begin)
-        for owner, *names, name in attributes_set(code, begin, end):
-            if name not in read:  # by another name of its object
-                yield value_of(frame, owner, *names), name
-        if then is None or not _always_calls(frame, between(code, begin, end + 1), then):
-            return
-        read |= {one.argval for one in between(code, begin, end) if one.opname == "LOAD_ATTR"}
+        end = next((one.offset for one in part if one.opname.startswith("CALL")), begin) if is_first else begin
+        later |= _attributes_stored([one for one in part if one.offset >= end])
+        if is_first:
+            its = attributes_set(code, begin, end)
+            found += [(value_of(frame, owner, *names), name) for owner, *names, name in its if name not in read]
+            read |= {one.argval for one in between(code, begin, end) if one.opname == "LOAD_ATTR"}
+            is_first = then is not None and _always_calls(frame, between(code, begin, end + 1), then)
+    running = {frame.f_code for frame in frames}
+    named = {name for code in running for name in code.co_names}
+    for owner, name in found:  # by another name of its object, it may have been read
+        called = (code for code in methods(type(owner)) if code.co_name in named and code not in running)
+        if name not in later and not any(name in _attributes_stored(instructions(code)) for code in called):
+            yield owner, name
+
+
+def _attributes_stored(part: Sequence[Instruction]) -> set[str]:
+    return {one.argval for one in part if one.opname == "STORE_ATTR"}
 
 
 def _always_calls(frame: FrameType, part: Sequence[Instruction], then: FrameType) -> bool:
