@@ -171,8 +171,9 @@ def test_an_edited_live_script_is_refused_for_newcomers_and_no_plan_is_made_for_
     after = pool.until("another pilot is there", lambda s: any(node.node not in known for node in s.pool))
     came = {node.node for node in after.pool} - known
     decisions = read(pool.run_dir / "journal.jsonl").decisions
-    (joined,) = [d.seq for d in decisions if isinstance(d.event, PoolChanged) and came.intersection(d.event.joined)]
-    assert not any(isinstance(c, Solve) for d in decisions if d.seq >= joined for c in d.commands)
+    joining = [d.seq for d in decisions if isinstance(d.event, PoolChanged) and came.intersection(d.event.joined)]
+    assert joining  # also pilots that the pool has started itself, and cancels: on a busy machine they come before that
+    assert not any(isinstance(c, Solve) for d in decisions if d.seq >= min(joining) for c in d.commands)
     assert pool.trainer(name).phase == "paused"
 
 
