@@ -181,7 +181,7 @@ def _set_by_reading(kind: type) -> frozenset[str]:
     reading = [code for code in every if code.co_name in _READ]
     called = {name for code in reading for name in code.co_names}
     reading += [code for code in every if code.co_name in called]
-    return frozenset(one.argval for code in reading for one in instructions(code) if one.opname == "STORE_ATTR")
+    return frozenset().union(*(loop_code.attributes_stored(instructions(code)) for code in reading))
 
 
 def _lists_of(dataset: object) -> dict[str, Any]:

@@ -92,7 +92,7 @@ class _Varies:
         self._statements = statements_in(loop)
         self._changed = {name for one in self._statements for name in one.sets}
         within = (one for frame in frames[1:] for one in instructions(frame.f_code))
-        self._attributes = {one.argval for one in within if one.opname == "STORE_ATTR"}
+        self._attributes = loop_code.attributes_stored(within)
 
     def __call__(self, jump: Instruction) -> bool:
         begin = next(one.begin for one in self._statements if jump.offset <= one.end)

@@ -5,7 +5,7 @@ next, or each turn sets it anew.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dis import Instruction
 from functools import cache
 from types import CodeType, FrameType, FunctionType
@@ -310,7 +310,7 @@ def set_before_calls(frames: Sequence[FrameType], head: int) -> Iterator[tuple[o
         code, begin = frame.f_code, 0 if number else head
         part = instructions(code) if number else loop_at(code, head)
         end = next((one.offset for one in part if one.opname.startswith("CALL")), begin) if is_first else begin
-        later |= _attributes_stored([one for one in part if one.offset >= end])
+        later |= attributes_stored([one for one in part if one.offset >= end])
         if is_first:
             its = attributes_set(code, begin, end)
             found += [(value_of(frame, owner, *names), name) for owner, *names, name in its if name not in read]
@@ -320,11 +320,12 @@ def set_before_calls(frames: Sequence[FrameType], head: int) -> Iterator[tuple[o
     named = {name for code in running for name in code.co_names}
     for owner, name in found:  # by another name of its object, it may have been read
         called = (code for code in methods(type(owner)) if code.co_name in named and code not in running)
-        if name not in later and not any(name in _attributes_stored(instructions(code)) for code in called):
+        if name not in later and not any(name in attributes_stored(instructions(code)) for code in called):
             yield owner, name
 
 
-def _attributes_stored(part: Sequence[Instruction]) -> set[str]:
+def attributes_stored(part: Iterable[Instruction]) -> set[str]:
+    """The names of attributes that these instructions set, of whatever objects."""
     return {one.argval for one in part if one.opname == "STORE_ATTR"}
 
 

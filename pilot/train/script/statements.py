@@ -393,17 +393,20 @@ def under_tests(code: CodeType, tested: Callable[[str], bool]) -> Iterator[list[
             yield part
 
 
-def tests_in(code: CodeType) -> Iterator[tuple[list[Statement], list[dis.Instruction]]]:
+@cache
+def tests_in(code: CodeType) -> tuple[tuple[list[Statement], list[dis.Instruction]], ...]:
     """Each test, and what runs only if it says so, or not."""
     whole = instructions(code)
     statements = statements_in(whole)
     jumps = [one for one in whole if "JUMP" in one.opname]
+    found = []
     for one in jumps:
         by_another = any(other.offset < one.offset < other.argval < one.argval for other in jumps)  # a or b
         if "_IF_" in one.opname and one.offset < one.argval and not by_another:
             begin = next(each.begin for each in statements if each.begin <= one.offset <= each.end)
             test = statements_in(between(code, begin, one.offset))
-            yield test, between(code, one.offset + 1, _end_of_both(code, one.offset, one.argval))
+            found.append((test, between(code, one.offset + 1, _end_of_both(code, one.offset, one.argval))))
+    return tuple(found)
 
 
 @cache
