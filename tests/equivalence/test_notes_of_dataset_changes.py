@@ -20,6 +20,16 @@ from tests.equivalence.loops import BATCH, DATA, fresh, mlp, session
 Changed = Callable[["Items", int], object]
 
 
+class Growing:
+    """A transform that becomes stronger."""
+
+    def __init__(self) -> None:
+        self.by = 0.0
+
+    def grow(self) -> None:
+        self.by += 0.1
+
+
 class Items(Dataset[Any]):
     """With what scripts change in their datasets."""
 
@@ -37,6 +47,7 @@ class Items(Dataset[Any]):
         self.stage, self.epoch, self.noise = 0, 0, random.Random(0)
         self.x, self.base, self.pair = torch.ones(3).double(), torch.ones(3).double(), (torch.ones(3), torch.ones(3))
         self.transforms = [SimpleNamespace(scale=1.0)]
+        self.growing = SimpleNamespace(transforms=[Growing()])
 
     def __len__(self) -> int:
         return len(self.items)
@@ -295,6 +306,9 @@ for epoch in ours.epochs(3):
         ("data.pair[0].mul_(0.9)", "dataset.pair"),
         ("data.fade()", "dataset.x"),
         ("data.transforms[0].scale *= 0.9", "dataset.transforms[0].scale"),
+        ("data.growing.transforms[0].grow()", "dataset.growing.transforms[0].by"),
+        ("data.growing.transforms[-1].by = 0.1 * epoch", ""),
+        ("for one in data.growing.transforms: one.grow()", "dataset.growing.transforms[0].by"),
         ("data.stage = epoch", ""),
         ("data.x = data.base * 0.9 ** epoch", ""),
         ("data.x.copy_(data.base).mul_(0.9 ** epoch)", ""),

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from dis import Instruction
 from functools import cache, partial
-from itertools import islice
+from itertools import chain, islice
 from types import CodeType, FrameType, FunctionType, MappingProxyType, MethodType
 from typing import Any, NamedTuple
 
@@ -133,7 +133,8 @@ class Part:
             read = statement.reads
             paths = [path for path in read if not any(other.startswith(f"{path}.") for other in read)]
             given = [value for path in paths for value in self.values(path)]
-            for call in (each for path in paths for each in self._calls(path)):
+            of_items = _methods_of_items(given, statement.attributes)
+            for call in chain(of_items, (each for path in paths for each in self._calls(path))):
                 code = call.function.__code__
                 if code not in without and not refusal.is_of_a_library(code.co_filename):
                     one = Part(code, 0, len(code.co_code), partial(_variable_of, call, given), False)
@@ -143,12 +144,22 @@ class Part:
     def _calls(self, path: str) -> Iterator[_Call]:
         """If this path is called."""
         owner, _, name = path.rpartition(".")
-        for one in self.values(owner) if owner else ():
-            method = inspect.getattr_static(type(one), name, None)
-            if isinstance(method, FunctionType):
-                yield _Call(_unwrapped(method), (one,))
+        yield from _methods(self.values(owner) if owner else (), name)
         for value in self.values(path):
             yield from _calls_of(value)
+
+
+def _methods(owners: Iterable[object], name: str) -> Iterator[_Call]:
+    for one in owners:
+        method = inspect.getattr_static(type(one), name, None)
+        if isinstance(method, FunctionType):
+            yield _Call(_unwrapped(method), (one,))
+
+
+def _methods_of_items(values: Iterable[object], names: Iterable[str]) -> Iterator[_Call]:
+    """If a method of one of these names is called of an item of theirs (``dataset.transforms[0].grow()``)."""
+    items = [item for value in values for item in _items_of(value)]
+    return chain.from_iterable(_methods(items, name) for name in names)
 
 
 def _changed_by(code: CodeType, statement: Statement) -> set[str]:
