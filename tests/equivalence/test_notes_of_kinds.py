@@ -5,17 +5,24 @@ those that change; see :mod:`tests.equivalence.test_notes`.
 from __future__ import annotations
 
 import contextvars
+import csv
 import ctypes
 import functools
+import io
 import multiprocessing
+import queue
 import threading
 from array import array
+from collections import ChainMap, UserDict, UserList
 from collections.abc import Callable
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
+from weakref import WeakKeyDictionary
 
+import numpy as np
 import pytest
 import torch
+from scipy.sparse import csr_array
 from torch import nn
 from torch.nn.functional import mse_loss
 
@@ -59,6 +66,18 @@ def eye() -> torch.Tensor:
     return torch.eye(3)
 
 
+def settings() -> ModuleType:
+    """A configuration in a module's form, which nobody can import."""
+    kept = ModuleType("settings")
+    kept.rate = 1.0  # type: ignore[attr-defined]  # a configuration's
+    return kept
+
+
+def text() -> io.TextIOWrapper:
+    """A file to read."""
+    return io.TextIOWrapper(io.BufferedReader(io.BytesIO(b"line\n" * 100)))
+
+
 def nested() -> torch.Tensor:
     """Two rows."""
     return torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
@@ -100,6 +119,13 @@ TENSORS = [*SPARSE, own, nested, jagged, eighths]
         lambda: multiprocessing.Value("d", 0.0),
         lambda: contextvars.ContextVar("its"),
         lambda: list(map(float, range(500))),
+        queue.Queue,
+        lambda: ChainMap({}),
+        lambda: np.array([1, None, "text"]),
+        lambda: np.ma.masked_array([1.0], [True]),
+        lambda: csr_array(np.eye(2)),
+        settings,
+        text,
     ],
 )
 def test_values_that_stay_the_same_are_not_told_of(make: Callable[[], Any], capsys: pytest.CaptureFixture[str]) -> None:
@@ -157,6 +183,20 @@ def increase(kept: Any, key: Any) -> None:
         (in_context, lambda kept: kept.set(kept.get() + 1), "kept.get()"),
         (of_thread, lambda kept: setattr(kept, "count", kept.count + 1), "kept.count"),
         (memoised, lambda kept: kept(kept.cache_info().currsize), "kept.calls[0]"),
+        (lambda: UserDict(a=1), lambda kept: increase(kept, "a"), "kept.data['a']"),
+        (lambda: UserList([1.0]), lambda kept: increase(kept, 0), "kept.data[0]"),
+        (lambda: ChainMap({"a": 1}), lambda kept: increase(kept, "a"), "kept.maps[0]['a']"),
+        (lambda: WeakKeyDictionary({Own: 1}), lambda kept: increase(kept, Own), "kept.data['ReferenceType 0']"),
+        (queue.Queue, lambda kept: kept.put(1), "kept.queue, kept.unfinished_tasks"),
+        (lambda: np.ma.masked_array([1.0]), lambda kept: increase(kept, 0), "kept"),
+        (lambda: np.ma.masked_array([1.0, 2.0]), lambda kept: kept.__setitem__(0, np.ma.masked), "kept"),
+        (lambda: np.matrix([1.0]), lambda kept: increase(kept, (0, 0)), "kept"),
+        (lambda: np.array([1, None]), lambda kept: increase(kept, 0), "kept[0]"),
+        (lambda: csr_array(np.eye(2)), lambda kept: increase(kept.data, 0), "kept.data"),
+        (lambda: csr_array(np.eye(2)).tolil(), lambda kept: increase(kept, (0, 0)), "kept.data[0][0]"),
+        (settings, lambda kept: setattr(kept, "rate", kept.rate * 0.5), "kept.rate"),
+        (text, next, "kept"),
+        (lambda: csv.reader(map(str, range(100))), next, "kept"),
         (lambda: [0.0] * 150, lambda kept: increase(kept, 120), "kept"),
         (lambda: dict.fromkeys(range(150), 0), lambda kept: increase(kept, 120), "kept"),
         (lambda: {"a": {"b": [1.0]}}, lambda kept: increase(kept["a"]["b"], 0), "kept['a']['b'][0]"),

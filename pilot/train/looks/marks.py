@@ -6,12 +6,17 @@ So a script can be told of what it changes in its loop (:mod:`pilot.train.looks.
 from __future__ import annotations
 
 import argparse
+import csv
 import ctypes
 import enum
 import functools
+import io
+import queue
+import sys
 import threading
+import weakref
 from array import array
-from collections import deque
+from collections import ChainMap, UserDict, UserList, deque
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from contextvars import ContextVar
@@ -19,7 +24,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, islice
 from multiprocessing.sharedctypes import SynchronizedBase
-from types import BuiltinFunctionType, FunctionType, GeneratorType, MethodType, SimpleNamespace
+from types import BuiltinFunctionType, FunctionType, GeneratorType, MethodType, ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -56,8 +61,12 @@ CHANGEABLE = (*_MANY, *ARRAYS)
 _SHARED = (SynchronizedBase, ctypes._SimpleCData, ctypes.Array)
 """What processes may share."""
 FUNCTIONS = (FunctionType, MethodType, BuiltinFunctionType)
-_HOLDERS = (argparse.Namespace, SimpleNamespace, Distribution, threading.local)
+_HOLDERS = (
+    *(argparse.Namespace, SimpleNamespace, Distribution, threading.local),
+    *(UserDict, UserList, ChainMap, weakref.WeakKeyDictionary, queue.Queue),
+)
 """Objects in which scripts keep values, without a class of their own."""
+_READS = type(csv.reader(()))
 _OF_MODULES = vars(nn.Module()).keys()
 
 
@@ -156,14 +165,18 @@ def mark_of(value: Any, *, is_variable: bool) -> Any:
         return xxhash.xxh3_64_intdigest(value[:: 1 + len(value) // _SMALL_BYTES])
     if isinstance(value, _SHARED):
         return xxhash.xxh3_64_intdigest(value.get_obj() if isinstance(value, SynchronizedBase) else value)
-    if type(value) is np.ndarray and not value.dtype.hasobject:
-        return xxhash.xxh3_64_intdigest(_sampled(value, value.size).tobytes())
+    if isinstance(value, np.ndarray):
+        return None if value.dtype.hasobject or isinstance(value, np.memmap) else _of_array(value)
     if isinstance(value, GeneratorType) and not refusal.is_of_a_library(value.gi_code.co_filename):
         return None if _loops_over_the_loader(value) else value.gi_frame and value.gi_frame.f_lasti
     if isinstance(value, nn.Module) or is_of_the_script(type(value)):
         return type(value)  # what it holds has its own marks, but before it is made there is None
     if isinstance(value, FUNCTIONS):
         return getattr(value, "__code__", value.__qualname__)
+    if isinstance(value, _READS):
+        return value.line_num
+    if isinstance(value, io.TextIOWrapper):
+        return _place_in_text(value)
     return place_of(value) if isinstance(value, Iterator) else random_state(value)
 
 
@@ -190,6 +203,20 @@ def _content(value: torch.Tensor, *, is_variable: bool) -> Any:
     if value.nbytes <= _SMALL_BYTES:
         return seen
     return seen, value._version, None if is_variable else value.data_ptr()
+
+
+def _of_array(value: Any) -> Any:
+    """Also of one with a mask."""
+    masks = [value.mask] if isinstance(value, np.ma.MaskedArray) else []
+    return [xxhash.xxh3_64_intdigest(_sampled(np.asarray(one), one.size).tobytes()) for one in (value, *masks)]
+
+
+def _place_in_text(file: io.TextIOWrapper) -> int | None:
+    """How far a file that is read has been read, in the chunks of its buffer."""
+    with suppress(OSError, ValueError):  # of a pipe; it is closed
+        chunks: Any = file.buffer
+        return None if file.writable() else int(chunks.tell())
+    return None
 
 
 def _sampled(value: Any, count: int) -> Any:
@@ -231,6 +258,12 @@ def held_by(value: Any) -> Iterator[tuple[str, Any]]:
         yield from ((f".{name}", one) for name, one in list(value.gi_frame.f_locals.items() if value.gi_frame else ()))
     elif isinstance(value, type) and is_of_the_script(value):
         yield from ((f".{name}", one) for name, one in list(vars(value).items()))
+    elif isinstance(value, ModuleType) and sys.modules.get(value.__name__) is not value:  # a configuration
+        yield from ((f".{name}", one) for name, one in list(vars(value).items()) if name[:2] != "__")
+    elif isinstance(value, np.ndarray) and value.dtype.hasobject:
+        yield from ((f"[{number}]", one) for number, one in enumerate(islice(value.flat, MOST)))
+    elif package_of(type(value).__module__) == "scipy" and hasattr(value, "nnz"):  # a sparse matrix
+        yield from ((f".{name}", one) for name, one in vars(value).items() if isinstance(one, np.ndarray))
     elif is_of_the_script(type(value)) or isinstance(value, _HOLDERS):
         its = vars(value) if isinstance(value, _HOLDERS) else dict(inner(value))
         held = {name: one for name, one in vars(type(value)).items() if isinstance(one, PLAIN)} | its
