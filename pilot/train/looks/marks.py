@@ -63,7 +63,7 @@ _SHARED = (SynchronizedBase, ctypes._SimpleCData, ctypes.Array)
 FUNCTIONS = (FunctionType, MethodType, BuiltinFunctionType)
 _HOLDERS = (
     *(argparse.Namespace, SimpleNamespace, Distribution, threading.local),
-    *(UserDict, UserList, ChainMap, weakref.WeakKeyDictionary, queue.Queue),
+    *(UserDict, UserList, ChainMap, weakref.WeakKeyDictionary),
 )
 """Objects in which scripts keep values, without a class of their own."""
 _READS = type(csv.reader(()))
@@ -252,6 +252,8 @@ def held_by(value: Any) -> Iterator[tuple[str, Any]]:
         yield from ((f".{name}", one) for name, one in inner(value))
     elif isinstance(value, ContextVar):
         yield ".get()", value.get(None)
+    elif isinstance(value, queue.Queue):  # what it counts besides grows also if it is always emptied
+        yield ".queue", value.queue
     elif isinstance(value, partial):
         yield from ((f".{name}", getattr(value, name)) for name in ("func", "args", "keywords"))
     elif isinstance(value, GeneratorType) and not refusal.is_of_a_library(value.gi_code.co_filename):
