@@ -66,7 +66,7 @@ _HOLDERS = (
     *(UserDict, UserList, ChainMap, weakref.WeakKeyDictionary),
 )
 """Objects in which scripts keep values, without a class of their own."""
-_READS = type(csv.reader(()))
+_CSV = type(csv.reader(()))
 _OF_MODULES = vars(nn.Module()).keys()
 
 
@@ -173,7 +173,7 @@ def mark_of(value: Any, *, is_variable: bool) -> Any:
         return type(value)  # what it holds has its own marks, but before it is made there is None
     if isinstance(value, FUNCTIONS):
         return getattr(value, "__code__", value.__qualname__)
-    if isinstance(value, _READS):
+    if isinstance(value, _CSV):
         return value.line_num
     if isinstance(value, io.TextIOWrapper):
         return _place_in_text(value)

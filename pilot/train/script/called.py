@@ -16,6 +16,7 @@ from types import CodeType, FrameType, FunctionType, MappingProxyType, MethodTyp
 from typing import Any, NamedTuple
 
 from pilot.train.script import loop_code, refusal
+from pilot.train.script.objects import is_of_the_script
 from pilot.train.script.statements import (
     Statement,
     between,
@@ -158,7 +159,7 @@ def _methods(owners: Iterable[object], name: str) -> Iterator[_Call]:
 
 def _methods_of_items(values: Iterable[object], names: Iterable[str]) -> Iterator[_Call]:
     """If a method of one of these names is called of an item of theirs (``dataset.transforms[0].grow()``)."""
-    items = [item for value in values for item in _items_of(value)]
+    items = [item for value in values for item in _items_of(value) if is_of_the_script(type(item))]
     return chain.from_iterable(_methods(items, name) for name in names)
 
 

@@ -52,7 +52,8 @@ def inner(value: Any) -> list[tuple[Any, Any]]:
         if issubclass(kind, many):
             return list(enumerate(islice(many.__iter__(value), MOST)))
     if issubclass(kind, dict):
-        return [(_name_of(key, at), one) for at, (key, one) in enumerate(islice(dict.items(value), MOST))]
+        items = list(islice(dict.items(value), MOST))  # at once: another thread may change it
+        return [(_name_of(key, at), one) for at, (key, one) in enumerate(items)]
     if issubclass(kind, type | ModuleType) or package_of(kind.__module__) in NOT_THE_SCRIPTS:
         return []
     held = getattr(value, "__dict__", None)
