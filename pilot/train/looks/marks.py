@@ -5,42 +5,34 @@ So a script can be told of what it changes in its loop (:mod:`pilot.train.looks.
 
 from __future__ import annotations
 
-import argparse
 import csv
 import ctypes
 import enum
 import functools
 import io
-import queue
-import sys
-import threading
-import weakref
 from array import array
-from collections import ChainMap, UserDict, UserList, deque
+from collections import deque
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
-from contextvars import ContextVar
 from dataclasses import dataclass, field
-from functools import partial
-from itertools import chain, islice
+from itertools import islice
 from multiprocessing.sharedctypes import SynchronizedBase
-from types import BuiltinFunctionType, FunctionType, GeneratorType, MethodType, ModuleType, SimpleNamespace
+from types import BuiltinFunctionType, FunctionType, GeneratorType, MethodType
 from typing import Any
 
 import numpy as np
 import torch
 import xxhash
 from torch import nn
-from torch.distributions import Distribution
-from torch.nn.modules.batchnorm import _NormBase
 from torch.utils.data import Dataset
 
 from pilot.checkpoint import checksums
 from pilot.train.data.training_loader import TrainingLoader
 from pilot.train.looks.handed_on import is_of_a_graph
+from pilot.train.looks.holders import held_by
 from pilot.train.script import refusal
 from pilot.train.script.iterators import place_of
-from pilot.train.script.objects import MOST, WITH_ITEMS, inner, is_of_the_script, package_of
+from pilot.train.script.objects import MOST, WITH_ITEMS, inner, is_of_the_script
 from pilot.train.script.plain_marks import PLAIN, itself, random_state
 from pilot.train.script.tensor_parts import is_plain, parts_of
 
@@ -48,7 +40,6 @@ DEPTH = 3
 _FURTHER = 3
 _MOST_FURTHER = 1000
 """How much deeper a look goes into objects, and into how many values there."""
-_MOST_PARTS = 1000
 _MOST_NUMBERS = 10_000
 _NUMBERS = (bool, int, float, np.floating, np.integer)
 _SMALL_BYTES = 1 << 20
@@ -61,13 +52,7 @@ CHANGEABLE = (*_MANY, *ARRAYS)
 _SHARED = (SynchronizedBase, ctypes._SimpleCData, ctypes.Array)
 """What processes may share."""
 FUNCTIONS = (FunctionType, MethodType, BuiltinFunctionType)
-_HOLDERS = (
-    *(argparse.Namespace, SimpleNamespace, Distribution, threading.local),
-    *(UserDict, UserList, ChainMap, weakref.WeakKeyDictionary),
-)
-"""Objects in which scripts keep values, without a class of their own."""
 _CSV = type(csv.reader(()))
-_OF_MODULES = vars(nn.Module()).keys()
 
 
 @dataclass(frozen=True)
@@ -233,55 +218,3 @@ def memory_of(value: Any) -> int:
     if is_plain(value):
         return int(value.data_ptr())
     return next((part.data_ptr() for part in parts_of(value)), 0)
-
-
-def held_by(value: Any) -> Iterator[tuple[str, Any]]:
-    """What ``value`` holds, with its place there: also the variables of a function's closure and of a generator, and
-    what an object has from its class until it is first changed.
-    """
-    if isinstance(value, WITH_ITEMS):
-        yield from ((f"[{key!r}]", one) for key, one in inner(value))
-    elif isinstance(value, nn.Module):
-        yield from ((f".{name}", one) for name, one in _of_module(value))
-    elif isinstance(value, FunctionType) and not refusal.is_of_a_library(value.__code__.co_filename):
-        for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
-            with suppress(ValueError):  # it has no value yet
-                yield f".{name}", cell.cell_contents
-        defaults = [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
-        yield from ((f".defaults[{number}]", one) for number, one in enumerate(defaults))
-        yield from ((f".{name}", one) for name, one in inner(value))
-    elif isinstance(value, ContextVar):
-        yield ".get()", value.get(None)
-    elif isinstance(value, queue.Queue):  # what it counts besides grows also if it is always emptied
-        yield ".queue", value.queue
-    elif isinstance(value, partial):
-        yield from ((f".{name}", getattr(value, name)) for name in ("func", "args", "keywords"))
-    elif isinstance(value, GeneratorType) and not refusal.is_of_a_library(value.gi_code.co_filename):
-        yield from ((f".{name}", one) for name, one in list(value.gi_frame.f_locals.items() if value.gi_frame else ()))
-    elif isinstance(value, type) and is_of_the_script(value):
-        yield from ((f".{name}", one) for name, one in list(vars(value).items()))
-    elif isinstance(value, ModuleType) and sys.modules.get(value.__name__) is not value:  # a configuration
-        yield from ((f".{name}", one) for name, one in list(vars(value).items()) if name[:2] != "__")
-    elif isinstance(value, np.ndarray) and value.dtype.hasobject:
-        yield from ((f"[{number}]", one) for number, one in enumerate(islice(value.flat, MOST)))
-    elif package_of(type(value).__module__) == "scipy" and hasattr(value, "nnz"):  # a sparse matrix
-        yield from ((f".{name}", one) for name, one in vars(value).items() if isinstance(one, np.ndarray))
-    elif is_of_the_script(type(value)) or isinstance(value, _HOLDERS):
-        its = vars(value) if isinstance(value, _HOLDERS) else dict(inner(value))
-        held = {name: one for name, one in vars(type(value)).items() if isinstance(one, PLAIN)} | its
-        yield from ((f".{name}", one) for name, one in held.items())
-
-
-def _of_module(module: nn.Module) -> Iterator[tuple[str, Any]]:
-    """The tensors of all of its parts, apart from batch statistics; the attributes that the script has; and of torch's
-    classes numbers, texts and flags (a loss's margin), which these do not change by themselves.
-    """
-    for path, part in islice(module.named_modules(), _MOST_PARTS):
-        tensors = chain(part._parameters.items(), () if isinstance(part, _NormBase) else part._buffers.items())
-        held = {name: one for name, one in tensors if one is not None}
-        if is_of_the_script(type(part)):
-            held |= {name: one for name, one in inner(part) if name not in _OF_MODULES}
-        elif package_of(type(part).__module__) == "torch":
-            its = vars(part).items()
-            held |= {name: one for name, one in its if name not in _OF_MODULES and isinstance(one, PLAIN)}
-        yield from ((f"{path}.{name}".lstrip("."), one) for name, one in held.items())

@@ -29,6 +29,7 @@ from pilot.train.looks.epoch_outputs import EpochOutputs
 from pilot.train.looks.epoch_sums import EpochSums
 from pilot.train.looks.filled_by_some import FilledBySome
 from pilot.train.looks.handed_on import HandedOn
+from pilot.train.looks.holders import held_by
 from pilot.train.looks.marks import (
     ARRAYS,
     CHANGEABLE,
@@ -37,7 +38,6 @@ from pilot.train.looks.marks import (
     Further,
     Place,
     Shared,
-    held_by,
     mark_of,
     marks_in,
     memory_of,
