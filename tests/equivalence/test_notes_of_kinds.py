@@ -197,6 +197,7 @@ def increase(kept: Any, key: Any) -> None:
         (settings, lambda kept: setattr(kept, "rate", kept.rate * 0.5), "kept.rate"),
         (text, next, "kept"),
         (lambda: csv.reader(map(str, range(100))), next, "kept"),
+        (lambda: csv.DictReader(map(str, range(100)), ["x"]), next, "kept"),
         (lambda: [0.0] * 150, lambda kept: increase(kept, 120), "kept"),
         (lambda: dict.fromkeys(range(150), 0), lambda kept: increase(kept, 120), "kept"),
         (lambda: {"a": {"b": [1.0]}}, lambda kept: increase(kept["a"]["b"], 0), "kept['a']['b'][0]"),

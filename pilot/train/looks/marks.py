@@ -52,7 +52,7 @@ CHANGEABLE = (*_MANY, *ARRAYS)
 _SHARED = (SynchronizedBase, ctypes._SimpleCData, ctypes.Array)
 """What processes may share."""
 FUNCTIONS = (FunctionType, MethodType, BuiltinFunctionType)
-_CSV = type(csv.reader(()))
+_CSV = (type(csv.reader(())), csv.DictReader)
 
 
 @dataclass(frozen=True)
