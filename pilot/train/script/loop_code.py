@@ -73,9 +73,13 @@ def handed_on(frame: FrameType, head: int) -> Iterator[tuple[str, object]]:
 
 @cache
 def _is_asked_for(code: CodeType, head: int, variable: str) -> bool:
-    """Whether the loop sets this variable only to what ``next`` returns."""
+    """Whether the loop sets this variable only to what ``next``, or the ``next`` of a script's object, returns."""
     setting = [one for one in statements_in(loop_at(code, head)) if variable in one.sets]
-    return all("next" in one.reads and variable not in one.reads for one in setting)
+    return all(_asks(one) and variable not in one.reads for one in setting)
+
+
+def _asks(statement: Statement) -> bool:
+    return any(path.rpartition(".")[2] == "next" for path in statement.reads)
 
 
 def handed_on_by(code: CodeType) -> list[str]:
