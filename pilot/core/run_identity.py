@@ -21,6 +21,8 @@ DROP_LAST = "drop_last"
 ORDER = "the order of the samples"
 RULES = "the rules"
 OPTIONS = "the options of the optimizer"
+ALL_EPOCHS = "the number of epochs, done ones included,"
+ALL_ITERATIONS = "the number of iterations, done ones included,"
 
 ORDERED_BY = (SEED, LENGTH, SAMPLES, ORDER)
 """What determines the order of the samples in an epoch."""
@@ -31,6 +33,7 @@ ACCEPTABLE = {
     "batches": (PER_NODE, WHOLE, ACCUMULATE, DROP_LAST, ORDER),
     "rules": (RULES,),
     "options": (OPTIONS,),
+    "fewer": (ALL_EPOCHS, ALL_ITERATIONS),
 }
 """What may change at a resume, if the user accepts it. The model is not included, because it could not be loaded."""
 

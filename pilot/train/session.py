@@ -11,7 +11,7 @@ from torch.utils.data import Dataset, default_collate
 
 from pilot.core.errors import UserError
 from pilot.core.goal import EPOCH_SAMPLES, EPOCHS, ITERATIONS
-from pilot.core.run_identity import SEED
+from pilot.core.run_identity import ALL_EPOCHS, ALL_ITERATIONS, SEED
 from pilot.train.alike import sample_numbers
 from pilot.train.course import SessionCourse
 from pilot.train.data import rng
@@ -286,8 +286,10 @@ class Session(Uncopied):
         self._has_looped = True
         self._check.whole()
         check_scheduled(self._training.steppers, self._training.tracked.values())
+        by_epoch = EPOCHS in self._metrics
+        self._training.ends_at(ALL_EPOCHS if by_epoch else ALL_ITERATIONS, count)
         dataset, collate_fn = (getattr(self._loader, name, None) for name in ("dataset", "collate_fn"))
-        self._looks.begin(dataset, collate_fn, by_epoch=EPOCHS in self._metrics)
+        self._looks.begin(dataset, collate_fn, by_epoch=by_epoch)
         has_entered = self._has_entered
         self._group.enter()
         if has_entered:

@@ -19,7 +19,8 @@ from pilot.train.state.blocks import LONGEST_ROW, gather_blocks
 from pilot.train.state.identity import fingerprint, in_short
 from pilot.train.state.lr import LearningRate
 from pilot.train.state.training import Training
-from tests.equivalence.rows import on_ranks
+from tests.equivalence.rows import in_world, on_ranks
+from tests.unit.train.storm import End, Keep
 
 Change = dict[str, Any]
 ROWS: list[tuple[Change, str]] = [
@@ -34,6 +35,7 @@ ROWS: list[tuple[Change, str]] = [
     ({"frozen": True}, "(trained|frozen) on rank 0"),
     ({"rate": 0.2}, r"the options of the optimizer is lr=0\.(1|2), momentum=0"),
     ({"optimizer": torch.optim.Adam}, "the optimizer is (SGD|Adam) of"),
+    ({"epochs": 2}, "the number of epochs, done ones included, is (1|2) on rank 0 and (1|2) on rank 1"),
 ]
 
 
@@ -49,6 +51,7 @@ def script(
     frozen: bool = False,
     rate: float = 0.1,
     optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.SGD,
+    epochs: int = 1,
 ) -> None:
     model = nn.Sequential(nn.Linear(2, width, dtype=dtype), nn.Linear(width, 1, dtype=dtype))
     if transposed:
@@ -57,7 +60,7 @@ def script(
     steps = optimizer(model.parameters(), lr=rate)
     session = pilot.train.session(model, steps, seed=seed, lr_rule=lr_rule)
     loader = session.loader(TensorDataset(torch.ones(samples, 2)), global_batch_size=batch, shuffle=shuffle)
-    for _ in session.epochs(1):
+    for _ in session.epochs(epochs):
         for (x,) in loader:
             steps.zero_grad()
             model(x.to(dtype)).sum().backward()
@@ -150,6 +153,41 @@ def test_what_the_user_accepts_is_another_one_from_there_on_and_is_recorded(monk
     monkeypatch.setenv("PILOT_ACCEPT_CHANGES", "dataset,weights")
     with pytest.raises(UserError, match="changes of 'weights' cannot be accepted, only of seed, dataset"):
         made()
+
+
+def ending_at(begin: dict[str, Any] | None, *counts: int, early: bool = False) -> list[Any]:
+    """Each rank's steps; ``counts``: each rank's number of epochs. ``early``: the script asks for its rank first."""
+    left = iter(counts)
+
+    def script() -> int:
+        model, count = nn.Linear(2, 1), next(left)
+        session = pilot.train.session(model, torch.optim.SGD(model.parameters(), lr=0.1), seed=1)
+        loader = session.loader(TensorDataset(torch.ones(8, 2)), global_batch_size=4)
+        assert not early or session.rank >= 0
+        for _ in session.epochs(count):
+            for (x,) in loader:
+                model.zero_grad()
+                model(x).sum().backward()
+                session.step()
+        return session.steps
+
+    ends = [End(1, (True,), (False,), len(counts) - 1, at="step")] if len(counts) > 1 else []
+    world, results = in_world(script, 1, ends, begin=begin, keep=Keep(3, 0))
+    return [world.kept, *results]
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_fewer_epochs_than_before_as_of_a_script_that_subtracts_those_in_its_own_checkpoint_are_refused(
+    early: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept, *_ = ending_at(None, 3, early=early)
+    with pytest.raises(UserError, match=r"epochs, done ones included, was 3 and is 2; .* --accept-changes fewer$"):
+        ending_at(kept, 2, early=early)
+    with pytest.raises(UserError, match=r"epochs, done ones included,"):
+        ending_at(None, 3, 2, early=early)
+    assert ending_at(kept, 4, early=early)[1:] == [8]
+    monkeypatch.setenv("PILOT_ACCEPT_CHANGES", "fewer")
+    assert ending_at(kept, 2, early=early)[1:] == [4]
 
 
 def test_what_the_ledger_gets_has_no_line_for_each_tensor() -> None:

@@ -13,6 +13,8 @@ from pilot.core.errors import UserError
 from pilot.core.run_identity import (
     ACCEPTABLE,
     ACCUMULATE,
+    ALL_EPOCHS,
+    ALL_ITERATIONS,
     DROP_LAST,
     LENGTH,
     OPTIONS,
@@ -28,6 +30,9 @@ from pilot.train.state.blocks import gather_blocks
 from pilot.train.state.optimizer_state import CONSTANT
 from pilot.train.state.stepper import Steppers
 from pilot.train.state.trained_set import TrainedSet
+
+_GOALS = (ALL_EPOCHS, ALL_ITERATIONS)
+"""Known from a session's loop on; a training may be continued to a later end."""
 
 Identity = dict[str, str]
 """What must be the same on all ranks, by a readable name."""
@@ -120,7 +125,7 @@ def changes(saved: Mapping[str, str], own: Identity, accepted: frozenset[str]) -
     """Name, old and new value of each ``accepted`` difference to a checkpoint; :class:`UserError` with both values for
     any other difference.
     """
-    found = list(_differences(saved, own))
+    found = [(name, *values) for name, *values in _differences(saved, own) if not _ends_later(name, *values)]
     for name, before, now in found:
         if name not in accepted:
             kind = next((kind for kind, names in ACCEPTABLE.items() if name in names), None)
@@ -132,6 +137,11 @@ def changes(saved: Mapping[str, str], own: Identity, accepted: frozenset[str]) -
     return found
 
 
+def goals(identity: Mapping[str, str]) -> Identity:
+    """Where the script's loop ends, according to ``identity``."""
+    return {name: identity[name] for name in _GOALS if name in identity}
+
+
 def tell(identity: Identity, gather: Callable[[list[int]], list[list[int]]]) -> list[Identity]:
     """Exchange identities; returns those of all ranks, by rank. See :func:`~pilot.train.state.blocks.gather_blocks`."""
     return [_decoder.decode(block) for block in gather_blocks(msgspec.msgpack.encode(identity), gather)]
@@ -139,8 +149,13 @@ def tell(identity: Identity, gather: Callable[[list[int]], list[list[int]]]) -> 
 
 def _differences(one: Mapping[str, str], other: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
     for name in [*one, *(name for name in other if name not in one)]:
-        if one.get(name) != other.get(name):
+        before_its_loop = name in _GOALS and not (name in one and name in other)
+        if one.get(name) != other.get(name) and not before_its_loop:
             yield name, one.get(name, "missing"), other.get(name, "missing")
+
+
+def _ends_later(name: str, before: str, now: str) -> bool:
+    return name in _GOALS and int(before) <= int(now)
 
 
 def _of_kept(value: object) -> str:

@@ -91,11 +91,20 @@ class Training:
         self.agreed_step = 0
         self._accepted = identity.accepted_by(os.environ)
         self.changes: list[AcceptedChange] = []
+        self._goals_taken: identity.Identity = {}
         self._options = options_of(self.steppers, scheduled=False)
         self.restoring = False
         self.standing = Standing.NEW
         self.samples_per_tick = 1
         self.reports = MetricReports(os.environ.get(METRIC, ""))
+
+    def ends_at(self, goal: str, count: int) -> None:
+        """The script's loop begins, and ends at ``count``. The script may have taken over a state before that (it asked
+        for its rank), to which it is compared now.
+        """
+        self.identity[goal] = str(count)
+        changes = identity.changes(self._goals_taken, identity.goals(self.identity), self._accepted)
+        self.changes += [AcceptedChange(self.position.step, *change) for change in changes]
 
     @property
     def place(self) -> Place:
@@ -222,6 +231,7 @@ class Training:
         evaluating in ``torch.inference_mode``: nobody could change the tensors that it makes.
         """
         changes = identity.changes(state.get("identity", self.identity), self.identity, self._accepted)
+        self._goals_taken = identity.goals(state.get("identity", {}))
         state = put_back(state, state.get("on_device", ()))
         objects = self.catch_up.objects()
         if self.sharding is not None:
