@@ -89,7 +89,7 @@ READ_AT_START = ("LD_", "PYTHON")
 @click.option(
     "--accept-changes",
     metavar="WHAT",
-    help="Start from a checkpoint even if these differ: seed, dataset, batches, rules, options, fewer (comma-separated).",
+    help="Start from a checkpoint even if these differ: seed, dataset, batches, rules, options, fewer (epochs).",
 )
 @click.option("--checkpoints-kept", type=Count(), help="How many checkpoints to keep.  [default: the site's]")
 @click.option(

@@ -23,6 +23,7 @@ from pilot.train.script import loop_code, refusal
 from pilot.train.script.iterators import place_of
 from pilot.train.script.objects import is_of_the_script
 from pilot.train.script.plain_marks import numbers_and_generators, random_state
+from pilot.train.script.statements import running_at
 from pilot.train.script.steering import steering
 
 _LISTS = (list, dict, set, deque)
@@ -85,7 +86,7 @@ def _counted_from(frame: FrameType, start: int, begin: int, is_last: bool) -> It
     """
     code = frame.f_code
     changed = {name for name, _ in loop_code.handed_on(frame, begin)}
-    used = loop_code.behind_loss(code, begin, None if is_last else frame.f_lasti)
+    used = loop_code.behind_loss(code, begin, None if is_last else running_at(frame))
     for name in used.intersection(loop_code.read_first(code, begin)) - changed:
         paths = loop_code.paths_to_set(code, start, begin, name)
         owners = [one.removesuffix(_STEPS).split(".") for one in paths if one.endswith(_STEPS)]
@@ -102,7 +103,7 @@ def _candidates(frame: FrameType, start: int, begin: int, is_last: bool) -> Iter
     """
     code = frame.f_code
     steers = steering(frame, begin)
-    used = loop_code.behind_loss(code, begin, None if is_last else frame.f_lasti, steers)
+    used = loop_code.behind_loss(code, begin, None if is_last else running_at(frame), steers)
     used_here = loop_code.behind_loss(code, begin, None, steers)
     found: dict[str, object] = {
         name: value for name, value in loop_code.handed_on(frame, begin) if isinstance(value, loop_code.NUMBERS)

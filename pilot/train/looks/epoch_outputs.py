@@ -23,6 +23,7 @@ from pilot.train.looks.spaced import Spaced
 from pilot.train.script import loop_code, refusal
 from pilot.train.script.objects import WITH_ITEMS, is_of_the_script
 from pilot.train.script.parameter_reads import ParameterReads
+from pilot.train.script.statements import running_at
 from pilot.train.script.tensor_parts import has_shape
 from pilot.train.state.training import Training
 
@@ -133,7 +134,7 @@ class _Ran:
             return
         frame: FrameType | None = sys._getframe(1)
         while frame is not None:
-            self.places.add((frame.f_code, frame.f_lasti))
+            self.places.add((frame.f_code, running_at(frame)))
             frame = frame.f_back
 
 
@@ -151,7 +152,7 @@ def _used(
     """What statements before the loop that begins at ``begin`` of the function ``inner`` leave, having run or read the
     model at ``places``, and the loss depends on: by name.
     """
-    call = None if inner is frames[-1] else inner.f_lasti
+    call = None if inner is frames[-1] else running_at(inner)
     names = {*loop_code.read_first(inner.f_code, begin)} & loop_code.behind_loss(inner.f_code, begin, call)
     values = {id(loop_code.value_of(inner, name)) for name in names}
     for frame, start, end in _before(frames, head, inner, begin):
@@ -169,7 +170,7 @@ def _before(
     functions, and between which two instructions.
     """
     for number, frame in enumerate(frames):
-        yield frame, 0 if number else head, begin if frame is inner else frame.f_lasti
+        yield frame, 0 if number else head, begin if frame is inner else running_at(frame)
         if frame is inner:
             return
 

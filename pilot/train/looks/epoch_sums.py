@@ -22,6 +22,7 @@ from pilot.train.script.statements import (
     is_in_place,
     items_in,
     loop_at,
+    running_at,
     statements_in,
     under_tests,
 )
@@ -58,7 +59,7 @@ class EpochSums:
         for number in range(level, -1, -1):
             last = len(frames[number].f_code.co_code) if number else end_of(frames[0].f_code, head)
             if number < level:
-                after = frames[number].f_lasti
+                after = running_at(frames[number])
                 names = _set_at(frames[number].f_code, after)
             names = _behind(frames[number].f_code, after, last, names)
             if names and _decides(frames[number], after, last, names):

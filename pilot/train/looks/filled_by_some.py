@@ -24,6 +24,7 @@ from pilot.train.script.statements import (
     loop_at,
     may_pass_by,
     path_at,
+    running_at,
     statements_in,
     uses_in,
 )
@@ -161,7 +162,7 @@ def _is_needed(frames: Sequence[FrameType], head: int, begin: int, name: str) ->
             return True
         if not number or not (name := _returned_as(frames[number], frames[number - 1], after, last, name)):
             return False
-        after = _statement_at(frames[number - 1], frames[number - 1].f_lasti).end + 1
+        after = _statement_at(frames[number - 1], running_at(frames[number - 1])).end + 1
     return False
 
 
@@ -171,7 +172,7 @@ def _returned_as(frame: FrameType, caller: FrameType, begin: int, end: int, name
         part = between(frame.f_code, one.begin, one.end + 1)
         if part[-1].opname in RETURNS and name in one.reads:
             names = _whole(part)
-            setting = _statement_at(caller, caller.f_lasti)
+            setting = _statement_at(caller, running_at(caller))
             stored = [
                 variable
                 for _, use, variable in uses_in(between(caller.f_code, setting.begin, setting.end + 1))

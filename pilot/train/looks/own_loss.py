@@ -23,6 +23,7 @@ from pilot.train.script.statements import (
     items_in,
     loop_at,
     path_at,
+    running_at,
     statements_in,
     tests_in,
     uses_in,
@@ -44,7 +45,7 @@ class OwnLoss:
         """Tell once. ``frames``: the running functions, from the one on with the session's loop; the last one steps."""
         given = set[str]()
         for frame in () if self._told else reversed(frames):
-            heads = loop_code.heads(frame.f_code, frame.f_lasti)
+            heads = loop_code.heads(frame.f_code, running_at(frame))
             turn = _Turn(frame, heads[-1] if heads else None, given)
             if names := turn.decides_by():
                 self._tell(names)
@@ -73,7 +74,7 @@ class _Turn:
         self._items = [one for one in items_in(frame.f_code) if one.key]
         self._from_loss = defaultdict[int, set[str]](set)
         for number, one in enumerate(self._statements):
-            is_call = one.begin <= frame.f_lasti <= one.end
+            is_call = one.begin <= running_at(frame) <= one.end
             if is_call:
                 self._from_loss[number] |= one.sets.intersection(given)
             if is_call or "backward" in one.attributes or self._is_sessions(one):
@@ -104,7 +105,7 @@ class _Turn:
         caller = self._frame.f_back
         if caller is None or not any(one.begin <= at <= one.end for one in reading for at in returning):
             return set()
-        calls = (one for one in _statements(caller.f_code, None) if one.begin <= caller.f_lasti <= one.end)
+        calls = (one for one in _statements(caller.f_code, None) if one.begin <= running_at(caller) <= one.end)
         return {name for one in calls for name in one.sets}
 
     def _set_before(self, number: int, name: str) -> int:

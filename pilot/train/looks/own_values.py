@@ -51,6 +51,7 @@ from pilot.train.looks.tracked_parts import TrackedParts
 from pilot.train.script import called, loop_code, refusal, step_uses
 from pilot.train.script.objects import NOT_THE_SCRIPTS, WITH_ITEMS, inner, is_of_the_script, package_of
 from pilot.train.script.plain_marks import PLAIN, numbers_and_generators
+from pilot.train.script.statements import running_at
 from pilot.train.state.training import Training
 
 _PARTS = 100
@@ -113,7 +114,7 @@ class OwnValues:
         self._dataset = dataset
         self._first_of_dataset = self._of_dataset()
         if frame := next(refusal.frames(), None):  # none of the script's if all of it is installed
-            self._frame, self._head = id(frame), max(loop_code.heads(frame.f_code, frame.f_lasti), default=0)
+            self._frame, self._head = id(frame), max(loop_code.heads(frame.f_code, running_at(frame)), default=0)
         self._modules = list(islice(_of_other_modules(), _MOST_OF_MODULES))
         self._before = {place: mark for place, mark in self._seen(self._known()) if not isinstance(mark, Shared)}
         self._arrays = {
@@ -245,7 +246,7 @@ class OwnValues:
         for frame, head in self._loops(frames):
             which = id(frame.f_globals if frame.f_locals is frame.f_globals else frame)
             self._anew |= {(which, name) for name in loop_code.set_anew(frame.f_code, head)}
-        if frames and self._head in loop_code.heads(frames[0].f_code, frames[0].f_lasti):
+        if frames and self._head in loop_code.heads(frames[0].f_code, running_at(frames[0])):
             its = loop_code.set_before_calls(frames, self._head)
             self._anew_in |= {(id(owner), f".{name}") for owner, name in its}
         self._at_beginning |= {
@@ -259,7 +260,7 @@ class OwnValues:
     def _loops(self, frames: Sequence[FrameType]) -> Iterator[tuple[FrameType, int]]:
         """Where the session's loop begins, and the outermost ones of other functions."""
         for frame in frames:
-            heads = loop_code.heads(frame.f_code, frame.f_lasti)
+            heads = loop_code.heads(frame.f_code, running_at(frame))
             if heads:
                 yield frame, self._head if self._head in heads and id(frame) == self._frame else heads[0]
 
@@ -383,7 +384,7 @@ class OwnValues:
         if loop is None:
             return
         frame, found = frames[0], {}
-        inner = loop[1] if loop[0] is frame else frame.f_lasti
+        inner = loop[1] if loop[0] is frame else running_at(frame)
         which = id(frame.f_globals if frame.f_locals is frame.f_globals else frame)
         for name in sorted(loop_code.needed_from_before(frame.f_code, self._head, inner)):
             value = frame.f_locals.get(name)

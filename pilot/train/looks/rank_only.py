@@ -14,7 +14,7 @@ from types import CodeType, FrameType
 from pilot.core.errors import UserError
 from pilot.train.script import loop_code, refusal
 from pilot.train.script.objects import is_of_the_script
-from pilot.train.script.statements import instructions, statements_in, under_tests
+from pilot.train.script.statements import instructions, running_at, statements_in, under_tests
 from pilot.train.state.training import Training
 
 _CHANGE = ("update", "step", "add", "append", "extend", "load_state_dict")
@@ -34,9 +34,9 @@ class RankOnly:
     def check_evaluation(self) -> None:
         """:class:`UserError` if the script evaluates on some ranks only."""
         for frame in refusal.frames():
-            if (place := (frame.f_code, frame.f_lasti)) not in self._checked:
+            if (place := (frame.f_code, running_at(frame))) not in self._checked:
                 self._checked.add(place)
-                if any(part[0].offset <= frame.f_lasti <= part[-1].offset for part in _on_some_ranks(frame)):
+                if any(part[0].offset <= running_at(frame) <= part[-1].offset for part in _on_some_ranks(frame)):
                     raise UserError(
                         "session.evaluate is called on some ranks only (if session.rank == 0:), but all ranks evaluate"
                         " together, each a part: call it on all, and only print or save what it returns on one"

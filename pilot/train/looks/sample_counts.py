@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from pilot.train.script import loop_code, refusal
-from pilot.train.script.statements import Statement, augmented, between, loop_at, uses_in
+from pilot.train.script.statements import Statement, augmented, between, loop_at, running_at, uses_in
 from pilot.train.script.step_uses import RunningStatement, StepUses, end_of, parts_between
 from pilot.train.state.training import Training
 
@@ -40,13 +40,15 @@ class SampleCounts:
         head : where that begins
         uses_of : returns what the steps compute with
         """
-        if self._told or not frames or not loop_at(frames[0].f_code, head) or frames[0].f_lasti == head:  # a turn ends
+        if self._told or not frames or not loop_at(frames[0].f_code, head):
+            return set()
+        if running_at(frames[0]) == head:  # a turn ends
             return set()
         frame, begin = loop_code.inner_loop(frames, head) or (frames[0], head)
         level = next(number for number, one in enumerate(frames) if one is frame)
         user = self._training.user
         uses = uses_of()
-        outer = parts_between(frames[0], head, begin if level == 0 else frames[0].f_lasti, None, user)
+        outer = parts_between(frames[0], head, begin if level == 0 else running_at(frames[0]), None, user)
         anew = {key for part in outer for key in part.keys_changed - part.keys_read}
         for one, then in zip(frames[level:], [*frames[level + 1 :], None], strict=True):
             is_loop = one is frame

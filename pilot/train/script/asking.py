@@ -8,6 +8,7 @@ import inspect
 from types import CodeType
 
 from pilot.train.script import loop_code, refusal
+from pilot.train.script.statements import running_at
 
 _WAITS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
@@ -20,7 +21,7 @@ class Asking:
     def __init__(self) -> None:
         self._heads: dict[tuple[int, CodeType], int] = {}
         for frame in refusal.frames():
-            for head in loop_code.heads(frame.f_code, frame.f_lasti)[:1]:
+            for head in loop_code.heads(frame.f_code, running_at(frame))[:1]:
                 self._heads[id(frame), frame.f_code] = head
 
     def is_left(self) -> bool:
@@ -29,4 +30,4 @@ class Asking:
         """
         running = [(frame, self._heads.get((id(frame), frame.f_code))) for frame in refusal.frames()]
         is_known = any(not code.co_flags & _WAITS for _, code in self._heads)
-        return is_known and not any(head in loop_code.heads(one.f_code, one.f_lasti) for one, head in running)
+        return is_known and not any(head in loop_code.heads(one.f_code, running_at(one)) for one, head in running)

@@ -22,6 +22,7 @@ from pilot.train.script.statements import (
     between,
     changed_from_itself,
     refills,
+    running_at,
     statements_in,
     under_equality,
     without_test,
@@ -194,11 +195,11 @@ def beginning(frames: Sequence[FrameType], head: int, *, to_inner_loop: bool = T
     """
     begin, running = head, {frame.f_code for frame in frames}
     for number, frame in enumerate(frames):
-        inner = loop_code.heads(frame.f_code, frame.f_lasti)
+        inner = loop_code.heads(frame.f_code, running_at(frame))
         if not number:
             inner = inner[inner.index(head) + 1 :] if head in inner else []
         is_last = bool(inner) and to_inner_loop
-        one = Part(frame.f_code, begin, inner[0] if is_last else frame.f_lasti, partial(_in_frame, frame), True)
+        one = Part(frame.f_code, begin, inner[0] if is_last else running_at(frame), partial(_in_frame, frame), True)
         yield one
         yield from islice(one.called(running), _MOST)
         if is_last:

@@ -22,6 +22,7 @@ from pilot.train.script.statements import (
     path_at,
     read_and_then_set,
     read_before_set,
+    running_at,
     statements_in,
     uses_in,
 )
@@ -46,7 +47,7 @@ def inner_loop(frames: Sequence[FrameType], head: int) -> tuple[FrameType, int] 
     (directly, or through others).
     """
     for number, frame in enumerate(frames):
-        inner = [one for one in heads(frame.f_code, frame.f_lasti) if number or one > head]
+        inner = [one for one in heads(frame.f_code, running_at(frame)) if number or one > head]
         if inner:
             return frame, inner[0]
     return None
@@ -289,12 +290,12 @@ def set_at_beginning(frames: Sequence[FrameType], head: int) -> Iterator[tuple[o
     found: list[tuple[object, str]] = []
     begin = head
     for number, frame in enumerate(frames):
-        inner = heads(frame.f_code, frame.f_lasti)
+        inner = heads(frame.f_code, running_at(frame))
         if not number:
             if head not in inner:
                 return
             inner = inner[inner.index(head) + 1 :]
-        for owner, *names, name in attributes_set(frame.f_code, begin, inner[0] if inner else frame.f_lasti):
+        for owner, *names, name in attributes_set(frame.f_code, begin, inner[0] if inner else running_at(frame)):
             found.append((value_of(frame, owner, *names), name))
         if inner:
             yield from found
@@ -337,7 +338,7 @@ def _always_calls(frame: FrameType, part: Sequence[Instruction], then: FrameType
     """Whether the last of these instructions is what has called this function, from its beginning, and no test is
     before.
     """
-    is_last = bool(part) and part[-1] is [one for one in instructions(frame.f_code) if one.offset <= frame.f_lasti][-1]
+    is_last = bool(part) and part[-1].offset == running_at(frame)
     goes_on = then.f_code.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR)
     return is_last and then.f_back is frame and not goes_on and not any("_IF_" in one.opname for one in part)
 
@@ -345,7 +346,7 @@ def _always_calls(frame: FrameType, part: Sequence[Instruction], then: FrameType
 def yields_each_turn(frame: FrameType) -> bool:
     """Whether it is a generator that yields in the loop in which it is."""
     code = frame.f_code
-    inner = heads(code, frame.f_lasti)[-1:] if code.co_flags & inspect.CO_GENERATOR else []
+    inner = heads(code, running_at(frame))[-1:] if code.co_flags & inspect.CO_GENERATOR else []
     return any(one.opname == "YIELD_VALUE" for head in inner for one in loop_at(code, head))
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import pairwise
-from types import CodeType, EllipsisType
+from types import CodeType, EllipsisType, FrameType
 from typing import TypeVar
 
 _OF_VARIABLES = re.compile(r"(LOAD|STORE)_(FAST(?!_AND_CLEAR)|NAME|GLOBAL|DEREF)")
@@ -37,8 +37,27 @@ NamedUse = tuple[str, Name]
 
 @cache
 def instructions(code: CodeType) -> list[dis.Instruction]:
-    """Of a function."""
-    return list(dis.get_instructions(code))
+    """Of a function. One with a large argument (the jump that ends a long loop) begins where its first part does, to
+    which jumps go.
+    """
+    found: list[dis.Instruction] = []
+    begin: int | None = None
+    for one in dis.get_instructions(code):
+        begin = one.offset if begin is None else begin
+        if one.opname != "EXTENDED_ARG":
+            found.append(one._replace(offset=begin))
+            begin = None
+    return found
+
+
+def running_at(frame: FrameType) -> int:
+    """Where the instruction begins that this function runs."""
+    return _begin_of(frame.f_code, frame.f_lasti)
+
+
+@cache
+def _begin_of(code: CodeType, at: int) -> int:
+    return max((one.offset for one in instructions(code) if one.offset <= at), default=at)
 
 
 def between(code: CodeType, begin: int, end: int) -> list[dis.Instruction]:

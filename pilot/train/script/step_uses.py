@@ -12,7 +12,16 @@ from types import CodeType, FrameType, FunctionType, MethodType
 
 from pilot.train.script import loop_code
 from pilot.train.script.refusal import is_of_a_library
-from pilot.train.script.statements import Item, Statement, between, instructions, items_in, loop_at, statements_in
+from pilot.train.script.statements import (
+    Item,
+    Statement,
+    between,
+    instructions,
+    items_in,
+    loop_at,
+    running_at,
+    statements_in,
+)
 from pilot.train.script.steering import steers
 
 _STATE = "state"
@@ -86,7 +95,7 @@ def parts_between(
 ) -> list[RunningStatement]:
     """The statements between two instructions. ``then``: the function that it calls, if that is running."""
     items = [one for one in items_in(frame.f_code) if begin <= one.where < end]
-    call = frame.f_lasti if then is not None else -1
+    call = running_at(frame) if then is not None else -1
     found = []
     for one in _statements(frame.f_code, begin, end, call):
         its = [item for item in items if one.begin <= item.where <= one.end]

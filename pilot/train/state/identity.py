@@ -125,7 +125,7 @@ def changes(saved: Mapping[str, str], own: Identity, accepted: frozenset[str]) -
     """Name, old and new value of each ``accepted`` difference to a checkpoint; :class:`UserError` with both values for
     any other difference.
     """
-    found = [(name, *values) for name, *values in _differences(saved, own) if not _ends_later(name, *values)]
+    found = [one for one in _differences(saved, own) if not _ends_later(*one)]
     for name, before, now in found:
         if name not in accepted:
             kind = next((kind for kind, names in ACCEPTABLE.items() if name in names), None)
