@@ -1,4 +1,4 @@
-"""A look at a script's code sees the same in a long function: one with jumps over more than 255 code units, and with more
+"""A look at a script's code sees the same in a long function: with jumps over more than 255 code units, and with more
 than 127 names, whose instructions have arguments in several parts.
 """
 
@@ -59,7 +59,7 @@ def told(text: str, capsys: pytest.CaptureFixture[str], names: str, body: str) -
         before = next(line for line in text.splitlines() if part in line)
         text = text.replace(before, indent(lines or "pass", before.partition(part)[0]))
     found: dict[str, Any] = {}
-    exec(compile(text, __file__, "exec"), found)  # noqa: S102  # a text of this module, made longer
+    exec(compile(text, __file__, "exec"), found)
     model = fresh(mlp)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     ours = session(model, optimizer)
