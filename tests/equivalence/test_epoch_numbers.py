@@ -72,6 +72,50 @@ def an_iterator(ours: Any, loader: Any, loss_of: Loss, step: Step) -> None:
             step(loss_of(x, y) * weight)
 
 
+def an_argument(ours: Any, loader: Any, loss_of: Loss, step: Step) -> None:
+    for epoch in ours.epochs(2):
+        counted_in_a_function(loader, loss_of, step, epoch * len(loader))
+
+
+def an_argument_from_the_state(ours: Any, loader: Any, loss_of: Loss, step: Step) -> None:
+    ours.state["done"] = 0
+    for _ in ours.epochs(2):
+        ours.state["done"] = counted_in_a_function(loader, loss_of, step, ours.state["done"])
+
+
+def counted_in_a_function(loader: Any, loss_of: Loss, step: Step, done: int) -> int:
+    for x, y in loader:
+        step(loss_of(x, y) * 0.9**done)
+        done += 1
+    return done
+
+
+def a_tested_count(ours: Any, loader: Any, loss_of: Loss, step: Step) -> None:
+    """It decides when the parameters change by hand."""
+    parameters = [one for group in optimizer_of(ours).param_groups for one in group["params"]]
+    for _ in ours.epochs(2):
+        since = 0
+        for x, y in loader:
+            step(loss_of(x, y))
+            since += 1
+            if since == 2:
+                with torch.no_grad():
+                    for p in parameters:
+                        p.mul_(0.9)
+
+
+def counts_in_a_tensor(ours: Any, loader: Any, loss_of: Loss, step: Step) -> None:
+    parameters = [one for group in optimizer_of(ours).param_groups for one in group["params"]]
+    for _ in ours.epochs(2):
+        used = torch.zeros(3)
+        for x, y in loader:
+            step(loss_of(x, y))
+            used += 1
+            if used[0] > 1:
+                for p in parameters:
+                    p.data.mul_(0.9)
+
+
 def a_list(ours: Any, loader: Any, loss_of: Loss, step: Step) -> None:
     for _ in ours.epochs(2):
         weights = [0.5, 1.0] * 3
@@ -236,6 +280,10 @@ def said(script: Script, capsys: pytest.CaptureFixture[str], *, mine: bool = Fal
         (with_backward, "scale"),
         (an_iterator, "weights"),
         (a_list, "weights"),
+        (an_argument, "done"),
+        (an_argument_from_the_state, "done"),
+        (a_tested_count, "since"),
+        (counts_in_a_tensor, "used"),
         (a_count_of_updates, "num_updates"),
         (a_rate, "rate"),
         (a_rate_of_the_first_group, "rate"),
@@ -280,6 +328,27 @@ def test_sums_counts_and_what_goes_on_are_not_told_of(capsys: pytest.CaptureFixt
             assert shown
 
     assert [line for line in said(script, capsys) if "beginning with a value of the epoch's" in line] == []
+
+
+def test_arguments_that_go_on_are_not_told_of(capsys: pytest.CaptureFixture[str]) -> None:
+    def kept(ours: Any, loader: Any, loss_of: Loss, step: Step, rate: float, seen: int) -> None:
+        for x, y in loader:
+            ours.state["rate"] = rate = rate * 0.9
+            seen += len(x)
+            step(loss_of(x, y) * rate)
+        print(seen)
+
+    def script(ours: Any, loader: Any, loss_of: Loss, step: Step) -> None:
+        for _ in ours.epochs(2):
+            kept(ours, loader, loss_of, step, ours.state.get("rate", 1.0), 0)
+
+    assert said(script, capsys) == []
+
+    def by_steps(ours: Any, loader: Any, loss_of: Loss, step: Step) -> None:
+        for _ in ours.epochs(2):
+            counted_in_a_function(loader, loss_of, step, ours.steps)
+
+    assert said(by_steps, capsys) == []
 
 
 def test_a_sum_of_what_the_step_returns_is_not_told_of(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,6 +10,7 @@ the script has from before the session's loop is told of by :mod:`pilot.train.lo
 
 from __future__ import annotations
 
+import inspect
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 from types import FrameType
@@ -23,10 +24,11 @@ from pilot.train.script import loop_code, refusal
 from pilot.train.script.iterators import place_of
 from pilot.train.script.objects import is_of_the_script
 from pilot.train.script.plain_marks import numbers_and_generators, random_state
-from pilot.train.script.statements import running_at
+from pilot.train.script.statements import instructions, running_at, statements_in
 from pilot.train.script.steering import steering
 
 _LISTS = (list, dict, set, deque)
+_NUMBERS = (int, float, np.number)
 _STEPS = ".steps"
 _KEPT = {"steps", "state"}
 """What begins with one of these attributes of the session goes on where it was."""
@@ -56,7 +58,9 @@ class EpochNumbers:
         if not self._told_of_steps:
             self._tell_of_steps([*_counted_from(frame, start, begin, frame is frames[-1])])
         if not self._told:
-            self._tell(dict(_candidates(frame, start, begin, frame is frames[-1])), known)
+            is_called = frame is not frames[0]
+            now = dict(_candidates(frame, start, begin, frame is frames[-1]))
+            self._tell(now | (dict(_given(frame, begin, frame is frames[-1], known)) if is_called else {}), known)
 
     def _tell_of_steps(self, names: Sequence[str]) -> None:
         if names:
@@ -122,6 +126,26 @@ def _candidates(frame: FrameType, start: int, begin: int, is_last: bool) -> Iter
         read = loop_code.read_to_set(code, start, begin, name) if name in used and "." not in name else None
         goes_on = read is not None and bool(read & _KEPT) and not isinstance(value, _Drawn)
         if read is not None and not goes_on:
+            yield name, repr(value)
+
+
+def _given(frame: FrameType, begin: int, is_last: bool, known: Collection[str]) -> Iterator[tuple[str, str]]:
+    """The numbers that a function with the loop got as arguments (``epoch * len(loader)``), and their values. Not of
+    ``session.steps``, nor of what its loop keeps in ``session.state``.
+    """
+    code, caller = frame.f_code, frame.f_back
+    if caller is None or code.co_flags & inspect.CO_GENERATOR:
+        return
+    used = loop_code.behind_loss(code, begin, None if is_last else running_at(frame), steering(frame, begin))
+    at = running_at(caller)
+    call = next(one for one in statements_in(instructions(caller.f_code)) if one.begin <= at <= one.end)
+    keeps = any(path.endswith(".state") for one in loop_code.statements_of(code, begin) for path in one.stores_in)
+    is_known = any(name in known and isinstance(loop_code.value_of(caller, name), _NUMBERS) for name in call.reads)
+    if is_known or "steps" in call.attributes or (keeps and "state" in call.attributes):
+        return
+    for name, value in loop_code.handed_on(frame, begin):
+        is_argument = name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        if is_argument and name in used and isinstance(value, _NUMBERS):
             yield name, repr(value)
 
 

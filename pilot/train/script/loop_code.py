@@ -24,6 +24,7 @@ from pilot.train.script.statements import (
     read_before_set,
     running_at,
     statements_in,
+    tests_in,
     uses_in,
 )
 
@@ -140,7 +141,7 @@ def statements_between(code: CodeType, begin: int, end: int) -> list[Statement]:
 def behind_loss(code: CodeType, head: int, call: int | None, steering: frozenset[int] = frozenset()) -> frozenset[str]:
     """The variables from which a turn of this loop computes what it calls ``backward`` of, what it gives to the
     function that it calls at the instruction ``call``, which may do so, and what the statements use that begin at
-    ``steering``.
+    ``steering``; also what the tests use that decide whether it does so.
     """
     statements = statements_of(code, head)
     found = set[str]()
@@ -148,11 +149,18 @@ def behind_loss(code: CodeType, head: int, call: int | None, steering: frozenset
         is_call = call is not None and one.begin <= call <= one.end
         if is_call or "backward" in one.attributes or one.begin in steering:
             found |= one.reads - one.adds_to
+            found |= _tested_for(code, head, one.begin)
     more = found
     while more:
         more = {name for one in statements if one.sets & more for name in one.reads} - found
         found |= more
     return frozenset(found)
+
+
+def _tested_for(code: CodeType, head: int, at: int) -> set[str]:
+    """What the tests in the loop that begins at ``head`` read which decide whether the instruction ``at`` runs."""
+    tests = (test for test, part in tests_in(code) if part and part[0].offset <= at <= part[-1].offset)
+    return {name for test in tests for one in test if one.begin > head for name in one.reads}
 
 
 def read_to_set(code: CodeType, begin: int, end: int, name: str) -> frozenset[str] | None:
