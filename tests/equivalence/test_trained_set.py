@@ -213,6 +213,14 @@ def replaces_a_layer(loop: Loop) -> None:
     loop.passes(lambda epoch: loop.model.append(nn.Linear(1, 1)) if epoch else None)
 
 
+def replaces_a_parameter(loop: Loop) -> None:
+    def replace(epoch: int) -> None:
+        if epoch:
+            loop.model[0].bias = nn.Parameter(loop.model[0].bias * 0.9)
+
+    loop.passes(replace)
+
+
 def changes_between_two_batches(loop: Loop) -> None:
     for _ in loop.session.epochs(1):
         for x, y in loop.loader:
@@ -227,6 +235,7 @@ REFUSED: list[tuple[Callable[[Loop], None], str]] = [
     (unfreezes_what_nobody_steps, "0.weight was unfrozen but the optimizer does not have it"),
     (adds_a_new_parameter, "number 0 of group 1 of the optimizer was added after the session was created"),
     (replaces_a_layer, r"parameters have changed since the session was created \(3.bias\)"),
+    (replaces_a_parameter, r"another parameter has taken the place of 0.bias .* \(register_buffer\)"),
     (changes_between_two_batches, "0.weight was unfrozen between two batches"),
 ]
 

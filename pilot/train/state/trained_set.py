@@ -93,10 +93,15 @@ class TrainedSet:
 
     def check_model(self) -> None:
         """:class:`UserError` if there are unknown parameters; walks over all modules."""
-        now = {name: id(p) for name, p in self._model.named_parameters()}
-        if now != {name: id(p) for name, p in self._modelled.items()}:
-            names = sorted(now.keys() ^ self._modelled.keys()) or ["one of them"]
+        now = dict(self._model.named_parameters())
+        if names := sorted(now.keys() ^ self._modelled.keys()):
             raise UserError(f"the model's parameters have changed since the session was created ({names[0]}){_INSTEAD}")
+        if names := [name for name, p in now.items() if p is not self._modelled[name]]:
+            raise UserError(
+                f"another parameter has taken the place of {names[0]} since the session was created; the optimizer has"
+                " the one from before: write into that one (.data.copy_(...), load_state_dict), or if forward computes"
+                " it and no gradient trains it, make it a buffer (register_buffer)"
+            )
         if names := sorted(self._model.state_dict().keys() ^ self._saved):
             raise UserError(
                 f"the names in the model's state_dict() have changed since the session was created ({names[0]}): nodes"
