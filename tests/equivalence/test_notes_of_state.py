@@ -42,6 +42,18 @@ def test_a_value_of_the_state_that_is_changed_through_a_variable(
     assert f"changes session.state['its'] by another name, which it has from before the loop ({where})" in line
 
 
+def test_not_a_variable_that_each_turn_takes_from_the_state(capsys: pytest.CaptureFixture[str]) -> None:
+    def script(ours: Any, loader: Any, step: Any) -> None:
+        kept = ours.state["its"] = torch.zeros(2)
+        for _ in ours.epochs(3):
+            kept = ours.state["its"]
+            for x, y in loader:
+                step(x, y)
+            ours.state["its"] = kept = 0.9 * kept + 1
+
+    assert said(script, capsys) == []
+
+
 def test_values_of_the_state_that_are_changed_there_are_not_told_of(capsys: pytest.CaptureFixture[str]) -> None:
     def script(ours: Any, loader: Any, step: Any) -> None:
         state, fixed = ours.state, ours.state.setdefault("fixed", [1.0])

@@ -229,11 +229,12 @@ class OwnValues:
 
     def _shared_now(self) -> dict[str, tuple[str, Any]]:
         """Variables and attributes of the script that are tensors and arrays of ``session.state``, with the keys and
-        contents. (Lists and dicts stay the same where a state is received.)
+        contents. (Lists and dicts stay the same where a state is received.) Not variables that each turn sets anew.
         """
         keys = {id(one): (key, one) for key, one in self._training.user.items() if isinstance(one, ARRAYS)}
         found = {}
-        for name, value in ((name, value) for _, values in _spaces() for name, value in list(values.items())):
+        variables = ((which, name, value) for which, values in _spaces() for name, value in list(values.items()))
+        for name, value in ((name, value) for which, name, value in variables if (which, name) not in self._anew):
             held = held_by(value) if keys and is_of_the_script(type(value)) else ()
             for path, one in [("", value), *held]:
                 if id(one) in keys:
