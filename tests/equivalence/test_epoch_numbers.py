@@ -116,6 +116,17 @@ def counts_in_a_tensor(ours: Any, loader: Any, loss_of: Loss, step: Step) -> Non
                     p.data.mul_(0.9)
 
 
+def counts_of_what_is_unused(ours: Any, loader: Any, loss_of: Loss, step: Step) -> None:
+    weight = optimizer_of(ours).param_groups[0]["params"][0]
+    for _ in ours.epochs(2):
+        usage = torch.zeros(3)
+        for x, y in loader:
+            step(loss_of(x, y))
+            usage += torch.arange(3) % 2
+            unused = (usage < 1).nonzero().flatten()
+            weight.data[unused] = 0.01
+
+
 def a_list(ours: Any, loader: Any, loss_of: Loss, step: Step) -> None:
     for _ in ours.epochs(2):
         weights = [0.5, 1.0] * 3
@@ -284,6 +295,7 @@ def said(script: Script, capsys: pytest.CaptureFixture[str], *, mine: bool = Fal
         (an_argument_from_the_state, "done"),
         (a_tested_count, "since"),
         (counts_in_a_tensor, "used"),
+        (counts_of_what_is_unused, "usage"),
         (a_count_of_updates, "num_updates"),
         (a_rate, "rate"),
         (a_rate_of_the_first_group, "rate"),

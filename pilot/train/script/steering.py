@@ -32,6 +32,7 @@ def steers(one: Statement, frame: FrameType) -> bool:
         _sets_options(one, frame)
         or not _CLIPS.isdisjoint(one.attributes | one.reads)
         or (any(map(is_in_place, one.attributes)) and _is_of_parameters(one, frame))
+        or _stores_in_parameters(one, frame)
         or any(updates(path.split("."), frame) for path in one.reads)
     )
 
@@ -41,6 +42,12 @@ def _sets_options(one: Statement, frame: FrameType) -> bool:
     if one.stores and ("param_groups" in one.attributes or not _OPTIONS.isdisjoint(one.texts)):
         return True
     return any(isinstance(held, dict) and "params" in held for held in _held(one.stores_in, frame))
+
+
+def _stores_in_parameters(one: Statement, frame: FrameType) -> bool:
+    """``codebook.weight.data[unused] = ...``"""
+    is_data = any(path.rpartition(".")[2] in _GRADIENTS for path in one.stores_in)
+    return is_data or any(isinstance(value, nn.Parameter) for value in _held(one.stores_in, frame))
 
 
 def _is_of_parameters(one: Statement, frame: FrameType) -> bool:
