@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import dis
 import re
+import sys
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import pairwise
 from types import CodeType, EllipsisType, FrameType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 _OF_VARIABLES = re.compile(r"(LOAD|STORE)_(FAST(?!_AND_CLEAR)|NAME|GLOBAL|DEREF)")
 _USE = re.compile("LOAD|STORE")
@@ -25,6 +26,8 @@ _GETS = {"get", "setdefault", "pop"}
 _REFILLS = {"sort", "clear", "copy_", "copyto", "randperm"}
 _METHODS = ("LOAD_ATTR", "LOAD_METHOD")
 RETURNS = ("RETURN_VALUE", "RETURN_CONST")
+_TEST = re.compile("POP_JUMP_IF_(TRUE|FALSE|NONE|NOT_NONE)")
+_OPPOSITE = {"TRUE": "FALSE", "FALSE": "TRUE", "NONE": "NOT_NONE", "NOT_NONE": "NONE"}
 _IS_SURE = re.compile("JUMP(_FORWARD|_BACKWARD|_BACKWARD_NO_INTERRUPT)?")
 Use = tuple[int, str, str]
 """Where, LOAD or STORE, and the variable."""
@@ -37,16 +40,71 @@ NamedUse = tuple[str, Name]
 
 @cache
 def instructions(code: CodeType) -> list[dis.Instruction]:
-    """Of a function. One with a large argument (the jump that ends a long loop) begins where its first part does, to
-    which jumps go.
+    """Of a function, in the form of Python 3.11. One with a large argument (the jump that ends a long loop) begins at
+    its first part, to which jumps go.
     """
     found: list[dis.Instruction] = []
     begin: int | None = None
+    handlers = _handlers_begin(code)
     for one in dis.get_instructions(code):
         begin = one.offset if begin is None else begin
-        if one.opname != "EXTENDED_ARG":
+        if one.opname == "EXTENDED_ARG":
+            continue
+        if "SLICE" in one.opname and one.opname != "BUILD_SLICE":  # from Python 3.12 on: with the slice's two ends
+            built = one._replace(opname="BUILD_SLICE", opcode=dis.opmap["BUILD_SLICE"], arg=2, offset=begin)
+            subscript = one.opname.replace("SLICE", "SUBSCR")
+            found += [built, one._replace(opname=subscript, opcode=dis.opmap[subscript], offset=begin + 1)]
+        elif "JUMP_BACKWARD" in one.opname and begin >= handlers > one.argval:  # and not where a loop begins
+            found.append(one._replace(opname="JUMP", offset=begin))
+        else:
             found.append(one._replace(offset=begin))
-            begin = None
+        begin = None
+    return [*_without_items(_with_tests_to_the_end(found))]
+
+
+def _without_items(code: Sequence[dis.Instruction]) -> Iterator[dis.Instruction]:
+    """From Python 3.12 on comprehensions are loops of the function around them: there without their own variables, and
+    so within one statement.
+    """
+    items, loops, begins = set[str](), 0, True
+    for number, one in enumerate(code):
+        if one.opname == "POP_TOP" and number and code[number - 1].opname == "END_FOR":
+            continue
+        if one.opname == "LOAD_FAST_AND_CLEAR":
+            items.add(one.argval)
+            begins = True
+        loops += items != set() and (one.opname == "FOR_ITER") - (one.opname == "END_FOR")
+        begins &= one.opname != "FOR_ITER"
+        names = one.argval if isinstance(one.argval, tuple) else (one.argval,)
+        if items and "_FAST" in one.opname and items.issuperset(names):
+            yield one._replace(opname="NOP")
+            items -= set(names) if one.opname == "STORE_FAST" and not (loops or begins) else set()
+        else:
+            yield one
+
+
+def _handlers_begin(code: CodeType) -> int:
+    """Where the handlers of exceptions begin: from Python 3.12 on behind everything else, and they jump back."""
+    targets = [one.target for one in _exceptions(code)] if sys.version_info >= (3, 12) else []
+    return min(targets, default=len(code.co_code))
+
+
+def _exceptions(code: CodeType) -> list[Any]:
+    return [*dis.Bytecode(code).exception_entries]  # type: ignore[attr-defined]  # not in typeshed
+
+
+def _with_tests_to_the_end(code: Sequence[dis.Instruction]) -> list[dis.Instruction]:
+    """If a test says that a loop's turn is over, it jumps to its end; from Python 3.12 on else over a jump back."""
+    ends = {one.argval: one.offset for one in code if one.opname == "JUMP_BACKWARD"}
+    found: list[dis.Instruction] = []
+    for one, after in zip(code, [*code[1:], None], strict=True):
+        last = found[-1] if found else one
+        test = _TEST.fullmatch(last.opname)
+        is_passed_over = test and after and last.argval == after.offset and one.opname == "JUMP_BACKWARD"
+        if test and is_passed_over and ends[one.argval] > one.offset:
+            found[-1] = last._replace(opname=f"POP_JUMP_IF_{_OPPOSITE[test[1]]}", argval=ends[one.argval])
+        else:
+            found.append(one)
     return found
 
 
@@ -207,8 +265,7 @@ def _handlers(code: CodeType) -> dict[int, list[int]]:
 def tries(code: CodeType) -> list[tuple[Range, int]]:
     """What runs in a ``try``, and where it goes on after an exception; not of ``with``."""
     ends = {one.offset for one, other in pairwise(instructions(code)) if other.opname == "WITH_EXCEPT_START"}
-    entries = dis.Bytecode(code).exception_entries  # type: ignore[attr-defined]  # not in typeshed
-    return [((one.start, one.end), one.target) for one in entries if one.target not in ends]
+    return [((one.start, one.end), one.target) for one in _exceptions(code) if one.target not in ends]
 
 
 @dataclass
