@@ -28,6 +28,9 @@ _METHODS = ("LOAD_ATTR", "LOAD_METHOD")
 RETURNS = ("RETURN_VALUE", "RETURN_CONST")
 _TEST = re.compile("POP_JUMP_IF_(TRUE|FALSE|NONE|NOT_NONE)")
 _OPPOSITE = {"TRUE": "FALSE", "FALSE": "TRUE", "NONE": "NOT_NONE", "NOT_NONE": "NONE"}
+_SLICE = {"BINARY_SLICE": ("BUILD_SLICE", "BINARY_SUBSCR"), "STORE_SLICE": ("BUILD_SLICE", "STORE_SUBSCR")}
+_USE_OF_FAST = re.compile("(?:LOAD|STORE)_FAST")
+_HASHABLE: dict[str, Any] = {"cache_info": None} if "cache_info" in dis.Instruction._fields else {}
 _IS_SURE = re.compile("JUMP(_FORWARD|_BACKWARD|_BACKWARD_NO_INTERRUPT)?")
 Use = tuple[int, str, str]
 """Where, LOAD or STORE, and the variable."""
@@ -48,18 +51,28 @@ def instructions(code: CodeType) -> list[dis.Instruction]:
     handlers = _handlers_begin(code)
     for one in dis.get_instructions(code):
         begin = one.offset if begin is None else begin
-        if one.opname == "EXTENDED_ARG":
-            continue
-        if "SLICE" in one.opname and one.opname != "BUILD_SLICE":  # from Python 3.12 on: with the slice's two ends
-            built = one._replace(opname="BUILD_SLICE", opcode=dis.opmap["BUILD_SLICE"], arg=2, offset=begin)
-            subscript = one.opname.replace("SLICE", "SUBSCR")
-            found += [built, one._replace(opname=subscript, opcode=dis.opmap[subscript], offset=begin + 1)]
-        elif "JUMP_BACKWARD" in one.opname and begin >= handlers > one.argval:  # and not where a loop begins
-            found.append(one._replace(opname="JUMP", offset=begin))
-        else:
-            found.append(one._replace(offset=begin))
-        begin = None
+        if one.opname != "EXTENDED_ARG":
+            found += _in_parts(one._replace(offset=begin, **_HASHABLE), handlers)
+            begin = None
     return [*_without_items(_with_tests_to_the_end(found))]
+
+
+def _in_parts(one: dis.Instruction, handlers: int) -> list[dis.Instruction]:
+    """What does the same in Python 3.11. ``handlers``: where these begin."""
+    names = _SLICE.get(one.opname) or (_USE_OF_FAST.findall(one.opname) if isinstance(one.argval, tuple) else [])
+    if len(names) == 2 and one.opname in _SLICE:  # with its two ends
+        return [_other(one, 0, names[0], arg=2), _other(one, 1, names[1])]
+    if len(names) == 2:
+        return [_other(one, number, name, argval=one.argval[number]) for number, name in enumerate(names)]
+    if one.opname == "COMPARE_OP":
+        return [one._replace(argrepr=str(one.argval))]
+    if "JUMP_BACKWARD" in one.opname and one.offset >= handlers > one.argval:  # and not to where a loop begins
+        return [one._replace(opname="JUMP")]
+    return [one]
+
+
+def _other(one: dis.Instruction, number: int, name: str, **values: Any) -> dis.Instruction:
+    return one._replace(opname=name, opcode=dis.opmap[name], offset=one.offset + number, **values)
 
 
 def _without_items(code: Sequence[dis.Instruction]) -> Iterator[dis.Instruction]:
