@@ -7,7 +7,7 @@ from __future__ import annotations
 import dis
 import re
 import sys
-from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import pairwise
@@ -54,7 +54,18 @@ def instructions(code: CodeType) -> list[dis.Instruction]:
         if one.opname != "EXTENDED_ARG":
             found += _in_parts(one._replace(offset=begin, **_HASHABLE), handlers)
             begin = None
-    return [*_without_items(_with_tests_to_the_end(found))]
+    return [*_without_ends(_without_items(_with_tests_to_the_end(found)))]
+
+
+def _without_ends(code: Iterable[dis.Instruction]) -> Iterator[dis.Instruction]:
+    """From Python 3.12 on one marks a loop's end, where it goes on."""
+    end: int | None = None
+    for one in code:
+        if one.opname == "END_FOR":
+            end = one.offset if end is None else end
+        else:
+            yield one if end is None else one._replace(offset=end)
+            end = None
 
 
 def _in_parts(one: dis.Instruction, handlers: int) -> list[dis.Instruction]:
@@ -494,7 +505,9 @@ def tests_in(code: CodeType) -> tuple[tuple[list[Statement], list[dis.Instructio
         if "_IF_" in one.opname and one.offset < one.argval and not by_another:
             begin = next(each.begin for each in statements if each.begin <= one.offset <= each.end)
             test = statements_in(between(code, begin, one.offset))
-            found.append((test, between(code, one.offset + 1, _end_of_both(code, one.offset, one.argval))))
+            branch = between(code, one.offset + 1, _end_of_both(code, one.offset, one.argval))
+            leaves = [each.opname for each in branch] == ["JUMP_BACKWARD"]  # or else, from Python 3.12 on
+            found.append((test, [one, *branch] if leaves else branch))
     return tuple(found)
 
 
