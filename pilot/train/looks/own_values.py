@@ -47,7 +47,7 @@ from pilot.train.looks.own_loss import OwnLoss
 from pilot.train.looks.rank_only import RankOnly
 from pilot.train.looks.sample_counts import SampleCounts
 from pilot.train.looks.spaced import Spaced
-from pilot.train.looks.tracked_parts import TrackedParts
+from pilot.train.looks.tracked_parts import TrackedParts, counted
 from pilot.train.script import called, loop_code, refusal, step_uses
 from pilot.train.script.objects import NOT_THE_SCRIPTS, WITH_ITEMS, inner, is_of_the_script, package_of
 from pilot.train.script.plain_marks import PLAIN, numbers_and_generators
@@ -281,7 +281,8 @@ class OwnValues:
                     yield (place, path), mark
         others = [*self._training.numbers.others(), ("collate_fn", self._collate_fn)]
         kept = ((0, name, value) for name, value in others)
-        for which, name, value in chain(kept, attached(self._training.model, self._training.steppers)):
+        its = chain(attached(self._training.model, self._training.steppers), counted(self._training.tracked))
+        for which, name, value in chain(kept, its):
             place = id(value) if isinstance(value, ARRAYS) else which
             for path, mark in marks_in(name, value, known, without, DEPTH):
                 yield (place, path), mark
