@@ -251,6 +251,20 @@ def test_attributes_that_each_iteration_sets_before_it_calls_anything(capsys: py
     assert told(script, capsys) == {"kept.last"}
 
 
+def test_attributes_that_each_iteration_sets_first_and_then_changes(capsys: pytest.CaptureFixture[str]) -> None:
+    """A process that joins begins with an iteration."""
+
+    def script(ours: Any, loader: Any, step: Step) -> None:
+        kept = SimpleNamespace(step=0, count=0)
+        for kept.step in ours.iterations(9):
+            step(*loader.next())
+            kept.step += 1
+            kept.count += 1
+            assert kept.step > 0
+
+    assert told(script, capsys) == {"kept.count"}
+
+
 class Counting:
     """Counts its epoch's batches."""
 

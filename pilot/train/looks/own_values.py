@@ -250,7 +250,7 @@ class OwnValues:
             self._anew |= {(which, name) for name in loop_code.set_anew(frame.f_code, head)}
             self._for_after |= loop_code.kept_for_after(frame.f_code, head)
         if frames and self._head in loop_code.heads(frames[0].f_code, running_at(frames[0])):
-            its = loop_code.set_before_calls(frames, self._head)
+            its = loop_code.set_before_calls(frames, self._head, by_epoch=self._epoch_numbers is not None)
             self._anew_in |= {(id(owner), f".{name}") for owner, name in its}
         self._at_beginning |= {
             (id(owner), f".{name}") for owner, name in loop_code.set_at_beginning(frames, self._head)

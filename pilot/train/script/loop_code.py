@@ -329,11 +329,11 @@ def set_at_beginning(frames: Sequence[FrameType], head: int) -> Iterator[tuple[o
         begin = 0
 
 
-def set_before_calls(frames: Sequence[FrameType], head: int) -> Iterator[tuple[object, str]]:
+def set_before_calls(frames: Sequence[FrameType], head: int, *, by_epoch: bool) -> Iterator[tuple[object, str]]:
     """Attributes that each turn of the first function's loop sets before it calls anything that may read them (``for
-    self.step in``), or that the function sets so which it calls first, and so on: the object and the name. Not those
-    that the running functions, or methods of the object that they name, set later in the turn: who joins sets the first
-    value. ``frames``: the running functions, from that one on.
+    self.step in``), or that the function sets so which it calls first, and so on: the object and the name. If turns are
+    epochs (``by_epoch``), not those that the running functions, or methods of the object that they name, set later in
+    the turn: who joins in the middle of it sets the first value. ``frames``: the running functions, from that one on.
     """
     found, read, later = [], set[str](), set[str]()
     is_first = True
@@ -351,7 +351,8 @@ def set_before_calls(frames: Sequence[FrameType], head: int) -> Iterator[tuple[o
     named = {name for code in running for name in code.co_names}
     for owner, name in found:  # by another name of its object, it may have been read
         called = (code for code in methods(type(owner)) if code.co_name in named and code not in running)
-        if name not in later and not any(name in attributes_stored(instructions(code)) for code in called):
+        is_later = name in later or any(name in attributes_stored(instructions(code)) for code in called)
+        if not (by_epoch and is_later):
             yield owner, name
 
 
