@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 from torch.nn.functional import mse_loss
 
+from pilot.train.looks import own_values
 from pilot.train.script import refusal
 from tests.equivalence.loops import BATCH, DATA, fresh, mlp, session
 
@@ -162,6 +164,83 @@ def test_variables_that_are_read_after_loops_that_set_them(capsys: pytest.Captur
     assert told(script, capsys) == {"most", "count"}
 
 
+def test_variables_that_some_turns_set_for_what_follows_the_loop(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The best epoch's weights, which a process that begins after it does not have."""
+    monkeypatch.setattr(own_values, "_SHOWN", 99)
+
+    def script(ours: Any, loader: Any, step: Step) -> None:
+        model = ours._training.model
+        weights, copied, tensor = deepcopy(model.state_dict()), deepcopy(model), torch.zeros(2)
+        best_epoch, made = -1, None
+        ours.state["best"] = 99.0
+        for epoch in ours.epochs(3):
+            loss = 0.0
+            for x, y in loader:
+                loss += step(x, y)
+            if loss < ours.state["best"]:
+                ours.state["best"] = loss
+                weights, copied, tensor = deepcopy(model.state_dict()), deepcopy(model), torch.ones(2)
+                best_epoch, made = epoch, [loss]
+        model.load_state_dict(weights)
+        print(copied, tensor, best_epoch, made)
+
+    names = {name.partition("[")[0].partition(".")[0] for name in told(script, capsys)}
+    assert names == {"weights", "copied", "tensor", "best_epoch", "made"}
+
+
+def test_variables_that_iterations_set_for_what_follows_the_loop(capsys: pytest.CaptureFixture[str]) -> None:
+    def script(ours: Any, loader: Any, step: Step) -> None:
+        best, last, reached = None, 0.0, -1
+        for number in ours.iterations(6):
+            last = step(*loader.next())
+            if number == 2:
+                best = [torch.ones(1)]
+            if number == 4:
+                reached = number
+                break
+        print(best, last, reached)
+
+    assert told(script, capsys) == {"best"}
+
+
+def test_variables_that_each_turn_sets_for_what_follows_the_loop(capsys: pytest.CaptureFixture[str]) -> None:
+    """In each turn in which it may be another value; or in the last one."""
+
+    def script(ours: Any, loader: Any, step: Step) -> None:
+        loss = mean = measured = end = stopped = unread = first = other = shown = 0.0
+        does_measure, values = ours.steps >= 0, [1.0]
+        for epoch in ours.epochs(3):
+            for x, y in loader:
+                loss = step(x, y)
+                for value in values:
+                    first = value + loss
+            mean = loss / 2
+            if does_measure:
+                measured = mean
+            if epoch == 1:
+                unread = mean
+            if epoch > 0:
+                other = mean
+                assert other > 0
+            else:
+                other = 2 * mean
+            try:
+                shown = loss / mean
+            except ZeroDivisionError:
+                shown = 0.0
+            if epoch == 2:
+                end = mean
+            if epoch == 2 and loss > -1:
+                stopped = epoch
+                ours.stop()
+        unread = 1.0
+        print(loss, mean, measured, end, stopped, unread, first, other, shown)
+
+    assert told(script, capsys) == set()
+
+
 def test_attributes_that_each_iteration_sets_before_it_calls_anything(capsys: pytest.CaptureFixture[str]) -> None:
     def script(ours: Any, loader: Any, step: Step) -> None:
         kept = SimpleNamespace(step=0, number=0, last=0.0)
@@ -170,6 +249,20 @@ def test_attributes_that_each_iteration_sets_before_it_calls_anything(capsys: py
             kept.last = step(*loader.next())
 
     assert told(script, capsys) == {"kept.last"}
+
+
+def test_attributes_that_each_iteration_sets_first_and_then_changes(capsys: pytest.CaptureFixture[str]) -> None:
+    """A process that joins begins with an iteration."""
+
+    def script(ours: Any, loader: Any, step: Step) -> None:
+        kept = SimpleNamespace(step=0, count=0)
+        for kept.step in ours.iterations(9):
+            step(*loader.next())
+            kept.step += 1
+            kept.count += 1
+            assert kept.step > 0
+
+    assert told(script, capsys) == {"kept.count"}
 
 
 class Counting:

@@ -217,3 +217,76 @@ def test_an_average_by_the_models_names_that_is_there(
 def test_one_that_is_not_there_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(UserError, match=r"shadows\.shadow, an average"):
         said(train_with(lambda its: dict(its.backup)), capsys)
+
+
+class Own:
+    """An average that is tracked, and counts its updates."""
+
+    def __init__(self) -> None:
+        self.module = nn.Linear(2, 1)
+        self.updates, self.calls, self.decay, self.last = 0, 0, 0.9, 0.0
+
+    def update(self) -> None:
+        self.updates += 1
+        self.calls += 1  # which nothing reads
+        self.last = self.decay * (1 - 0.5**self.updates)
+        for one in self.module.parameters():
+            one.detach().mul_(self.last)
+
+    def state_dict(self) -> State:
+        return self.module.state_dict()
+
+    def load_state_dict(self, state: State) -> None:
+        """No node joins here."""
+
+
+class Saved(Own):
+    """By the count's own name."""
+
+    def state_dict(self) -> State:
+        return {"updates": self.updates, "module": self.module.state_dict()}
+
+
+class Packed(Own):
+    """By a method, as another value."""
+
+    def packed(self) -> torch.Tensor:
+        return torch.tensor(2 * self.updates)
+
+    def state_dict(self) -> State:
+        return {"n": self.packed(), "module": self.module.state_dict()}
+
+
+class Whole(Own):
+    """All that it has."""
+
+    def state_dict(self) -> State:
+        return {name: one for name, one in vars(self).items() if not isinstance(one, nn.Module)}
+
+
+class Derived(Own):
+    """From what the state has."""
+
+    def load_state_dict(self, state: State) -> None:
+        self.updates = int(state["bias"][0])
+
+
+def train_with_own(one: Any) -> Callable[[Any, Any, Any], None]:
+    def script(ours: Any, loader: Any, step: Any) -> None:
+        ours.track("average", one)
+        for _ in ours.epochs(2):
+            for x, y in loader:
+                step(x, y)
+                one.update()
+
+    return script
+
+
+def test_of_a_number_of_its_own_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+    (line,) = said(train_with_own(Own()), capsys)
+    assert "in its loop (average.updates), and" in line
+
+
+@pytest.mark.parametrize("kind", [Saved, Packed, Whole, Derived])
+def test_not_of_a_number_of_its_own_that_is_there(kind: type[Own], capsys: pytest.CaptureFixture[str]) -> None:
+    assert said(train_with_own(kind()), capsys) == []

@@ -44,7 +44,7 @@ class Looks:
 
     def epoch_ends(self, samples: int) -> None:
         """The body of ``session.epochs`` ends; ``samples``: of the batch that it has, if any."""
-        self._harmless.look(lambda: self._own.look(samples))
+        self._harmless.look(lambda: self._own.look(samples, at_end=True))
 
     def evaluation(self) -> None:
         """The script evaluates."""

@@ -47,7 +47,7 @@ from pilot.train.looks.own_loss import OwnLoss
 from pilot.train.looks.rank_only import RankOnly
 from pilot.train.looks.sample_counts import SampleCounts
 from pilot.train.looks.spaced import Spaced
-from pilot.train.looks.tracked_parts import TrackedParts
+from pilot.train.looks.tracked_parts import TrackedParts, counted
 from pilot.train.script import called, loop_code, refusal, step_uses
 from pilot.train.script.objects import NOT_THE_SCRIPTS, WITH_ITEMS, inner, is_of_the_script, package_of
 from pilot.train.script.plain_marks import PLAIN, numbers_and_generators
@@ -98,6 +98,7 @@ class OwnValues:
         self._frame = self._head = 0
         self._modules: list[tuple[ModuleType, str]] = []
         self._anew: set[Place] = set()
+        self._for_after: set[str] = set()
         self._anew_in: set[Place] = set()
         self._at_beginning: set[Place] = set()
         self._begun: dict[Place, Any] = {}
@@ -169,16 +170,16 @@ class OwnValues:
             self._begun = {place: mark for place, mark in self._seen(known) if place not in others}
             self._before |= self._begun
 
-    def look(self, samples: int) -> None:
+    def look(self, samples: int, *, at_end: bool = False) -> None:
         """Tell, once, of each that has changed, unless the script says that it restores its values itself. ``samples``:
-        of the batch that it has, if any.
+        of the batch that it has, if any; ``at_end``: of an epoch's body.
         """
         if self._looks and not self._training.on_restore:
             with self._spaced.doing():
                 frames = self._in_loop()
                 uses_of = cache(lambda: step_uses.uses_of(frames, self._head, self._training.user))
                 self._told |= self._counts.look(frames, self._head, uses_of)
-                self._look()
+                self._look(at_end=at_end)
                 known = {name for _, name in self._told}
                 self.rank_only.look(frames)
                 self._loss.look(frames)
@@ -188,7 +189,7 @@ class OwnValues:
                     self._epoch_sums.look(frames, self._head, uses_of)
                     self._filled.look(frames, self._head)
 
-    def _look(self) -> None:
+    def _look(self, *, at_end: bool) -> None:
         for place in [one for one in self._before if one[0] in self._first and self._first[one[0]]() is None]:
             del self._before[place]  # another array, or hook, may have its number by now
         parts = TrackedParts.of(self._training.tracked)
@@ -205,7 +206,8 @@ class OwnValues:
         made = self._made(place for place in seen if place not in shared)
         made = chain(made, self._made_variables(known), self._left_over, self._replaced(known), outgrown)
         changed = [place for place in chain(changed, made) if place not in self._told]
-        if changed:
+        may_be_last = at_end and all(_variable_of(name) in self._for_after for _, name in changed)
+        if changed and not may_be_last:  # the last turn may set what follows the loop reads
             self._told.update(changed)
             names = list(dict.fromkeys(name for _, name in changed))
             refusal.note(
@@ -247,8 +249,9 @@ class OwnValues:
         for frame, head in self._loops(frames):
             which = id(frame.f_globals if frame.f_locals is frame.f_globals else frame)
             self._anew |= {(which, name) for name in loop_code.set_anew(frame.f_code, head)}
+            self._for_after |= loop_code.kept_for_after(frame.f_code, head)
         if frames and self._head in loop_code.heads(frames[0].f_code, running_at(frames[0])):
-            its = loop_code.set_before_calls(frames, self._head)
+            its = loop_code.set_before_calls(frames, self._head, by_epoch=self._epoch_numbers is not None)
             self._anew_in |= {(id(owner), f".{name}") for owner, name in its}
         self._at_beginning |= {
             (id(owner), f".{name}") for owner, name in loop_code.set_at_beginning(frames, self._head)
@@ -279,7 +282,8 @@ class OwnValues:
                     yield (place, path), mark
         others = [*self._training.numbers.others(), ("collate_fn", self._collate_fn)]
         kept = ((0, name, value) for name, value in others)
-        for which, name, value in chain(kept, attached(self._training.model, self._training.steppers)):
+        its = chain(attached(self._training.model, self._training.steppers), counted(self._training.tracked))
+        for which, name, value in chain(kept, its):
             place = id(value) if isinstance(value, ARRAYS) else which
             for path, mark in marks_in(name, value, known, without, DEPTH):
                 yield (place, path), mark
@@ -397,9 +401,11 @@ class OwnValues:
         self._left = found
 
     def _replaced(self, known: set[int]) -> Iterator[Place]:
-        """Tensors and arrays that each turn of the loop leaves to the next one in a variable from before the loop."""
+        """Tensors and arrays that each turn of the loop leaves to the next one, or some turns to what follows it, in a
+        variable from before the loop.
+        """
         for frame, head in self._loops(self._in_loop() or list(refusal.frames())):
-            for name in loop_code.read_first(frame.f_code, head):
+            for name in (*loop_code.read_first(frame.f_code, head), *loop_code.kept_for_after(frame.f_code, head)):
                 for which, values in ((id(frame), frame.f_locals), (id(frame.f_globals), frame.f_globals)):
                     place, value = (which, name), values.get(name)
                     if place in self._arrays and isinstance(value, ARRAYS) and id(value) not in known:
@@ -459,6 +465,10 @@ def _other_modules() -> list[ModuleType]:
     own = [one for one, file in every if type(file) is str and not refusal.is_of_a_library(file)]
     others = (one for one in own if package_of(one.__name__) not in NOT_THE_SCRIPTS)  # torch.ops has no path
     return [one for one in others if id(vars(one)) not in running]
+
+
+def _variable_of(path: str) -> str:
+    return path.partition(".")[0].partition("[")[0]
 
 
 def _reference(value: Any) -> Callable[[], Any] | None:

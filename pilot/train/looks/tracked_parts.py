@@ -1,5 +1,5 @@
 """What tracked objects have of others (``session.track("average", Adapter(average))``): a node that joins gets what is
-in their states.
+in their states. Of their own numbers see :func:`counted`.
 
 An attribute counts as being in a state if that has its value, and either by its name, or because ``state_dict`` reads
 it; and not if the value may be that of another one. This is asked at each look, in which values may be the same by
@@ -10,14 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import islice
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any
 
 from torch import nn
 
 from pilot.train.looks.marks import ARRAYS, CHANGEABLE, Place, memory_of
-from pilot.train.script.objects import WITH_ITEMS, inner
+from pilot.train.script import loop_code
+from pilot.train.script.objects import WITH_ITEMS, inner, is_of_the_script
+from pilot.train.script.refusal import is_of_a_library
+from pilot.train.script.statements import augmented, between, instructions, statements_in
 from pilot.train.state.catch_up import Stateful
 from pilot.train.state.module_numbers import same
 
@@ -25,6 +29,9 @@ _DEPTH = 3
 """How far it looks for objects that a tracked one has."""
 _MOST = 10_000
 """Of the values in a state."""
+_OF_STATES = ("state_dict", "load_state_dict")
+_EVERY = {"__dict__", "vars", "getattr", "setattr", "asdict", "__getstate__", "dumps"}
+"""With which a state may hold any attribute."""
 
 
 @dataclass
@@ -55,6 +62,57 @@ class TrackedParts:
                 self.attributes.add((id(one.owner), one.path))
                 if one.may_be_shared:
                     self.known |= _numbers_of(one.value)
+
+
+def counted(tracked: Mapping[str, Stateful]) -> Iterator[tuple[int, str, int | float]]:
+    """Numbers of tracked objects that their states leave out, and by which their methods go (``self.updates += 1``,
+    from which the decay of an average follows): whose it is, its name, and it.
+    """
+    for key, one in tracked.items():
+        if is_of_the_script(type(one)) and not isinstance(one, nn.Module):
+            held = dict(inner(one))
+            found = [name for name in _counted_by(type(one)) if type(held.get(name)) in (int, float)]
+            state = list(islice(_values(None, one.state_dict()), _MOST)) if found else []
+            for name in found:
+                if not any(name == its or same(value, held[name]) for its, value in state):
+                    yield id(one), f"{key}.{name}", held[name]
+
+
+@cache
+def _counted_by(kind: type) -> tuple[str, ...]:
+    """Attributes that methods of this class change from what they were, and read elsewhere, and that those by which its
+    states are made and loaded do not name.
+    """
+    codes, named = loop_code.methods(kind), set(_OF_STATES)
+    while more := {name for code in codes if code.co_name in named for name in _names_in(code)} - named:
+        named |= more
+    if named & _EVERY:
+        return ()
+    others = [one for one in codes if one.co_name not in {*named, "__init__"} and not is_of_a_library(one.co_filename)]
+    changed = {name for code in others for name in _changed_by(code)} - named
+    return tuple(sorted(changed & {name for code in others for name in _used_by(code)}))
+
+
+def _changed_by(code: CodeType) -> Iterator[str]:
+    """Attributes of its first argument."""
+    yield from loop_code.handed_on_by(code)
+    split = (path.rpartition(".") for path in augmented(instructions(code)))
+    yield from (name for owner, _, name in split if owner in code.co_varnames[:1])
+
+
+def _used_by(code: CodeType) -> Iterator[str]:
+    """Attributes that it reads, and not only to change them."""
+    for one in statements_in(instructions(code)):
+        yield from one.attributes - loop_code.attributes_stored(between(code, one.begin, one.end + 1))
+
+
+def _names_in(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for one in code.co_consts:
+        if isinstance(one, CodeType):
+            yield from _names_in(one)
+        elif isinstance(one, str):
+            yield one
 
 
 @dataclass(frozen=True)

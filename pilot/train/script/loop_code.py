@@ -19,6 +19,7 @@ from pilot.train.script.statements import (
     between,
     instructions,
     loop_at,
+    may_pass_by,
     path_at,
     read_and_then_set,
     read_before_set,
@@ -201,8 +202,33 @@ def left_by(
 
 @cache
 def set_anew(code: CodeType, head: int) -> frozenset[str]:
-    """The variables that each turn of this loop sets before it reads them, and that functions in it do not read."""
-    return _set_first(code, head) - {*code.co_cellvars, *code.co_freevars, *_read_within(code)}
+    """The variables that each turn of this loop sets before it reads them, and that functions in it do not read; nor
+    what follows the loop, unless each turn sets them.
+    """
+    others = {*code.co_cellvars, *code.co_freevars, *_read_within(code)}
+    return _set_first(code, head) - others - kept_for_after(code, head)
+
+
+@cache
+def kept_for_after(code: CodeType, head: int) -> frozenset[str]:
+    """The variables that only some turns of this loop set (``if acc > best: best_weights = ...``), and that what
+    follows it reads. An inner loop has a turn; what ``session.step`` returns is no such condition.
+    """
+    loop = loop_at(code, head)
+    after = [one for one in instructions(code) if loop and one.offset > loop[-1].offset]
+    read = read_before_set(code, after, [[(use, name) for _, use, name in uses_in([one])] for one in after])
+    places = {name: {where for where, use, one in uses_in(loop) if (use, one) == ("STORE", name)} for name in read}
+    statements = statements_in(loop)
+    changed = {name for one in statements for name in one.sets}
+
+    def varies(jump: Instruction) -> bool:
+        begin = next(one.begin for one in statements if jump.offset <= one.end)
+        test = {path for one in statements_in(between(code, begin, jump.offset)) for path in one.reads}
+        names = {path.rpartition(".")[2] for path in test if "." in path}
+        is_of_turn = not test.isdisjoint(changed) or not names.isdisjoint(("steps", "samples"))
+        return "_IF_" in jump.opname and is_of_turn and "step" not in names
+
+    return frozenset(name for name in read if places[name] and may_pass_by(code, loop, places[name], varies))
 
 
 @cache
@@ -311,11 +337,11 @@ def set_at_beginning(frames: Sequence[FrameType], head: int) -> Iterator[tuple[o
         begin = 0
 
 
-def set_before_calls(frames: Sequence[FrameType], head: int) -> Iterator[tuple[object, str]]:
+def set_before_calls(frames: Sequence[FrameType], head: int, *, by_epoch: bool) -> Iterator[tuple[object, str]]:
     """Attributes that each turn of the first function's loop sets before it calls anything that may read them (``for
-    self.step in``), or that the function sets so which it calls first, and so on: the object and the name. Not those
-    that the running functions, or methods of the object that they name, set later in the turn: who joins sets the first
-    value. ``frames``: the running functions, from that one on.
+    self.step in``), or that the function sets so which it calls first, and so on: the object and the name. If turns are
+    epochs (``by_epoch``), not those that the running functions, or methods of the object that they name, set later in
+    the turn: who joins in the middle of it sets the first value. ``frames``: the running functions, from that one on.
     """
     found, read, later = [], set[str](), set[str]()
     is_first = True
@@ -333,7 +359,8 @@ def set_before_calls(frames: Sequence[FrameType], head: int) -> Iterator[tuple[o
     named = {name for code in running for name in code.co_names}
     for owner, name in found:  # by another name of its object, it may have been read
         called = (code for code in methods(type(owner)) if code.co_name in named and code not in running)
-        if name not in later and not any(name in attributes_stored(instructions(code)) for code in called):
+        is_later = name in later or any(name in attributes_stored(instructions(code)) for code in called)
+        if not (by_epoch and is_later):
             yield owner, name
 
 

@@ -245,8 +245,8 @@ def may_pass_by(
 ) -> bool:
     """Whether a turn of a loop, which this part of ``code`` is, may end without any of the instructions at ``places``.
 
-    ``varies``: whether the test of this jump may have another outcome in each turn. Others (of an option) have the one
-    with which a turn gets to such a place, if there is one.
+    ``varies``: whether the test of this jump may have another outcome in each turn, or an inner loop have no turn.
+    Others (of an option) have the outcome with which a turn gets to such a place, if there is one.
     """
     number_at = {one.offset: number for number, one in enumerate(part)}
     follows = [[number_at.get(to, -1) for to in _next(code, part, number)] for number in range(len(part))]
@@ -256,7 +256,8 @@ def may_pass_by(
         changes = False
         for number, one in reversed([*enumerate(part)]):
             ways = [to == 0 or (to > 0 and passes[to]) for to in follows[number]]  # at 0 the next turn begins
-            is_fixed = "_IF_" in one.opname and not varies(one)
+            is_test = "_IF_" in one.opname or (number and one.opname == "FOR_ITER")
+            is_fixed = is_test and not varies(one)
             found = one.offset not in places and bool(ways) and (all(ways) if is_fixed else any(ways))
             changes |= found != passes[number]
             passes[number] = found
