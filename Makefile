@@ -14,7 +14,7 @@ TORCH  ?= torch==2.13.0
 # Many ranks share a machine here, so libraries that start a thread per core would compete.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: run test test-with-pools test-without-pools test-long test-slurm test-pbs test-gpu lint tables docs release bench chaos soak flaky mutants fuzz clean
+.PHONY: run test test-with-pools test-without-pools test-long test-slurm test-pbs test-gpu test-notes lint tables docs release bench chaos soak flaky mutants fuzz clean
 run: $(READY)
 	$(BIN)/pilot demo
 
@@ -31,13 +31,17 @@ test-with-pools: $(READY)
 test-without-pools: $(READY)
 	$(BIN)/python -m pytest -q -m "not long" $(addprefix --ignore=,$(WITH_POOLS) tests/slurm tests/pbs)
 
-# What scripts are told depends on their code; here also with each loop and function of them long.
 OF_NOTES := $(addprefix tests/equivalence/test_,notes.py notes_of_*.py own_loss.py model_notes.py handed_on.py set_a*.py \
 	made_in_the_loop.py filled_by_some.py before_the_loop.py left_by_break.py epoch_*.py kept_at_end.py sample_counts.py \
 	tracked*.py rank_only.py early_stopping.py after_step.py evaluating.py read_again.py)
-test-long: $(FRAMEWORKS)
-	$(BIN)/python -m pytest -q -n 2 -m "long or slice" --ignore=tests/slurm --ignore=tests/pbs
+# What scripts are told depends on their code: also with each loop and function of them long. And on Python's version: run
+# it with each (VENV=.venv-3.13 PYTHON=python3.13).
+test-notes: $(READY)
+	$(BIN)/python -m pytest -q -n 2 $(OF_NOTES)
 	$(BIN)/python -m pytest -q -n 2 -p tests.equivalence.longer $(OF_NOTES)
+
+test-long: test-notes $(FRAMEWORKS)
+	$(BIN)/python -m pytest -q -n 2 -m "long or slice" --ignore=tests/slurm --ignore=tests/pbs
 
 test-slurm: $(READY)
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile tests/slurm
