@@ -209,11 +209,13 @@ def test_variables_that_each_turn_sets_for_what_follows_the_loop(capsys: pytest.
     """In each turn in which it may be another value; or in the last one."""
 
     def script(ours: Any, loader: Any, step: Step) -> None:
-        loss = mean = measured = end = stopped = unread = first = other = shown = 0.0
+        loss = mean = measured = end = stopped = unread = first = other = shown = third = 0.0
         does_measure, values = ours.steps >= 0, [1.0]
         for epoch in ours.epochs(3):
-            for x, y in loader:
+            for number, (x, y) in enumerate(loader):
                 loss = step(x, y)
+                if number % 3 == 2:
+                    third = loss
                 for value in values:
                     first = value + loss
             mean = loss / 2
@@ -236,7 +238,7 @@ def test_variables_that_each_turn_sets_for_what_follows_the_loop(capsys: pytest.
                 stopped = epoch
                 ours.stop()
         unread = 1.0
-        print(loss, mean, measured, end, stopped, unread, first, other, shown)
+        print(loss, mean, measured, end, stopped, unread, first, other, shown, third)
 
     assert told(script, capsys) == set()
 

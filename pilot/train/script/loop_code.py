@@ -212,15 +212,20 @@ def set_anew(code: CodeType, head: int) -> frozenset[str]:
 @cache
 def kept_for_after(code: CodeType, head: int) -> frozenset[str]:
     """The variables that only some turns of this loop set (``if acc > best: best_weights = ...``), and that what
-    follows it reads. An inner loop has a turn; what ``session.step`` returns is no such condition.
+    follows it reads. An inner loop has a turn, and begins with the same in each (``if i % 100 == 0``); what
+    ``session.step`` returns is no such condition.
     """
     loop = loop_at(code, head)
     after = [one for one in instructions(code) if loop and one.offset > loop[-1].offset]
     read = read_before_set(code, after, [[(use, name) for _, use, name in uses_in([one])] for one in after])
-    places = {name: {where for where, use, one in uses_in(loop) if (use, one) == ("STORE", name)} for name in read}
+    stored = [(where, name) for where, use, name in uses_in(loop) if use == "STORE"]
+    places = {name: {where for where, one in stored if one == name} for _, name in stored if name in read}
+    inner = [one.offset for one in loop if one.opname == "FOR_ITER" and one.offset != head]
     statements = statements_in(loop)
-    changed = {name for one in statements for name in one.sets}
+    setting = [one for one in statements if not any(one.begin <= where <= one.end for where in inner)]
+    changed = {name for one in setting for name in one.sets}
 
+    @cache
     def varies(jump: Instruction) -> bool:
         begin = next(one.begin for one in statements if jump.offset <= one.end)
         test = {path for one in statements_in(between(code, begin, jump.offset)) for path in one.reads}
@@ -228,7 +233,7 @@ def kept_for_after(code: CodeType, head: int) -> frozenset[str]:
         is_of_turn = not test.isdisjoint(changed) or not names.isdisjoint(("steps", "samples"))
         return "_IF_" in jump.opname and is_of_turn and "step" not in names
 
-    return frozenset(name for name in read if places[name] and may_pass_by(code, loop, places[name], varies))
+    return frozenset(name for name, where in places.items() if may_pass_by(code, loop, where, varies))
 
 
 @cache
