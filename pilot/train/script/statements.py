@@ -272,9 +272,8 @@ def _next(code: CodeType, part: Sequence[dis.Instruction], number: int) -> list[
     then = [part[number + 1].offset] if number + 1 < len(part) else []
     if "JUMP" in one.opname or one.opname == "SEND":
         to = _by_offset(code).get(one.argval) if part[0].offset <= one.argval <= part[-1].offset else None
-        is_over = (
-            to is not None and to.offset != part[0].offset and to.opname == "FOR_ITER"
-        )  # an inner loop, after a turn
+        # An inner loop, after a turn.
+        is_over = to is not None and to.offset != part[0].offset and to.opname == "FOR_ITER"
         then = [to.argval if is_over and to else one.argval, *(then if _IS_SURE.fullmatch(one.opname) is None else [])]
     return [*then, *_handlers(code).get(one.offset, ())]
 
