@@ -503,14 +503,15 @@ def test_what_is_made_in_the_loop_kept_in_the_state_or_restored_is_not_told_of(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     def script(ours: Any, loader: Any, step: Any) -> None:
-        best, fixed, unknown = ours.state.get("best", 99.0), Stopper(), math.nan
+        fixed, unknown = Stopper(), math.nan
         for _ in ours.epochs(2):
             stopper, total = Stopper(), 0.0
             for i, (x, y) in enumerate(loader):
                 step(x, y)
                 stopper.counter += 1
                 total += i
-                best = ours.state["best"] = best - 1.0 / (1 + fixed.counter) + 0 * math.isnan(unknown)
+                before = ours.state.get("best", 99.0)
+                ours.state["best"] = before - 1.0 / (1 + fixed.counter) + 0 * math.isnan(unknown)
 
     def restores(ours: Any, loader: Any, step: Any) -> None:
         count = 0
@@ -522,6 +523,19 @@ def test_what_is_made_in_the_loop_kept_in_the_state_or_restored_is_not_told_of(
 
     assert said(script, capsys) == []
     assert said(restores, capsys) == []
+
+
+def test_what_the_loop_stores_in_the_state_and_reads_from_its_own_variable(capsys: pytest.CaptureFixture[str]) -> None:
+    def script(ours: Any, loader: Any, step: Any) -> None:
+        best = ours.state.get("best", 99.0)
+        for _ in ours.epochs(3):
+            for x, y in loader:
+                step(x, y)
+            best = ours.state["best"] = best - 1.0
+
+    (line,) = said(script, capsys)
+    assert "(best)" in line
+    assert line.endswith("session.state or session.track, from where the loop reads it")
 
 
 def test_batches_tensors_of_other_kinds_and_the_sessions_own_parts_are_not_told_of(

@@ -194,14 +194,14 @@ class OwnValues:
             del self._before[place]  # another array, or hook, may have its number by now
         parts = TrackedParts.of(self._training.tracked)
         known, without = self._known() | parts.known, self._anew_in | parts.attributes
-        before, kept = self._before, [value for value in self._training.user.values() if isinstance(value, PLAIN)]
+        before = self._before
         self._last_of_dataset = self._of_dataset()
         seen = dict(chain(self._seen(known, without), self._last_of_dataset.items()))
         shared = {place: mark for place, mark in seen.items() if isinstance(mark, Shared)}
         trained = set(map(memory_of, self._training.trained.trained().values()))
         for place in [one for one, mark in shared.items() if mark.memory not in trained]:
             del seen[place]
-        changed = [place for place, value in seen.items() if before.get(place, value) != value and value not in kept]
+        changed = [place for place, value in seen.items() if before.get(place, value) != value]
         outgrown = ((0, name) for name in self._training.numbers.outgrown())
         made = self._made(place for place in seen if place not in shared)
         made = chain(made, self._made_variables(known), self._left_over, self._replaced(known), outgrown)
@@ -213,7 +213,8 @@ class OwnValues:
             refusal.note(
                 f"the script keeps values of its own that change in its loop ({', '.join(names[:_SHOWN])}"
                 f"{', ...' if len(names) > _SHOWN else ''}), and a node that joins, or a run that resumes, has them as"
-                " they are before the loop: what training depends on belongs in session.state or session.track"
+                " they are before the loop: what training depends on belongs in session.state or session.track, from"
+                " where the loop reads it"
             )
         self._look_at_shared()
 
