@@ -7,7 +7,7 @@ from __future__ import annotations
 import dis
 import re
 import sys
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import pairwise
@@ -54,18 +54,23 @@ def instructions(code: CodeType) -> list[dis.Instruction]:
         if one.opname != "EXTENDED_ARG":
             found += _in_parts(one._replace(offset=begin, **_HASHABLE), handlers)
             begin = None
-    return [*_without_ends(_without_items(_with_tests_to_the_end(found)))]
+    return [*_without_ends([*_without_items(_with_tests_to_the_end(found))])]
 
 
-def _without_ends(code: Iterable[dis.Instruction]) -> Iterator[dis.Instruction]:
-    """From Python 3.12 on one marks a loop's end, where it goes on."""
-    end: int | None = None
-    for one in code:
+def _without_ends(code: Sequence[dis.Instruction]) -> Iterator[dis.Instruction]:
+    """From Python 3.12 on one marks a loop's end, from which it goes on."""
+    goes_on = len(code)
+    after: dict[int, int] = {}
+    for one in reversed(code):
         if one.opname == "END_FOR":
-            end = one.offset if end is None else end
+            after[one.offset] = goes_on
         else:
-            yield one if end is None else one._replace(offset=end)
-            end = None
+            goes_on = one.offset
+    for one in code:
+        if one.opname == "FOR_ITER":
+            yield one._replace(argval=after.get(one.argval, one.argval))
+        elif one.opname != "END_FOR":
+            yield one
 
 
 def _in_parts(one: dis.Instruction, handlers: int) -> list[dis.Instruction]:
