@@ -363,6 +363,16 @@ def test_arguments_that_go_on_are_not_told_of(capsys: pytest.CaptureFixture[str]
     assert said(by_steps, capsys) == []
 
 
+def test_a_tensor_that_each_epoch_makes_and_batches_only_read(capsys: pytest.CaptureFixture[str]) -> None:
+    def script(ours: Any, loader: Any, loss_of: Loss, step: Step) -> None:
+        for epoch in ours.epochs(3):
+            weights = torch.full((3,), 1.0 + epoch)
+            for number, (x, y) in enumerate(loader):
+                step(loss_of(x, y) * weights[number % 3])
+
+    assert said(script, capsys) == []
+
+
 def test_a_sum_of_what_the_step_returns_is_not_told_of(capsys: pytest.CaptureFixture[str]) -> None:
     def script(ours: Any, loader: Any, loss_of: Loss, step: Step) -> None:
         def train(x: torch.Tensor, y: torch.Tensor) -> float:

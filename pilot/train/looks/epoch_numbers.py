@@ -40,9 +40,11 @@ class EpochNumbers:
     def __init__(self) -> None:
         self._told = self._told_of_steps = False
         self._seen: dict[str, str] = {}
+        self._epoch = -1
 
-    def look(self, frames: Sequence[FrameType], head: int, known: Collection[str]) -> None:
-        """Tell, once, of those that are others than when it looked before.
+    def look(self, frames: Sequence[FrameType], head: int, known: Collection[str], epoch: int) -> None:
+        """Tell, once, of those that are others than when it looked before (what an object holds: in this epoch, each of
+        which may make another one).
 
         Parameters
         ----------
@@ -50,6 +52,9 @@ class EpochNumbers:
         head : where that loop begins
         known : names of what it was told of already
         """
+        if epoch != self._epoch:
+            self._seen = {name: value for name, value in self._seen.items() if not isinstance(value, _Held)}
+            self._epoch = epoch
         loop = loop_code.inner_loop(frames, head)
         if loop is None:
             return
@@ -121,12 +126,12 @@ def _candidates(frame: FrameType, start: int, begin: int, is_last: bool) -> Iter
         elif (state := random_state(value)) is not None:
             found[name] = _Drawn(state)
         elif name in used_here and (content := _content(value)):  # whom it is given to may only add to it (a meter)
-            found[name] = content
+            found[name] = _Held(content)
     for name, value in found.items():
         read = loop_code.read_to_set(code, start, begin, name) if name in used and "." not in name else None
         goes_on = read is not None and bool(read & _KEPT) and not isinstance(value, _Drawn)
         if read is not None and not goes_on:
-            yield name, repr(value)
+            yield name, value if isinstance(value, _Held) else repr(value)
 
 
 def _given(frame: FrameType, begin: int, is_last: bool, known: Collection[str]) -> Iterator[tuple[str, str]]:
@@ -147,6 +152,10 @@ def _given(frame: FrameType, begin: int, is_last: bool, known: Collection[str]) 
         is_argument = name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
         if is_argument and name in used and isinstance(value, _NUMBERS):
             yield name, repr(value)
+
+
+class _Held(str):
+    """What an object holds, as a text."""
 
 
 class _Drawn(str):

@@ -185,7 +185,7 @@ class OwnValues:
                 self._loss.look(frames)
                 self._handed_on.look(frames, self._head, samples, known)
                 if self._epoch_numbers is not None:
-                    self._epoch_numbers.look(frames, self._head, known)
+                    self._epoch_numbers.look(frames, self._head, known, self._training.position.epoch)
                     self._epoch_sums.look(frames, self._head, uses_of)
                     self._filled.look(frames, self._head)
 
