@@ -367,10 +367,11 @@ def test_a_tensor_that_each_epoch_makes_and_batches_only_read(capsys: pytest.Cap
     def script(ours: Any, loader: Any, loss_of: Loss, step: Step) -> None:
         for epoch in ours.epochs(3):
             weights = torch.full((3,), 1.0 + epoch)
-            for number, (x, y) in enumerate(loader):
-                step(loss_of(x, y) * weights[number % 3])
+            for x, y in loader:
+                (loss_of(x, y) * weights.mean()).backward()
+                step(NOTHING)
 
-    assert said(script, capsys) == []
+    assert said(script, capsys, mine=True) == []
 
 
 def test_a_sum_of_what_the_step_returns_is_not_told_of(capsys: pytest.CaptureFixture[str]) -> None:
