@@ -23,7 +23,8 @@ from pilot.train.data.dataset_values import NUMBERS, Place, Value, held_by, is_l
 from pilot.train.data.training_loader import TrainingLoader
 from pilot.train.looks.spaced import Spaced
 from pilot.train.script import called, loop_code, refusal
-from pilot.train.script.statements import instructions, refilled
+from pilot.train.script.bytecode import instructions
+from pilot.train.script.statements import refilled
 from pilot.train.state.training import Training
 
 _PARTS = 1000

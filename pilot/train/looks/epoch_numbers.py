@@ -21,10 +21,11 @@ from torch import nn
 
 from pilot.train.looks.marks import mark_of
 from pilot.train.script import loop_code, refusal
+from pilot.train.script.bytecode import instructions, running_at
 from pilot.train.script.iterators import place_of
 from pilot.train.script.objects import is_of_the_script
 from pilot.train.script.plain_marks import numbers_and_generators, random_state
-from pilot.train.script.statements import instructions, running_at, statements_in
+from pilot.train.script.statements import statements_in
 from pilot.train.script.steering import steering
 
 _LISTS = (list, dict, set, deque)

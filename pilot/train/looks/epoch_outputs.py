@@ -21,9 +21,9 @@ from torch import nn
 from pilot.train.looks.moving import Moving
 from pilot.train.looks.spaced import Spaced
 from pilot.train.script import loop_code, refusal
+from pilot.train.script.bytecode import running_at
 from pilot.train.script.objects import WITH_ITEMS, is_of_the_script
 from pilot.train.script.parameter_reads import ParameterReads
-from pilot.train.script.statements import running_at
 from pilot.train.script.tensor_parts import has_shape
 from pilot.train.state.training import Training
 

@@ -14,15 +14,14 @@ from types import CodeType, FrameType
 
 from pilot.train.looks.kept_at_end import KeptAtEnd
 from pilot.train.script import loop_code, refusal
+from pilot.train.script.bytecode import between, running_at
 from pilot.train.script.statements import (
     ADDS,
     RETURNS,
     Statement,
-    between,
     is_in_place,
     items_in,
     loop_at,
-    running_at,
     statements_in,
     under_tests,
 )

@@ -12,19 +12,17 @@ from dis import Instruction
 from types import FrameType
 
 from pilot.train.script import loop_code, refusal
+from pilot.train.script.bytecode import between, instructions, running_at
 from pilot.train.script.needing_some import needs_some
 from pilot.train.script.statements import (
     ADDS,
     RETURNS,
     Statement,
     begin_of,
-    between,
-    instructions,
     items_in,
     loop_at,
     may_pass_by,
     path_at,
-    running_at,
     statements_in,
     uses_in,
 )

@@ -12,9 +12,10 @@ import torch
 from torch import nn
 
 from pilot.train.script import loop_code
+from pilot.train.script.bytecode import instructions
 from pilot.train.script.objects import is_of_the_script
 from pilot.train.script.refusal import is_of_a_library
-from pilot.train.script.statements import ADDS, Statement, instructions, is_in_place, statements_in
+from pilot.train.script.statements import ADDS, Statement, is_in_place, statements_in
 from pilot.train.script.step_uses import RunningStatement, StepUses, parts_between
 from pilot.train.state.training import Training
 

@@ -15,15 +15,13 @@ from types import CodeType, FrameType
 import torch
 
 from pilot.train.script import loop_code, refusal
+from pilot.train.script.bytecode import between, instructions, running_at
 from pilot.train.script.statements import (
     RETURNS,
     Statement,
-    between,
-    instructions,
     items_in,
     loop_at,
     path_at,
-    running_at,
     statements_in,
     tests_in,
     uses_in,

@@ -49,9 +49,9 @@ from pilot.train.looks.sample_counts import SampleCounts
 from pilot.train.looks.spaced import Spaced
 from pilot.train.looks.tracked_parts import TrackedParts, counted
 from pilot.train.script import called, loop_code, refusal, step_uses
+from pilot.train.script.bytecode import running_at
 from pilot.train.script.objects import NOT_THE_SCRIPTS, WITH_ITEMS, inner, is_of_the_script, package_of
 from pilot.train.script.plain_marks import PLAIN, numbers_and_generators
-from pilot.train.script.statements import running_at
 from pilot.train.state.training import Training
 
 _PARTS = 100

@@ -14,7 +14,8 @@ import numpy as np
 import torch
 
 from pilot.train.script import loop_code, refusal
-from pilot.train.script.statements import Statement, augmented, between, loop_at, running_at, uses_in
+from pilot.train.script.bytecode import between, running_at
+from pilot.train.script.statements import Statement, augmented, loop_at, uses_in
 from pilot.train.script.step_uses import RunningStatement, StepUses, end_of, parts_between
 from pilot.train.state.training import Training
 

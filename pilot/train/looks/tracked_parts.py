@@ -19,9 +19,10 @@ from torch import nn
 
 from pilot.train.looks.marks import ARRAYS, CHANGEABLE, Place, memory_of
 from pilot.train.script import loop_code
+from pilot.train.script.bytecode import between, instructions
 from pilot.train.script.objects import WITH_ITEMS, inner, is_of_the_script
 from pilot.train.script.refusal import is_of_a_library
-from pilot.train.script.statements import augmented, between, instructions, statements_in
+from pilot.train.script.statements import augmented, statements_in
 from pilot.train.state.catch_up import Stateful
 from pilot.train.state.module_numbers import same
 

@@ -8,7 +8,7 @@ import inspect
 from types import CodeType
 
 from pilot.train.script import loop_code, refusal
-from pilot.train.script.statements import running_at
+from pilot.train.script.bytecode import running_at
 
 _WAITS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 

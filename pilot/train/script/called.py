@@ -16,13 +16,12 @@ from types import CodeType, FrameType, FunctionType, MappingProxyType, MethodTyp
 from typing import Any, NamedTuple
 
 from pilot.train.script import loop_code, refusal
+from pilot.train.script.bytecode import between, running_at
 from pilot.train.script.objects import is_of_the_script
 from pilot.train.script.statements import (
     Statement,
-    between,
     changed_from_itself,
     refills,
-    running_at,
     statements_in,
     under_equality,
     without_test,

@@ -13,17 +13,15 @@ from types import CodeType, FrameType, FunctionType
 import numpy as np
 import torch
 
+from pilot.train.script.bytecode import between, instructions, running_at
 from pilot.train.script.statements import (
     RETURNS,
     Statement,
-    between,
-    instructions,
     loop_at,
     may_pass_by,
     path_at,
     read_and_then_set,
     read_before_set,
-    running_at,
     statements_in,
     tests_in,
     uses_in,

@@ -9,12 +9,11 @@ from dis import Instruction
 from functools import cache
 from types import CodeType
 
+from pilot.train.script.bytecode import between, instructions
 from pilot.train.script.statements import (
     ADDS,
     begin_of,
-    between,
     comprehension_in,
-    instructions,
     items_in,
     path_at,
     read_at,

@@ -13,9 +13,10 @@ import torch
 from torch import nn
 
 from pilot.train.script import loop_code
+from pilot.train.script.bytecode import between
 from pilot.train.script.objects import found_in
 from pilot.train.script.refusal import is_of_a_library
-from pilot.train.script.statements import Statement, between, statements_in
+from pilot.train.script.statements import Statement, statements_in
 
 _ALL = {"parameters", "named_parameters", "get_parameter", "state_dict"}
 _OF_FORM = {

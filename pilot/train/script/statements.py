@@ -1,18 +1,17 @@
-"""The instructions of a script's functions, and its statements: which variables these read and set, and which
-attributes of objects in them.
-"""
+"""The statements of a script's functions: which variables and attributes of objects these read and set."""
 
 from __future__ import annotations
 
 import dis
 import re
-import sys
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import pairwise
-from types import CodeType, EllipsisType, FrameType
-from typing import Any, TypeVar
+from types import CodeType, EllipsisType
+from typing import TypeVar
+
+from pilot.train.script.bytecode import between, exceptions, instructions
 
 _OF_VARIABLES = re.compile(r"(LOAD|STORE)_(FAST(?!_AND_CLEAR)|NAME|GLOBAL|DEREF)")
 _USE = re.compile("LOAD|STORE")
@@ -26,11 +25,6 @@ _GETS = {"get", "setdefault", "pop"}
 _REFILLS = {"sort", "clear", "copy_", "copyto", "randperm"}
 _METHODS = ("LOAD_ATTR", "LOAD_METHOD")
 RETURNS = ("RETURN_VALUE", "RETURN_CONST")
-_TEST = re.compile("POP_JUMP_IF_(TRUE|FALSE|NONE|NOT_NONE)")
-_OPPOSITE = {"TRUE": "FALSE", "FALSE": "TRUE", "NONE": "NOT_NONE", "NOT_NONE": "NONE"}
-_SLICE = {"BINARY_SLICE": ("BUILD_SLICE", "BINARY_SUBSCR"), "STORE_SLICE": ("BUILD_SLICE", "STORE_SUBSCR")}
-_USE_OF_FAST = re.compile("(?:LOAD|STORE)_FAST")
-_HASHABLE: dict[str, Any] = {"cache_info": None} if "cache_info" in dis.Instruction._fields else {}
 _IS_SURE = re.compile("JUMP(_FORWARD|_BACKWARD|_BACKWARD_NO_INTERRUPT)?")
 Use = tuple[int, str, str]
 """Where, LOAD or STORE, and the variable."""
@@ -39,117 +33,6 @@ Range = tuple[int, int]
 Name = TypeVar("Name", bound=Hashable)
 NamedUse = tuple[str, Name]
 """LOAD or STORE, and what."""
-
-
-@cache
-def instructions(code: CodeType) -> list[dis.Instruction]:
-    """Of a function, in the form of Python 3.11. One with a large argument (the jump that ends a long loop) begins at
-    its first part, to which jumps go.
-    """
-    found: list[dis.Instruction] = []
-    begin: int | None = None
-    handlers = _handlers_begin(code)
-    for one in dis.get_instructions(code):
-        begin = one.offset if begin is None else begin
-        if one.opname != "EXTENDED_ARG":
-            found += _in_parts(one._replace(offset=begin, **_HASHABLE), handlers)
-            begin = None
-    return [*_without_ends([*_without_items(_with_tests_to_the_end(found))])]
-
-
-def _without_ends(code: Sequence[dis.Instruction]) -> Iterator[dis.Instruction]:
-    """From Python 3.12 on one marks a loop's end, from which it goes on."""
-    goes_on = len(code)
-    after: dict[int, int] = {}
-    for one in reversed(code):
-        if one.opname == "END_FOR":
-            after[one.offset] = goes_on
-        else:
-            goes_on = one.offset
-    for one in code:
-        if one.opname == "FOR_ITER":
-            yield one._replace(argval=after.get(one.argval, one.argval))
-        elif one.opname != "END_FOR":
-            yield one
-
-
-def _in_parts(one: dis.Instruction, handlers: int) -> list[dis.Instruction]:
-    """What does the same in Python 3.11. ``handlers``: where these begin."""
-    names = _SLICE.get(one.opname) or (_USE_OF_FAST.findall(one.opname) if isinstance(one.argval, tuple) else [])
-    if len(names) == 2 and one.opname in _SLICE:  # with its two ends
-        return [_other(one, 0, names[0], arg=2), _other(one, 1, names[1])]
-    if len(names) == 2:
-        return [_other(one, number, name, argval=one.argval[number]) for number, name in enumerate(names)]
-    if one.opname == "COMPARE_OP":
-        return [one._replace(argrepr=str(one.argval))]
-    if "JUMP_BACKWARD" in one.opname and one.offset >= handlers > one.argval:  # and not to where a loop begins
-        return [one._replace(opname="JUMP")]
-    return [one]
-
-
-def _other(one: dis.Instruction, number: int, name: str, **values: Any) -> dis.Instruction:
-    return one._replace(opname=name, opcode=dis.opmap[name], offset=one.offset + number, **values)
-
-
-def _without_items(code: Sequence[dis.Instruction]) -> Iterator[dis.Instruction]:
-    """From Python 3.12 on comprehensions are loops of the function around them: there without their own variables, and
-    so within one statement.
-    """
-    items, loops, begins = set[str](), 0, True
-    for number, one in enumerate(code):
-        if one.opname == "POP_TOP" and number and code[number - 1].opname == "END_FOR":
-            continue
-        if one.opname == "LOAD_FAST_AND_CLEAR":
-            items.add(one.argval)
-            begins = True
-        loops += items != set() and (one.opname == "FOR_ITER") - (one.opname == "END_FOR")
-        begins &= one.opname != "FOR_ITER"
-        names = one.argval if isinstance(one.argval, tuple) else (one.argval,)
-        if items and "_FAST" in one.opname and items.issuperset(names):
-            yield one._replace(opname="NOP")
-            items -= set(names) if one.opname == "STORE_FAST" and not (loops or begins) else set()
-        else:
-            yield one
-
-
-def _handlers_begin(code: CodeType) -> int:
-    """Where the handlers of exceptions begin: from Python 3.12 on behind everything else, and they jump back."""
-    targets = [one.target for one in _exceptions(code)] if sys.version_info >= (3, 12) else []
-    return min(targets, default=len(code.co_code))
-
-
-def _exceptions(code: CodeType) -> list[Any]:
-    return [*dis.Bytecode(code).exception_entries]  # type: ignore[attr-defined]  # not in typeshed
-
-
-def _with_tests_to_the_end(code: Sequence[dis.Instruction]) -> list[dis.Instruction]:
-    """If a test says that a loop's turn is over, it jumps to its end; from Python 3.12 on else over a jump back."""
-    ends = {one.argval: one.offset for one in code if one.opname == "JUMP_BACKWARD"}
-    found: list[dis.Instruction] = []
-    for one, after in zip(code, [*code[1:], None], strict=True):
-        last = found[-1] if found else one
-        test = _TEST.fullmatch(last.opname)
-        is_passed_over = test and after and last.argval == after.offset and one.opname == "JUMP_BACKWARD"
-        if test and is_passed_over and ends[one.argval] > one.offset:
-            found[-1] = last._replace(opname=f"POP_JUMP_IF_{_OPPOSITE[test[1]]}", argval=ends[one.argval])
-        else:
-            found.append(one)
-    return found
-
-
-def running_at(frame: FrameType) -> int:
-    """Where the instruction begins that this function runs."""
-    return _begin_of(frame.f_code, frame.f_lasti)
-
-
-@cache
-def _begin_of(code: CodeType, at: int) -> int:
-    return max((one.offset for one in instructions(code) if one.offset <= at), default=at)
-
-
-def between(code: CodeType, begin: int, end: int) -> list[dis.Instruction]:
-    """Those of a function from the instruction at ``begin`` on, and before ``end``."""
-    return [one for one in instructions(code) if begin <= one.offset < end]
 
 
 def loop_at(code: CodeType, head: int) -> list[dis.Instruction]:
@@ -301,7 +184,7 @@ def _handlers(code: CodeType) -> dict[int, list[int]]:
 def tries(code: CodeType) -> list[tuple[Range, int]]:
     """What runs in a ``try``, and where it goes on after an exception; not of ``with``."""
     ends = {one.offset for one, other in pairwise(instructions(code)) if other.opname == "WITH_EXCEPT_START"}
-    return [((one.start, one.end), one.target) for one in _exceptions(code) if one.target not in ends]
+    return [((one.start, one.end), one.target) for one in exceptions(code) if one.target not in ends]
 
 
 @dataclass

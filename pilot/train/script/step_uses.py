@@ -11,17 +11,9 @@ from functools import cache, cached_property
 from types import CodeType, FrameType, FunctionType, MethodType
 
 from pilot.train.script import loop_code
+from pilot.train.script.bytecode import between, instructions, running_at
 from pilot.train.script.refusal import is_of_a_library
-from pilot.train.script.statements import (
-    Item,
-    Statement,
-    between,
-    instructions,
-    items_in,
-    loop_at,
-    running_at,
-    statements_in,
-)
+from pilot.train.script.statements import Item, Statement, items_in, loop_at, statements_in
 from pilot.train.script.steering import steers
 
 _STATE = "state"
