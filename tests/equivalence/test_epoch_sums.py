@@ -57,6 +57,21 @@ def plateau_by_a_function(ours: Any, loader: Any, step: Step, optimizer: torch.o
         schedule.step(loss)
 
 
+def plateau_by_logs(ours: Any, loader: Any, step: Step, optimizer: torch.optim.Optimizer) -> None:
+    """Each is added to a dict, and its name is used again after the decision."""
+    schedule = LR.ReduceLROnPlateau(optimizer, patience=0)
+    ours.track("schedule", schedule)
+
+    for epoch in ours.epochs(2):
+        logs = {"epoch": float(epoch)}
+        total = 0.0
+        for x, y in loader:
+            total += step(x, y).item()
+        logs.update(loss=total)
+        schedule.step(logs["loss"])
+        logs, total = {}, 0.0
+
+
 def bold_driver(ours: Any, loader: Any, step: Step, optimizer: torch.optim.Optimizer) -> None:
     for _ in ours.epochs(2):
         total = 0.0
@@ -116,7 +131,9 @@ def said(script: Script, capsys: pytest.CaptureFixture[str]) -> list[str]:
     return [line for line in capsys.readouterr().err.splitlines() if line.startswith("pilot: ")]
 
 
-@pytest.mark.parametrize("script", [plateau, plateau_by_a_function, bold_driver, stops, leaves, loads_the_best])
+@pytest.mark.parametrize(
+    "script", [plateau, plateau_by_a_function, plateau_by_logs, bold_driver, stops, leaves, loads_the_best]
+)
 def test_what_is_decided_by_a_sum_over_the_processs_own_batches(
     script: Script, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -146,5 +163,8 @@ def test_reports_and_decisions_by_an_evaluation_are_not_told_of(capsys: pytest.C
             plateau.step(measured["loss"])
             if measured["loss"] > 1e9:
                 break
+            print(total)
+            total = measured["loss"]  # from here on another one
+            plateau.step(total)
 
     assert [line for line in said(script, capsys) if "own batches" in line] == []

@@ -194,7 +194,7 @@ KEPT = {
     a_table: "session.state['table'] .* (outputs)",
     an_array_by_another_value: "session.state['Z'] .* (outputs)",
     a_dict: "session.state['last'] .* (found)",
-    weights_of_losses: "session.state['means'] .* (count, total)",
+    weights_of_losses: "session.state['means'] .* (count, means, total)",
     in_functions: "session.state['mean'] .* (mean)",
     a_buffer: "model.centre .* (outputs)",
     a_buffer_by_a_method: "model.set_centre .* (total)",

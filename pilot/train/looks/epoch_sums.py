@@ -23,6 +23,7 @@ from pilot.train.script.statements import (
     items_in,
     loop_at,
     statements_in,
+    tests_in,
     under_tests,
 )
 from pilot.train.script.steering import steers, updates
@@ -59,16 +60,19 @@ class EpochSums:
             last = len(frames[number].f_code.co_code) if number else end_of(frames[0].f_code, head)
             if number < level:
                 after = running_at(frames[number])
-                names = _set_at(frames[number].f_code, after)
-            names = _behind(frames[number].f_code, after, last, names)
-            if names and _decides(frames[number], after, last, names):
-                self._tell(sorted(names))
+                names, after = _set_at(frames[number].f_code, after)
+            parts = [*_behind(frames[number].f_code, after, last, names)]
+            if any(self._tells_of(frames[number], *part, uses) for part in parts):
                 return
-            if names and (kept := self._kept.by(frames[number], after, last, names, uses)):
-                self._tell_of_kept(sorted(names), kept)
+            if not any(_returns(frames[number].f_code, *part) for part in parts):
                 return
-            if not _returns(frames[number].f_code, after, last, names):
-                return
+
+    def _tells_of(self, frame: FrameType, begin: int, end: int, names: set[str], uses: StepUses) -> bool:
+        if _decides(frame, begin, end, names):
+            self._tell(sorted(names))
+        elif kept := self._kept.by(frame, begin, end, names, uses):
+            self._tell_of_kept(sorted(names), kept)
+        return self._told
 
     def _tell(self, names: Sequence[str]) -> None:
         self._told = True
@@ -104,18 +108,40 @@ def _sums(frame: FrameType, start: int, begin: int) -> Iterator[str]:
     yield from (name for name in found if loop_code.read_to_set(code, start, begin, name) is not None)
 
 
-def _set_at(code: CodeType, call: int) -> set[str]:
+def _set_at(code: CodeType, call: int) -> tuple[set[str], int]:
+    """What the statement with this call sets or adds to, and where it ends."""
     every = loop_code.statements_between(code, 0, len(code.co_code))
-    return {name for one in every if one.begin <= call <= one.end for name in one.sets}
+    statement = next(one for one in every if one.begin <= call <= one.end)
+    return statement.sets | _added_to(statement), statement.end + 1
 
 
-def _behind(code: CodeType, begin: int, end: int, names: set[str]) -> set[str]:
-    """The same, and what statements between two instructions compute from them."""
+def _added_to(statement: Statement) -> set[str]:
+    """``logs.update(loss=...)``"""
+    split = (path.rpartition(".") for path in statement.reads)
+    return {owner for owner, _, method in split if method in ADDS}
+
+
+def _behind(code: CodeType, begin: int, end: int, names: set[str]) -> Iterator[tuple[int, int, set[str]]]:
+    """Those of these names that still have what they had, and what statements between two instructions compute from
+    them: between two instructions each.
+    """
     found = set(names)
     for one in loop_code.statements_between(code, begin, end):
+        own = {name for name in one.sets if "." not in name}
         if one.reads & found:
-            found |= {name for name in one.sets if "." not in name}
-    return found
+            found |= own | _added_to(one)
+        elif own & found and _runs_with(code, begin, one.begin):
+            yield begin, one.begin, set(found)
+            begin, found = one.begin, found - own
+    if found:
+        yield begin, end, found
+
+
+def _runs_with(code: CodeType, begin: int, at: int) -> bool:
+    """Whether the instruction ``at`` runs in any case, and once, if the one at ``begin`` does."""
+    parts = [(part[0].offset, part[-1].offset) for _, part in tests_in(code) if part]
+    is_tested = any(first <= at <= last and not first <= begin <= last for first, last in parts)
+    return not is_tested and loop_code.heads(code, at) == loop_code.heads(code, begin)
 
 
 def _returns(code: CodeType, begin: int, end: int, names: set[str]) -> bool:
