@@ -23,7 +23,6 @@ from pilot.train.script.statements import (
     items_in,
     loop_at,
     statements_in,
-    tests_in,
     under_tests,
 )
 from pilot.train.script.steering import steers, updates
@@ -138,10 +137,9 @@ def _behind(code: CodeType, begin: int, end: int, names: set[str]) -> Iterator[t
 
 
 def _runs_with(code: CodeType, begin: int, at: int) -> bool:
-    """Whether the instruction ``at`` runs in any case, and once, if the one at ``begin`` does."""
-    parts = [(part[0].offset, part[-1].offset) for _, part in tests_in(code) if part]
-    is_tested = any(first <= at <= last and not first <= begin <= last for first, last in parts)
-    return not is_tested and loop_code.heads(code, at) == loop_code.heads(code, begin)
+    """Whether the instruction ``at`` runs, once, if the one at ``begin`` does, unless all of that is left."""
+    jumps = (one for one in between(code, begin, at) if "JUMP" in one.opname or one.opname == "FOR_ITER")
+    return not any(one.argval > at for one in jumps)
 
 
 def _returns(code: CodeType, begin: int, end: int, names: set[str]) -> bool:
