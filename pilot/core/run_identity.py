@@ -89,6 +89,11 @@ class Samples:
         return self.length
 
 
+def ends_later(name: str, before: str, now: str) -> bool:
+    """Whether a training is continued to a later end; never so if ``name`` is none of that."""
+    return name in (ALL_EPOCHS, ALL_ITERATIONS) and _number(before) <= _number(now)
+
+
 def before(words: Mapping[str, str], changes: tuple[AcceptedChange, ...], step: int) -> dict[str, str]:
     """``words`` as they were at step ``step``."""
     then = dict(words)

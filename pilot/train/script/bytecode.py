@@ -53,11 +53,11 @@ def _without_ends(code: Sequence[dis.Instruction]) -> Iterator[dis.Instruction]:
 
 def _in_parts(one: dis.Instruction, handlers: int) -> list[dis.Instruction]:
     """What does the same in Python 3.11. ``handlers``: where these begin."""
-    names = _SLICE.get(one.opname) or (_USE_OF_FAST.findall(one.opname) if isinstance(one.argval, tuple) else [])
-    if len(names) == 2 and one.opname in _SLICE:  # with its two ends
-        return [_other(one, 0, names[0], arg=2), _other(one, 1, names[1])]
-    if len(names) == 2:
-        return [_other(one, number, name, argval=one.argval[number]) for number, name in enumerate(names)]
+    if one.opname in _SLICE:  # with its two ends
+        build, use = _SLICE[one.opname]
+        return [_other(one, 0, build, arg=2), _other(one, 1, use)]
+    if len(uses := _USE_OF_FAST.findall(one.opname)) == 2:
+        return [_other(one, number, use, argval=one.argval[number]) for number, use in enumerate(uses)]
     if one.opname == "COMPARE_OP":
         return [one._replace(argrepr=str(one.argval))]
     if "JUMP_BACKWARD" in one.opname and one.offset >= handlers > one.argval:  # and not to where a loop begins

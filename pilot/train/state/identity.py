@@ -24,6 +24,7 @@ from pilot.core.run_identity import (
     STREAM,
     WHOLE,
     acceptable,
+    ends_later,
 )
 from pilot.train.data.sampler import Batching
 from pilot.train.state.blocks import gather_blocks
@@ -125,7 +126,7 @@ def changes(saved: Mapping[str, str], own: Identity, accepted: frozenset[str]) -
     """Name, old and new value of each ``accepted`` difference to a checkpoint; :class:`UserError` with both values for
     any other difference.
     """
-    found = [one for one in _differences(saved, own) if not _ends_later(*one)]
+    found = [one for one in _differences(saved, own) if not ends_later(*one)]
     for name, before, now in found:
         if name not in accepted:
             kind = next((kind for kind, names in ACCEPTABLE.items() if name in names), None)
@@ -152,10 +153,6 @@ def _differences(one: Mapping[str, str], other: Mapping[str, str]) -> Iterator[t
         before_its_loop = name in _GOALS and not (name in one and name in other)
         if one.get(name) != other.get(name) and not before_its_loop:
             yield name, one.get(name, "missing"), other.get(name, "missing")
-
-
-def _ends_later(name: str, before: str, now: str) -> bool:
-    return name in _GOALS and int(before) <= int(now)
 
 
 def _of_kept(value: object) -> str:
