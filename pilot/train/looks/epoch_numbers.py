@@ -21,11 +21,10 @@ from torch import nn
 
 from pilot.train.looks.marks import mark_of
 from pilot.train.script import loop_code, refusal
-from pilot.train.script.bytecode import instructions, running_at
+from pilot.train.script.bytecode import running_at
 from pilot.train.script.iterators import place_of
 from pilot.train.script.objects import is_of_the_script
 from pilot.train.script.plain_marks import numbers_and_generators, random_state
-from pilot.train.script.statements import statements_in
 from pilot.train.script.steering import steering
 
 _LISTS = (list, dict, set, deque)
@@ -143,8 +142,7 @@ def _given(frame: FrameType, begin: int, is_last: bool, known: Collection[str]) 
     if caller is None or code.co_flags & inspect.CO_GENERATOR:
         return
     used = loop_code.behind_loss(code, begin, None if is_last else running_at(frame), steering(frame, begin))
-    at = running_at(caller)
-    call = next(one for one in statements_in(instructions(caller.f_code)) if one.begin <= at <= one.end)
+    call = loop_code.running_statement(caller)
     keeps = any(path.endswith(".state") for one in loop_code.statements_of(code, begin) for path in one.stores_in)
     is_known = any(name in known and isinstance(loop_code.value_of(caller, name), _NUMBERS) for name in call.reads)
     if is_known or "steps" in call.attributes or (keeps and "state" in call.attributes):

@@ -14,7 +14,7 @@ from types import CodeType, FrameType
 
 from pilot.train.looks.kept_at_end import KeptAtEnd
 from pilot.train.script import loop_code, refusal
-from pilot.train.script.bytecode import between, running_at
+from pilot.train.script.bytecode import between
 from pilot.train.script.statements import (
     ADDS,
     RETURNS,
@@ -58,8 +58,8 @@ class EpochSums:
         for number in range(level, -1, -1):
             last = len(frames[number].f_code.co_code) if number else end_of(frames[0].f_code, head)
             if number < level:
-                after = running_at(frames[number])
-                names, after = _set_at(frames[number].f_code, after)
+                statement = loop_code.running_statement(frames[number])
+                names, after = statement.sets | _added_to(statement), statement.end + 1
             parts = [*_behind(frames[number].f_code, after, last, names)]
             if any(self._tells_of(frames[number], *part, uses) for part in parts):
                 return
@@ -105,13 +105,6 @@ def _sums(frame: FrameType, start: int, begin: int) -> Iterator[str]:
     read = loop_code.read_first(code, begin)
     found |= {name for name in filled if name.partition(".")[0] in read}
     yield from (name for name in found if loop_code.read_to_set(code, start, begin, name) is not None)
-
-
-def _set_at(code: CodeType, call: int) -> tuple[set[str], int]:
-    """What the statement with this call sets or adds to, and where it ends."""
-    every = loop_code.statements_between(code, 0, len(code.co_code))
-    statement = next(one for one in every if one.begin <= call <= one.end)
-    return statement.sets | _added_to(statement), statement.end + 1
 
 
 def _added_to(statement: Statement) -> set[str]:

@@ -12,12 +12,11 @@ from dis import Instruction
 from types import FrameType
 
 from pilot.train.script import loop_code, refusal
-from pilot.train.script.bytecode import between, instructions, running_at
+from pilot.train.script.bytecode import between, instructions
 from pilot.train.script.needing_some import needs_some
 from pilot.train.script.statements import (
     ADDS,
     RETURNS,
-    Statement,
     begin_of,
     items_in,
     loop_at,
@@ -160,7 +159,7 @@ def _is_needed(frames: Sequence[FrameType], head: int, begin: int, name: str) ->
             return True
         if not number or not (name := _returned_as(frames[number], frames[number - 1], after, last, name)):
             return False
-        after = _statement_at(frames[number - 1], running_at(frames[number - 1])).end + 1
+        after = loop_code.running_statement(frames[number - 1]).end + 1
     return False
 
 
@@ -170,7 +169,7 @@ def _returned_as(frame: FrameType, caller: FrameType, begin: int, end: int, name
         part = between(frame.f_code, one.begin, one.end + 1)
         if part[-1].opname in RETURNS and name in one.reads:
             names = _whole(part)
-            setting = _statement_at(caller, running_at(caller))
+            setting = loop_code.running_statement(caller)
             stored = [
                 variable
                 for _, use, variable in uses_in(between(caller.f_code, setting.begin, setting.end + 1))
@@ -184,8 +183,3 @@ def _whole(part: Sequence[Instruction]) -> list[str]:
     """The variables that a statement returns as they are; none if it computes anything."""
     plain = all(one.opname.startswith(("LOAD_", "BUILD_TUPLE", "RETURN_", "RESUME", "SWAP")) for one in part)
     return [variable for _, use, variable in uses_in(part) if use == "LOAD"] if plain else []
-
-
-def _statement_at(frame: FrameType, where: int) -> Statement:
-    statements = loop_code.statements_between(frame.f_code, 0, len(frame.f_code.co_code))
-    return next(one for one in statements if where <= one.end)

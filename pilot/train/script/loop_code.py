@@ -130,6 +130,12 @@ def statements_of(code: CodeType, head: int) -> list[Statement]:
     return statements_in(loop_at(code, head))
 
 
+def running_statement(frame: FrameType) -> Statement:
+    """The statement that this function runs."""
+    code, at = frame.f_code, running_at(frame)
+    return next(one for one in statements_between(code, 0, len(code.co_code)) if at <= one.end)
+
+
 @cache
 def statements_between(code: CodeType, begin: int, end: int) -> list[Statement]:
     """Those from the instruction at ``begin`` on, and before ``end``."""
