@@ -15,6 +15,7 @@ from pilot.checkpoint.tree import Encoded
 from pilot.core.errors import CheckpointError, UserError
 from pilot.io import trainer_folder, wire
 from pilot.train.node.membership import Membership
+from pilot.train.state.identity import for_another
 
 if TYPE_CHECKING:
     from pilot.checkpoint.parts import WrittenPart
@@ -252,7 +253,8 @@ class Saver:
                 loaded = store.load(start, wanted)
             except CheckpointError as error:
                 raise UserError(f"cannot start from the given checkpoint: {error}") from None
-        elif loaded is not None:
+            return for_another(loaded.state)
+        if loaded is not None:
             self.next_step = store.next_step_of(loaded.path)
         return loaded.state if loaded is not None else None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import msgspec
 import torch
@@ -141,6 +142,13 @@ def changes(saved: Mapping[str, str], own: Identity, accepted: frozenset[str]) -
 def goals(identity: Mapping[str, str]) -> Identity:
     """Where the script's loop ends, according to ``identity``."""
     return {name: identity[name] for name in _GOALS if name in identity}
+
+
+def for_another(state: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A trainer's state for one that starts from it: where its loop ends is for itself to say."""
+    if "identity" not in state:  # of an early version
+        return state
+    return {**state, "identity": {name: words for name, words in state["identity"].items() if name not in _GOALS}}
 
 
 def tell(identity: Identity, gather: Callable[[list[int]], list[list[int]]]) -> list[Identity]:

@@ -10,6 +10,9 @@ import pytest
 
 from pilot.checkpoint import names, store
 from pilot.checkpoint.own_rows import own_rows
+from pilot.core.errors import UserError
+from pilot.core.run_identity import ALL_EPOCHS
+from pilot.io import trainer_folder
 from pilot.train.ranks import saver
 from pilot.train.ranks.saver import Saver
 from tests.unit.train.test_periodic import DEADLINE_S, Rank
@@ -57,3 +60,22 @@ def test_a_part_that_nobody_writes_is_not(tmp_path: Path) -> None:
     first = Rank(tmp_path)
     write(first, tmp_path, 0)
     assert first.told.get(timeout=DEADLINE_S).error == "g000001-s00000005.part1of2.h5: the file is missing"
+
+
+def test_a_trainer_that_starts_from_another_may_have_fewer_epochs_and_one_that_resumes_may_not(tmp_path: Path) -> None:
+    other, own = tmp_path / "other" / "checkpoints", tmp_path / "own" / "checkpoints"
+    for directory in (other, own):
+        directory.mkdir(parents=True)
+    whole = Rank(other)
+    whole.training.ends_at(ALL_EPOCHS, 20)
+    written = store.write(other, 1, 5, whole.training.encoded(), 3)
+    trainer_folder.start_from(own.parent, [str(written.path)])
+    resumed, started = Rank(other), Rank(own)
+    for rank in (resumed, started):
+        state = rank.saver.load(1, pytest.fail, None)
+        assert state is not None
+        rank.training.restore(state)
+    started.training.ends_at(ALL_EPOCHS, 4)
+    assert started.training.changes == []
+    with pytest.raises(UserError, match="was 20 and is 4"):
+        resumed.training.ends_at(ALL_EPOCHS, 4)
