@@ -197,6 +197,52 @@ def sums_used(made: Callable[..., Any]) -> Result:
     return tensors(one=one, other=other)
 
 
+class Total:
+    """A tracked counter."""
+
+    def __init__(self) -> None:
+        self.number = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"number": self.number}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.number = state["number"]
+
+
+def counted(made: Callable[..., Any]) -> Result:
+    """What a batch's beginning, and what is between its steps, count and decide by: a tracked counter, one in
+    ``session.state``, and one in a model's attribute. Each has its turn in some batches.
+    """
+    models = {name: fresh(linear) for name in ("one", "two", "three")}
+    optimizers = {name: torch.optim.SGD(model.parameters(), lr=0.01) for name, model in models.items()}
+    total, turns = Total(), models["one"]
+    turns.turns = 0
+    session = made(models, optimizers)
+    session.track("total", total)
+    loader = session.loader(DATA, global_batch_size=BATCH)
+    for _ in session.epochs(EPOCHS):
+        for x, y in loader:
+            total.number += 1
+            turns.turns += 1
+            session.state["begun"] = session.state.get("begun", 0) + 1
+            last = total.number % 2 == 0
+            scales = {"one": 1 / total.number, "two": 1 / session.state["begun"], "three": 1 / turns.turns}
+            for name, model in models.items():
+                if name == "three" and not last:
+                    continue
+                optimizers[name].zero_grad()
+                loss = scales[name] * mse_loss(model(x), y) / session.state.get("between", 1)
+                loss.backward()
+                session.step(loss, name)
+                session.state["between"] = session.state.get("between", 1) + 1
+                turns.turns += 2
+                if name == "two":
+                    last = last and turns.turns % 3 != 1 + total.number % 2
+                    total.number += 2
+    return tensors(**models, state=session.state, total=total, turns=turns.turns)
+
+
 SCRIPTS = [
     gan,
     several_critics,
@@ -208,6 +254,7 @@ SCRIPTS = [
     all_at_once,
     bare_parameter,
     sums_used,
+    counted,
 ]
 
 

@@ -55,7 +55,8 @@ class Training:
     objects, and the script's own ``user`` dict.
 
     ``agreed_step``: up to this step all ranks held the same state (:mod:`pilot.train.steps.alarm`). ``changing``: what
-    a forward pass changes (:mod:`pilot.train.steps.rollback`). ``on_restore``: called when a state was taken over or
+    a forward pass changes (:mod:`pilot.train.steps.rollback`); ``phases``: what the script's own values were when each
+    phase of the current batch began that counts. ``on_restore``: called when a state was taken over or
     rolled back. ``samples_per_tick``: samples of a step on one node, for a schedule that counts samples. ``reports``: a
     trial's reports of its study's metric. ``sharding``: the model's, if it is sharded. ``standing``: see
     :class:`~pilot.train.state.state_transfer.Standing`. ``catch_up``: what the script does again.
@@ -87,6 +88,7 @@ class Training:
         self.user, self.tracked = self.catch_up.user, self.catch_up.tracked
         self.numbers = ModuleNumbers(self.model, self.tracked)
         self.changing: set[str] = set()
+        self.phases: list[dict[str, Any]] = []
         self.on_restore: list[Callable[[], object]] = []
         self.agreed_step = 0
         self._accepted = identity.accepted_by(os.environ)
@@ -149,7 +151,7 @@ class Training:
         position = self.position
         self.ledger.add(generation, position.epoch, position.step, share.cursor, share.cursor_end)
         position.step += 1
-        position.phase = 0
+        position.phase, self.phases = 0, []
         position.cursor = share.cursor_end
         position.epoch_steps += 1
         position.samples += share.total
@@ -210,6 +212,7 @@ class Training:
             "numbers": self.numbers.capture(),
             "tracked": {name: one.state_dict() for name, one in self.tracked.items()},
             "changing": sorted(self.changing),
+            "phases": list(self.phases),
             "reports": [list(row) for row in self.reports.rows],
             **of_script,
             **self.steppers.capture(),
@@ -241,6 +244,7 @@ class Training:
         place, met, rule = self.place, self.agreements.count(self.place), self.rate
         self.changing |= set(state.get("changing", ()))
         self.position = Position(**state["position"])
+        self.phases = list(state.get("phases", [{}] * self.position.phase))
         self.agreed_step = self.position.step
         self.standing = Standing.NEW
         self.ledger = Lineage(state["ledger"].tolist())
@@ -333,5 +337,5 @@ def _check_schedule(schedulers: Collection[Scheduler], schedule: str | None) -> 
 
 
 _COUNTED = ("step", "samples", "epoch")
-_OF_THE_SCRIPT = ("user", "user_met", "tracked", "tracked_at_end", "attributes")
+_OF_THE_SCRIPT = ("user", "user_met", "tracked", "tracked_at_end", "attributes", "phases")
 """Parts of the state whose tensors nobody else puts where they belong."""

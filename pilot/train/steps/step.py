@@ -177,6 +177,8 @@ class Step:
             self._counts = counts
             if not counts:
                 self._rollback.hold()
+            elif self._again:
+                self._rollback.repeats(0)
         group, rehearsal = self.member, self.rehearsal if counts else None
         # Per micro-batch, so that how its samples were loaded does not affect what the model draws.
         rng.seed_all(mix(self._seed, self._training.position.step, self._draws_as, *([batch] if batch else [])))
@@ -399,13 +401,18 @@ class Step:
         self._of_step |= {label: words.loss} | self._training.metrics()
         self._metrics |= self._of_step
         self._words = words
+        if self._apart:
+            self._rollback.phase_ends()
         self._passed(steppers)
 
     def _pass_over(self, steppers: list[Stepper]) -> bool:
         """It was done before, and still counts."""
         self._void_gradients(steppers)
         self._rollback.back()
+        self._rollback.mark()
         self._passed(steppers)
+        if self._again:
+            self._rollback.repeats(self._phases)
         return True
 
     def _void_gradients(self, steppers: Sequence[Stepper]) -> None:
@@ -416,7 +423,6 @@ class Step:
         self._phases += 1
         if self._apart:
             self._exchanges.only(steppers)
-            self._rollback.mark()
             # For the next optimizer's loss, each rank draws its own numbers again.
             rng.seed_all(mix(self._seed, self._training.position.step, self._draws_as, self._phases))
 

@@ -1,0 +1,285 @@
+"""What :class:`~pilot.train.steps.rollback.Rollback` restores: how each kind is copied, compared and put back."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from pilot.checkpoint import checksums
+from pilot.checkpoint.shards import local_of
+from pilot.checkpoint.tree import copied
+from pilot.train.state.block import encoded
+from pilot.train.state.catch_up import Stateful
+from pilot.train.state.loading import load
+from pilot.train.state.module_numbers import ModuleNumbers, put_in
+
+SMALL_BYTES = 1 << 20
+"""Size of one tensor, or of all of a tracked object, below which copying is cheaper than checking."""
+
+
+class Kept(Protocol):
+    """Something that can be restored.
+
+    ``changes``: it may change in a forward pass; ``bits_before``: its previous value, while that is not known yet.
+    """
+
+    name: str
+    changes: bool
+    bits_before: Any
+
+    @property
+    def small(self) -> bool: ...
+
+    def bits(self) -> Any: ...
+
+    def mark(self) -> None: ...
+
+    def back(self) -> None: ...
+
+    def forget(self) -> None: ...
+
+
+class Slot:
+    """A tensor of a module, which a forward pass may change or replace."""
+
+    def __init__(self, name: str, holder: dict[str, Any], key: str) -> None:
+        self.name = name
+        self.changes = False
+        self.bits_before: Any = None
+        self._holder = holder
+        self._key = key
+        self.tensor: torch.Tensor | None = None
+        self.copy: torch.Tensor | None = None
+        self._marked = False
+
+    @property
+    def now(self) -> torch.Tensor | None:
+        found: torch.Tensor | None = self._holder[self._key]
+        return found
+
+    @property
+    def small(self) -> bool:
+        return self.now is None or self.now.nbytes <= SMALL_BYTES
+
+    @property
+    def resized(self) -> bool:
+        """Whether its shape was changed in place since it was marked."""
+        return self.tensor is not None and self.copy is not None and local_of(self.tensor).shape != self.copy.shape
+
+    def bits(self) -> Any:
+        return None if self.now is None else checksums.of_tensors([self.now])
+
+    def mark(self) -> None:
+        self.tensor, self._marked = self.now, True
+        self.copy = None if self.tensor is None else self._copied(local_of(self.tensor).detach())
+
+    def _copied(self, tensor: torch.Tensor) -> torch.Tensor:
+        """On a GPU there may be no space for copies of all large ones."""
+        return tensor.clone() if self.small or self.changes else tensor.to("cpu", copy=True)
+
+    def back(self) -> None:
+        if self._marked:
+            if self._holder[self._key] is not self.tensor:
+                self._holder[self._key] = self.tensor
+            if self.tensor is not None and self.copy is not None:
+                # Through .data, because a graph that the step still needs has saved the tensor and would notice a
+                # change.
+                if self.resized:
+                    self.tensor.data = self.copy.to(self.tensor.device, copy=True)
+                else:
+                    local_of(self.tensor).data.copy_(self.copy)
+
+    def forget(self) -> None:
+        self.tensor, self.copy, self._marked = None, None, False
+
+
+class Object:
+    """What has a state."""
+
+    def __init__(self, name: str, stateful: Stateful) -> None:
+        self.name = name
+        self.changes = False
+        self.bits_before: Any = None
+        self._stateful = stateful
+        self.marked: dict[str, Any] | None = None
+
+    @property
+    def small(self) -> bool:
+        leaves = encoded({self.name: self._stateful.state_dict()}).leaves
+        return sum(leaf.size for leaf in leaves) <= SMALL_BYTES
+
+    def bits(self) -> Any:
+        return self._bits_of(self._stateful.state_dict())
+
+    def _bits_of(self, state: dict[str, Any]) -> Any:
+        taken = encoded({self.name: state})
+        return str(taken.tree), [
+            checksums.of_tensors([leaf.source]) if isinstance(leaf.source, torch.Tensor) else leaf.source.tobytes()
+            for leaf in taken.leaves
+        ]
+
+    @property
+    def is_of_script(self) -> bool:
+        """Whether the script may keep in it what it decides by."""
+        return self.small
+
+    def mark(self) -> None:
+        self.marked = copied(self._stateful.state_dict())
+
+    def back(self) -> None:
+        if self.marked is not None:
+            self.put(self.marked)
+
+    def put(self, state: dict[str, Any]) -> None:
+        """Give it this state."""
+        # Unchanged values are not written: a graph that the step still needs would notice.
+        if self._bits_of(state) != self.bits():
+            load(copied(state), into=self._stateful)
+
+    def forget(self) -> None:
+        self.marked = None
+
+
+class Attributes(Object):
+    """Handled like large values: there are many, and few scripts change them."""
+
+    is_of_script = True
+
+    @property
+    def small(self) -> bool:
+        return False
+
+
+class Trained:
+    """A parameter that an optimizer trains, which the script may change, too. The copy is in host memory, because a GPU
+    may have no space for it.
+    """
+
+    small = False
+
+    def __init__(self, name: str, parameter: torch.Tensor) -> None:
+        self.name = name
+        self.changes = False
+        self.bits_before: Any = None
+        self._parameter = parameter
+        self._copy: torch.Tensor | None = None
+
+    def bits(self) -> Any:
+        return checksums.of_tensors([self._parameter])
+
+    def mark(self) -> None:
+        self._copy = local_of(self._parameter).detach().to("cpu", copy=True)
+
+    @property
+    def is_set(self) -> bool:
+        """Whether all of its numbers are others than when it was marked, and not clamped (to the limits), or masked."""
+        now = self._now
+        if self._copy is None or not now.numel():
+            return False
+        return bool((self._copy != now).all()) and bool((now.abs() != now.abs().max()).any())
+
+    @property
+    def has_changed(self) -> bool:
+        """Since it was marked."""
+        return self._copy is not None and not torch.equal(self._copy, self._now)
+
+    @property
+    def _now(self) -> torch.Tensor:
+        return local_of(self._parameter).detach().to("cpu")
+
+    def back(self) -> None:
+        if self._copy is not None:
+            local_of(self._parameter).data.copy_(self._copy)
+
+    def forget(self) -> None:
+        self._copy = None
+
+
+class Values:
+    """What is read and written as a whole; if it is not ``small``, it is handled like large values."""
+
+    def __init__(self, name: str, read: Callable[[], Any], write: Callable[[Any], None], *, small: bool) -> None:
+        self.name = name
+        self.small = small
+        self.changes = False
+        self.bits_before: Any = None
+        self._read, self._write = read, write
+        self._values: Any = None
+
+    def bits(self) -> Any:
+        return str(self._read())
+
+    def mark(self) -> None:
+        self._values = self._read()
+
+    def back(self) -> None:
+        if self._values is not None:
+            self._write(self._values)
+
+    def forget(self) -> None:
+        self._values = None
+
+
+class Extra:
+    """A module's extra state."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module = module
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"extra": self._module.get_extra_state()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._module.set_extra_state(state_dict["extra"])
+
+
+class Numbers:
+    """The plain attributes of one of the modules."""
+
+    def __init__(self, numbers: ModuleNumbers, module: nn.Module) -> None:
+        self._numbers = numbers
+        self._module = module
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._numbers.of(self._module)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        put_in(self._module, state_dict)
+
+
+class User:
+    """``session.state``."""
+
+    def __init__(self, values: dict[str, Any]) -> None:
+        self._values = values
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._values
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._values.clear()
+        self._values.update(state_dict)
+
+
+def mark_all(kept: Iterable[Kept]) -> None:
+    """Mark all, with one call for the tensors of a type that have not moved: a GPU copies these all at once."""
+    alike: defaultdict[tuple[torch.device, torch.dtype], list[tuple[torch.Tensor, torch.Tensor]]] = defaultdict(list)
+    for one in kept:
+        if (
+            isinstance(one, Slot)
+            and one.copy is not None
+            and one.tensor is not None
+            and one.tensor is one.now
+            and not one.resized
+            and one.copy.device == one.tensor.device
+        ):
+            alike[one.copy.device, one.copy.dtype].append((one.copy, local_of(one.tensor).detach()))
+        else:
+            one.mark()
+    for pairs in alike.values():
+        copies, tensors = zip(*pairs, strict=True)
+        torch._foreach_copy_(copies, tensors)
