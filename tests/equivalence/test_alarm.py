@@ -27,17 +27,24 @@ Edit = Callable[[nn.Module, torch.optim.Optimizer], None]
 
 
 class Counting(nn.Module):
-    """A model with three buffers: one never changes, two change in forward, by different values on each rank."""
+    """A model with three buffers, and as many parameters without gradient: one never changes, two change in forward, by
+    different values on each rank.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("scale", torch.ones((), dtype=torch.float64))
         self.register_buffer("seen", torch.zeros((), dtype=torch.float64))
         self.register_buffer("hidden", torch.zeros((), dtype=torch.float64))
+        self.running, self.codebook, self.fixed = (
+            nn.Parameter(torch.ones(2, dtype=torch.float64), requires_grad=False) for _ in range(3)
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.seen += x.detach().mean()
         self.hidden.data = x.detach().mean() * 2
+        self.running.mul_(0.9).add_(x.detach().mean(0))
+        self.codebook.data.copy_(x.detach()[0])
         scaled: torch.Tensor = x * self.scale
         return scaled
 
@@ -55,7 +62,7 @@ def script(edit: Edit | None, edited: int = 6) -> list[float]:
             session.step()
             if edit is not None and session.steps == edited and session.rank == 1:
                 edit(model, optimizer)
-    return torch.cat([p.detach().flatten() for p in model.parameters()]).tolist()
+    return torch.cat([p.detach().flatten() for p in model.parameters() if p.requires_grad]).tolist()
 
 
 def set_parameter(model: nn.Module, _optimizer: torch.optim.Optimizer) -> None:
@@ -79,6 +86,10 @@ def set_buffer(model: nn.Module, _optimizer: torch.optim.Optimizer) -> None:
     model.get_buffer("2.scale").fill_(2.0)
 
 
+def set_frozen(model: nn.Module, _optimizer: torch.optim.Optimizer) -> None:
+    model.get_parameter("2.fixed").fill_(2.0)
+
+
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(alarm, "EVERY_STEPS", 4)
@@ -96,6 +107,7 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
         (clear_state, r"optimizer\.state\[0\.weight\]\['step'\] \(and 17 more\)", 8, (4, 8)),
         (set_rate, r"optimizer\.param_groups\[0\]\['lr'\] \(and 6 more\)", 6, (4, 8)),
         (set_buffer, r"2\.scale", 6, (4, 8)),
+        (set_frozen, r"2\.fixed", 6, (4, 8)),
     ],
 )
 def test_the_first_that_differs_is_named_with_the_steps_between_which_it_happened(
@@ -299,10 +311,12 @@ def test_nothing_is_told_of_values_that_are_the_same_or_batch_norms(capsys: pyte
     assert "differs" not in capsys.readouterr().err
 
 
-def test_buffers_that_forward_computes_from_each_ranks_batch_are_told_of(capsys: pytest.CaptureFixture[str]) -> None:
+def test_buffers_and_parameters_without_gradient_that_forward_computes_from_each_ranks_batch_are_told_of(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     on_ranks(lambda: script(None), 2, [])
     told = [line for line in capsys.readouterr().err.splitlines() if "differs between the ranks" in line]
-    assert ["the model's 2.seen (and 1 more) differs" in line for line in told] == [True, True]
+    assert ["the model's 2.seen (and 3 more) differs" in line for line in told] == [True, True]
 
 
 class Scaled(nn.Module):

@@ -2,10 +2,10 @@
 data that a script generates in its loop (rollouts, pseudo-labels), if the dataset is a ``TensorDataset``; and what may
 differ, but is told of then (see :mod:`pilot.train.alike.held_by_script` and :mod:`pilot.train.alike.attributes_alike`).
 
-A buffer that the model changes while computing belongs to each rank, like batch norm's statistics. Batch norm is
-recognised by its class; other buffers by their change counter, or, if a script changes ``.data``, by changed values
-with an unchanged counter. A rank that notices this reports 0, and then it applies to all ranks. (The script is told if
-it does differ.)
+A buffer, or a parameter without gradient, that the model changes while computing belongs to each rank, like batch
+norm's statistics. Batch norm is recognised by its class; others by their change counter, or, if a script changes
+``.data``, by changed values with an unchanged counter. A rank that notices this reports 0, and then it applies to all
+ranks. (The script is told if it does differ.)
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ OWN = 0
 
 Changes = tuple[int, int]
 Numbers = dict[str, int]
+Place = tuple[dict[str, Any], str]
+"""Where a module keeps a tensor: in which of its dicts, under which name."""
 
 
 class HeldAlike:
@@ -47,7 +49,8 @@ class HeldAlike:
         self._attributes = AttributesAlike(training)
         optimizers = training.steppers.optimizers
         self._optimizers = {f"optimizer{name and f'[{name!r}]'}": one for name, one in optimizers.items()}
-        self._buffers = dict(_buffers(training.model))
+        self._frozen = dict(_frozen(training.model))
+        self._buffers = dict(_buffers(training.model)) | self._frozen
         self._own: set[str] = set()
         self._told: set[str] = set()
         self.of_shards: set[str] = set()
@@ -91,7 +94,8 @@ class HeldAlike:
         self.of_shards = {name for name, one in values.items() if torch.is_tensor(one) and shards.is_sharded(one)}
         alike = _numbers(values) | buffers | self._data_numbers()
         others = self._script.numbers() | {f"the model's {name}": number for name, number in buffers.items()}
-        return _except(self._own, alike), _except(self._told, others | self._samples)
+        unfrozen = {name for name, (held, key) in self._frozen.items() if held[key].requires_grad}
+        return _except(self._own - unfrozen, alike), _except(self._told, others | self._samples)
 
     def attributes(self) -> int:
         """A checksum of the models' plain attributes, which may differ."""
@@ -107,23 +111,23 @@ class HeldAlike:
             for number, group in enumerate(optimizer.param_groups):
                 options = {key: value for key, value in group.items() if key != "params"}
                 yield from _leaves(f"{place}.param_groups[{number}]", options)
-        yield from self._named.items()
+        yield from ((name, one) for name, one in self._named.items() if name not in self._frozen)
         for place, optimizer in self._optimizers.items():
             states: Mapping[Any, Any] = optimizer.state
             for name, parameter in self._named.items():
                 yield from _leaves(f"{place}.state[{name}]", states.get(parameter, {}))
 
     def _buffer_numbers(self) -> Numbers:
-        return _numbers({name: module._buffers[key] for name, (module, key) in self._buffers.items()})
+        return _numbers({name: held[key] for name, (held, key) in self._buffers.items()})
 
     def _changes(self) -> list[Changes]:
         """``_version`` is torch's count of a tensor's changes in place."""
-        held = [module._buffers[key] for module, key in self._buffers.values()]
+        tensors = [held[key] for held, key in self._buffers.values()]
         try:
-            return [(id(buffer), buffer._version if buffer is not None else 0) for buffer in held]
+            return [(id(one), one._version if one is not None else 0) for one in tensors]
         except RuntimeError:  # torch does not count their changes, and does not let anyone load a state into them
-            for name, buffer in zip(self._buffers, held, strict=True):
-                check_changeable(f"the model's buffer {name}", buffer)
+            for name, one in zip(self._buffers, tensors, strict=True):
+                check_changeable(f"the model's {'parameter' if name in self._frozen else 'buffer'} {name}", one)
             raise
 
     def _data_changes(self) -> list[Changes]:
@@ -144,13 +148,21 @@ class HeldAlike:
             self._seen[name] = changes, numbers[name]
 
 
-def _buffers(model: nn.Module) -> Iterator[tuple[str, tuple[nn.Module, str]]]:
+def _buffers(model: nn.Module) -> Iterator[tuple[str, Place]]:
     """The buffers that are part of the state, except batch statistics."""
     for path, module in model.named_modules():
         if not isinstance(module, _NormBase):
             own = module._non_persistent_buffers_set
             for key in [key for key in module._buffers.keys() if key not in own]:  # noqa: SIM118  # torch.jit's has no other
-                yield f"{path}.{key}" if path else key, (module, key)
+                yield f"{path}.{key}" if path else key, (module._buffers, key)
+
+
+def _frozen(model: nn.Module) -> Iterator[tuple[str, Place]]:
+    """The parameters without gradient, except shards."""
+    for path, module in model.named_modules():
+        for key, parameter in module._parameters.items():
+            if parameter is not None and not (parameter.requires_grad or shards.is_sharded(parameter)):
+                yield f"{path}.{key}" if path else key, (module._parameters, key)
 
 
 def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
