@@ -173,14 +173,15 @@ class Saver:
 
     def _await(self, parts: Sequence[Path]) -> None:
         """Wait for ``parts``, as long as something is being written: large ones take long on a slow file system."""
-        written, end_s = -1, 0.0
+        written, waited_s = -1, _PARTS_LIMIT_S
         while not all(path.exists() for path in parts):
-            if time.monotonic() >= end_s:
+            if waited_s >= _PARTS_LIMIT_S:
                 before, written = written, _bytes_under_way(self._directory)
                 if written == before:
                     return
-                end_s = time.monotonic() + _PARTS_LIMIT_S
+                waited_s = 0.0
             time.sleep(_LOOK_S)
+            waited_s += _LOOK_S  # not by the clock: while the node stood still (suspended), nobody could write
 
     def _start(self, work: Callable[[], None]) -> None:
         self._thread = threading.Thread(target=work, daemon=True)
