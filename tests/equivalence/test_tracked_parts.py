@@ -290,3 +290,47 @@ def test_of_a_number_of_its_own_that_is_not_there(capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize("kind", [Saved, Packed, Whole, Derived])
 def test_not_of_a_number_of_its_own_that_is_there(kind: type[Own], capsys: pytest.CaptureFixture[str]) -> None:
     assert said(train_with_own(kind()), capsys) == []
+
+
+def test_not_of_variables_that_a_tracked_object_keeps(capsys: pytest.CaptureFixture[str]) -> None:
+    def script(ours: Any, loader: Any, step: Any) -> None:
+        best, rows, seen = 0.0, 0, [0]
+
+        class Kept:
+            def state_dict(self) -> State:
+                return {"best": best, "seen": seen, "rows": rows}
+
+            def load_state_dict(self, state: State) -> None:
+                nonlocal best, rows
+                best, rows, seen[:] = state["best"], state["rows"], state["seen"]
+
+        ours.track("kept", Kept())
+        for _ in ours.epochs(2):
+            for x, y in loader:
+                best, rows = max(best, x.max().item()), rows + len(x)
+                seen[0] += 1
+                step(x, y)
+
+    assert "\n".join(said(script, capsys)) == ""
+
+
+def test_of_variables_that_it_does_not_give_back(capsys: pytest.CaptureFixture[str]) -> None:
+    def script(ours: Any, loader: Any, step: Any) -> None:
+        best, rows = 0.0, 0
+
+        class Kept:
+            def state_dict(self) -> State:
+                return {"best": best, "rows": rows}
+
+            def load_state_dict(self, state: State) -> None:
+                nonlocal rows
+                rows = state["rows"]
+
+        ours.track("kept", Kept())
+        for _ in ours.epochs(2):
+            for x, y in loader:
+                best, rows = max(best, x.max().item()), rows + len(x)
+                step(x, y)
+
+    told = " ".join(said(script, capsys))
+    assert all(name in told for name in ("Kept.state_dict.best", ", best)"))

@@ -205,7 +205,9 @@ class OwnValues:
         outgrown = ((0, name) for name in self._training.numbers.outgrown())
         made = self._made(place for place in seen if place not in shared)
         made = chain(made, self._made_variables(known), self._left_over, self._replaced(known), outgrown)
-        changed = [place for place in chain(changed, made) if place not in self._told]
+        variables = ((which, name, value) for which, values in _spaces() for name, value in list(values.items()))
+        saved = {(which, name) for which, name, value in variables if parts.has_variable(name, value)}
+        changed = [place for place in chain(changed, made) if place not in self._told | saved]
         may_be_last = at_end and all(_variable_of(name) in self._for_after for _, name in changed)
         if changed and not may_be_last:  # the last turn may set what follows the loop reads
             self._told.update(changed)

@@ -1,6 +1,8 @@
 """What tracked objects have of others (``session.track("average", Adapter(average))``): a node that joins gets what is
 in their states. Of their own numbers see :func:`counted`.
 
+Also of variables around a tracked object's class, which its state is made of.
+
 An attribute counts as being in a state if that has its value, and either by its name, or because ``state_dict`` reads
 it; and not if the value may be that of another one. This is asked at each look, in which values may be the same by
 chance. Tensors and arrays count if they share their memory with the state's.
@@ -8,6 +10,7 @@ chance. Tensors and arrays count if they share their memory with the state's.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -37,20 +40,39 @@ _EVERY = {"__dict__", "vars", "getattr", "setattr", "asdict", "__getstate__", "d
 
 @dataclass
 class TrackedParts:
-    """``attributes``, by object; and ``known``: which lists, dicts, tensors and arrays, also by their memory."""
+    """``attributes``, by object; ``variables``, with their values; and ``known``: which lists, dicts, tensors and
+    arrays, also by their memory.
+    """
 
     attributes: set[Place] = field(default_factory=set)
+    variables: list[tuple[str, Any]] = field(default_factory=list)
     known: set[int] = field(default_factory=set)
 
     @classmethod
     def of(cls, tracked: Mapping[str, Stateful]) -> TrackedParts:
-        """Those of these objects that are no modules, and have others."""
+        """Those of these objects that are no modules, and have others, or are for variables around them."""
         found = cls()
         for one in tracked.values():
-            held = list(_held(one, _DEPTH, set()))
-            if any(each.owner is not one or each.may_be_shared for each in held):
-                found._add(held, list(islice(_values(None, one.state_dict()), _MOST)))
+            held, variables = list(_held(one, _DEPTH, set())), list(_variables_of(one))
+            if variables or any(each.owner is not one or each.may_be_shared for each in held):
+                state = list(islice(_values(None, one.state_dict()), _MOST))
+                found._add(held, state)
+                found._add_variables(type(one), variables, state)
         return found
+
+    def has_variable(self, name: str, value: Any) -> bool:
+        """Whether it is in a state."""
+        return any(name == one and value is its for one, its in self.variables)
+
+    def _add_variables(self, kind: type, variables: list[tuple[str, Any]], state: list[tuple[Any, Any]]) -> None:
+        for name, value in variables:
+            if any(same(its, value) for _, its in state):
+                self.variables.append((name, value))
+                if isinstance(value, CHANGEABLE):
+                    self.known |= _numbers_of(value)
+        for function in (getattr(kind, name) for name in _OF_STATES if variables):
+            if all(self.has_variable(*each) for each in inspect.getclosurevars(function).nonlocals.items()):
+                self.known.add(id(function))
 
     def _add(self, held: list[_Held], state: list[tuple[Any, Any]]) -> None:
         self.known |= {number for _, value in state if isinstance(value, ARRAYS) for number in _numbers_of(value)}
@@ -161,6 +183,21 @@ def _values(key: Any, value: Any) -> Iterator[tuple[Any, Any]]:
     if isinstance(value, WITH_ITEMS):
         for name, one in value.items() if isinstance(value, dict) else enumerate(value):
             yield from _values(name, one)
+
+
+def _variables_of(tracked: Any) -> Iterator[tuple[str, Any]]:
+    """Variables of the functions around its class, or of its module, that both functions for its state name, and that
+    the one that takes a state over sets, or changes in place.
+    """
+    saves, loads = (getattr(type(tracked), name, None) for name in _OF_STATES)
+    if not (isinstance(saves, FunctionType) and isinstance(loads, FunctionType)):
+        return
+    its = inspect.getclosurevars(saves)
+    sets = {one.argval for one in instructions(loads.__code__) if one.opname in ("STORE_DEREF", "STORE_GLOBAL")}
+    named = {*loads.__code__.co_freevars, *loads.__code__.co_names}
+    for name, value in {**its.globals, **its.nonlocals}.items():
+        if name in sets or (name in named and isinstance(value, CHANGEABLE)):
+            yield name, value
 
 
 def _numbers_of(value: Any) -> set[int]:
