@@ -272,3 +272,20 @@ def test_nodes_join_where_a_model_has_such_tensors(make: Callable[[], torch.Tens
 
     (alone,) = on_ranks(script, 1, [])
     assert on_ranks(script, 1, GROWS_AND_SHRINKS) == [alone] * 2
+
+
+def test_of_many_values_those_that_the_steps_use_are_named_first(capsys: pytest.CaptureFixture[str]) -> None:
+    meters = [[0.0] for _ in range(6)]
+    options = {"scale": 1.0}
+
+    def script(ours: Any, loader: Any, step: Any) -> None:
+        a, b, c, d, e, f = meters
+        for _ in ours.epochs(2):
+            for x, y in loader:
+                step(x, y, 0 * options["scale"])
+                for meter in (a, b, c, d, e, f):
+                    meter[0] += x.mean().item()
+                options["scale"] /= 2
+
+    (line,) = said(script, capsys)
+    assert "in its loop (options['scale'], a[0], " in line

@@ -52,6 +52,7 @@ from pilot.train.script import called, loop_code, refusal, step_uses
 from pilot.train.script.bytecode import running_at
 from pilot.train.script.objects import NOT_THE_SCRIPTS, WITH_ITEMS, inner, is_of_the_script, package_of
 from pilot.train.script.plain_marks import PLAIN, numbers_and_generators
+from pilot.train.script.step_uses import StepUses
 from pilot.train.state.training import Training
 
 _PARTS = 100
@@ -179,7 +180,7 @@ class OwnValues:
                 frames = self._in_loop()
                 uses_of = cache(lambda: step_uses.uses_of(frames, self._head, self._training.user))
                 self._told |= self._counts.look(frames, self._head, uses_of)
-                self._look(at_end=at_end)
+                self._look(uses_of, at_end=at_end)
                 known = {name for _, name in self._told}
                 self.rank_only.look(frames)
                 self._loss.look(frames)
@@ -189,7 +190,7 @@ class OwnValues:
                     self._epoch_sums.look(frames, self._head, uses_of)
                     self._filled.look(frames, self._head)
 
-    def _look(self, *, at_end: bool) -> None:
+    def _look(self, uses_of: Callable[[], StepUses], *, at_end: bool) -> None:
         for place in [one for one in self._before if one[0] in self._first and self._first[one[0]]() is None]:
             del self._before[place]  # another array, or hook, may have its number by now
         parts = TrackedParts.of(self._training.tracked)
@@ -211,7 +212,7 @@ class OwnValues:
         may_be_last = at_end and all(_variable_of(name) in self._for_after for _, name in changed)
         if changed and not may_be_last:  # the last turn may set what follows the loop reads
             self._told.update(changed)
-            names = list(dict.fromkeys(name for _, name in changed))
+            names = _used_first(dict.fromkeys(name for _, name in changed), uses_of)
             refusal.note(
                 f"the script keeps values of its own that change in its loop ({', '.join(names[:_SHOWN])}"
                 f"{', ...' if len(names) > _SHOWN else ''}), and a node that joins, or a run that resumes, has them as"
@@ -472,6 +473,19 @@ def _other_modules() -> list[ModuleType]:
 
 def _variable_of(path: str) -> str:
     return path.partition(".")[0].partition("[")[0]
+
+
+def _used_first(names: Collection[str], uses_of: Callable[[], StepUses]) -> list[str]:
+    """If there are more than are shown, those first that the steps compute with: others may only be printed."""
+    if len(names) <= _SHOWN:
+        return [*names]
+    used = {f"{path}." for _, path in uses_of().paths()}
+
+    def is_used(name: str) -> bool:
+        own = f"{name}.".replace("[", ".")
+        return any(own.startswith(path) or path.startswith(own) for path in used)
+
+    return sorted(names, key=lambda name: not is_used(name))
 
 
 def _reference(value: Any) -> Callable[[], Any] | None:
