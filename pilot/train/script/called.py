@@ -33,7 +33,7 @@ _MOST = 100
 """Items of a list (of callbacks), and functions, that are looked at."""
 _FEW = 10
 """Functions that are called under a condition."""
-_STORES = ("STORE_ATTR", "STORE_SUBSCR", "STORE_SLICE", "DELETE_ATTR", "DELETE_SUBSCR")
+_STORES = ("STORE_ATTR", "STORE_SUBSCR", "DELETE_ATTR", "DELETE_SUBSCR")
 _CHANGES = re.compile(
     r"register_.*|remove|add_module|setattr|append|extend|insert|pop|clear|reverse|sort|shuffle|.*[^_]_"
 )

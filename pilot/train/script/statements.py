@@ -13,8 +13,7 @@ from typing import TypeVar
 
 from pilot.train.script.bytecode import between, exceptions, instructions
 
-_OF_VARIABLES = re.compile(r"(LOAD|STORE)_(FAST(?!_AND_CLEAR)|NAME|GLOBAL|DEREF)")
-_USE = re.compile("LOAD|STORE")
+_OF_VARIABLES = re.compile(r"(LOAD|STORE)_(FAST|NAME|GLOBAL|DEREF)")
 _AT_ONCE = {"<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>"}
 """Functions that run where they are made. From Python 3.12 on, only generator expressions are functions."""
 _IN_PLACE = {"+=", "-="}
@@ -48,10 +47,8 @@ def uses_in(code: Sequence[dis.Instruction]) -> Iterator[Use]:
     for one in code:
         if comprehension := comprehension_in(one):
             yield from ((one.offset, "LOAD", name) for name in _reads_of(comprehension))
-        if _OF_VARIABLES.match(one.opname):
-            names = one.argval if isinstance(one.argval, tuple) else (one.argval,)
-            for use, name in zip(_USE.findall(one.opname), names, strict=False):
-                yield one.offset, use, name
+        if found := _OF_VARIABLES.match(one.opname):
+            yield one.offset, found[1], one.argval
 
 
 def comprehension_in(one: dis.Instruction) -> CodeType | None:
@@ -362,9 +359,7 @@ def refills(part: Sequence[dis.Instruction], statement: Statement, name: str) ->
 
 def _fills(part: Sequence[dis.Instruction], statement: Statement, name: str) -> bool:
     """Whether a statement that stores in a list or array of this name stores in many places, or without reading it."""
-    if any(
-        one.opname in ("BUILD_SLICE", "STORE_SLICE") or isinstance(one.argval, slice | EllipsisType) for one in part
-    ):
+    if any(one.opname == "BUILD_SLICE" or isinstance(one.argval, slice | EllipsisType) for one in part):
         return True
     read = [number for number, one in enumerate(part) if one.opname == "LOAD_ATTR" and one.argval == name]
     holders = {path.rpartition(".")[2] for path in statement.stores_in}
