@@ -114,6 +114,59 @@ def loads_the_best(ours: Any, loader: Any, step: Step, _optimizer: torch.optim.O
             model.load_state_dict(ours.state["weights"])
 
 
+class Stopper:
+    """As the public ones; its state is tracked."""
+
+    def __init__(self) -> None:
+        self.best, self.worse, self.enough, self.updates = 1e9, 0, False, 0
+
+    def __call__(self, loss: float) -> None:
+        if loss < self.best:
+            self.best, self.worse = loss, 0
+        else:
+            self.worse += 1
+        self.enough = self.worse > 99
+
+    def counts(self, loss: float) -> None:
+        self.updates += int(loss == loss)
+
+    def state_dict(self) -> dict[str, Any]:
+        return vars(self)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+
+
+def asks_an_object(ours: Any, loader: Any, step: Step, _optimizer: torch.optim.Optimizer) -> None:
+    stopper = Stopper()
+    ours.track("stopper", stopper)
+    for _ in ours.epochs(2):
+        total = 0.0
+        for x, y in loader:
+            total += step(x, y).item()
+        stopper(total)
+        if stopper.enough:
+            break
+
+
+def asks_its_own_object(ours: Any, loader: Any, step: Step, _optimizer: torch.optim.Optimizer) -> None:
+    class Trainer:
+        def __init__(self) -> None:
+            self.stopper, self.meter, self.last = Stopper(), Meter(), 0.0
+            ours.track("stopper", self.stopper)
+
+        def fit(self) -> None:
+            for _ in ours.epochs(2):
+                total = 0.0
+                for x, y in loader:
+                    total += step(x, y).item()
+                self.stopper(total / len(loader))
+                if self.stopper.worse > 99:
+                    ours.stop()
+
+    Trainer().fit()
+
+
 def said(script: Script, capsys: pytest.CaptureFixture[str]) -> list[str]:
     model = fresh(mlp)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
@@ -132,7 +185,18 @@ def said(script: Script, capsys: pytest.CaptureFixture[str]) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "script", [plateau, plateau_by_a_function, plateau_by_logs, bold_driver, stops, leaves, loads_the_best]
+    "script",
+    [
+        plateau,
+        plateau_by_a_function,
+        plateau_by_logs,
+        bold_driver,
+        stops,
+        leaves,
+        loads_the_best,
+        asks_an_object,
+        asks_its_own_object,
+    ],
 )
 def test_what_is_decided_by_a_sum_over_the_processs_own_batches(
     script: Script, capsys: pytest.CaptureFixture[str]
@@ -146,7 +210,8 @@ def test_reports_and_decisions_by_an_evaluation_are_not_told_of(capsys: pytest.C
     def script(ours: Any, loader: Any, step: Step, optimizer: torch.optim.Optimizer) -> None:
         schedule, plateau = LR.ConstantLR(optimizer), LR.ReduceLROnPlateau(optimizer)
         ours.track("schedule", schedule), ours.track("plateau", plateau)
-        shown = {}
+        shown, stopper = {}, Stopper()
+        ours.track("stopper", stopper)
         for epoch in ours.epochs(2):
             total, meter, losses = 0.0, Meter(), []
             for x, y in loader:
@@ -161,7 +226,9 @@ def test_reports_and_decisions_by_an_evaluation_are_not_told_of(capsys: pytest.C
             schedule.step()
             measured = ours.evaluate(DATA, lambda batch: {"loss": batch[0].mean()})
             plateau.step(measured["loss"])
-            if measured["loss"] > 1e9:
+            stopper.counts(total)
+            stopper(measured["loss"])
+            if measured["loss"] > 1e9 or stopper.enough:
                 break
             print(total)
             total = measured["loss"]  # from here on another one

@@ -10,11 +10,15 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dis import Instruction
-from types import CodeType, FrameType
+from types import CodeType, FrameType, FunctionType
+
+from torch import nn
 
 from pilot.train.looks.kept_at_end import KeptAtEnd
 from pilot.train.script import loop_code, refusal
-from pilot.train.script.bytecode import between
+from pilot.train.script.bytecode import between, instructions
+from pilot.train.script.loop_code import value_of
+from pilot.train.script.objects import is_of_the_script
 from pilot.train.script.statements import (
     ADDS,
     RETURNS,
@@ -60,7 +64,7 @@ class EpochSums:
             if number < level:
                 statement = loop_code.running_statement(frames[number])
                 names, after = statement.sets | _added_to(statement), statement.end + 1
-            parts = [*_behind(frames[number].f_code, after, last, names)]
+            parts = [*_behind(frames[number], after, last, names)]
             if any(self._tells_of(frames[number], *part, uses) for part in parts):
                 return
             if not any(_returns(frames[number].f_code, *part) for part in parts):
@@ -113,15 +117,28 @@ def _added_to(statement: Statement) -> set[str]:
     return {owner for owner, _, method in split if method in ADDS}
 
 
-def _behind(code: CodeType, begin: int, end: int, names: set[str]) -> Iterator[tuple[int, int, set[str]]]:
+def _told_by(statement: Statement, frame: FrameType) -> set[str]:
+    """What it lets objects of the script set in themselves: ``stopper(total)``, ``stopper.update(total)``."""
+    found = set()
+    for path in statement.reads:
+        owner, _, name = path.rpartition(".")
+        held, its = value_of(frame, *path.split(".")), value_of(frame, *owner.split(".")) if owner else None
+        for who, value, method in ((path, held, "__call__"), (owner, its, name)):
+            function = getattr(type(value), method, None) if is_of_the_script(type(value)) else None
+            if isinstance(function, FunctionType) and not isinstance(value, nn.Module):
+                found |= {f"{who}.{one}" for one in loop_code.attributes_stored(instructions(function.__code__))}
+    return found
+
+
+def _behind(frame: FrameType, begin: int, end: int, names: set[str]) -> Iterator[tuple[int, int, set[str]]]:
     """Those of these names that still have what they had, and what statements between two instructions compute from
     them: between two instructions each.
     """
-    found = set(names)
+    code, found = frame.f_code, set(names)
     for one in loop_code.statements_between(code, begin, end):
         own = {name for name in one.sets if "." not in name}
         if one.reads & found:
-            found |= own | _added_to(one)
+            found |= own | _added_to(one) | _told_by(one, frame)
         elif own & found and _runs_with(code, begin, one.begin):
             yield begin, one.begin, set(found)
             begin, found = one.begin, found - own
