@@ -31,6 +31,7 @@ from pilot.train.ranks.check_group import CheckGroup
 from pilot.train.ranks.collectives import Collectives
 from pilot.train.ranks.group import group_of
 from pilot.train.ranks.node_fabric import NodeFabric
+from pilot.train.script import refusal
 from pilot.train.state import identity
 from pilot.train.state.agreement_log import END_OF_EPOCH, STOP, Sums
 from pilot.train.state.catch_up import Stateful
@@ -299,6 +300,12 @@ class Session(Uncopied):
             return number() < count and not self._training.position.stopped
 
         self._training.position.left &= not goes_on()  # set in a checkpoint of a shorter training
+        if self._training.is_anothers and not goes_on():
+            refusal.note(
+                f"there is nothing to train: the checkpoint that the script starts from has {number()} of the {count}"
+                f" {'epochs' if by_epoch else 'iterations'} already, which session counts from the first one on: say"
+                " how many there are in all"
+            )
         with self._guard.in_loop():
             while goes_on():
                 begin()

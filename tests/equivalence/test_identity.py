@@ -16,7 +16,7 @@ import pilot.train
 from pilot.core.errors import UserError
 from pilot.io import wire
 from pilot.train.state.blocks import LONGEST_ROW, gather_blocks
-from pilot.train.state.identity import fingerprint, in_short
+from pilot.train.state.identity import fingerprint, for_another, in_short
 from pilot.train.state.lr import LearningRate
 from pilot.train.state.training import Training
 from tests.equivalence.rows import in_world, on_ranks
@@ -188,6 +188,15 @@ def test_fewer_epochs_than_before_as_of_a_script_that_subtracts_those_in_its_own
     assert ending_at(kept, 4, early=early)[1:] == [8]
     monkeypatch.setenv("PILOT_ACCEPT_CHANGES", "fewer")
     assert ending_at(kept, 2, early=early)[1:] == [4]
+
+
+def test_a_start_from_another_trainer_with_nothing_left_to_train_is_told_of(capsys: pytest.CaptureFixture[str]) -> None:
+    kept, *_ = ending_at(None, 3)
+    assert ending_at(for_another(kept), 2)[1:] == [4]
+    assert "nothing to train" not in capsys.readouterr().err
+    assert ending_at(for_another(kept), 1)[1:] == [3]
+    told = capsys.readouterr().err
+    assert "nothing to train: the checkpoint that the script starts from has 1 of the 1 epochs already" in told
 
 
 def test_what_the_ledger_gets_has_no_line_for_each_tensor() -> None:

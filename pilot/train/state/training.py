@@ -109,6 +109,11 @@ class Training:
         self.changes += [AcceptedChange(self.position.step, *change) for change in changes]
 
     @property
+    def is_anothers(self) -> bool:
+        """Whether the state that it took over is another trainer's (:func:`pilot.train.state.identity.for_another`)."""
+        return self.position.step > 0 and not self._goals_taken
+
+    @property
     def place(self) -> Place:
         """The two steps between which it is."""
         return self.position.epoch, self.position.step
