@@ -26,10 +26,10 @@ from scipy.sparse import csr_array
 from torch import nn
 from torch.nn.functional import mse_loss
 
+from tests.equivalence.keeping import changing, said
 from tests.equivalence.loops import BATCH, DATA, GROWS_AND_SHRINKS, fresh, mlp, session
 from tests.equivalence.rows import on_ranks
 from tests.equivalence.test_model_notes import Keeping, kept_by
-from tests.equivalence.test_notes import changing, said
 
 
 class Own(torch.Tensor):

@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch.nn.functional import mse_loss
 
+from tests.equivalence.keeping import Pool, said
 from tests.equivalence.loops import BATCH, DATA, fresh, mlp, session
 from tests.equivalence.rows import on_ranks
-from tests.equivalence.test_notes import Pool, said
 from tests.unit.train.storm import End
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from pilot.core.errors import UserError
-from tests.equivalence.test_notes import said
+from tests.equivalence.keeping import said
 
 State = dict[str, Any]
 
