@@ -12,6 +12,7 @@ import io
 import multiprocessing
 import queue
 import threading
+import time
 from array import array
 from collections import ChainMap, UserDict, UserList
 from collections.abc import Callable
@@ -289,3 +290,20 @@ def test_of_many_values_those_that_the_steps_use_are_named_first(capsys: pytest.
 
     (line,) = said(script, capsys)
     assert "in its loop (options['scale'], a[0], " in line
+
+
+@pytest.mark.parametrize("clock", [time.time, time.monotonic, time.perf_counter])
+def test_times_are_not_told_of_and_how_long_something_took_is(
+    clock: Callable[[], float], capsys: pytest.CaptureFixture[str]
+) -> None:
+    def script(ours: Any, loader: Any, step: Any) -> None:
+        timer, began, took = SimpleNamespace(last=clock()), clock(), 0.0
+        for _ in ours.epochs(2):
+            for x, y in loader:
+                step(x, y)
+                now = clock()
+                took, began = took + now - began, now
+                timer.last = clock()
+
+    (line,) = said(script, capsys)
+    assert "in its loop (took)" in line

@@ -23,6 +23,7 @@ from torch.utils.data import Subset, TensorDataset
 
 from pilot.train.data.training_loader import TrainingLoader
 from pilot.train.looks.attached import attached, functions_of, of_running
+from pilot.train.looks.clocks import is_a_time
 from pilot.train.looks.dataset_changes import DatasetChanges
 from pilot.train.looks.epoch_numbers import EpochNumbers
 from pilot.train.looks.epoch_outputs import EpochOutputs
@@ -202,7 +203,7 @@ class OwnValues:
         trained = set(map(memory_of, self._training.trained.trained().values()))
         for place in [one for one, mark in shared.items() if mark.memory not in trained]:
             del seen[place]
-        changed = [place for place, value in seen.items() if before.get(place, value) != value]
+        changed = [place for place, now in seen.items() if before.get(place, now) != now and not is_a_time(now)]
         outgrown = ((0, name) for name in self._training.numbers.outgrown())
         made = self._made(place for place in seen if place not in shared)
         made = chain(made, self._made_variables(known), self._left_over, self._replaced(known), outgrown)
