@@ -203,6 +203,29 @@ def test_variables_that_some_turns_set_for_what_follows_the_loop(
     assert names == {"weights", "copied", "tensor", "best_epoch", "made"}
 
 
+def test_variables_that_there_are_not_before_the_loop_and_that_some_turns_set_for_what_follows_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """As in a tutorial, with a validation in the same loop. A run that resumes may come to the end without them."""
+
+    def script(ours: Any, loader: Any, step: Step) -> None:
+        model, loaders = ours._training.model, {"train": loader, "val": list(DATA)}
+        ours.state["best"] = 99.0
+        for epoch in ours.epochs(3):
+            for phase in ("train", "val"):
+                total = 0.0
+                for x, y in loaders[phase]:
+                    total += step(x, y) if phase == "train" else mse_loss(model(x), y).item()
+                mean = total / len(loaders[phase])
+                if phase == "val" and mean < ours.state["best"]:
+                    ours.state["best"] = mean
+                    weights, best_epoch = deepcopy(model.state_dict()), epoch
+        model.load_state_dict(weights)
+        print(best_epoch, mean)
+
+    assert told(script, capsys) == {"weights", "best_epoch"}
+
+
 def test_variables_that_iterations_set_for_what_follows_the_loop(capsys: pytest.CaptureFixture[str]) -> None:
     def script(ours: Any, loader: Any, step: Step) -> None:
         best, last, reached = None, 0.0, -1

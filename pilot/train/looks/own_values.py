@@ -206,7 +206,9 @@ class OwnValues:
         changed = [place for place, now in seen.items() if before.get(place, now) != now and not is_a_time(now)]
         outgrown = ((0, name) for name in self._training.numbers.outgrown())
         made = self._made(place for place in seen if place not in shared)
-        made = chain(made, self._made_variables(known), self._left_over, self._replaced(known), outgrown)
+        made = chain(
+            made, self._made_variables(known), self._left_over, self._replaced(known), self._made_for_after(), outgrown
+        )
         variables = ((which, name, value) for which, values in _spaces() for name, value in list(values.items()))
         saved = {(which, name) for which, name, value in variables if parts.has_variable(name, value)}
         changed = [place for place in chain(changed, made) if place not in self._told | saved]
@@ -417,6 +419,16 @@ class OwnValues:
                         was = self._arrays[place]
                         if was is None or was() is not value:
                             yield place
+
+    def _made_for_after(self) -> Iterator[Place]:
+        """Variables that there were not before the loop, and that some of its turns set for what follows it: those of a
+        run that resumes may not.
+        """
+        for frame, head in self._loops(self._in_loop() or list(refusal.frames())):
+            which = id(frame.f_globals if frame.f_locals is frame.f_globals else frame)
+            for name in loop_code.kept_for_after(frame.f_code, head):
+                if (which, name) not in self._arrays and frame.f_locals.get(name) is not None:
+                    yield which, name
 
     def _known(self) -> set[int]:
         """What the session has, and what its optimizers change; of tensors also their memory, which others may share
