@@ -167,6 +167,40 @@ def asks_its_own_object(ours: Any, loader: Any, step: Step, _optimizer: torch.op
     Trainer().fit()
 
 
+def in_its_phase(ours: Any, loader: Any, step: Step, optimizer: torch.optim.Optimizer) -> None:
+    schedule = LR.ReduceLROnPlateau(optimizer, patience=0)
+    ours.track("schedule", schedule)
+    for _ in ours.epochs(2):
+        for phase in ("train", "val"):
+            running = 0.0
+            for x, y in loader if phase == "train" else [DATA[:4]]:
+                running += step(x, y).item() if phase == "train" else 0.0
+            if phase != "val":
+                schedule.step(running)
+
+
+def in_its_validation(ours: Any, loader: Any, step: Step, optimizer: torch.optim.Optimizer) -> None:
+    model, schedule = ours._training.model, LR.ReduceLROnPlateau(optimizer, patience=0)
+    ours.track("schedule", schedule)
+    best = 1e9
+    for _ in ours.epochs(2):
+        for phase in ("train", "val"):
+            running = 0.0
+            for x, y in loader if phase == "train" else [DATA[:4]]:
+                running += (step(x, y) if phase == "train" else mse_loss(model(x), y)).item()
+            if phase == "val":
+                schedule.step(running)
+            if phase == "val" and running < best:
+                best = running
+                schedule.step(running)
+            if phase == "train":
+                print(running)
+            else:
+                schedule.step(running)
+            if phase != "train":
+                schedule.step(running)
+
+
 def said(script: Script, capsys: pytest.CaptureFixture[str]) -> list[str]:
     model = fresh(mlp)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
@@ -196,6 +230,7 @@ def said(script: Script, capsys: pytest.CaptureFixture[str]) -> list[str]:
         loads_the_best,
         asks_an_object,
         asks_its_own_object,
+        in_its_phase,
     ],
 )
 def test_what_is_decided_by_a_sum_over_the_processs_own_batches(
@@ -204,6 +239,10 @@ def test_what_is_decided_by_a_sum_over_the_processs_own_batches(
     (line,) = said(script, capsys)
     assert "what the script does at an epoch's end depends on its own batches (" in line
     assert "use what session.evaluate returns" in line
+
+
+def test_decisions_in_the_turn_of_a_validation_are_not_told_of(capsys: pytest.CaptureFixture[str]) -> None:
+    assert [line for line in said(in_its_validation, capsys) if "own batches" in line] == []
 
 
 def test_reports_and_decisions_by_an_evaluation_are_not_told_of(capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,9 +22,11 @@ from pilot.train.script.objects import is_of_the_script
 from pilot.train.script.statements import (
     ADDS,
     RETURNS,
+    Range,
     Statement,
     is_in_place,
     items_in,
+    left_with,
     loop_at,
     statements_in,
     under_tests,
@@ -132,10 +134,20 @@ def _told_by(statement: Statement, frame: FrameType) -> set[str]:
 
 def _behind(frame: FrameType, begin: int, end: int, names: set[str]) -> Iterator[tuple[int, int, set[str]]]:
     """Those of these names that still have what they had, and what statements between two instructions compute from
-    them: between two instructions each.
+    them: between two instructions each. Not what does not run with these batches (``if phase == "val":``).
     """
+    texts = {name: value for name, value in frame.f_locals.items() if type(value) is str}
+    runs = left_with(frame.f_code, begin, end, texts)
+    for first, last, found in _carried(frame, begin, end, names, runs):
+        yield from ((max(a, first), min(b, last), found) for a, b in runs if a < last and b > first)
+
+
+def _carried(
+    frame: FrameType, begin: int, end: int, names: set[str], runs: Sequence[Range]
+) -> Iterator[tuple[int, int, set[str]]]:
     code, found = frame.f_code, set(names)
-    for one in loop_code.statements_between(code, begin, end):
+    statements = loop_code.statements_between(code, begin, end)
+    for one in (each for each in statements if any(first <= each.begin < last for first, last in runs)):
         own = {name for name in one.sets if "." not in name}
         if one.reads & found:
             found |= own | _added_to(one) | _told_by(one, frame)

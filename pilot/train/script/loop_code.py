@@ -44,13 +44,20 @@ def heads(code: CodeType, at: int) -> list[int]:
 
 def inner_loop(frames: Sequence[FrameType], head: int) -> tuple[FrameType, int] | None:
     """The first loop in the one that begins at ``head`` of the first function, in that function or one that it calls
-    (directly, or through others).
+    (directly, or through others); but for one over texts (``for phase in ("train", "val"):``), if there is another.
     """
-    for number, frame in enumerate(frames):
-        inner = [one for one in heads(frame.f_code, running_at(frame)) if number or one > head]
-        if inner:
-            return frame, inner[0]
-    return None
+    inner = [
+        (frame, one)
+        for number, frame in enumerate(frames)
+        for one in heads(frame.f_code, running_at(frame))
+        if number or one > head
+    ]
+    return next((one for one in inner if not _is_over_texts(*one)), inner[0] if inner else None)
+
+
+def _is_over_texts(frame: FrameType, head: int) -> bool:
+    first = between(frame.f_code, head, len(frame.f_code.co_code))[:2]
+    return any(use == "STORE" and type(frame.f_locals.get(name)) is str for _, use, name in uses_in(first))
 
 
 @cache

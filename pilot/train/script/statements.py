@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dis
 import re
-from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import pairwise
@@ -422,6 +422,39 @@ def under_equality(code: CodeType, begin: int, end: int) -> list[tuple[Range, Ra
             is_other = is_left and any(each.argrepr in ("!=", "not in") for each in test)  # if epoch != 3: return
             found.append((otherwise, branch) if is_other else (branch, otherwise))
     return found
+
+
+def left_with(code: CodeType, begin: int, end: int, texts: Mapping[str, str]) -> list[Range]:
+    """What may run between two instructions while variables have these ``texts``: not what tests of them leave out
+    (``if phase == "val":``).
+    """
+    found, at = [], begin
+    for first, last in sorted(_left_out(code, texts)):
+        if at < first < end:
+            found.append((at, first))
+        at = max(at, last)
+    return [*found, (at, end)] if at < end else found
+
+
+def _left_out(code: CodeType, texts: Mapping[str, str]) -> Iterator[Range]:
+    whole = instructions(code)
+    jumps = [one for one in whole if "JUMP" in one.opname]
+    for load, constant, compare, jump in zip(whole, whole[1:], whole[2:], whole[3:], strict=False):
+        text = texts.get(next((name for _, use, name in uses_in([load]) if use == "LOAD"), ""))
+        is_test = type(constant.argval) is str and compare.argrepr in ("==", "!=") and "_IF_" in jump.opname
+        if text is None or not is_test or constant.opname != "LOAD_CONST":
+            continue
+        is_true = (text == constant.argval) == (compare.argrepr == "==")
+        to = jump.argval if jump.argval > jump.offset else loop_at(code, jump.argval)[-1].offset + 1
+        branch = (jump.offset + 1, to)
+        others = [one for one in jumps if not jump.offset <= one.offset < to]
+        if is_true == jump.opname.endswith("_TRUE"):  # it jumps
+            if not any(branch[0] <= one.argval < to for one in others):
+                yield branch
+            continue
+        has_else = between(code, *branch)[-1].opname.startswith((*RETURNS, "JUMP"))
+        if has_else and not any(one.argval == to and one is not jump for one in jumps):
+            yield to, _end_of_both(code, jump.offset, to)
 
 
 def _end_of_both(code: CodeType, begin: int, end: int) -> int:
