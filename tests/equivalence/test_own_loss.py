@@ -114,6 +114,47 @@ def test_what_does_not(capsys: pytest.CaptureFixture[str]) -> None:
     assert told(script, capsys) == []
 
 
+@pytest.mark.parametrize("undo", ["copy_", "data", ""])
+def test_weights_that_a_gradient_of_the_loss_moves_before_the_step(
+    undo: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In sharpness-aware minimization they are set back."""
+
+    def script(ours: Any, loader: Any, model: Any, optimizer: torch.optim.Optimizer) -> None:
+        parameters = [*model.parameters()]
+        for _ in ours.epochs(1):
+            for x, y in loader:
+                optimizer.zero_grad()
+                loss = mse_loss(model(x), y)
+                gradients = torch.autograd.grad(loss, parameters)
+                before = [one.detach().clone() for one in parameters]
+                with torch.no_grad():
+                    for one, gradient in zip(parameters, gradients, strict=True):
+                        one.add_(gradient * 0.01)
+                mse_loss(model(x), y).backward()
+                for one, was in zip(parameters, before, strict=True):
+                    if undo == "data":
+                        one.data = was
+                if undo == "copy_":
+                    with torch.no_grad():
+                        for one, was in zip(parameters, before, strict=True):
+                            one.copy_(was)
+                ours.step(loss)
+
+    def stays(ours: Any, loader: Any, model: Any, optimizer: torch.optim.Optimizer) -> None:
+        for _ in ours.epochs(1):
+            for x, y in loader:
+                optimizer.zero_grad()
+                loss = mse_loss(model(x), y)
+                (gradient,) = torch.autograd.grad(loss, model[0].weight, retain_graph=True)
+                model[0].weight.data.add_(gradient * 0.01)
+                loss.backward()
+                ours.step(loss)
+
+    lines = told(script if undo else stays, capsys)
+    assert len(lines) == (not undo)
+
+
 def test_what_the_session_returns(capsys: pytest.CaptureFixture[str]) -> None:
     """By a name that a loss has, too."""
 

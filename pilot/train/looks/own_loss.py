@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dis import Instruction
 from functools import cache
+from itertools import takewhile
 from types import CodeType, FrameType
 
 import torch
@@ -26,9 +27,10 @@ from pilot.train.script.statements import (
     tests_in,
     uses_in,
 )
-from pilot.train.script.steering import steers, updates
+from pilot.train.script.steering import changes_parameters, steers, updates
 
 _LOADS = "load_state_dict"
+_DATA = "data"
 _ALIKE = {"step", "sum", "evaluate"}
 _LOADED = {"LOAD_ATTR", "LOAD_METHOD"}
 
@@ -87,7 +89,7 @@ class _Turn:
             begin = self._statements[0].begin
             for number, one in enumerate(self._statements):
                 acting = [part for at, test, part in tests if begin <= at <= one.begin and self._reads(test, found)]
-                if self._steps_by(one, found) or any(map(self._acts, acting)):
+                if (self._steps_by(one, found) and not self._is_undone(number)) or any(map(self._acts, acting)):
                     return sorted(name for name in found if "[" not in name)
                 begin = one.begin + 1
                 self._pass(number, one, found)
@@ -137,6 +139,17 @@ class _Turn:
     def _named(self, one: Statement, *, is_changed: bool) -> set[str]:
         its = (item for item in self._items if one.begin <= item.where <= one.end and item.is_changed == is_changed)
         return {f"{item.holder}[{item.key!r}]" for item in its}
+
+    def _is_undone(self, number: int) -> bool:
+        """Whether it changes parameters for a while: they are set once more before the step (sharpness-aware
+        minimization).
+        """
+        rest = takewhile(lambda one: not self._is_sessions(one), self._statements[number + 1 :])
+        return changes_parameters(self._statements[number], self._frame) and any(map(self._sets_parameters, rest))
+
+    def _sets_parameters(self, one: Statement) -> bool:
+        is_data = any(path.rpartition(".")[2] == _DATA for path in one.sets)
+        return is_data or changes_parameters(one, self._frame)
 
     def _acts(self, part: Sequence[Instruction]) -> bool:
         return any(steers(one, self._frame) or _LOADS in one.attributes for one in statements_in(part))

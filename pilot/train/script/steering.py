@@ -31,10 +31,15 @@ def steers(one: Statement, frame: FrameType) -> bool:
     return (
         _sets_options(one, frame)
         or not _CLIPS.isdisjoint(one.attributes | one.reads)
-        or (any(map(is_in_place, one.attributes)) and _is_of_parameters(one, frame))
-        or _stores_in_parameters(one, frame)
+        or changes_parameters(one, frame)
         or any(updates(path.split("."), frame) for path in one.reads)
     )
+
+
+def changes_parameters(one: Statement, frame: FrameType) -> bool:
+    """In place: ``p.add_(...)``, ``codebook.weight.data[unused] = ...``."""
+    is_method = any(map(is_in_place, one.attributes)) and _is_of_parameters(one, frame)
+    return is_method or _stores_in_parameters(one, frame)
 
 
 def _sets_options(one: Statement, frame: FrameType) -> bool:
@@ -45,7 +50,6 @@ def _sets_options(one: Statement, frame: FrameType) -> bool:
 
 
 def _stores_in_parameters(one: Statement, frame: FrameType) -> bool:
-    """``codebook.weight.data[unused] = ...``"""
     is_data = any(path.rpartition(".")[2] in _GRADIENTS for path in one.stores_in)
     return is_data or any(isinstance(value, nn.Parameter) for value in _held(one.stores_in, frame))
 
@@ -57,10 +61,9 @@ def _is_of_parameters(one: Statement, frame: FrameType) -> bool:
 
 def updates(path: list[str], frame: FrameType) -> bool:
     """Whether this is such a function: ``scheduler.step_update(count)``, ``average.update(model, decay)``."""
-    *owner, method = path
-    if not owner or not method.startswith(_UPDATES):
+    if len(path) < 2 or not path[-1].startswith(_UPDATES):
         return False
-    held = value_of(frame, *owner)
+    held = value_of(frame, *path[:-1])
     if isinstance(held, nn.Module):
         return next(held.parameters(), None) is not None  # not a metric
     return isinstance(held, LRScheduler) or _SCHEDULER in type(held).__name__.lower()

@@ -123,10 +123,10 @@ class StepUses:
 
 def uses_of(frames: Sequence[FrameType], head: int, user: Mapping[str, object]) -> StepUses:
     """What the functions compute with that are running, from the one on with the session's loop, which begins at
-    ``head``, to the one that steps. ``user``: ``session.state``.
+    ``head``, to the one that steps (none, if that loop is in a generator). ``user``: ``session.state``.
     """
     rest = []
-    for frame, then in zip(frames, [*frames[1:], None], strict=True):
+    for frame, then in zip(frames, [*frames, None][1:], strict=True):
         within = (head, end_of(frame.f_code, head)) if frame is frames[0] else (0, len(frame.f_code.co_code))
         rest += parts_between(frame, *within, then, user)
     found = StepUses()
