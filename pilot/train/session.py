@@ -71,7 +71,7 @@ class Session(Uncopied):
         self._check = StateCheck(training)
         self._guard = StepGuard(training.steppers)
         self._looks = Looks(training)
-        self._rollback = Rollback(training, with_user=training.steppers.apart)
+        self._rollback = Rollback(training, apart=training.steppers.apart)
         fabric = NodeFabric.of(os.environ, self._seat, training)
         exchanges = Exchanges(training, wire_dtype, fabric.group)
         self._group = group_of(os.environ, self._seat, training, exchanges, self._resized, fabric.ties)

@@ -199,6 +199,33 @@ class Inverse(Recurrent):
         return output + self.mean, hidden
 
 
+class Noisy(Recurrent):
+    """Draws noise if it has none; another method begins it anew in each batch, or ``begins`` not."""
+
+    noise, begins = None, True
+
+    def begin(self) -> None:
+        if self.begins:
+            self.noise = None
+
+    def __call__(self, x: torch.Tensor) -> tuple[torch.Tensor, Any]:
+        self.begin()
+        super().__call__(x)
+        return tuple(super().__call__(x))
+
+    def forward(self, x: torch.Tensor, _hidden: Any = None) -> tuple[torch.Tensor, Any]:
+        output, hidden = super().forward(x)
+        if self.noise is None:
+            self.noise = torch.randn_like(output)
+        return output + self.noise[: len(output)], hidden
+
+
+class KeepingNoise(Noisy):
+    """The first batch's."""
+
+    begins = False
+
+
 def plain(ours: Any, loader: Any, model: nn.Module, step: Step) -> None:
     for _ in ours.epochs(2):
         for (x,) in loader:
@@ -211,8 +238,14 @@ def test_what_one_batch_sets_and_another_reads(kind: type[Recurrent], capsys: py
     assert "(R.hidden: a hidden state?)" in line
 
 
-def test_not_what_each_batch_sets_before_it_reads_it(capsys: pytest.CaptureFixture[str]) -> None:
-    assert told(plain, capsys, Inverse) == []
+def test_noise_of_the_first_batch(capsys: pytest.CaptureFixture[str]) -> None:
+    (line,) = told(plain, capsys, KeepingNoise)
+    assert "(R.noise: a hidden state?)" in line
+
+
+@pytest.mark.parametrize("kind", [Inverse, Noisy])
+def test_not_what_each_batch_sets_before_it_reads_it(kind: type[Recurrent], capsys: pytest.CaptureFixture[str]) -> None:
+    assert told(plain, capsys, kind) == []
 
 
 def test_not_what_a_batch_begins_anew_nor_sums_and_lists(capsys: pytest.CaptureFixture[str]) -> None:

@@ -168,6 +168,27 @@ def counter(made: Callable[..., Any]) -> Result:
     return trained(made, model, body, sgd(model), counter=count)
 
 
+def counts_in_the_state(made: Callable[..., Any]) -> Result:
+    """``session.state``, on which the loss depends, is changed before each step, and after it if it is void, too."""
+    model = fresh(mlp)
+
+    def body(
+        session: Any, model: nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor, y: torch.Tensor
+    ) -> None:
+        state = session.state
+        state["beta"] = min(1.0, state.get("beta", 0.0) + 0.07)
+        state.setdefault("options", {"seen": [], "kind": "linear", "mean": torch.zeros(1)})["seen"].append(1)
+        state["options"]["mean"] += state["beta"]
+        optimizer.zero_grad()
+        loss = mse_loss(model(x), y) * state["beta"] + state["options"]["mean"].sum() * model[0].weight.mean()
+        loss.backward()
+        session.step(loss)
+        state["beta"] *= 0.99
+        state["after"] = state.get("after", 0) + len(state["options"]["seen"])
+
+    return trained(made, model, body, sgd(model))
+
+
 def own_scheduler(made: Callable[..., Any]) -> Result:
     """The script itself steps it, for each batch that was applied."""
     model = fresh(mlp)
@@ -262,6 +283,7 @@ SCRIPTS: list[Script] = [
     average_after,
     average_before,
     counter,
+    counts_in_the_state,
     own_scheduler,
     forward_changes,
     memory_bank,
@@ -276,7 +298,7 @@ def test_equal_to_the_plain_loop(script: Script) -> None:
     assert_equal(script)
 
 
-@pytest.mark.parametrize("script", SCRIPTS, ids=IDS)
+@pytest.mark.parametrize("script", [one for one in SCRIPTS if one is not counts_in_the_state])
 def test_what_is_large_is_put_back_too_where_it_was_seen_to_change(
     script: Script, monkeypatch: pytest.MonkeyPatch
 ) -> None:

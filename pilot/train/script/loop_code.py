@@ -97,10 +97,21 @@ def handed_on_by(code: CodeType) -> list[str]:
 
 @cache
 def replaced_by(code: CodeType) -> list[str]:
-    """Those of them that it reads and then sets in the same call. (Others one call may set and another one read.)"""
+    """Those of them that it reads and then sets in the same call, and not only if there is none (``if self.noise is
+    None:``). (Others one call may set and another one read.)
+    """
     whole = instructions(code)
     every = [_paths_used(whole, number) for number in range(len(whole))]
-    return _of_first_argument(code, read_and_then_set(code, whole, every))
+    stored = [(whole[at].offset, path) for at, uses in enumerate(every) for use, path in uses if use == "STORE"]
+    tests = [
+        (path, one) for one, uses in zip(whole[1:], every, strict=False) if "NOT_NONE" in one.opname for _, path in uses
+    ]
+    always = {
+        path
+        for where, path in stored
+        if not any(path == tested and jump.offset < where < jump.argval for tested, jump in tests)
+    }
+    return _of_first_argument(code, always & {*read_and_then_set(code, whole, every)})
 
 
 def _of_first_argument(code: CodeType, paths: Collection[tuple[str, ...]]) -> list[str]:

@@ -188,6 +188,16 @@ def _fits(value: Any, owned: Owned) -> bool:
     return len(few) <= _MOST and all(_is_plain(one, owned) for one in few)
 
 
+def bytes_of_few(value: Any) -> int | None:
+    """Of what is copied in no time: a number, a text, a small tensor or array, or a short list, set or dict of these;
+    None: it is something else.
+    """
+    few = list(islice(_leaves(value), _MOST + 1))
+    if len(few) > _MOST or not all(_is_plain(one, set) for one in few):
+        return None
+    return sum(getattr(one, "nbytes", len(one) if isinstance(one, str | bytes | bytearray) else 8) for one in few)
+
+
 def _is_view(value: Any, owned: Owned) -> bool:
     """Of a parameter or buffer, or part of a graph."""
     return type(value) is torch.Tensor and (value.requires_grad or _memory(value) in owned())

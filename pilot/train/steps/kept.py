@@ -14,8 +14,8 @@ from pilot.checkpoint.shards import local_of
 from pilot.checkpoint.tree import copied
 from pilot.train.state.block import encoded
 from pilot.train.state.catch_up import Stateful
-from pilot.train.state.loading import load
-from pilot.train.state.module_numbers import ModuleNumbers, put_in
+from pilot.train.state.loading import filled, load
+from pilot.train.state.module_numbers import ModuleNumbers, bytes_of_few, put_in
 
 SMALL_BYTES = 1 << 20
 """Size of one tensor, or of all of a tracked object, below which copying is cheaper than checking."""
@@ -144,6 +144,13 @@ class Object:
         self.marked = None
 
 
+class Few(Object):
+    """What is small however many there are."""
+
+    small = True
+    is_of_script = False
+
+
 class Attributes(Object):
     """Handled like large values: there are many, and few scripts change them."""
 
@@ -263,6 +270,28 @@ class User:
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._values.clear()
         self._values.update(state_dict)
+
+
+class FewOfUser:
+    """Of ``session.state`` what is copied in no time, up to :data:`SMALL_BYTES`; of the rest the keys."""
+
+    def __init__(self, values: dict[str, Any]) -> None:
+        self._values = values
+
+    def state_dict(self) -> dict[str, Any]:
+        few, left = {}, SMALL_BYTES
+        for key, value in self._values.items():
+            size = bytes_of_few(value)
+            if size is not None and size <= left:
+                few[key], left = value, left - size
+        return {"few": few, "others": [key for key in self._values if key not in few]}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        few = state_dict["few"]
+        for key in self._values.keys() - few.keys() - set(state_dict["others"]):
+            del self._values[key]
+        for key, value in few.items():
+            self._values[key] = filled(self._values.get(key), value)
 
 
 def mark_all(kept: Iterable[Kept]) -> None:

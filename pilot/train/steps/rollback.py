@@ -2,8 +2,8 @@
 after a void step its batch runs again as if for the first time.
 
 This includes the models' buffers, extra states and plain attributes, all parameters (a script may decay weights before
-``session.step``), tracked objects, the optimizers' options and states, and, if optimizers are stepped separately,
-``session.state``. A successful step must cost almost nothing, so:
+``session.step``), tracked objects, the optimizers' options and states, and ``session.state`` (unless optimizers are
+stepped separately, without its long lists and large tensors). A successful step must cost almost nothing, so:
 
 * Small values are copied when a step begins. Version counters would not suffice: batch norm's statistics and writes
 through ``.data`` do not change them. * Large values, and plain attributes, are copied only if they were seen to change
@@ -29,7 +29,20 @@ from pilot.train.looks.spaced import Spaced
 from pilot.train.script import refusal
 from pilot.train.state.stepper import options_of, set_options
 from pilot.train.state.training import Training
-from pilot.train.steps.kept import Attributes, Extra, Kept, Numbers, Object, Slot, Trained, User, Values, mark_all
+from pilot.train.steps.kept import (
+    Attributes,
+    Extra,
+    Few,
+    FewOfUser,
+    Kept,
+    Numbers,
+    Object,
+    Slot,
+    Trained,
+    User,
+    Values,
+    mark_all,
+)
 from pilot.train.steps.optimizer_rollback import OptimizerStates
 
 _SHOWN = 5
@@ -46,12 +59,12 @@ class Rollback:
     Parameters
     ----------
     training : of the session
-    with_user : whether ``session.state`` is restored
+    apart : whether optimizers are stepped separately
     """
 
-    def __init__(self, training: Training, *, with_user: bool) -> None:
+    def __init__(self, training: Training, *, apart: bool) -> None:
         self._training = training
-        self._with_user = with_user
+        self._apart = apart
         self._kept: list[Kept] | None = None
         self._changing: list[Kept] = []
         self._of_script: list[Object] = []
@@ -183,8 +196,8 @@ class Rollback:
             yield Attributes(f"plain attributes of {path}", Numbers(numbers, module))
         for name, parameter in self._training.trained.trained().items():
             yield Trained(f"trained {name}", parameter)
-        if self._with_user:
-            yield Object("session.state", User(self._training.user))
+        user = self._training.user
+        yield Object("session.state", User(user)) if self._apart else Few("session.state", FewOfUser(user))
 
     def _options(self) -> Values:
         """The options of all parameter groups: a script may set a rate for one step."""
