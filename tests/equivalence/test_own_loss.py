@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -153,6 +154,27 @@ def test_weights_that_a_gradient_of_the_loss_moves_before_the_step(
 
     lines = told(script if undo else stays, capsys)
     assert len(lines) == (not undo)
+
+
+def test_steps_of_a_copy_that_is_thrown_away(capsys: pytest.CaptureFixture[str]) -> None:
+    """As Reptile takes them."""
+
+    def script(ours: Any, loader: Any, model: Any, optimizer: torch.optim.Optimizer) -> None:
+        for _ in ours.epochs(1):
+            for x, y in loader:
+                copy = deepcopy(model)
+                for _ in range(2):
+                    loss = mse_loss(copy(x), y)
+                    gradients = torch.autograd.grad(loss, [*copy.parameters()])
+                    with torch.no_grad():
+                        for one, gradient in zip(copy.parameters(), gradients, strict=True):
+                            one.sub_(0.01 * gradient)
+                optimizer.zero_grad()
+                for one, its in zip(model.parameters(), copy.parameters(), strict=True):
+                    one.grad = one.detach() - its.detach()
+                ours.step(loss)
+
+    assert told(script, capsys) == []
 
 
 def test_what_the_session_returns(capsys: pytest.CaptureFixture[str]) -> None:

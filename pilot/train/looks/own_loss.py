@@ -7,7 +7,7 @@ Read from the script's code, and so on a single node, too.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dis import Instruction
 from functools import cache
 from itertools import takewhile
@@ -27,7 +27,8 @@ from pilot.train.script.statements import (
     tests_in,
     uses_in,
 )
-from pilot.train.script.steering import changes_parameters, steers, updates
+from pilot.train.script.steering import changes_parameters, parameters_in, steers, updates
+from pilot.train.state.training import Training
 
 _LOADS = "load_state_dict"
 _DATA = "data"
@@ -36,9 +37,10 @@ _LOADED = {"LOAD_ATTR", "LOAD_METHOD"}
 
 
 class OwnLoss:
-    """Looks for one session."""
+    """Looks for one session. ``training``: what it trains."""
 
-    def __init__(self) -> None:
+    def __init__(self, training: Training) -> None:
+        self._training = training
         self._told = False
 
     def look(self, frames: Sequence[FrameType]) -> None:
@@ -46,7 +48,7 @@ class OwnLoss:
         given = set[str]()
         for frame in () if self._told else reversed(frames):
             heads = loop_code.heads(frame.f_code, running_at(frame))
-            turn = _Turn(frame, heads[-1] if heads else None, given)
+            turn = _Turn(frame, heads[-1] if heads else None, given, self._training.trained.named.values())
             if names := turn.decides_by():
                 self._tell(names)
                 return
@@ -65,11 +67,14 @@ class OwnLoss:
 
 class _Turn:
     """The statements of a running function's loop that begins at ``head``, or of the whole function, in their order;
-    ``given``: what it sets to a loss that another function returns.
+    ``given``: what it sets to a loss that another function returns; ``parameters``: the session's.
     """
 
-    def __init__(self, frame: FrameType, head: int | None, given: Collection[str]) -> None:
+    def __init__(
+        self, frame: FrameType, head: int | None, given: Collection[str], parameters: Iterable[torch.Tensor]
+    ) -> None:
         self._frame = frame
+        self._parameters = set(map(id, parameters))
         self._statements = _statements(frame.f_code, head)
         self._items = [one for one in items_in(frame.f_code) if one.key]
         self._from_loss = defaultdict[int, set[str]](set)
@@ -89,7 +94,7 @@ class _Turn:
             begin = self._statements[0].begin
             for number, one in enumerate(self._statements):
                 acting = [part for at, test, part in tests if begin <= at <= one.begin and self._reads(test, found)]
-                if (self._steps_by(one, found) and not self._is_undone(number)) or any(map(self._acts, acting)):
+                if self._steps_by(number, found) or any(map(self._acts, acting)):
                     return sorted(name for name in found if "[" not in name)
                 begin = one.begin + 1
                 self._pass(number, one, found)
@@ -147,6 +152,20 @@ class _Turn:
         rest = takewhile(lambda one: not self._is_sessions(one), self._statements[number + 1 :])
         return changes_parameters(self._statements[number], self._frame) and any(map(self._sets_parameters, rest))
 
+    def _is_of_a_copy(self, number: int) -> bool:
+        """Whether it changes parameters of another model, which is thrown away (Reptile), or else told of. A loop's
+        variable has them from a model that this goes through; the next loop may set it to others.
+        """
+        one = self._statements[number]
+        if not changes_parameters(one, self._frame):
+            return False
+        before = {self._set_before(number - 1, name) for name in one.reads}
+        paths = {path for at in before if at >= 0 for path in self._statements[at].reads}
+        values = [loop_code.value_of(self._frame, *path.split(".")) for path in paths]
+        its = [p for model in values if isinstance(model, torch.nn.Module) for p in model.parameters()]
+        its = its or parameters_in(one, self._frame)
+        return bool(its) and self._parameters.isdisjoint(map(id, its))
+
     def _sets_parameters(self, one: Statement) -> bool:
         is_data = any(path.rpartition(".")[2] == _DATA for path in one.sets)
         return is_data or changes_parameters(one, self._frame)
@@ -154,9 +173,12 @@ class _Turn:
     def _acts(self, part: Sequence[Instruction]) -> bool:
         return any(steers(one, self._frame) or _LOADS in one.attributes for one in statements_in(part))
 
-    def _steps_by(self, one: Statement, found: set[str]) -> bool:
+    def _steps_by(self, number: int, found: set[str]) -> bool:
         """Whether it gives one of these to a scheduler, or an average, or sets an option by it."""
+        one = self._statements[number]
         if not self._reads([one], found) or not steers(one, self._frame):
+            return False
+        if self._is_undone(number) or self._is_of_a_copy(number):
             return False
         part = between(self._frame.f_code, one.begin, one.end + 1)
         loads = (at for at, each in enumerate(part) if each.opname in _LOADED)

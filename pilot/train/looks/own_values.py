@@ -83,7 +83,7 @@ class OwnValues:
         self._epoch_sums = EpochSums(training)
         self._filled = FilledBySome()
         self._counts = SampleCounts(training)
-        self._loss = OwnLoss()
+        self._loss = OwnLoss(training)
         self._outputs = EpochOutputs(training, self._lists_of_dataset)
         self._changes = DatasetChanges(training)
         self._switches = ModuleSwitches(training)

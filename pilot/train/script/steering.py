@@ -42,6 +42,12 @@ def changes_parameters(one: Statement, frame: FrameType) -> bool:
     return is_method or _stores_in_parameters(one, frame)
 
 
+def parameters_in(one: Statement, frame: FrameType) -> list[nn.Parameter]:
+    """Those that it has in variables, or in attributes of objects in them."""
+    held = _held(one.reads | one.stores_in, frame)
+    return [value for value in held if isinstance(value, nn.Parameter)]
+
+
 def _sets_options(one: Statement, frame: FrameType) -> bool:
     """``group["lr"] = ...``; also before there is a ``group``."""
     if one.stores and ("param_groups" in one.attributes or not _OPTIONS.isdisjoint(one.texts)):
