@@ -319,6 +319,50 @@ def test_buffers_and_parameters_without_gradient_that_forward_computes_from_each
     assert ["the model's 2.seen (and 3 more) differs" in line for line in told] == [True, True]
 
 
+class Prototypes(nn.Linear):
+    """With means of its batches, which the script updates after each step."""
+
+    def __init__(self) -> None:
+        super().__init__(2, 1)
+        self.register_buffer("mean", torch.zeros(2))
+        self.register_buffer("count", torch.zeros(()))
+
+    @torch.no_grad()
+    def update(self, x: torch.Tensor) -> None:
+        self.mean.mul_(0.9).add_(x.mean(0))
+        self.count += 1
+
+
+@pytest.mark.parametrize("on_all", [True, False])
+def test_buffers_that_a_script_computes_from_its_batch_after_the_step(
+    on_all: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They are each rank's own if all do so, as if forward did."""
+
+    def updates() -> None:
+        model = Prototypes().double()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
+        session = pilot.train.session(model, optimizer)
+        loader = session.loader(TensorDataset(torch.arange(96, dtype=torch.float64).view(48, 2)), global_batch_size=4)
+        for _ in session.epochs(2):
+            for (x,) in loader:
+                optimizer.zero_grad()
+                (model(x) - model.mean.sum()).square().mean().backward()
+                session.step()
+                if on_all or session.rank == 0:
+                    model.update(x)
+
+    ends = [End(6, (True, True), (False, False), 1)]
+    if not on_all:
+        with pytest.raises(PilotError, match=r"same state: (mean|count) \(and 1 more\) has differed since"):
+            on_ranks(updates, 2, ends)
+        return
+    on_ranks(updates, 2, ends)
+    told = [line for line in capsys.readouterr().err.splitlines() if "differs between the ranks" in line]
+    assert {"the model's mean differs" in line for line in told} == {True}
+    assert len(told) >= 2
+
+
 class Scaled(nn.Module):
     """A model with attributes that are no buffers, and what forward does with them."""
 

@@ -5,12 +5,13 @@ differ, but is told of then (see :mod:`pilot.train.alike.held_by_script` and :mo
 A buffer, or a parameter without gradient, that the model changes while computing belongs to each rank, like batch
 norm's statistics. Batch norm is recognised by its class; others by their change counter, or, if a script changes
 ``.data``, by changed values with an unchanged counter. A rank that notices this reports 0, and then it applies to all
-ranks. (The script is told if it does differ.)
+ranks. One that the script changes after its step, on all ranks, belongs to each, too, if it differs; a rank reports a
+number below 0 if it does. (The script is told if it does differ.)
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -55,6 +56,8 @@ class HeldAlike:
         self._told: set[str] = set()
         self.of_shards: set[str] = set()
         self._before: list[Changes] = []
+        self._after: list[Changes] = []
+        self._changed_after: set[str] = set()
         self._seen: dict[str, tuple[Changes, int]] = {}
         self._dataset: TensorDataset | None = None
         self._data_at_first: list[Changes] = []
@@ -70,13 +73,19 @@ class HeldAlike:
     def forward_begins(self) -> None:
         """The script gets a batch."""
         self._before = self._changes()
+        if self._after and self._after != self._before:
+            self._changed_after |= self._changed(self._after, self._before)
         if self._buffers and not self._seen:
             self._look_at_buffers(self._buffer_numbers())
 
     def forward_ended(self) -> None:
         """The script is done with the batch."""
-        if self._before != (now := self._changes()):
-            self._own.update(n for n, a, b in zip(self._buffers, self._before, now, strict=True) if a != b)
+        self._after = self._changes()
+        if self._before != self._after:
+            self._own |= self._changed(self._before, self._after)
+
+    def _changed(self, before: Sequence[Changes], now: Sequence[Changes]) -> set[str]:
+        return {name for name, was, one in zip(self._buffers, before, now, strict=True) if was != one}
 
     def are_own(self, names: set[str]) -> None:
         """Another rank has noticed that these belong to each rank."""
@@ -87,12 +96,15 @@ class HeldAlike:
         self._told |= names
 
     def numbers(self) -> tuple[Numbers, Numbers]:
-        """Of what must be the same, and of what may differ: by name, 1 to 65521, or ``OWN``."""
+        """Of what must be the same, and of what may differ: by name, 1 to 65521, or ``OWN``; below 0 if the script
+        changes it after its steps.
+        """
         buffers = self._buffer_numbers()
         self._look_at_buffers(buffers)
         values = dict(self._values()) | self._script.parameters()
         self.of_shards = {name for name, one in values.items() if torch.is_tensor(one) and shards.is_sharded(one)}
-        alike = _numbers(values) | buffers | self._data_numbers()
+        signed = {name: -one if name in self._changed_after else one for name, one in buffers.items()}
+        alike = _numbers(values) | signed | self._data_numbers()
         others = self._script.numbers() | {f"the model's {name}": number for name, number in buffers.items()}
         unfrozen = {name for name, (held, key) in self._frozen.items() if held[key].requires_grad}
         return _except(self._own - unfrozen, alike), _except(self._told, others | self._samples)

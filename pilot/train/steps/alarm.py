@@ -72,7 +72,7 @@ class Alarm:
             return 0
         self._numbers, self._others = self.held.numbers()
         self._attributes = self.held.attributes()
-        number = combined([*self._numbers.values(), *self._others.values(), self._attributes], MODULUS)
+        number = combined([*map(abs, self._numbers.values()), *self._others.values(), self._attributes], MODULUS)
         return 1 + (number if self._shards == 1 else self._of_node(number))
 
     def _of_node(self, number: int) -> int:
@@ -80,7 +80,7 @@ class Alarm:
         sharded differs within the node, each process returns a different number.
         """
         of_shards = self.held.of_shards
-        unsharded = [one for name, one in self._numbers.items() if name not in of_shards]
+        unsharded = [abs(one) for name, one in self._numbers.items() if name not in of_shards]
         whole = combined([*unsharded, *self._others.values(), self._attributes], MODULUS)
         said = self._ties.say(number * MODULUS + whole)
         alike = len({word % MODULUS for word in said}) == 1
@@ -106,7 +106,8 @@ class Alarm:
 
     def _judge(self, step: int, group: RankGroup, told: Sequence[_Told]) -> None:
         since = min(agreed_step for agreed_step, _, _ in told)
-        own, differing = self._compared([numbers for _, numbers, _ in told])
+        own, differing = self._compared(tables := [numbers for _, numbers, _ in told])
+        own |= {name for name in self._numbers if all(numbers.get(name, 1) < 0 for numbers in tables)}
         self.held.are_own(own)
         if differing:
             raise PilotError(
