@@ -307,3 +307,20 @@ def test_times_are_not_told_of_and_how_long_something_took_is(
 
     (line,) = said(script, capsys)
     assert "in its loop (took)" in line
+
+
+def test_of_many_values_each_is_named_once_and_a_list_of_tensors_as_one(capsys: pytest.CaptureFixture[str]) -> None:
+    def script(ours: Any, loader: Any, step: Any) -> None:
+        loop = SimpleNamespace(averages=[torch.zeros(1) for _ in range(7)], number=0, seen=0.0)
+        same = loop
+        for _ in ours.epochs(2):
+            for x, y in loader:
+                step(x, y, 0 * loop.number)
+                for one in same.averages:
+                    one += 1
+                same.number += 1
+                same.seen += 0.5
+
+    (line,) = said(script, capsys)
+    names = line.partition("in its loop (")[2].partition(")")[0]
+    assert names == "loop.number, loop.averages[...], loop.seen"

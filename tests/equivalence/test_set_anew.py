@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.nn.functional import mse_loss
 
-from pilot.train.looks import own_values
+from pilot.train.looks import naming
 from pilot.train.script import refusal
 from tests.equivalence.loops import BATCH, DATA, fresh, mlp, session
 
@@ -181,7 +181,7 @@ def test_variables_that_some_turns_set_for_what_follows_the_loop(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The best epoch's weights, which a process that begins after it does not have."""
-    monkeypatch.setattr(own_values, "_SHOWN", 99)
+    monkeypatch.setattr(naming, "SHOWN", 99)
 
     def script(ours: Any, loader: Any, step: Step) -> None:
         model = ours._training.model

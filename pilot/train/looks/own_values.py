@@ -44,6 +44,7 @@ from pilot.train.looks.marks import (
     memory_of,
 )
 from pilot.train.looks.module_switches import ModuleSwitches
+from pilot.train.looks.naming import shown
 from pilot.train.looks.own_loss import OwnLoss
 from pilot.train.looks.rank_only import RankOnly
 from pilot.train.looks.sample_counts import SampleCounts
@@ -59,7 +60,6 @@ from pilot.train.state.training import Training
 _PARTS = 100
 """Looks take one of so many parts of the time, but for the first ones."""
 _FIRST_LOOKS = 16
-_SHOWN = 5
 _MOST_OF_MODULES = 1000
 """A look at more values of the script's other modules would take long."""
 
@@ -215,12 +215,11 @@ class OwnValues:
         may_be_last = at_end and all(_variable_of(name) in self._for_after for _, name in changed)
         if changed and not may_be_last:  # the last turn may set what follows the loop reads
             self._told.update(changed)
-            names = _used_first(dict.fromkeys(name for _, name in changed), uses_of)
+            names = shown({place[1]: seen.get(place) for place in changed}, uses_of)
             refusal.note(
-                f"the script keeps values of its own that change in its loop ({', '.join(names[:_SHOWN])}"
-                f"{', ...' if len(names) > _SHOWN else ''}), and a node that joins, or a run that resumes, has them as"
-                " they are before the loop: what training depends on belongs in session.state or session.track, from"
-                " where the loop reads it"
+                f"the script keeps values of its own that change in its loop ({names}), and a node that joins, or a run"
+                " that resumes, has them as they are before the loop: what training depends on belongs in session.state"
+                " or session.track, from where the loop reads it"
             )
         self._look_at_shared()
 
@@ -486,19 +485,6 @@ def _other_modules() -> list[ModuleType]:
 
 def _variable_of(path: str) -> str:
     return path.partition(".")[0].partition("[")[0]
-
-
-def _used_first(names: Collection[str], uses_of: Callable[[], StepUses]) -> list[str]:
-    """If there are more than are shown, those first that the steps compute with: others may only be printed."""
-    if len(names) <= _SHOWN:
-        return [*names]
-    used = {f"{path}." for _, path in uses_of().paths()}
-
-    def is_used(name: str) -> bool:
-        own = f"{name}.".replace("[", ".")
-        return any(own.startswith(path) or path.startswith(own) for path in used)
-
-    return sorted(names, key=lambda name: not is_used(name))
 
 
 def _reference(value: Any) -> Callable[[], Any] | None:
