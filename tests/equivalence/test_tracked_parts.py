@@ -334,3 +334,34 @@ def test_of_variables_that_it_does_not_give_back(capsys: pytest.CaptureFixture[s
 
     told = " ".join(said(script, capsys))
     assert all(name in told for name in ("Kept.state_dict.best", ", best)"))
+
+
+def test_not_of_what_objects_around_a_tracked_one_have(capsys: pytest.CaptureFixture[str]) -> None:
+    class Loop:
+        def __init__(self) -> None:
+            self.average, self.step, self.other = Average(), 0, 0
+
+        def kept(self) -> Any:
+            loop = self
+
+            class Kept:
+                def state_dict(self) -> State:
+                    return {"m": loop.average.mean, "step": loop.step, "rates": loop.average.options}
+
+                def load_state_dict(self, state: State) -> None:
+                    loop.step = state["step"]
+
+            return Kept()
+
+    def script(ours: Any, loader: Any, step: Any) -> None:
+        loop = Loop()
+        ours.track("kept", loop.kept())
+        for _ in ours.epochs(2):
+            for x, y in loader:
+                step(x, y)
+                loop.step, loop.other = loop.step + 1, loop.other + 1
+                loop.average.mean += 1
+                loop.average.options["rate"] /= 2
+
+    (line,) = said(script, capsys)
+    assert "in its loop (loop.other)" in line

@@ -14,7 +14,7 @@ import inspect
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import islice
+from itertools import chain, islice
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -53,10 +53,16 @@ class TrackedParts:
         """Those of these objects that are no modules, and have others, or are for variables around them."""
         found = cls()
         for one in tracked.values():
-            held, variables = list(_held(one, _DEPTH, set())), list(_variables_of(one))
+            around = (value for value in _around(one).values() if is_of_the_script(type(value)))
+            held = list(islice(chain.from_iterable(_held(each, _DEPTH, set()) for each in (one, *around)), _MOST))
+            variables = list(_variables_of(one))
             if variables or any(each.owner is not one or each.may_be_shared for each in held):
                 state = list(islice(_values(None, one.state_dict()), _MOST))
-                found._add(held, state)
+                found._add(
+                    held,
+                    {name for each in held for name in _read_for_state(each.owner)} | {*_read_for_state(one)},
+                    state,
+                )
                 found._add_variables(type(one), variables, state)
         return found
 
@@ -74,9 +80,8 @@ class TrackedParts:
             if all(self.has_variable(*each) for each in inspect.getclosurevars(function).nonlocals.items()):
                 self.known.add(id(function))
 
-    def _add(self, held: list[_Held], state: list[tuple[Any, Any]]) -> None:
+    def _add(self, held: list[_Held], read: set[str], state: list[tuple[Any, Any]]) -> None:
         self.known |= {number for _, value in state if isinstance(value, ARRAYS) for number in _numbers_of(value)}
-        read = {name for one in held for name in _read_for_state(one.owner)}
         for one in held:
             named = [value for key, value in state if key == one.name]
             its = named or [value for _, value in state if one.name in read]
@@ -192,12 +197,18 @@ def _variables_of(tracked: Any) -> Iterator[tuple[str, Any]]:
     saves, loads = (getattr(type(tracked), name, None) for name in _OF_STATES)
     if not (isinstance(saves, FunctionType) and isinstance(loads, FunctionType)):
         return
-    its = inspect.getclosurevars(saves)
+    its = {**inspect.getclosurevars(saves).globals, **_around(tracked)}
     sets = {one.argval for one in instructions(loads.__code__) if one.opname in ("STORE_DEREF", "STORE_GLOBAL")}
     named = {*loads.__code__.co_freevars, *loads.__code__.co_names}
-    for name, value in {**its.globals, **its.nonlocals}.items():
+    for name, value in its.items():
         if name in sets or (name in named and isinstance(value, CHANGEABLE)):
             yield name, value
+
+
+def _around(tracked: Any) -> Mapping[str, Any]:
+    """The variables of functions around its class that its state is made of."""
+    saves = getattr(type(tracked), _OF_STATES[0], None)
+    return inspect.getclosurevars(saves).nonlocals if isinstance(saves, FunctionType) else {}
 
 
 def _numbers_of(value: Any) -> set[int]:
