@@ -156,6 +156,49 @@ def test_weights_that_a_gradient_of_the_loss_moves_before_the_step(
     assert len(lines) == (not undo)
 
 
+@pytest.mark.parametrize("by", ["gradients", "an average", ""])
+def test_weights_of_a_loss_that_come_from_losses(by: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """As networks that solve equations adapt them; or only printed."""
+
+    def script(ours: Any, loader: Any, model: Any, optimizer: torch.optim.Optimizer) -> None:
+        for step in ours.iterations(8):
+            x, y = loader.next()
+            optimizer.zero_grad()
+            first, second = mse_loss(model(x), y), model(x).square().mean()
+            if step % 3 == 0:
+                gradients = torch.autograd.grad(first, [*model.parameters()], retain_graph=True)
+                largest = max(one.abs().max() for one in gradients)
+                ours.state["weight"] = ours.state.get("weight", 1.0) * 0.9 + 0.1 * float(largest)
+            loss = first + ours.state.get("weight", 1.0) * second
+            loss.backward()
+            ours.step(loss)
+
+    def only_printed(ours: Any, loader: Any, model: Any, optimizer: torch.optim.Optimizer) -> None:
+        for _ in ours.epochs(2):
+            for x, y in loader:
+                optimizer.zero_grad()
+                loss = mse_loss(model(x), y) / (1 + ours.state.get("steps", 0))
+                loss.backward()
+                ours.step(loss)
+                ours.state["steps"] = ours.steps
+                ours.state["shown"] = 0.9 * ours.state.get("shown", 0.0) + loss.item()
+                print(ours.state["shown"])
+
+    def with_average(ours: Any, loader: Any, model: Any, optimizer: torch.optim.Optimizer) -> None:
+        for _ in ours.epochs(2):
+            for x, y in loader:
+                optimizer.zero_grad()
+                weight = 1 / (1 + ours.state.get("mean", 0.0))
+                loss = mse_loss(model(x), y) * weight
+                loss.backward()
+                ours.step(loss)
+                ours.state["mean"] = 0.9 * ours.state.get("mean", 0.0) + 0.1 * loss.item()
+
+    scripts = {"gradients": (script, "weight"), "an average": (with_average, "mean"), "": (only_printed, "")}
+    lines = told(scripts[by][0], capsys, "of the losses of its own batches (")
+    assert [f"(session.state[{scripts[by][1]!r}])" in line for line in lines] == ([True] if by else [])
+
+
 def test_steps_of_a_copy_that_is_thrown_away(capsys: pytest.CaptureFixture[str]) -> None:
     """As Reptile takes them."""
 
@@ -197,9 +240,9 @@ def test_what_the_session_returns(capsys: pytest.CaptureFixture[str]) -> None:
     assert told(script, capsys) == []
 
 
-def told(script: Script, capsys: pytest.CaptureFixture[str]) -> list[str]:
+def told(script: Script, capsys: pytest.CaptureFixture[str], words: str = "by the loss of its batch") -> list[str]:
     model = fresh(mlp)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.5)
     ours = session(model, optimizer)
     script(ours, ours.loader(DATA, global_batch_size=BATCH), model, optimizer)
-    return [line for line in capsys.readouterr().err.splitlines() if "by the loss of its batch" in line]
+    return [line for line in capsys.readouterr().err.splitlines() if words in line]

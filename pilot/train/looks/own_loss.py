@@ -1,5 +1,6 @@
 """Tells of what a script does in its steps by the loss of its batch: ``plateau.step(loss.item())``, a learning rate
-that falls when an average of losses no longer does. Each rank has its own part of the batch, and would train otherwise.
+that falls when an average of losses no longer does; and of what it keeps of that in ``session.state`` for the losses of
+other batches (the weights of its parts). Each rank has its own part of the batch, and would train otherwise.
 
 Read from the script's code, and so on a single node, too.
 """
@@ -7,7 +8,7 @@ Read from the script's code, and so on a single node, too.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dis import Instruction
 from functools import cache
 from itertools import takewhile
@@ -28,10 +29,13 @@ from pilot.train.script.statements import (
     uses_in,
 )
 from pilot.train.script.steering import changes_parameters, parameters_in, steers, updates
+from pilot.train.script.step_uses import StepUses
 from pilot.train.state.training import Training
 
 _LOADS = "load_state_dict"
+_STATE = "state"
 _DATA = "data"
+_OF_GRADIENTS = {"backward", "autograd"}
 _ALIKE = {"step", "sum", "evaluate"}
 _LOADED = {"LOAD_ATTR", "LOAD_METHOD"}
 
@@ -43,14 +47,19 @@ class OwnLoss:
         self._training = training
         self._told = False
 
-    def look(self, frames: Sequence[FrameType]) -> None:
-        """Tell once. ``frames``: the running functions, from the one on with the session's loop; the last one steps."""
+    def look(self, frames: Sequence[FrameType], uses_of: Callable[[], StepUses]) -> None:
+        """Tell once. ``frames``: the running functions, from the one on with the session's loop; the last one steps;
+        ``uses_of``: returns what the steps compute with.
+        """
         given = set[str]()
         for frame in () if self._told else reversed(frames):
             heads = loop_code.heads(frame.f_code, running_at(frame))
             turn = _Turn(frame, heads[-1] if heads else None, given, self._training.trained.named.values())
             if names := turn.decides_by():
                 self._tell(names)
+                return
+            if keys := sorted(turn.keys_from_loss() & uses_of().keys):
+                self._tell_of_state(keys)
                 return
             if heads:  # what follows comes after the pass over the batches, see EpochSums
                 return
@@ -62,6 +71,15 @@ class OwnLoss:
             f"the script changes how it trains, in its steps, by the loss of its batch ({', '.join(names)}): each rank"
             " has another part of the batch, so that ranks would differ and the trainer be stopped: use what"
             " session.evaluate returns"
+        )
+
+    def _tell_of_state(self, keys: Sequence[str]) -> None:
+        self._told = True
+        names = ", ".join(f"session.state[{key!r}]" for key in keys)
+        refusal.note(
+            f"the script's losses depend on what it keeps of the losses of its own batches ({names}): each rank has"
+            " another part of each batch, so that ranks would train with different ones: compute it from what is the"
+            " same on all ranks (parameters, session.steps, what session.evaluate returns)"
         )
 
 
@@ -82,7 +100,7 @@ class _Turn:
             is_call = one.begin <= running_at(frame) <= one.end
             if is_call:
                 self._from_loss[number] |= one.sets.intersection(given)
-            if is_call or "backward" in one.attributes or self._is_sessions(one):
+            if is_call or not _OF_GRADIENTS.isdisjoint(one.attributes) or self._is_sessions(one):
                 for name in filter(self._is_loss, one.reads):
                     self._from_loss[self._set_before(number, name)].add(name)
 
@@ -99,6 +117,18 @@ class _Turn:
                 begin = one.begin + 1
                 self._pass(number, one, found)
         return []
+
+    def keys_from_loss(self) -> set[str]:
+        """Keys of ``session.state`` under which a turn leaves to the next what comes from a loss."""
+        found = set(self._from_loss[-1])
+        for number, one in [*enumerate(self._statements)] * 2:
+            self._pass(number, one, found)
+        its = (item for item in self._items if item.is_changed and f"{item.holder}[{item.key!r}]" in found)
+        return {item.key for item in its if self._is_state(item.holder)}
+
+    def _is_state(self, holder: str) -> bool:
+        *owner, name = holder.split(".")
+        return name == _STATE and loop_code.is_session(self._frame, owner)
 
     def given(self) -> set[str]:
         """What the function that called this one sets, if this one returns what comes from a loss."""

@@ -184,7 +184,7 @@ class OwnValues:
                 self._look(uses_of, at_end=at_end)
                 known = {name for _, name in self._told}
                 self.rank_only.look(frames)
-                self._loss.look(frames)
+                self._loss.look(frames, uses_of)
                 self._handed_on.look(frames, self._head, samples, known)
                 if self._epoch_numbers is not None:
                     self._epoch_numbers.look(frames, self._head, known, self._training.position.epoch)
