@@ -315,8 +315,9 @@ class Session(Uncopied):
                 try:
                     yield number()
                 except GeneratorExit:  # by break, or by an exception
+                    leave = self._refuse_to_leave if self._is_at_beginning_again else self._leave
                     self._training.catch_up.leaves(early=True)
-                    script_end.at_good_end(self._leave)
+                    script_end.at_good_end(leave)
                     raise
                 self._guard.turn_ends()
                 end()
@@ -329,7 +330,8 @@ class Session(Uncopied):
         """Make this epoch the last one: :meth:`epochs` then ends on all ranks, whichever of them asks. In
         :meth:`iterations`: make the next step the last one.
         """
-        self._stopping = self._training.position.stopping = True
+        if not self._is_at_beginning_again:  # it would be for another epoch than when others were there
+            self._stopping = self._training.position.stopping = True
 
     def evaluate(
         self, dataset: Dataset[Any], function: Function, batch_size: int = 256, **options: Any
@@ -470,6 +472,20 @@ class Session(Uncopied):
     def _is_stopping(self) -> bool:
         """Also in a process that has come, or resumed, since a rank asked."""
         return self._stopping or self._training.position.stopping
+
+    @property
+    def _is_at_beginning_again(self) -> bool:
+        """Whether the script runs the beginning of an epoch's body that others have run before, and trained on."""
+        position = self._training.position
+        done = EPOCHS in self._metrics and position.epoch_steps > 0 and not position.at_end
+        return done and self._guard.looping and not self._guard.passing
+
+    def _refuse_to_leave(self) -> None:
+        raise UserError(
+            "the script left its loop at an epoch's beginning, which it ran again because it came in the middle of that"
+            " epoch, and where it had gone on before: it decides by what has changed since (what its model is worth);"
+            " decide at the epoch's end"
+        )
 
     def _leave(self) -> None:
         """The script left the loop by ``break``, and has ended."""

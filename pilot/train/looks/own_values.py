@@ -31,6 +31,7 @@ from pilot.train.looks.epoch_sums import EpochSums
 from pilot.train.looks.filled_by_some import FilledBySome
 from pilot.train.looks.handed_on import HandedOn
 from pilot.train.looks.holders import held_by
+from pilot.train.looks.left_at_beginning import LeftAtBeginning
 from pilot.train.looks.marks import (
     ARRAYS,
     CHANGEABLE,
@@ -82,6 +83,7 @@ class OwnValues:
         self._epoch_numbers: EpochNumbers | None = None
         self._epoch_sums = EpochSums(training)
         self._filled = FilledBySome()
+        self._left_at_beginning = LeftAtBeginning()
         self._counts = SampleCounts(training)
         self._loss = OwnLoss(training)
         self._outputs = EpochOutputs(training, self._lists_of_dataset)
@@ -190,6 +192,7 @@ class OwnValues:
                     self._epoch_numbers.look(frames, self._head, known, self._training.position.epoch)
                     self._epoch_sums.look(frames, self._head, uses_of)
                     self._filled.look(frames, self._head)
+                    self._left_at_beginning.look(frames, self._head)
 
     def _look(self, uses_of: Callable[[], StepUses], *, at_end: bool) -> None:
         for place in [one for one in self._before if one[0] in self._first and self._first[one[0]]() is None]:
