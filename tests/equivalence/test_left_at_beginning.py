@@ -109,12 +109,34 @@ def test_one_by_the_model_is_told_of_and_refused_where_others_went_on(capsys: py
     limit = error_after(2) + 1e-9
     kept, steps = run(lambda: by_its_model(session, limit))
     assert steps == 12
-    assert "may leave its loop at an epoch's beginning by what it measures of its model there (error);" in (
+    assert "may leave its loop at an epoch's beginning by what its steps have made of its model (error);" in (
         capsys.readouterr().err
     )
     assert run(lambda: by_its_model(session, limit), kept)[1] == 12, "in the middle of the epoch it goes on"
     with pytest.raises(UserError, match="left its loop at an epoch's beginning, which it ran again"):
         run(lambda: by_its_model(session, 99.0), kept)
+
+
+def test_one_by_the_steps_is_too(capsys: pytest.CaptureFixture[str]) -> None:
+    def script() -> int:
+        model = fresh(mlp)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        ours = session(model, optimizer)
+        loader = ours.loader(DATA, global_batch_size=BATCH)
+        for _ in ours.epochs(5):
+            if ours.steps >= 8:
+                break
+            epoch_of(ours, loader, model, optimizer)
+        script_end.script_ended()
+        return ours.steps
+
+    kept, steps = run(script)
+    assert steps == 12
+    assert "may leave its loop at an epoch's beginning by what its steps have made of its model; a node" in (
+        capsys.readouterr().err
+    )
+    with pytest.raises(UserError, match="left its loop at an epoch's beginning, which it ran again"):
+        run(script, kept)
 
 
 def test_a_stop_there_is_for_the_epoch_in_which_others_asked() -> None:

@@ -199,6 +199,65 @@ def test_weights_of_a_loss_that_come_from_losses(by: str, capsys: pytest.Capture
     assert [f"(session.state[{scripts[by][1]!r}])" in line for line in lines] == ([True] if by else [])
 
 
+@pytest.mark.parametrize("by_iteration", [False, True])
+def test_parameters_that_are_set_from_the_batch(by_iteration: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    """As unused codes of a quantizer are after a step."""
+
+    def epochs(ours: Any, loader: Any, model: Any, optimizer: torch.optim.Optimizer) -> None:
+        first, unused = model[0], torch.tensor([0, 1])
+        for _ in ours.epochs(1):
+            for number, (x, y) in enumerate(loader):
+                optimizer.zero_grad()
+                loss = mse_loss(model(x), y)
+                loss.backward()
+                ours.step(loss)
+                hidden = first(x).detach()
+                if number == 2:
+                    first.bias.data[unused] = hidden[0, unused]
+
+    def iterations(ours: Any, loader: Any, model: Any, optimizer: torch.optim.Optimizer) -> None:
+        for _ in ours.iterations(3):
+            x, y = loader.next()
+            optimizer.zero_grad()
+            loss = mse_loss(model(x), y)
+            loss.backward()
+            ours.step(loss)
+            with torch.no_grad():
+                for one in model.parameters():
+                    one.add_(x.mean() * 1e-3)
+
+    (line,) = told(iterations if by_iteration else epochs, capsys, "changes parameters by its own batch (")
+    assert ("(x)" if by_iteration else "(hidden)") in line
+
+
+def test_what_is_changed_by_the_batch_and_is_no_parameter_or_by_gradients(capsys: pytest.CaptureFixture[str]) -> None:
+    """Samples that are moved against the model; weights that decay, or follow a rule of their own."""
+
+    def script(ours: Any, loader: Any, model: Any, optimizer: torch.optim.Optimizer) -> None:
+        average = deepcopy(model)
+        ours.track("average", average)
+        for _ in ours.epochs(1):
+            for number, (x, y) in enumerate(loader):
+                moved = torch.zeros_like(x, requires_grad=True)
+                loss = mse_loss(model(x + moved), y)
+                (gradient,) = torch.autograd.grad(loss, moved)
+                moved.data.add_(gradient.sign() * 0.01)
+                moved.data = torch.clamp(moved, -0.1, 0.1)
+                x.data.clamp_(-3, 3)
+                optimizer.zero_grad()
+                mse_loss(model(x + moved.detach()), y).backward()
+                if ours.sum():
+                    for one in model.parameters():
+                        one.data.add_(one.grad * 1e-3)
+                ours.step()
+                with torch.no_grad():
+                    for one, its in zip(model.parameters(), average.parameters(), strict=True):
+                        one.mul_(1 - 1e-3 / (number + 1))
+                        its.lerp_(one, 0.1)
+
+    assert told(script, capsys, "of the batch") == []
+
+
 def test_steps_of_a_copy_that_is_thrown_away(capsys: pytest.CaptureFixture[str]) -> None:
     """As Reptile takes them."""
 

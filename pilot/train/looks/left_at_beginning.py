@@ -1,6 +1,7 @@
 """Tells of a script that may leave its loop at an epoch's beginning by what its model is worth there (``if
-validate(model) < target: break``, and then the batches). Whoever joins or resumes in the middle of the epoch runs its
-beginning again, with the model of then, and would leave where the others went on.
+validate(model) < target: break``, and then the batches), or by its steps (``if session.steps >= 1000: break``). Whoever
+joins or resumes in the middle of the epoch runs its beginning again, with the model of then, and would leave where the
+others went on.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pilot.train.script.bytecode import running_at
 from pilot.train.script.statements import RETURNS, Statement, loop_at, tests_in
 from pilot.train.script.step_uses import end_of
 
-_MEASURES = "evaluate"
+_MEASURES = {"evaluate", "steps", "samples"}
 
 
 class LeftAtBeginning:
@@ -48,17 +49,17 @@ class LeftAtBeginning:
     def _tell(self, names: Sequence[str]) -> None:
         self._told = True
         refusal.note(
-            "the script may leave its loop at an epoch's beginning by what it measures of its model there"
+            "the script may leave its loop at an epoch's beginning by what its steps have made of its model"
             f"{' (' + ', '.join(names) + ')' if names else ''}; a node that joins, or a run that resumes, in the middle"
-            " of an epoch runs its beginning again, with another model, and would leave where others went on: decide at"
+            " of an epoch runs its beginning again, after more steps, and would leave where others went on: decide at"
             " the epoch's end"
         )
 
 
 def _measures(one: Statement, frame: FrameType) -> bool:
-    """Whether it calls something with a model, or ``session.evaluate``."""
+    """Whether it reads a model, or what the session has of its steps."""
     paths = [path.split(".") for path in one.reads]
-    if any(path[-1] == _MEASURES and loop_code.is_session(frame, path[:-1]) for path in paths):
+    if any(path[-1] in _MEASURES and loop_code.is_session(frame, path[:-1]) for path in paths):
         return True
     return any(isinstance(loop_code.value_of(frame, *path), nn.Module) for path in paths)
 

@@ -14,8 +14,10 @@ from functools import cache
 from itertools import takewhile
 from types import CodeType, FrameType
 
+import numpy as np
 import torch
 
+from pilot.train.data.training_loader import TrainingLoader
 from pilot.train.script import loop_code, refusal
 from pilot.train.script.bytecode import between, instructions, running_at
 from pilot.train.script.statements import (
@@ -58,6 +60,9 @@ class OwnLoss:
             if names := turn.decides_by():
                 self._tell(names)
                 return
+            if names := turn.changes_by_batch():
+                self._tell_of_batch(names)
+                return
             if keys := sorted(turn.keys_from_loss() & uses_of().keys):
                 self._tell_of_state(keys)
                 return
@@ -71,6 +76,14 @@ class OwnLoss:
             f"the script changes how it trains, in its steps, by the loss of its batch ({', '.join(names)}): each rank"
             " has another part of the batch, so that ranks would differ and the trainer be stopped: use what"
             " session.evaluate returns"
+        )
+
+    def _tell_of_batch(self, names: Sequence[str]) -> None:
+        self._told = True
+        refusal.note(
+            f"the script changes parameters by its own batch ({', '.join(names)}), besides their gradients: each rank"
+            " has another part of the batch, so that ranks would differ and the trainer be stopped: compute it from"
+            " what is the same on all ranks (the dataset, session.steps, what session.evaluate returns)"
         )
 
     def _tell_of_state(self, keys: Sequence[str]) -> None:
@@ -91,7 +104,7 @@ class _Turn:
     def __init__(
         self, frame: FrameType, head: int | None, given: Collection[str], parameters: Iterable[torch.Tensor]
     ) -> None:
-        self._frame = frame
+        self._frame, self._head = frame, head
         self._parameters = set(map(id, parameters))
         self._statements = _statements(frame.f_code, head)
         self._items = [one for one in items_in(frame.f_code) if one.key]
@@ -117,6 +130,33 @@ class _Turn:
                 begin = one.begin + 1
                 self._pass(number, one, found)
         return []
+
+    def changes_by_batch(self) -> list[str]:
+        """What of its batch it changes parameters by, besides their gradients; empty: it does not."""
+        found = set[str]()
+        for number, one in enumerate(self._statements):
+            if one.reads & found and self._changes_ours(number) and not self._is_undone(number):
+                return sorted(one.reads & found)
+            if one.reads & found or self._gets_batch(number):
+                found |= {name for name in one.sets if "." not in name and self._is_of_samples(name)}
+            elif not one.adds_to:
+                found -= one.sets
+        return []
+
+    def _gets_batch(self, number: int) -> bool:
+        one = self._statements[number]
+        if number == 0 or (number == 1 and not one.reads):  # for i, (x, y) in enumerate(loader)
+            return self._statements[0].begin == self._head
+        paths = [path.split(".") for path in one.reads]
+        return any(
+            path[-1] == "next" and isinstance(loop_code.value_of(self._frame, *path[:-1]), TrainingLoader)
+            for path in paths
+            if path[1:]
+        )
+
+    def _is_of_samples(self, name: str) -> bool:
+        """And no number, which may be the batch's."""
+        return isinstance(loop_code.value_of(self._frame, name), torch.Tensor | np.ndarray | list | tuple | dict)
 
     def keys_from_loss(self) -> set[str]:
         """Keys of ``session.state`` under which a turn leaves to the next what comes from a loss."""
@@ -176,25 +216,23 @@ class _Turn:
         return {f"{item.holder}[{item.key!r}]" for item in its}
 
     def _is_undone(self, number: int) -> bool:
-        """Whether it changes parameters for a while: they are set once more before the step (sharpness-aware
-        minimization).
-        """
+        """Whether parameters, which it changes, are set once more before the step (sharpness-aware minimization)."""
         rest = takewhile(lambda one: not self._is_sessions(one), self._statements[number + 1 :])
-        return changes_parameters(self._statements[number], self._frame) and any(map(self._sets_parameters, rest))
+        return any(map(self._sets_parameters, rest))
 
-    def _is_of_a_copy(self, number: int) -> bool:
-        """Whether it changes parameters of another model, which is thrown away (Reptile), or else told of. A loop's
-        variable has them from a model that this goes through; the next loop may set it to others.
+    def _changes_ours(self, number: int) -> bool:
+        """Whether it changes parameters of the session, and not of a copy that is thrown away (Reptile), or a batch. A
+        loop's variable has them from the model that this goes through; the next loop may set it to others.
         """
         one = self._statements[number]
         if not changes_parameters(one, self._frame):
             return False
         before = {self._set_before(number - 1, name) for name in one.reads}
-        paths = {path for at in before if at >= 0 for path in self._statements[at].reads}
+        paths = one.reads.union(*(self._statements[at].reads for at in before if at >= 0))
         values = [loop_code.value_of(self._frame, *path.split(".")) for path in paths]
         its = [p for model in values if isinstance(model, torch.nn.Module) for p in model.parameters()]
-        its = its or parameters_in(one, self._frame)
-        return bool(its) and self._parameters.isdisjoint(map(id, its))
+        its += [p for held in values if isinstance(held, list | tuple) for p in held]
+        return not self._parameters.isdisjoint(map(id, its or parameters_in(one, self._frame)))
 
     def _sets_parameters(self, one: Statement) -> bool:
         is_data = any(path.rpartition(".")[2] == _DATA for path in one.sets)
@@ -208,7 +246,7 @@ class _Turn:
         one = self._statements[number]
         if not self._reads([one], found) or not steers(one, self._frame):
             return False
-        if self._is_undone(number) or self._is_of_a_copy(number):
+        if changes_parameters(one, self._frame) and (self._is_undone(number) or not self._changes_ours(number)):
             return False
         part = between(self._frame.f_code, one.begin, one.end + 1)
         loads = (at for at, each in enumerate(part) if each.opname in _LOADED)
