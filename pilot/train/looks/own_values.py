@@ -23,6 +23,7 @@ from torch.utils.data import Subset, TensorDataset
 
 from pilot.train.data.training_loader import TrainingLoader
 from pilot.train.looks.attached import attached, functions_of, of_running
+from pilot.train.looks.before_its_step import BeforeItsStep
 from pilot.train.looks.clocks import is_a_time
 from pilot.train.looks.dataset_changes import DatasetChanges
 from pilot.train.looks.epoch_numbers import EpochNumbers
@@ -86,6 +87,7 @@ class OwnValues:
         self._left_at_beginning = LeftAtBeginning()
         self._counts = SampleCounts(training)
         self._loss = OwnLoss(training)
+        self._before_its_step = BeforeItsStep(training)
         self._outputs = EpochOutputs(training, self._lists_of_dataset)
         self._changes = DatasetChanges(training)
         self._switches = ModuleSwitches(training)
@@ -187,6 +189,7 @@ class OwnValues:
                 known = {name for _, name in self._told}
                 self.rank_only.look(frames)
                 self._loss.look(frames, uses_of)
+                self._before_its_step.look(frames)
                 self._handed_on.look(frames, self._head, samples, known)
                 if self._epoch_numbers is not None:
                     self._epoch_numbers.look(frames, self._head, known, self._training.position.epoch)
