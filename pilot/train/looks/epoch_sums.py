@@ -17,6 +17,7 @@ from torch import nn
 from pilot.train.looks.kept_at_end import KeptAtEnd
 from pilot.train.script import loop_code, refusal
 from pilot.train.script.bytecode import between, instructions
+from pilot.train.script.given import given_to, seen_from
 from pilot.train.script.loop_code import value_of
 from pilot.train.script.objects import is_of_the_script
 from pilot.train.script.statements import (
@@ -24,6 +25,7 @@ from pilot.train.script.statements import (
     RETURNS,
     Range,
     Statement,
+    augmented,
     is_in_place,
     items_in,
     left_with,
@@ -38,6 +40,7 @@ from pilot.train.state.training import Training
 _TABLES = (list, dict, set, deque)
 _STOP = "stop"
 _LOADS = "load_state_dict"
+_RESET = "reset"
 
 
 class EpochSums:
@@ -58,22 +61,24 @@ class EpochSums:
         if not loop_at(frame.f_code, begin) or not loop_at(frames[0].f_code, head):  # it runs elsewhere
             return
         level = next(number for number, one in enumerate(frames) if one is frame)
-        names = set(_sums(frame, 0 if level else head, begin))
+        names = set(_sums(frame, 0 if level else head, begin, frames[level + 1 :]))
         uses = uses_of()
         after = end_of(frame.f_code, begin)
         for number in range(level, -1, -1):
             last = len(frames[number].f_code.co_code) if number else end_of(frames[0].f_code, head)
             if number < level:
                 statement = loop_code.running_statement(frames[number])
-                names, after = statement.sets | _added_to(statement), statement.end + 1
+                kept = seen_from(frames[number + 1], names, frames[number])
+                names, after = statement.sets | _added_to(statement) | kept, statement.end + 1
             parts = [*_behind(frames[number], after, last, names)]
             if any(self._tells_of(frames[number], *part, uses) for part in parts):
                 return
-            if not any(_returns(frames[number].f_code, *part) for part in parts):
+            is_kept = number and seen_from(frames[number], names, frames[number - 1])
+            if not is_kept and not any(_returns(frames[number].f_code, *part) for part in parts):
                 return
 
     def _tells_of(self, frame: FrameType, begin: int, end: int, names: set[str], uses: StepUses) -> bool:
-        if _decides(frame, begin, end, names):
+        if _decides(frame, begin, end, names) or _lets_decide(frame, begin, end, names):
             self._tell(sorted(names))
         elif kept := self._kept.by(frame, begin, end, names, uses):
             self._tell_of_kept(sorted(names), kept)
@@ -97,20 +102,35 @@ class EpochSums:
         )
 
 
-def _sums(frame: FrameType, start: int, begin: int) -> Iterator[str]:
-    """Variables that are set between ``start`` and the loop that begins at ``begin``, and to which that adds."""
+def _sums(frame: FrameType, start: int, begin: int, within: Sequence[FrameType]) -> Iterator[str]:
+    """Variables, and attributes of objects in them, that are set between ``start`` and the loop that begins at
+    ``begin``, and to which that adds, or the functions that it calls.
+    """
     code = frame.f_code
     loop = loop_at(code, begin)
     summed = (*loop_code.NUMBERS, *_TABLES)
     found = {name for name, value in loop_code.handed_on(frame, begin) if isinstance(value, summed)}
     paths = [path.split(".") for one in loop_code.statements_of(code, begin) for path in one.reads]
-    found |= {path[0] for path in paths if len(path) == 2 and path[1] in ADDS}
+    found |= {".".join(path[:-1]) for path in paths if path[1:] and path[-1] in ADDS}
+    found |= {*augmented(loop)}
+    for one in within:
+        found |= seen_from(one, _filled_by(one.f_code), frame)
     filled = {path[0] for path in paths if len(path) == 2 and is_in_place(path[1])}
     items = (one for one in items_in(code) if loop[0].offset <= one.where <= loop[-1].offset)
     filled |= {one.holder for one in items if one.is_changed and not one.key}
     read = loop_code.read_first(code, begin)
     found |= {name for name in filled if name.partition(".")[0] in read}
-    yield from (name for name in found if loop_code.read_to_set(code, start, begin, name) is not None)
+    reset = {path for one in loop_code.statements_between(code, start, begin) for path in one.reads}
+    for name in found:
+        if loop_code.read_to_set(code, start, begin, name) is not None or f"{name}.{_RESET}" in reset:
+            yield name
+
+
+def _filled_by(code: CodeType) -> set[str]:
+    """Attributes of objects in variables to which a function adds."""
+    paths = {path for one in statements_in(instructions(code)) for path in one.reads}
+    added = {path.rpartition(".")[0] for path in paths if path.rpartition(".")[2] in ADDS}
+    return {path for path in added if "." in path} | {*augmented(instructions(code))}
 
 
 def _added_to(statement: Statement) -> set[str]:
@@ -176,6 +196,16 @@ def _decides(frame: FrameType, begin: int, end: int, names: set[str]) -> bool:
         return True
     parts = under_tests(frame.f_code, lambda path: path in names)
     return any(_acts(part, frame, end) for part in parts if part and begin <= part[0].offset < end)
+
+
+def _lets_decide(frame: FrameType, begin: int, end: int, names: set[str]) -> bool:
+    """Whether a function decides that it calls with one of these, or a method of an object that has one."""
+    for one in loop_code.statements_between(frame.f_code, begin, end):
+        for called, given in given_to(frame, one, names):
+            parts = _behind(called, 0, len(called.f_code.co_code), given)
+            if any(_decides(called, *part) for part in parts):
+                return True
+    return False
 
 
 def _acts(part: Sequence[Instruction], frame: FrameType, end: int) -> bool:
