@@ -221,6 +221,49 @@ def test_labels_of_the_dataset(of_tensors: bool, capsys: pytest.CaptureFixture[s
     assert ("dataset.tensors[1]" if of_tensors else "dataset.labels[0]") in line
 
 
+class Levels(TensorDataset):
+    """Samples by a level, which gets harder."""
+
+    def __init__(self, *tensors: torch.Tensor) -> None:
+        super().__init__(*tensors)
+        self.level, self.hard, self.epoch = 1.0, False, 0
+
+    def __getitem__(self, index: Any) -> Any:
+        x, y = super().__getitem__(index)
+        return x * self.level, y
+
+
+@pytest.mark.parametrize("name", ["data.level", "data.hard", ""])
+def test_numbers_of_the_dataset(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    data = Levels(*DATA.tensors)
+
+    def by_a_number(ours: Any, model: nn.Module, loader: Any, step: Step) -> None:
+        for _ in ours.epochs(3):
+            loss = mse_loss(model(DATA.tensors[0]), DATA.tensors[1]).item()
+            data.level = 1.0 + loss
+            for x, y in loader:
+                step(mse_loss(model(x), y))
+
+    def by_a_flag(ours: Any, model: nn.Module, loader: Any, step: Step) -> None:
+        for _ in ours.epochs(3):
+            measured = ours.evaluate(DATA, lambda batch: {"loss": mse_loss(model(batch[0]), batch[1])})
+            if measured["loss"] < 99.0:
+                data.hard = True
+            for x, y in loader:
+                step(mse_loss(model(x), y))
+
+    def by_the_epoch(ours: Any, model: nn.Module, loader: Any, step: Step) -> None:
+        for epoch in ours.epochs(3):
+            print(mse_loss(model(DATA.tensors[0]), DATA.tensors[1]).item())
+            data.epoch, data.level = epoch, 1.0 / (1 + epoch)
+            for x, y in loader:
+                step(mse_loss(model(x), y))
+
+    scripts = {"data.level": by_a_number, "data.hard": by_a_flag, "": by_the_epoch}
+    lines = told(scripts[name], capsys, data)
+    assert [f"computes there ({name}) what its steps use" in line for line in lines] == [True] * bool(name)
+
+
 @pytest.mark.parametrize("by_model", [False, True])
 def test_indices_of_a_subset(by_model: bool, capsys: pytest.CaptureFixture[str]) -> None:
     """As in active learning."""

@@ -38,11 +38,14 @@ Marks = dict[str, Any]
 
 
 class EpochOutputs:
-    """Looks for one session. ``training``: what it knows; ``marks``: those of its dataset. ``told``: what of."""
+    """Looks for one session. ``training``: what it knows; ``marks``: those of its dataset; ``is_dataset``: whether
+    something is that. ``told``: what of.
+    """
 
-    def __init__(self, training: Training, marks: Callable[[], Marks]) -> None:
+    def __init__(self, training: Training, marks: Callable[[], Marks], is_dataset: Callable[[object], bool]) -> None:
         self._training = training
         self._marks = marks
+        self._is_dataset = is_dataset
         self._moving = Moving(training)
         self._spaced = Spaced(_PARTS, _FIRST_LOOKS)
         self._hooks: list[Any] = []
@@ -88,9 +91,13 @@ class EpochOutputs:
         loop = loop_code.inner_loop(frames, head) if self._looks and not self.told else None
         if loop is not None:
             reads = ParameterReads([self._training.model, *self._moving.modules()], self._training.trained.trained())
-            used = [*_used(frames, head, *loop, self._ran.places)]
+            used = [*_used(frames, head, *loop, self._ran.places, self._is_dataset)]
             its = {(f.f_code, place) for f, *where in _before(frames, head, *loop) for place in reads.places(f, *where)}
-            used += [(name, value) for name, value in _used(frames, head, *loop, its) if reads.has_own(value)]
+            used += [
+                (name, value)
+                for name, value in _used(frames, head, *loop, its, self._is_dataset)
+                if reads.has_own(value)
+            ]
             names = [name for name, value in used if not self._is_of_state(value)]
             self._tell(list(dict.fromkeys(names)))
         self._ran = _Ran()
@@ -147,10 +154,15 @@ def _does_nothing(_module: nn.Module, _inputs: Any) -> None:
 
 
 def _used(
-    frames: Sequence[FrameType], head: int, inner: FrameType, begin: int, places: Collection[tuple[CodeType, int]]
+    frames: Sequence[FrameType],
+    head: int,
+    inner: FrameType,
+    begin: int,
+    places: Collection[tuple[CodeType, int]],
+    is_dataset: Callable[[object], bool],
 ) -> Iterator[tuple[str, object]]:
     """What statements before the loop that begins at ``begin`` of the function ``inner`` leave, having run or read the
-    model at ``places``, and the loss depends on: by name.
+    model at ``places``, and the loss depends on, or the dataset has: by name.
     """
     call = None if inner is frames[-1] else running_at(inner)
     names = {*loop_code.read_first(inner.f_code, begin)} & loop_code.behind_loss(inner.f_code, begin, call)
@@ -158,8 +170,13 @@ def _used(
     for frame, start, end in _before(frames, head, inner, begin):
         ran = {place for code, place in places if code is frame.f_code}
         for name in loop_code.left_by(frame, start, end, ran, _may_be_filled):
-            value = loop_code.value_of(frame, *name.split("."))
-            if _is_kept(value) if "." in name else id(value) in values and _is_result(value):
+            variable, *attributes = name.split(".")
+            value = loop_code.value_of(frame, variable, *attributes)
+            if not attributes:
+                is_used = id(value) in values and _is_result(value)
+            else:
+                is_used = _is_kept(value) or is_dataset(loop_code.value_of(frame, variable, *attributes[:-1]))
+            if is_used:
                 yield name, value
 
 

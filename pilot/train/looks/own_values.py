@@ -88,7 +88,7 @@ class OwnValues:
         self._counts = SampleCounts(training)
         self._loss = OwnLoss(training)
         self._before_its_step = BeforeItsStep(training)
-        self._outputs = EpochOutputs(training, self._lists_of_dataset)
+        self._outputs = EpochOutputs(training, self._lists_of_dataset, self._has_dataset)
         self._changes = DatasetChanges(training)
         self._switches = ModuleSwitches(training)
         self.pass_ends = self._changes.pass_ends
