@@ -84,9 +84,6 @@ class HeldAlike:
         if self._before != self._after:
             self._own |= self._changed(self._before, self._after)
 
-    def _changed(self, before: Sequence[Changes], now: Sequence[Changes]) -> set[str]:
-        return {name for name, was, one in zip(self._buffers, before, now, strict=True) if was != one}
-
     def are_own(self, names: set[str]) -> None:
         """Another rank has noticed that these belong to each rank."""
         self._own |= names
@@ -141,6 +138,9 @@ class HeldAlike:
             for name, one in zip(self._buffers, tensors, strict=True):
                 check_changeable(f"the model's {'parameter' if name in self._frozen else 'buffer'} {name}", one)
             raise
+
+    def _changed(self, before: Sequence[Changes], now: Sequence[Changes]) -> set[str]:
+        return {name for name, was, one in zip(self._buffers, before, now, strict=True) if was != one}
 
     def _data_changes(self) -> list[Changes]:
         tensors = self._dataset.tensors if self._dataset is not None else ()

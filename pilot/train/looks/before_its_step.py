@@ -16,11 +16,11 @@ from torch import nn
 from pilot.train.script import loop_code, refusal
 from pilot.train.script.bytecode import instructions, running_at
 from pilot.train.script.objects import WITH_ITEMS, inner
-from pilot.train.script.statements import Statement, statements_in
+from pilot.train.script.statements import statements_in, without_owners
 from pilot.train.state.training import Training
 
 _BACKWARD = "backward"
-_STEP = "step"
+_STEPS = {"step"}
 
 
 class BeforeItsStep:
@@ -61,14 +61,14 @@ class _Batch:
         self.steps: dict[int, str] = {}
         for at, one in enumerate(self._statements):
             names = one.texts & optimizers.keys()
-            if len(names) == 1 and self._calls_step(one):
+            if len(names) == 1 and loop_code.uses_session(frame, one, _STEPS):
                 self.steps[at] = names.pop()
 
     def computed_before(self, at: int, name: str) -> set[str]:
         """Tensors that come from what the statement ``at`` steps."""
         found = set[str]()
         for one in self._statements[:at]:
-            if one.reads & found or any(self._is_of(path, name) for path in _whole(one.reads)):
+            if one.reads & found or any(self._is_of(path, name) for path in without_owners(one.reads)):
                 found |= one.sets
             elif not one.adds_to:
                 found -= one.sets
@@ -85,10 +85,6 @@ class _Batch:
                 found = (found - (one.sets - one.adds_to)) | one.reads
         return found
 
-    def _calls_step(self, one: Statement) -> bool:
-        paths = [path.split(".") for path in one.reads]
-        return any(path[-1] == _STEP and loop_code.is_session(self._frame, path[:-1]) for path in paths)
-
     def _is_of(self, path: str, name: str) -> bool:
         """Whether it is a parameter, or has some, that this optimizer steps; or is a method of what has."""
         owner = path.rpartition(".")[0]
@@ -97,11 +93,6 @@ class _Batch:
             value = _held(self._frame, owner)
         parameters = value.parameters() if isinstance(value, nn.Module) else [value]
         return any(id(one) in self._trained[name] for one in parameters)
-
-
-def _whole(paths: set[str]) -> list[str]:
-    """Without the objects of which only attributes are read."""
-    return [path for path in paths if not any(other.startswith(f"{path}.") for other in paths)]
 
 
 def _held(frame: FrameType, path: str) -> Any:

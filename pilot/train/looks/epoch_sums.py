@@ -28,6 +28,7 @@ from pilot.train.script.statements import (
     augmented,
     is_in_place,
     items_in,
+    leaves,
     left_with,
     loop_at,
     statements_in,
@@ -38,7 +39,7 @@ from pilot.train.script.step_uses import StepUses, end_of
 from pilot.train.state.training import Training
 
 _TABLES = (list, dict, set, deque)
-_STOP = "stop"
+_STOPS = {"stop"}
 _LOADS = "load_state_dict"
 _RESET = "reset"
 
@@ -211,11 +212,9 @@ def _lets_decide(frame: FrameType, begin: int, end: int, names: set[str]) -> boo
 def _acts(part: Sequence[Instruction], frame: FrameType, end: int) -> bool:
     """Whether it leaves the loop, stops the session, or changes what is trained."""
     of_loop = end < len(frame.f_code.co_code)
-    if of_loop and any(one.opname in RETURNS or ("JUMP" in one.opname and one.argval >= end) for one in part):
+    if of_loop and leaves(part, end):
         return True
-    return any(_stops(one, frame) or steers(one, frame) or _LOADS in one.attributes for one in statements_in(part))
-
-
-def _stops(one: Statement, frame: FrameType) -> bool:
-    paths = [path.split(".") for path in one.reads]
-    return any(path[-1] == _STOP and loop_code.is_session(frame, path[:-1]) for path in paths)
+    return any(
+        loop_code.uses_session(frame, one, _STOPS) or steers(one, frame) or _LOADS in one.attributes
+        for one in statements_in(part)
+    )

@@ -7,14 +7,13 @@ others went on.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dis import Instruction
 from types import FrameType
 
 from torch import nn
 
 from pilot.train.script import loop_code, refusal
 from pilot.train.script.bytecode import running_at
-from pilot.train.script.statements import RETURNS, Statement, loop_at, tests_in
+from pilot.train.script.statements import Statement, leaves, loop_at, tests_in
 from pilot.train.script.step_uses import end_of
 
 _MEASURES = {"evaluate", "steps", "samples"}
@@ -42,7 +41,7 @@ class LeftAtBeginning:
         for test, part in tests_in(code):
             is_there = part and head < part[0].offset < begin
             measured = [one for one in test if one.reads & names or _measures(one, frame)]
-            if is_there and measured and _leaves(part, end_of(code, head)):
+            if is_there and measured and leaves(part, end_of(code, head)):
                 self._tell(sorted(name for one in measured for name in one.reads & names))
                 return
 
@@ -58,11 +57,6 @@ class LeftAtBeginning:
 
 def _measures(one: Statement, frame: FrameType) -> bool:
     """Whether it reads a model, or what the session has of its steps."""
-    paths = [path.split(".") for path in one.reads]
-    if any(path[-1] in _MEASURES and loop_code.is_session(frame, path[:-1]) for path in paths):
+    if loop_code.uses_session(frame, one, _MEASURES):
         return True
-    return any(isinstance(loop_code.value_of(frame, *path), nn.Module) for path in paths)
-
-
-def _leaves(part: Sequence[Instruction], end: int) -> bool:
-    return any(one.opname in RETURNS or ("JUMP" in one.opname and one.argval >= end) for one in part)
+    return any(isinstance(loop_code.value_of(frame, *path.split(".")), nn.Module) for path in one.reads)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
+from pilot.train.script.statements import without_owners
 from pilot.train.script.step_uses import StepUses
 
 SHOWN = 5
@@ -18,8 +19,7 @@ def shown(found: Mapping[str, object], uses_of: Callable[[], StepUses]) -> str:
     names = [*found]
     if len(names) > SHOWN:
         names = _as_one(_once(found))
-        paths = {f"{path}." for _, path in uses_of().paths()}
-        used = {path for path in paths if not any(other != path and other.startswith(path) for other in paths)}
+        used = {f"{path}." for path in without_owners({path for _, path in uses_of().paths()})}
         names.sort(key=lambda name: not _is_used(f"{name}.".replace("[", "."), used))
     return ", ".join(names[:SHOWN]) + (", ..." if len(names) > SHOWN else "")
 

@@ -193,8 +193,7 @@ class _Turn:
 
     def _is_sessions(self, one: Statement) -> bool:
         """Whether it calls methods of the session, which return the same on all ranks."""
-        paths = [path.split(".") for path in one.reads]
-        return any(path[-1] in _ALIKE and loop_code.is_session(self._frame, path[:-1]) for path in paths)
+        return loop_code.uses_session(self._frame, one, _ALIKE)
 
     def _pass(self, number: int, one: Statement, found: set[str]) -> None:
         """``found``: what comes from a loss before this statement, and then after it."""

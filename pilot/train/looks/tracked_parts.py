@@ -197,10 +197,10 @@ def _variables_of(tracked: Any) -> Iterator[tuple[str, Any]]:
     saves, loads = (getattr(type(tracked), name, None) for name in _OF_STATES)
     if not (isinstance(saves, FunctionType) and isinstance(loads, FunctionType)):
         return
-    its = {**inspect.getclosurevars(saves).globals, **_around(tracked)}
+    its = inspect.getclosurevars(saves)
     sets = {one.argval for one in instructions(loads.__code__) if one.opname in ("STORE_DEREF", "STORE_GLOBAL")}
     named = {*loads.__code__.co_freevars, *loads.__code__.co_names}
-    for name, value in its.items():
+    for name, value in {**its.globals, **its.nonlocals}.items():
         if name in sets or (name in named and isinstance(value, CHANGEABLE)):
             yield name, value
 

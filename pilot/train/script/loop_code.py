@@ -463,6 +463,12 @@ def is_session(frame: FrameType, path: Sequence[str]) -> bool:
     return bool(path) and type(value_of(frame, *path)).__module__ == _SESSION
 
 
+def uses_session(frame: FrameType, statement: Statement, names: Collection[str]) -> bool:
+    """Whether it reads one of these of a session: ``session.evaluate``."""
+    paths = [path.split(".") for path in statement.reads]
+    return any(path[-1] in names and is_session(frame, path[:-1]) for path in paths)
+
+
 def _read_within(code: CodeType) -> Iterator[str]:
     """What the functions in it read besides variables of their own."""
     for constant in code.co_consts:

@@ -401,6 +401,11 @@ def tests_in(code: CodeType) -> tuple[tuple[list[Statement], list[dis.Instructio
     return tuple(found)
 
 
+def leaves(part: Sequence[dis.Instruction], end: int) -> bool:
+    """Whether these instructions return, or leave the loop that ends before the one at ``end``."""
+    return any(one.opname in RETURNS or ("JUMP" in one.opname and one.argval >= end) for one in part)
+
+
 @cache
 def under_equality(code: CodeType, begin: int, end: int) -> list[tuple[Range, Range]]:
     """What runs, between two instructions, only if something equals something else, or is among others: in some of a
@@ -471,6 +476,11 @@ def _end_of_both(code: CodeType, begin: int, end: int) -> int:
         turns = [one.offset for one in loop_at(code, last.argval)]
         return max([end, *turns])
     return end
+
+
+def without_owners(paths: Collection[str]) -> list[str]:
+    """Without the objects of which only attributes are among them."""
+    return [path for path in paths if not any(other.startswith(f"{path}.") for other in paths)]
 
 
 def read_at(code: Sequence[dis.Instruction], number: int) -> str:
