@@ -165,8 +165,10 @@ def by_index(ours: Any, model: Any, loader: Any, step: Step) -> None:
             step(mse_loss(model(x), y) + (model[0].bias - near).square().sum())
 
 
-def told(script: Script, capsys: pytest.CaptureFixture[str], dataset: Any = DATA) -> list[str]:
-    model = fresh(mlp)
+def told(
+    script: Script, capsys: pytest.CaptureFixture[str], dataset: Any = DATA, model: nn.Module | None = None
+) -> list[str]:
+    model = fresh(mlp) if model is None else model
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     ours = session(model, optimizer)
     loader = ours.loader(dataset, global_batch_size=BATCH)
@@ -262,6 +264,62 @@ def test_numbers_of_the_dataset(name: str, capsys: pytest.CaptureFixture[str]) -
     scripts = {"data.level": by_a_number, "data.hard": by_a_flag, "": by_the_epoch}
     lines = told(scripts[name], capsys, data)
     assert [f"computes there ({name}) what its steps use" in line for line in lines] == [True] * bool(name)
+
+
+class Phased(nn.Module):
+    """One layer or two, by a plain attribute of its part."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers, self.part = fresh(mlp), Part()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.layers(x)
+        return 0.5 * y if self.part.is_late() else y
+
+
+class Part(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.late, self.best = False, 99.0
+
+    def is_late(self) -> bool:
+        return self.late
+
+
+@pytest.mark.parametrize("is_read", [False, True])
+def test_flags_of_the_model(is_read: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    """Those that it reads."""
+
+    def sets_a_flag(ours: Any, model: Any, loader: Any, step: Step) -> None:
+        for _ in ours.epochs(3):
+            if mse_loss(model(DATA.tensors[0]), DATA.tensors[1]).item() < 99.0:
+                model.part.late = True
+            for x, y in loader:
+                step(mse_loss(model(x), y))
+
+    def sets_a_record(ours: Any, model: Any, loader: Any, step: Step) -> None:
+        for _ in ours.epochs(3):
+            model.part.best = mse_loss(model(DATA.tensors[0]), DATA.tensors[1]).item()
+            for x, y in loader:
+                step(mse_loss(model(x), y))
+
+    lines = told(sets_a_flag if is_read else sets_a_record, capsys, model=Phased())
+    assert ["computes there (model.part.late) what its steps use" in line for line in lines] == [True] * is_read
+
+
+def test_a_flag_by_the_epoch(capsys: pytest.CaptureFixture[str]) -> None:
+    """Not by what the model is worth."""
+
+    def script(ours: Any, model: Any, loader: Any, step: Step) -> None:
+        for epoch in ours.epochs(3):
+            print(mse_loss(model(DATA.tensors[0]), DATA.tensors[1]).item())
+            if epoch > 0:
+                model.part.late = True
+            for x, y in loader:
+                step(mse_loss(model(x), y))
+
+    assert told(script, capsys, model=Phased()) == []
 
 
 @pytest.mark.parametrize("by_model", [False, True])

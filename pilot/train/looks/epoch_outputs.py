@@ -20,7 +20,7 @@ from torch import nn
 
 from pilot.train.looks.moving import Moving
 from pilot.train.looks.spaced import Spaced
-from pilot.train.script import loop_code, refusal
+from pilot.train.script import loop_code, parameter_reads, refusal
 from pilot.train.script.bytecode import running_at
 from pilot.train.script.objects import WITH_ITEMS, is_of_the_script
 from pilot.train.script.parameter_reads import ParameterReads
@@ -91,16 +91,25 @@ class EpochOutputs:
         loop = loop_code.inner_loop(frames, head) if self._looks and not self.told else None
         if loop is not None:
             reads = ParameterReads([self._training.model, *self._moving.modules()], self._training.trained.trained())
-            used = [*_used(frames, head, *loop, self._ran.places, self._is_dataset)]
+            used = [*_used(frames, head, *loop, self._ran.places, self._is_for_steps)]
             its = {(f.f_code, place) for f, *where in _before(frames, head, *loop) for place in reads.places(f, *where)}
             used += [
                 (name, value)
-                for name, value in _used(frames, head, *loop, its, self._is_dataset)
+                for name, value in _used(frames, head, *loop, its, self._is_for_steps)
                 if reads.has_own(value)
             ]
             names = [name for name, value in used if not self._is_of_state(value)]
             self._tell(list(dict.fromkeys(names)))
         self._ran = _Ran()
+
+    def _is_for_steps(self, owner: object, attribute: str) -> bool:
+        """Whether an object is the dataset, or a module whose functions read this attribute. (A state has it once it
+        has changed, but nobody can tell what has changed it first.)
+        """
+        if self._is_dataset(owner):
+            return True
+        is_ours = any(owner is module for _, module in self._training.numbers.modules())
+        return is_ours and attribute in loop_code.attributes_read_by(type(owner))
 
     def _is_of_state(self, value: Any) -> bool:
         """Whether it is trained, or ``session.state`` or a list or dict in it, by a variable: who joins has what is
@@ -159,10 +168,11 @@ def _used(
     inner: FrameType,
     begin: int,
     places: Collection[tuple[CodeType, int]],
-    is_dataset: Callable[[object], bool],
+    is_for_steps: Callable[[object, str], bool],
 ) -> Iterator[tuple[str, object]]:
     """What statements before the loop that begins at ``begin`` of the function ``inner`` leave, having run or read the
-    model at ``places``, and the loss depends on, or the dataset has: by name.
+    model at ``places``, and the loss depends on: variables by name, arrays in attributes, and other attributes of which
+    ``is_for_steps`` says so.
     """
     call = None if inner is frames[-1] else running_at(inner)
     names = {*loop_code.read_first(inner.f_code, begin)} & loop_code.behind_loss(inner.f_code, begin, call)
@@ -175,7 +185,8 @@ def _used(
             if not attributes:
                 is_used = id(value) in values and _is_result(value)
             else:
-                is_used = _is_kept(value) or is_dataset(loop_code.value_of(frame, variable, *attributes[:-1]))
+                owner = parameter_reads.value_of(frame, variable, *attributes[:-1])
+                is_used = _is_kept(value) or (not _may_be_filled(value) and is_for_steps(owner, attributes[-1]))
             if is_used:
                 yield name, value
 

@@ -436,6 +436,12 @@ def asked_for_by(kind: type) -> set[str]:
     return {name for code in methods(kind) for name in asked_for(code)}
 
 
+@cache
+def attributes_read_by(kind: type) -> set[str]:
+    """The names of attributes that a class's methods read, of whatever objects."""
+    return {one.argval for code in methods(kind) for one in instructions(code) if one.opname == "LOAD_ATTR"}
+
+
 def methods(kind: type) -> list[CodeType]:
     """The functions of a class and its bases."""
     every = (one for base in kind.__mro__ for one in vars(base).values())
