@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -281,7 +282,76 @@ class InAMeter(Trainer):
             slow_down(self.optimizer, self.meter.mean, self.ours.state)
 
 
-def by(kind: type[Any]) -> Script:
+class InItsMethods(Trainer):
+    """Two calls deep."""
+
+    def fit(self, loader: Any) -> None:
+        for _ in self.ours.epochs(2):
+            self.losses = []
+            for x, y in loader:
+                self.train(x, y)
+            self.ends()
+
+    def slow(self) -> None:
+        for group in self.optimizer.param_groups:
+            group["lr"] *= 0.5
+
+
+class Callback:
+    """As of many runners."""
+
+    best = 1e9
+
+    def on_epoch_end(self, trainer: Any, logs: dict[str, float]) -> None:
+        print(trainer, logs)
+
+
+class Slows(Callback):
+    def on_epoch_end(self, trainer: Any, logs: dict[str, float]) -> None:
+        if logs["loss"] > self.best:
+            slow_down(trainer.optimizer, logs["loss"], {})
+
+
+class Stops(Callback):
+    def on_epoch_end(self, trainer: Any, logs: dict[str, float]) -> None:
+        loss = logs.get("loss", 0.0)
+        if loss > self.best:
+            trainer.is_over = True
+
+
+class WithCallbacks(Trainer):
+    """Each of which it calls; ``kind``: what it has besides one that prints."""
+
+    def __init__(self, kind: type[Callback], *args: Any) -> None:
+        super().__init__(*args)
+        self.callbacks, self.is_over = [Callback(), kind()], False
+
+    def fit(self, loader: Any) -> None:
+        for _ in self.ours.epochs(2):
+            running = 0.0
+            for x, y in loader:
+                running += self.step(x, y).item()
+            self.end_epoch({"loss": running / len(loader)})
+            if self.is_over:
+                break
+
+    def end_epoch(self, logs: dict[str, float]) -> None:
+        for callback in self.callbacks:
+            callback.on_epoch_end(self, logs)
+
+
+class WithEvents(WithCallbacks):
+    """Which it calls by name."""
+
+    def end_epoch(self, logs: dict[str, float]) -> None:
+        self.call("on_epoch_end", logs)
+
+    def call(self, event: str, logs: dict[str, float]) -> None:
+        for callback in self.callbacks:
+            getattr(callback, event)(self, logs)
+
+
+def by(kind: Callable[..., Any]) -> Script:
     def script(ours: Any, loader: Any, step: Step, optimizer: torch.optim.Optimizer) -> None:
         kind(ours, step, optimizer).fit(loader)
 
@@ -323,6 +393,11 @@ def said(script: Script, capsys: pytest.CaptureFixture[str]) -> list[str]:
         by(InMethods),
         by(InAnAttribute),
         by(InAMeter),
+        by(InItsMethods),
+        by(partial(WithCallbacks, Slows)),
+        by(partial(WithCallbacks, Stops)),
+        by(partial(WithEvents, Slows)),
+        by(partial(WithEvents, Stops)),
     ],
 )
 def test_what_is_decided_by_a_sum_over_the_processs_own_batches(
@@ -332,6 +407,11 @@ def test_what_is_decided_by_a_sum_over_the_processs_own_batches(
     (line,) = [line for line in lines if "values of its own" not in line]
     assert "what the script does at an epoch's end depends on its own batches (" in line
     assert "use what session.evaluate returns" in line
+
+
+@pytest.mark.parametrize("kind", [WithCallbacks, WithEvents])
+def test_callbacks_that_report_are_not_told_of(kind: type[Any], capsys: pytest.CaptureFixture[str]) -> None:
+    assert [line for line in said(by(partial(kind, Callback)), capsys) if "own batches" in line] == []
 
 
 def test_decisions_in_the_turn_of_a_validation_are_not_told_of(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,16 +10,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dis import Instruction
-from types import CodeType, FrameType, FunctionType
-
-from torch import nn
+from types import CodeType, FrameType
 
 from pilot.train.looks.kept_at_end import KeptAtEnd
 from pilot.train.script import loop_code, refusal
 from pilot.train.script.bytecode import between, instructions
-from pilot.train.script.given import given_to, seen_from
+from pilot.train.script.given import calls_of, given_to, seen_from
 from pilot.train.script.loop_code import value_of
-from pilot.train.script.objects import is_of_the_script
 from pilot.train.script.statements import (
     ADDS,
     RETURNS,
@@ -39,6 +36,8 @@ from pilot.train.script.step_uses import StepUses, end_of
 from pilot.train.state.training import Training
 
 _TABLES = (list, dict, set, deque)
+_DEPTH = 3
+"""Of the functions that a function calls, and those that they call, which may decide."""
 _STOPS = {"stop"}
 _LOADS = "load_state_dict"
 _RESET = "reset"
@@ -140,17 +139,24 @@ def _added_to(statement: Statement) -> set[str]:
     return {owner for owner, _, method in split if method in ADDS}
 
 
-def _told_by(statement: Statement, frame: FrameType) -> set[str]:
-    """What it lets objects of the script set in themselves: ``stopper(total)``, ``stopper.update(total)``."""
-    found = set()
-    for path in statement.reads:
-        owner, _, name = path.rpartition(".")
-        held, its = value_of(frame, *path.split(".")), value_of(frame, *owner.split(".")) if owner else None
-        for who, value, method in ((path, held, "__call__"), (owner, its, name)):
-            function = getattr(type(value), method, None) if is_of_the_script(type(value)) else None
-            if isinstance(function, FunctionType) and not isinstance(value, nn.Module):
-                found |= {f"{who}.{one}" for one in loop_code.attributes_stored(instructions(function.__code__))}
-    return found
+def _told_by(statement: Statement, frame: FrameType, names: set[str]) -> set[str]:
+    """What functions set in objects that get one of these, as ``frame`` reads it: ``stopper(total)``."""
+    are_set = {(id(owner), name) for owner, name in _set_by(statement, frame, names)}
+    reads = {path for one in statements_in(instructions(frame.f_code)) for path in one.reads if "." in path}
+    owners = ((path, *path.rpartition(".")[::2]) for path in reads if are_set)
+    return {path for path, owner, name in owners if (id(value_of(frame, *owner.split("."))), name) in are_set}
+
+
+def _set_by(
+    statement: Statement, frame: FrameType, names: set[str], depth: int = _DEPTH
+) -> Iterator[tuple[object, str]]:
+    """Objects, and attributes of theirs."""
+    for called, given in given_to(frame, statement, names):
+        for one in statements_in(instructions(called.f_code)):
+            for owner, _, name in (path.rpartition(".") for path in one.sets if "." in path):
+                yield value_of(called, *owner.split(".")), name
+            if one.reads & given and depth:
+                yield from _set_by(one, called, given, depth - 1)
 
 
 def _behind(frame: FrameType, begin: int, end: int, names: set[str]) -> Iterator[tuple[int, int, set[str]]]:
@@ -171,7 +177,7 @@ def _carried(
     for one in (each for each in statements if any(first <= each.begin < last for first, last in runs)):
         own = {name for name in one.sets if "." not in name}
         if one.reads & found:
-            found |= own | _added_to(one) | _told_by(one, frame)
+            found |= own | _added_to(one) | _told_by(one, frame, found)
         elif own & found and _runs_with(code, begin, one.begin):
             yield begin, one.begin, set(found)
             begin, found = one.begin, found - own
@@ -199,22 +205,30 @@ def _decides(frame: FrameType, begin: int, end: int, names: set[str]) -> bool:
     return any(_acts(part, frame, end) for part in parts if part and begin <= part[0].offset < end)
 
 
-def _lets_decide(frame: FrameType, begin: int, end: int, names: set[str]) -> bool:
+def _lets_decide(frame: FrameType, begin: int, end: int, names: set[str], depth: int = _DEPTH) -> bool:
     """Whether a function decides that it calls with one of these, or a method of an object that has one."""
     for one in loop_code.statements_between(frame.f_code, begin, end):
         for called, given in given_to(frame, one, names):
             parts = _behind(called, 0, len(called.f_code.co_code), given)
-            if any(_decides(called, *part) for part in parts):
+            if any(_decides(called, *part) or (depth and _lets_decide(called, *part, depth - 1)) for part in parts):
                 return True
     return False
 
 
-def _acts(part: Sequence[Instruction], frame: FrameType, end: int) -> bool:
-    """Whether it leaves the loop, stops the session, or changes what is trained."""
+def _acts(part: Sequence[Instruction], frame: FrameType, end: int, depth: int = _DEPTH) -> bool:
+    """Whether it leaves the loop, stops the session, or changes what is trained; or a function that it calls."""
     of_loop = end < len(frame.f_code.co_code)
     if of_loop and leaves(part, end):
         return True
     return any(
-        loop_code.uses_session(frame, one, _STOPS) or steers(one, frame) or _LOADS in one.attributes
+        loop_code.uses_session(frame, one, _STOPS)
+        or steers(one, frame)
+        or _LOADS in one.attributes
+        or (depth and _calls_what_acts(one, frame, depth - 1))
         for one in statements_in(part)
     )
+
+
+def _calls_what_acts(statement: Statement, frame: FrameType, depth: int) -> bool:
+    every = (called for called, _ in calls_of(frame, statement, set()))
+    return any(_acts(instructions(one.f_code), one, len(one.f_code.co_code), depth) for one in every)
