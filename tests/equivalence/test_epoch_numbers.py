@@ -485,25 +485,3 @@ def test_by_the_number_of_the_batch() -> None:
     expected = trained(lowered)
     for values in on_ranks(lambda: trained(lowered), 1, GROWS_AND_SHRINKS):
         torch.testing.assert_close(values, expected, rtol=1e-12, atol=1e-12)
-
-
-class Steps:
-    """Of something else."""
-
-    steps = 4
-
-
-@pytest.mark.parametrize("of_session", [True, False])
-def test_steps_since_an_epochs_beginning(of_session: bool, capsys: pytest.CaptureFixture[str]) -> None:
-    def script(ours: Any, loader: Any, loss_of: Loss, step: Step) -> None:
-        counted = ours if of_session else Steps()
-        for _ in ours.epochs(2):
-            start = counted.steps
-            shown = ours.steps
-            for x, y in loader:
-                weight = (ours.steps - start) / 6
-                step(loss_of(x, y) * weight)
-                assert ours.steps - shown <= 6
-
-    lines = [line for line in said(script, capsys) if "at an epoch's beginning (start)" in line]
-    assert len(lines) == of_session

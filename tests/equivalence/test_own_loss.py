@@ -230,6 +230,40 @@ def test_parameters_that_are_set_from_the_batch(by_iteration: bool, capsys: pyte
     assert ("(x)" if by_iteration else "(hidden)") in line
 
 
+@pytest.mark.parametrize("is_summed", [False, True])
+def test_gradients_that_are_set_from_the_batch(is_summed: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    """As GradNorm sets those of its weights: those that are not summed yet become means."""
+
+    def after(ours: Any, loader: Any, model: Any, optimizer: torch.optim.Optimizer) -> None:
+        weight = model[0].bias
+        for _ in ours.epochs(1):
+            for x, y in loader:
+                optimizer.zero_grad()
+                losses = [mse_loss(model(x), y), model(x).square().mean()]
+                sum(losses).backward(retain_graph=True)
+                norms = []
+                for one in losses:
+                    norms.append(torch.autograd.grad(one, model[2].weight, create_graph=True)[0].norm())
+                ours.sum()
+                weight.grad = torch.autograd.grad(torch.stack(norms).sum(), weight)[0]
+                ours.step()
+
+    def before(ours: Any, loader: Any, model: Any, optimizer: torch.optim.Optimizer) -> None:
+        weight = model[0].bias
+        for _ in ours.epochs(1):
+            for x, y in loader:
+                optimizer.zero_grad()
+                loss = mse_loss(model(x), y)
+                for one, its in zip(model.parameters(), torch.autograd.grad(loss, [*model.parameters()]), strict=True):
+                    one.grad = its
+                if ours.sum():
+                    weight.grad = weight.grad / (1 + weight.grad.norm())
+                ours.step()
+
+    lines = told(after if is_summed else before, capsys, "changes gradients by its own batch (norms) after session.sum")
+    assert len(lines) == is_summed
+
+
 def test_what_is_changed_by_the_batch_and_is_no_parameter_or_by_gradients(capsys: pytest.CaptureFixture[str]) -> None:
     """Samples that are moved against the model; weights that decay, or follow a rule of their own."""
 

@@ -4,15 +4,16 @@ the learning rate; also of iterators, lists, objects and random generators that 
 takes something for its loss. A process that joins in the middle of the epoch runs its beginning, too.
 
 Most numbers that batches change are sums for a report, so only those are told of from which these are computed; and
-so is the number of steps at an epoch's beginning, if the loss is computed from it (``session.steps - start``). (What
-the script has from before the session's loop is told of by :mod:`pilot.train.looks.own_values`.)
+so is the number of steps at an epoch's beginning, if the loss is computed from it (``session.steps - start``), or the
+learning rate there, if each step changes it. (What the script has from before the session's loop is told of by
+:mod:`pilot.train.looks.own_values`.)
 """
 
 from __future__ import annotations
 
 import inspect
 from collections import deque
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from types import FrameType
 
 import numpy as np
@@ -30,14 +31,16 @@ from pilot.train.script.steering import steering
 _LISTS = (list, dict, set, deque)
 _NUMBERS = (int, float, np.number)
 _STEPS = ".steps"
+_RATES = {"param_groups", "get_last_lr"}
 _KEPT = {"steps", "state"}
 """What begins with one of these attributes of the session goes on where it was."""
 
 
 class EpochNumbers:
-    """Looks for one session."""
+    """Looks for one session. ``is_rate_of_step``: whether each step changes the learning rate."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_rate_of_step: bool) -> None:
+        self._is_rate_of_step = is_rate_of_step
         self._told = self._told_of_steps = False
         self._seen: dict[str, str] = {}
         self._epoch = -1
@@ -61,17 +64,20 @@ class EpochNumbers:
         frame, begin = loop
         start = head if frame is frames[0] else 0
         if not self._told_of_steps:
-            self._tell_of_steps([*_counted_from(frame, start, begin, frame is frames[-1])])
+            is_last = frame is frames[-1]
+            self._tell_of_steps("session.steps", [*_computed_from(_are_steps, frame, start, begin, is_last)])
+            if self._is_rate_of_step and not self._told_of_steps:
+                self._tell_of_steps("the learning rate", [*_computed_from(_are_rates, frame, start, begin, is_last)])
         if not self._told:
             is_called = frame is not frames[0]
             now = dict(_candidates(frame, start, begin, frame is frames[-1]))
             self._tell(now | (dict(_given(frame, begin, frame is frames[-1], known)) if is_called else {}), known)
 
-    def _tell_of_steps(self, names: Sequence[str]) -> None:
+    def _tell_of_steps(self, what: str, names: Sequence[str]) -> None:
         if names:
             self._told_of_steps = True
             refusal.note(
-                f"the script's loss depends on session.steps at an epoch's beginning ({', '.join(names)}), which is"
+                f"the script's loss depends on {what} at an epoch's beginning ({', '.join(names)}), which is"
                 " another number there for a node that joins, or a run that resumes, in the middle of the epoch: use"
                 " the number that enumerate(loader) gives, or keep it in session.state, which the steps read"
             )
@@ -89,20 +95,28 @@ class EpochNumbers:
             )
 
 
-def _counted_from(frame: FrameType, start: int, begin: int, is_last: bool) -> Iterator[str]:
-    """Variables with numbers that are set from ``session.steps`` between ``start`` and the loop that begins at
-    ``begin``, and in which it only reads them.
+def _computed_from(
+    are_such: Callable[[FrameType, Collection[str]], bool], frame: FrameType, start: int, begin: int, is_last: bool
+) -> Iterator[str]:
+    """Variables with numbers that are set from such paths between ``start`` and the loop that begins at ``begin``, and
+    in which it only reads them.
     """
     code = frame.f_code
     changed = {name for name, _ in loop_code.handed_on(frame, begin)}
     used = loop_code.behind_loss(code, begin, None if is_last else running_at(frame))
     for name in used.intersection(loop_code.read_first(code, begin)) - changed:
         paths = loop_code.paths_to_set(code, start, begin, name)
-        owners = [one.removesuffix(_STEPS).split(".") for one in paths if one.endswith(_STEPS)]
-        if any(loop_code.is_session(frame, owner) for owner in owners) and isinstance(
-            loop_code.value_of(frame, name), int | float
-        ):
+        if are_such(frame, paths) and isinstance(loop_code.value_of(frame, name), int | float):
             yield name
+
+
+def _are_steps(frame: FrameType, paths: Collection[str]) -> bool:
+    owners = [one.removesuffix(_STEPS).split(".") for one in paths if one.endswith(_STEPS)]
+    return any(loop_code.is_session(frame, owner) for owner in owners)
+
+
+def _are_rates(_frame: FrameType, paths: Collection[str]) -> bool:
+    return any(one.rpartition(".")[2] in _RATES for one in paths if "." in one)
 
 
 def _candidates(frame: FrameType, start: int, begin: int, is_last: bool) -> Iterator[tuple[str, str]]:

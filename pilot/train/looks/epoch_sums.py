@@ -22,6 +22,7 @@ from pilot.train.script.statements import (
     RETURNS,
     Range,
     Statement,
+    added_to,
     augmented,
     is_in_place,
     items_in,
@@ -69,7 +70,7 @@ class EpochSums:
             if number < level:
                 statement = loop_code.running_statement(frames[number])
                 kept = seen_from(frames[number + 1], names, frames[number])
-                names, after = statement.sets | _added_to(statement) | kept, statement.end + 1
+                names, after = statement.sets | added_to(statement) | kept, statement.end + 1
             parts = [*_behind(frames[number], after, last, names)]
             if any(self._tells_of(frames[number], *part, uses) for part in parts):
                 return
@@ -133,12 +134,6 @@ def _filled_by(code: CodeType) -> set[str]:
     return {path for path in added if "." in path} | {*augmented(instructions(code))}
 
 
-def _added_to(statement: Statement) -> set[str]:
-    """``logs.update(loss=...)``"""
-    split = (path.rpartition(".") for path in statement.reads)
-    return {owner for owner, _, method in split if method in ADDS}
-
-
 def _told_by(statement: Statement, frame: FrameType, names: set[str]) -> set[str]:
     """What functions set in objects that get one of these, as ``frame`` reads it: ``stopper(total)``."""
     are_set = {(id(owner), name) for owner, name in _set_by(statement, frame, names)}
@@ -177,7 +172,7 @@ def _carried(
     for one in (each for each in statements if any(first <= each.begin < last for first, last in runs)):
         own = {name for name in one.sets if "." not in name}
         if one.reads & found:
-            found |= own | _added_to(one) | _told_by(one, frame, found)
+            found |= own | added_to(one) | _told_by(one, frame, found)
         elif own & found and _runs_with(code, begin, one.begin):
             yield begin, one.begin, set(found)
             begin, found = one.begin, found - own

@@ -18,11 +18,12 @@ import numpy as np
 import torch
 
 from pilot.train.data.training_loader import TrainingLoader
-from pilot.train.script import loop_code, refusal
+from pilot.train.script import loop_code, parameter_reads, refusal
 from pilot.train.script.bytecode import between, instructions, running_at
 from pilot.train.script.statements import (
     RETURNS,
     Statement,
+    added_to,
     items_in,
     loop_at,
     path_at,
@@ -37,9 +38,14 @@ from pilot.train.state.training import Training
 _LOADS = "load_state_dict"
 _STATE = "state"
 _DATA = "data"
+_GRADIENT = ".grad"
 _OF_GRADIENTS = {"backward", "autograd"}
 _ALIKE = {"step", "sum", "evaluate"}
 _LOADED = {"LOAD_ATTR", "LOAD_METHOD"}
+_DIFFERS = (
+    "has another part of the batch, so that ranks would differ and the trainer be stopped: compute it from what is the"
+    " same on all ranks"
+)
 
 
 class OwnLoss:
@@ -60,8 +66,11 @@ class OwnLoss:
             if names := turn.decides_by():
                 self._tell(names)
                 return
-            if names := turn.changes_by_batch():
+            if names := turn.changes_by_batch(turn.changes_parameters):
                 self._tell_of_batch(names)
+                return
+            if names := turn.changes_by_batch(turn.changes_sums):
+                self._tell_of_sums(names)
                 return
             if keys := sorted(turn.keys_from_loss() & uses_of().keys):
                 self._tell_of_state(keys)
@@ -82,8 +91,15 @@ class OwnLoss:
         self._told = True
         refusal.note(
             f"the script changes parameters by its own batch ({', '.join(names)}), besides their gradients: each rank"
-            " has another part of the batch, so that ranks would differ and the trainer be stopped: compute it from"
-            " what is the same on all ranks (the dataset, session.steps, what session.evaluate returns)"
+            f" {_DIFFERS} (the dataset, session.steps, what session.evaluate returns)"
+        )
+
+    def _tell_of_sums(self, names: Sequence[str]) -> None:
+        self._told = True
+        refusal.note(
+            f"the script changes gradients by its own batch ({', '.join(names)}) after session.sum: each rank"
+            f" {_DIFFERS} (the gradients that session.sum gives), or before session.sum, which takes the mean of what"
+            " ranks have"
         )
 
     def _tell_of_state(self, keys: Sequence[str]) -> None:
@@ -131,17 +147,29 @@ class _Turn:
                 self._pass(number, one, found)
         return []
 
-    def changes_by_batch(self) -> list[str]:
-        """What of its batch it changes parameters by, besides their gradients; empty: it does not."""
+    def changes_by_batch(self, changes: Callable[[int], bool]) -> list[str]:
+        """By what of its batch it changes something, as ``changes`` says of a statement; empty: it does not."""
         found = set[str]()
         for number, one in enumerate(self._statements):
-            if one.reads & found and self._changes_ours(number) and not self._is_undone(number):
+            if one.reads & found and changes(number):
                 return sorted(one.reads & found)
             if one.reads & found or self._gets_batch(number):
-                found |= {name for name in one.sets if "." not in name and self._is_of_samples(name)}
+                are_set = {name for name in one.sets if "." not in name} | added_to(one)
+                found |= {name for name in are_set if self._is_of_samples(name)}
             elif not one.adds_to:
                 found -= one.sets
         return []
+
+    def changes_parameters(self, number: int) -> bool:
+        """Whether it changes parameters, besides their gradients."""
+        return self._changes_ours(number) and not self._is_undone(number)
+
+    def changes_sums(self, number: int) -> bool:
+        """Whether it sets a gradient that was summed."""
+        if not any(loop_code.uses_session(self._frame, one, {"sum"}) for one in self._statements[:number]):
+            return False
+        holders = (path.removesuffix(_GRADIENT) for path in self._statements[number].sets if path.endswith(_GRADIENT))
+        return any(id(parameter_reads.value_of(self._frame, *one.split("."))) in self._parameters for one in holders)
 
     def _gets_batch(self, number: int) -> bool:
         one = self._statements[number]
@@ -156,7 +184,9 @@ class _Turn:
 
     def _is_of_samples(self, name: str) -> bool:
         """And no number, which may be the batch's."""
-        return isinstance(loop_code.value_of(self._frame, name), torch.Tensor | np.ndarray | list | tuple | dict)
+        return isinstance(
+            loop_code.value_of(self._frame, *name.split(".")), torch.Tensor | np.ndarray | list | tuple | dict
+        )
 
     def keys_from_loss(self) -> set[str]:
         """Keys of ``session.state`` under which a turn leaves to the next what comes from a loss."""

@@ -112,7 +112,7 @@ class OwnValues:
     def begin(self, dataset: object, collate_fn: object, *, by_epoch: bool) -> None:
         """The loop over ``dataset`` begins: a process that joins will have these values."""
         self._collate_fn = getattr(collate_fn, "__self__", collate_fn)  # it may be a method of an object
-        self._epoch_numbers = EpochNumbers() if by_epoch else None
+        self._epoch_numbers = EpochNumbers(is_rate_of_step=self._training.is_scheduled_by_step) if by_epoch else None
         self._changes.begin(dataset)
         self._switches.begin()
         while isinstance(dataset, Subset):

@@ -302,6 +302,12 @@ def is_in_place(method: str) -> bool:
     return method.endswith("_") and not method.endswith("__")
 
 
+def added_to(statement: Statement) -> set[str]:
+    """What it adds something to by a method: ``logs.update(loss=...)``."""
+    split = (path.rpartition(".") for path in statement.reads)
+    return {owner for owner, _, method in split if method in ADDS}
+
+
 def augmented(code: Sequence[dis.Instruction]) -> Iterator[str]:
     """The attributes of objects in variables (``self.stage``) that these instructions change by ``+=`` or the like."""
     for number, (one, then) in enumerate(pairwise(code)):

@@ -119,6 +119,11 @@ class Training:
         return self.position.epoch, self.position.step
 
     @property
+    def is_scheduled_by_step(self) -> bool:
+        """Whether each step changes the learning rate."""
+        return bool(self.steppers.schedulers) and self._schedule in ("step", "samples")
+
+    @property
     def is_on_gpu(self) -> bool:
         """Whether what is trained is."""
         return any(parameter.device.type != "cpu" for parameter in self.trained.named.values())
@@ -191,7 +196,7 @@ class Training:
         self.position.epoch_steps = 0
         self.position.at_end = False
         self.position.stopped = self.position.left = STOP in measured
-        if not self.steppers.schedulers or self._schedule in ("step", "samples"):
+        if not self.steppers.schedulers or self.is_scheduled_by_step:
             return
         if self._schedule == "epoch" or self._schedule in measured:
             measures = [] if self._schedule == "epoch" else [measured[self._schedule]]
