@@ -108,8 +108,9 @@ class EpochOutputs:
         """
         if self._is_dataset(owner):
             return True
+        kind: type = type(owner)
         is_ours = any(owner is module for _, module in self._training.numbers.modules())
-        return is_ours and attribute in loop_code.attributes_read_by(type(owner))
+        return is_ours and attribute in loop_code.attributes_read_by(kind)
 
     def _is_of_state(self, value: Any) -> bool:
         """Whether it is trained, or ``session.state`` or a list or dict in it, by a variable: who joins has what is

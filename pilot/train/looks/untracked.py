@@ -8,6 +8,7 @@ functions, and in the objects, lists and dicts there.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -68,10 +69,11 @@ class Untracked:
                 )
         for name, (module, before) in self._seen.items():
             if _sums_of(self._unknown(module)) != before:
+                name, module = self._part_of(name, module)
                 raise UserError(
                     f"the script changes a module that the session does not have from step to step ({name}, a"
                     f" {type(module).__name__}), so that nodes which join would have another one: call"
-                    f" session.track({name.rpartition('.')[2]!r}, {name}) before the loop"
+                    f" session.track({_label(name)!r}, {name}) before the loop"
                 )
 
     def _sums(self, seen: Mapping[str, Any]) -> dict[str, tuple[nn.Module, list[int]]]:
@@ -111,11 +113,24 @@ class Untracked:
                     " pass all models to pilot.train.session, as a dict by name"
                 )
 
+    def _part_of(self, name: str, module: nn.Module) -> tuple[str, nn.Module]:
+        """The smallest that has all of what the session does not have."""
+        unknown = {id(value) for value in self._unknown(module)}
+        for key, part in module.named_children():
+            if unknown <= {id(value) for value in _values(part)}:
+                return self._part_of(f"{name}[{key}]" if key.isdecimal() else f"{name}.{key}", part)
+        return name, module
+
     def _unknown(self, module: nn.Module) -> list[torch.Tensor]:
         ours = [self._training.model, *(one for _, one in _modules(self._training.tracked))]
         known = {id(value) for one in ours for value in _values(one)}
         known |= {id(value) for value in self._training.trained.named.values()}
         return [value for value in _values(module) if id(value) not in known]
+
+
+def _label(name: str) -> str:
+    """``q_1`` of ``agent.q[1]``."""
+    return re.sub(r"\W+", "_", name.rpartition(".")[2]).strip("_")
 
 
 def _values(module: nn.Module) -> Iterator[torch.Tensor]:

@@ -152,6 +152,22 @@ def teaches_untracked(made: Made) -> None:
         method.teacher.load_state_dict(made.model.state_dict())
 
 
+@ROWS.made(
+    "a module with the model and its target, not tracked",
+    r"session.track\('targets_1', agent.targets\[1\]\)",
+    "session.track",
+)
+def has_targets_untracked(made: Made) -> None:
+    agent = nn.Module()
+    agent.model, agent.targets = made.model, nn.ModuleList([nn.Identity(), copy.deepcopy(made.model)])
+    for x in made.batches(2):
+        with torch.no_grad():
+            goal = agent.targets[1](x)
+        (agent.model(x) - goal - 1).square().mean().backward()
+        made.session.step()
+        agent.targets[1].load_state_dict(made.model.state_dict())
+
+
 @ROWS.script(
     "a target that is renewed every few batches, not tracked", r"session.track\('target', target\)", "session.track"
 )
