@@ -115,10 +115,13 @@ class HeldAlike:
         return _except(self._told, self._attributes.numbers())
 
     def _values(self) -> Iterator[tuple[str, Any]]:
-        """Options come first: if they differ, so does everything after them."""
+        """Options come first: if they differ, so does everything after them. (What an optimizer's state leaves out is
+        for one step.)
+        """
         for place, optimizer in self._optimizers.items():
-            for number, group in enumerate(optimizer.param_groups):
-                options = {key: value for key, value in group.items() if key != "params"}
+            kept = optimizer.state_dict()["param_groups"]
+            for number, (group, its) in enumerate(zip(optimizer.param_groups, kept, strict=True)):
+                options = {key: value for key, value in group.items() if key in its and key != "params"}
                 yield from _leaves(f"{place}.param_groups[{number}]", options)
         yield from ((name, one) for name, one in self._named.items() if name not in self._frozen)
         for place, optimizer in self._optimizers.items():
