@@ -73,9 +73,56 @@ def by_what_it_gives_to_a_function(ours: Any, loader: Any, model: Any, optimizer
                 model.load_state_dict(model.state_dict())
 
 
+def by_leaving(ours: Any, loader: Any, model: Any, optimizer: torch.optim.Optimizer) -> None:
+    done = False
+    for _ in ours.epochs(2):
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss = mse_loss(model(x), y)
+            loss.backward()
+            ours.step(loss)
+            if loss.item() < 1e-9:
+                done = True
+                break
+        if done:
+            break
+
+
+def by_returning(ours: Any, loader: Any, model: Any, optimizer: torch.optim.Optimizer) -> None:
+    for _ in ours.iterations(9):
+        x, y = loader.next()
+        optimizer.zero_grad()
+        loss = mse_loss(model(x), y)
+        loss.backward()
+        ours.step(loss)
+        if loss < 1e-9:
+            return
+
+
+def by_stopping(ours: Any, loader: Any, model: Any, optimizer: torch.optim.Optimizer) -> None:
+    """With patience."""
+    worse, best = 0, 9.0
+    for _ in ours.epochs(2):
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss = mse_loss(model(x), y)
+            loss.backward()
+            ours.step(loss)
+            last = loss.item()
+            if last < best:
+                best, worse = last, 0
+            else:
+                worse += 1
+            if worse > 99:
+                ours.stop()
+
+
 @pytest.mark.parametrize(
     ("script", "names"),
     [
+        (by_leaving, "loss"),
+        (by_returning, "loss"),
+        (by_stopping, "best, last, loss, worse"),
         (by_a_plateau, "loss"),
         (by_what_the_state_has, "loss, mean"),
         (by_what_a_function_returns, "last"),
@@ -97,6 +144,8 @@ def test_what_does_not(capsys: pytest.CaptureFixture[str]) -> None:
                 loss = mse_loss(model(x), y)
                 if not torch.isfinite(loss):
                     raise AssertionError
+                if torch.isnan(loss):
+                    break
                 optimizer.zero_grad()
                 loss.backward()
                 norm = ours.clip_grad_norm(9.0)

@@ -1,6 +1,7 @@
 """Tells of what a script does in its steps by the loss of its batch: ``plateau.step(loss.item())``, a learning rate
-that falls when an average of losses no longer does; and of what it keeps of that in ``session.state`` for the losses of
-other batches (the weights of its parts). Each rank has its own part of the batch, and would train otherwise.
+that falls when an average of losses no longer does, a loop that it leaves; and of what it keeps of that in
+``session.state`` for the losses of other batches (the weights of its parts). Each rank has its own part of the batch,
+and would train otherwise.
 
 Read from the script's code, and so on a single node, too.
 """
@@ -25,6 +26,7 @@ from pilot.train.script.statements import (
     Statement,
     added_to,
     items_in,
+    leaves,
     loop_at,
     path_at,
     statements_in,
@@ -32,7 +34,7 @@ from pilot.train.script.statements import (
     uses_in,
 )
 from pilot.train.script.steering import changes_parameters, parameters_in, steers, updates
-from pilot.train.script.step_uses import StepUses
+from pilot.train.script.step_uses import StepUses, end_of
 from pilot.train.state.training import Training
 
 _LOADS = "load_state_dict"
@@ -41,6 +43,8 @@ _DATA = "data"
 _GRADIENT = ".grad"
 _OF_GRADIENTS = {"backward", "autograd"}
 _ALIKE = {"step", "sum", "evaluate"}
+_STEPS_OR_STOPS = {"step", "stop"}
+_NO_NUMBER = {"isnan", "isinf", "isfinite"}
 _LOADED = {"LOAD_ATTR", "LOAD_METHOD"}
 _DIFFERS = (
     "has another part of the batch, so that ranks would differ and the trainer be stopped: compute it from what is the"
@@ -137,14 +141,19 @@ class _Turn:
         """By what of a loss it changes how it trains; empty: it does not."""
         found = set(self._from_loss[-1])
         tests = [(part[0].offset, *one) for one in tests_in(self._frame.f_code) if (part := one[1])]
+        tests = [(at, test, part) for at, test, part in tests if not self._ends_without_number(test, part)]
+        under = set[int]()
         for _ in range(2):  # what one turn leaves to the next
             begin = self._statements[0].begin
             for number, one in enumerate(self._statements):
-                acting = [part for at, test, part in tests if begin <= at <= one.begin and self._reads(test, found)]
-                if self._steps_by(number, found) or any(map(self._acts, acting)):
+                its = [part for at, test, part in tests if begin <= at <= one.begin and self._reads(test, found)]
+                if self._steps_by(number, found) or any(map(self._acts, its)):
                     return sorted(name for name in found if "[" not in name)
                 begin = one.begin + 1
                 self._pass(number, one, found)
+                under.update(each.offset for part in its for each in part)
+                if one.begin in under and not self._is_sessions(one):
+                    found |= {name for name in one.sets if self._is_number(name)}
         return []
 
     def changes_by_batch(self, changes: Callable[[int], bool]) -> list[str]:
@@ -170,6 +179,9 @@ class _Turn:
             return False
         holders = (path.removesuffix(_GRADIENT) for path in self._statements[number].sets if path.endswith(_GRADIENT))
         return any(id(parameter_reads.value_of(self._frame, *one.split("."))) in self._parameters for one in holders)
+
+    def _is_number(self, name: str) -> bool:
+        return isinstance(loop_code.value_of(self._frame, *name.split(".")), loop_code.NUMBERS)
 
     def _gets_batch(self, number: int) -> bool:
         one = self._statements[number]
@@ -268,7 +280,22 @@ class _Turn:
         return is_data or changes_parameters(one, self._frame)
 
     def _acts(self, part: Sequence[Instruction]) -> bool:
-        return any(steers(one, self._frame) or _LOADS in one.attributes for one in statements_in(part))
+        """Whether what runs only if a test says so decides how the script trains."""
+        return self._is_left_by(part) or any(
+            steers(one, self._frame)
+            or _LOADS in one.attributes
+            or loop_code.uses_session(self._frame, one, _STEPS_OR_STOPS)
+            for one in statements_in(part)
+        )
+
+    def _is_left_by(self, part: Sequence[Instruction]) -> bool:
+        return self._head is not None and leaves(part, end_of(self._frame.f_code, self._head))
+
+    def _ends_without_number(self, test: Sequence[Statement], part: Sequence[Instruction]) -> bool:
+        """Whether it leaves the loop, or its turn, if a loss is no number, which ends training in any case."""
+        if all(_NO_NUMBER.isdisjoint(one.attributes | one.reads) for one in test):
+            return False
+        return self._is_left_by(part) or any("JUMP_BACKWARD" in one.opname for one in part)
 
     def _steps_by(self, number: int, found: set[str]) -> bool:
         """Whether it gives one of these to a scheduler, or an average, or sets an option by it."""
