@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pilot.train.looks.built_in_forward import BuiltInForward
 from pilot.train.looks.epoch_copies import EpochCopies
 from pilot.train.looks.own_values import OwnValues
 from pilot.train.looks.untracked import Untracked
@@ -15,12 +16,13 @@ class Looks:
     def __init__(self, training: Training) -> None:
         self._untracked = Untracked(training)
         self._own = OwnValues(training)
+        self._built = BuiltInForward(training)
         self._copies = EpochCopies(training, self._own.told_at_beginning)
         self._harmless = Harmless()
 
     def begin(self, dataset: object, collate_fn: object, *, by_epoch: bool) -> None:
         """The session's loop begins, over epochs or iterations."""
-        self._harmless.look(lambda: self._own.begin(dataset, collate_fn, by_epoch=by_epoch))
+        self._harmless.look(self._built.begin, lambda: self._own.begin(dataset, collate_fn, by_epoch=by_epoch))
 
     def epoch_begins(self) -> None:
         """The body of ``session.epochs`` begins."""
@@ -39,7 +41,9 @@ class Looks:
         self._harmless.look(self._own.step, lambda: self._step(samples))
 
     def _step(self, samples: int) -> None:
-        if self._untracked.look():
+        is_due = self._untracked.look()
+        self._built.look(is_due=is_due)
+        if is_due:
             self._own.look(samples)
 
     def epoch_ends(self, samples: int) -> None:

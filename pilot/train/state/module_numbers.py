@@ -101,14 +101,14 @@ class ModuleNumbers:
         """What else they keep in attributes, by name: random generators, objects, what is large. Not what a forward
         pass leaves there for its loss.
         """
-        for path, name, value in self._others():
+        for path, name, value in self.values_of_others():
             yield _place(path, name), value
 
     def outgrown(self) -> Iterator[str]:
         """The names of those of the others that were in the state before the first step: lists and dicts that have
         become long, or hold what a state cannot. (Not large tensors, which may be constants.)
         """
-        for path, name, value in self._others():
+        for path, name, value in self.values_of_others():
             first = (self._first or {}).get(path, {}).get(name)
             if type(first) in _MANY and type(value) in _MANY and _is_no_state(value):
                 yield _place(path, name)
@@ -125,7 +125,8 @@ class ModuleNumbers:
         owned = cache(self._owned)
         return {path: _attributes(module, owned) for path, module in self.modules()}
 
-    def _others(self) -> Iterator[tuple[str, str, Any]]:
+    def values_of_others(self) -> Iterator[tuple[str, str, Any]]:
+        """The same, by the module's path and the attribute's name."""
         owned = cache(self._owned)
         for path, module in self.modules():
             kept = _attributes(module, owned)
