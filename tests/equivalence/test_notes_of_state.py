@@ -42,6 +42,33 @@ def test_a_value_of_the_state_that_is_changed_through_a_variable(
     assert f"changes session.state['its'] by another name, which it has from before the loop ({where})" in line
 
 
+@pytest.mark.parametrize("in_each_batch", [False, True])
+def test_a_value_of_the_state_that_is_changed_through_an_epochs_variable(
+    in_each_batch: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A variable that each batch takes from the state has what is there."""
+
+    def by_epoch(ours: Any, loader: Any, step: Any) -> None:
+        ours.state["its"] = np.zeros(2)
+        for _ in ours.epochs(2):
+            kept = ours.state["its"]
+            for x, y in loader:
+                step(x, y)
+                kept[0] += 1
+
+    def by_batch(ours: Any, loader: Any, step: Any) -> None:
+        ours.state["its"] = np.zeros(2)
+        for _ in ours.epochs(2):
+            for x, y in loader:
+                kept = ours.state["its"]
+                step(x, y)
+                kept[0] += 1
+
+    lines = said(by_batch if in_each_batch else by_epoch, capsys)
+    expected = "changes session.state['its'] by another name, which it has from an epoch's beginning (kept)"
+    assert [expected in line for line in lines] == [True] * (not in_each_batch)
+
+
 def test_not_a_variable_that_each_turn_takes_from_the_state(capsys: pytest.CaptureFixture[str]) -> None:
     def script(ours: Any, loader: Any, step: Any) -> None:
         kept = ours.state["its"] = torch.zeros(2)

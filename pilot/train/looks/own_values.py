@@ -31,7 +31,6 @@ from pilot.train.looks.epoch_outputs import EpochOutputs
 from pilot.train.looks.epoch_sums import EpochSums
 from pilot.train.looks.filled_by_some import FilledBySome
 from pilot.train.looks.handed_on import HandedOn
-from pilot.train.looks.holders import held_by
 from pilot.train.looks.left_at_beginning import LeftAtBeginning
 from pilot.train.looks.marks import (
     ARRAYS,
@@ -50,11 +49,12 @@ from pilot.train.looks.naming import shown
 from pilot.train.looks.own_loss import OwnLoss
 from pilot.train.looks.rank_only import RankOnly
 from pilot.train.looks.sample_counts import SampleCounts
+from pilot.train.looks.shared_with_state import SharedWithState
 from pilot.train.looks.spaced import Spaced
 from pilot.train.looks.tracked_parts import TrackedParts, counted
 from pilot.train.script import called, loop_code, refusal, step_uses
 from pilot.train.script.bytecode import running_at
-from pilot.train.script.objects import NOT_THE_SCRIPTS, WITH_ITEMS, inner, is_of_the_script, package_of
+from pilot.train.script.objects import NOT_THE_SCRIPTS, WITH_ITEMS, inner, is_of_the_script, package_of, spaces
 from pilot.train.script.plain_marks import PLAIN, numbers_and_generators
 from pilot.train.script.step_uses import StepUses
 from pilot.train.state.training import Training
@@ -74,7 +74,7 @@ class OwnValues:
         self._before: dict[Place, Any] = {}
         self._arrays: dict[Place, weakref.ref[Any] | None] = {}
         self._first: dict[int, weakref.ref[Any]] = {}
-        self._shared: dict[str, tuple[str, Any]] = {}
+        self._shared = SharedWithState(training)
         self._kept: dict[str, Callable[[], Any]] = {}
         self._left: dict[str, Callable[[], Any]] = {}
         self._left_over: dict[Place, None] = {}
@@ -126,14 +126,14 @@ class OwnValues:
         self._before = {place: mark for place, mark in self._seen(self._known()) if not isinstance(mark, Shared)}
         self._arrays = {
             (which, name): weakref.ref(value) if isinstance(value, ARRAYS) else None
-            for which, values in _spaces()
+            for which, values in spaces()
             for name, value in values.items()
         }
         self._first = {id(value()): value for value in self._arrays.values() if value is not None}
         for _, function in functions_of(self._training.model, self._training.steppers):
             with suppress(TypeError):  # not every object can be referred to
                 self._first[id(function)] = weakref.ref(function)
-        self._shared = self._shared_now()
+        self._shared.begin()
 
     def epoch_begins(self) -> None:
         """The body of ``session.epochs`` begins."""
@@ -186,6 +186,7 @@ class OwnValues:
                 uses_of = cache(lambda: step_uses.uses_of(frames, self._head, self._training.user))
                 self._told |= self._counts.look(frames, self._head, uses_of)
                 self._look(uses_of, at_end=at_end)
+                self._shared.look(frames, self._anew, at_end=at_end)
                 known = {name for _, name in self._told}
                 self.rank_only.look(frames)
                 self._loss.look(frames, uses_of)
@@ -215,7 +216,7 @@ class OwnValues:
         made = chain(
             made, self._made_variables(known), self._left_over, self._replaced(known), self._made_for_after(), outgrown
         )
-        variables = ((which, name, value) for which, values in _spaces() for name, value in list(values.items()))
+        variables = ((which, name, value) for which, values in spaces() for name, value in list(values.items()))
         saved = {(which, name) for which, name, value in variables if parts.has_variable(name, value)}
         changed = [place for place in chain(changed, made) if place not in self._told | saved]
         may_be_last = at_end and all(_variable_of(name) in self._for_after for _, name in changed)
@@ -227,34 +228,6 @@ class OwnValues:
                 " that resumes, has them as they are before the loop: what training depends on belongs in session.state"
                 " or session.track, from where the loop reads it"
             )
-        self._look_at_shared()
-
-    def _look_at_shared(self) -> None:
-        now = self._shared_now()
-        changed = [name for name, was in self._shared.items() if name in now and now[name] != was]
-        if changed:
-            name, key = changed[0], self._shared[changed[0]][0]
-            self._shared = {}
-            refusal.note(
-                f"the script changes session.state[{key!r}] by another name, which it has from before the loop"
-                f" ({name}); on a node that joins, or in a run that resumes, session.state holds another object then:"
-                f" write session.state[{key!r}] where it is used"
-            )
-
-    def _shared_now(self) -> dict[str, tuple[str, Any]]:
-        """Variables and attributes of the script that are tensors and arrays of ``session.state``, with the keys and
-        contents. (Lists and dicts stay the same where a state is received.) Not variables that each turn sets anew.
-        """
-        keys = {id(one): (key, one) for key, one in self._training.user.items() if isinstance(one, ARRAYS)}
-        found = {}
-        variables = ((which, name, value) for which, values in _spaces() for name, value in list(values.items()))
-        for name, value in ((name, value) for which, name, value in variables if (which, name) not in self._anew):
-            held = held_by(value) if keys and is_of_the_script(type(value)) else ()
-            for path, one in [("", value), *held]:
-                if id(one) in keys:
-                    key, shared = keys[id(one)]
-                    found[name + path] = key, dict(marks_in("", shared, set(), (), DEPTH))
-        return found
 
     def _look_at_code(self) -> None:
         frames = self._in_loop()
@@ -282,10 +255,10 @@ class OwnValues:
 
     def _seen(self, known: set[int], without: Collection[Place] = ()) -> Iterator[tuple[Place, Any]]:
         """``without`` these attributes, by object."""
-        spaces = list(_spaces())
-        variables = [value for _, values in spaces for value in list(values.values())]
+        every = list(spaces())
+        variables = [value for _, values in every for value in list(values.values())]
         further = Further(variables)
-        for which, values in spaces:
+        for which, values in every:
             for name, value in list(values.items()):
                 if (which, name) in self._anew:
                     continue
@@ -294,12 +267,16 @@ class OwnValues:
                     yield (place, path), mark
         others = [*self._training.numbers.others(), ("collate_fn", self._collate_fn)]
         kept = ((0, name, value) for name, value in others)
-        its = chain(attached(self._training.model, self._training.steppers), counted(self._training.tracked))
+        frames = list(refusal.frames())
+        steppers = self._training.steppers
+        read = {name for frame in frames for name in loop_code.attributes_read(frame.f_code)}
+        schedulers = {f"scheduler {name}".rstrip(): one for name, one in steppers.schedulers.items()}
+        numbers = counted({**self._training.tracked, **schedulers}, read)
+        its = chain(attached(self._training.model, steppers), numbers)
         for which, name, value in chain(kept, its):
             place = id(value) if isinstance(value, ARRAYS) else which
             for path, mark in marks_in(name, value, known, without, DEPTH):
                 yield (place, path), mark
-        frames = list(refusal.frames())
         looked_at = known | {id(value) for value in variables if value is not None and not isinstance(value, PLAIN)}
         for name, value in functions_of(self._training.model, self._training.steppers):
             for path, mark in marks_in(name, value, looked_at, {*without, *of_running(value, frames)}, DEPTH):
@@ -455,24 +432,13 @@ class OwnValues:
         return {*map(id, ours), *(memory_of(one) for one in ours if isinstance(one, ARRAYS))}
 
 
-def _spaces() -> Iterator[tuple[int, dict[str, Any]]]:
-    """The variables of the script's running functions, and of their modules."""
-    seen = set()
-    for frame in refusal.frames():
-        if frame.f_locals is not frame.f_globals:
-            yield id(frame), frame.f_locals
-        if id(frame.f_globals) not in seen:
-            seen.add(id(frame.f_globals))
-            yield id(frame.f_globals), frame.f_globals
-
-
 def _of_other_modules() -> Iterator[tuple[ModuleType, str]]:
     """What the script's other modules have, and not those from which it runs: first plain values, and no functions and
     classes, which are many.
     """
     held = [(one, name, value) for one in _other_modules() for name, value in vars(one).items() if name[:2] != "__"]
     yield from ((module, name) for module, name, value in held if isinstance(value, PLAIN))
-    seen = {id(value) for _, values in _spaces() for value in values.values()}
+    seen = {id(value) for _, values in spaces() for value in values.values()}
     for module, name, value in held:
         if not isinstance(value, (*PLAIN, *FUNCTIONS, type, ModuleType)) and id(value) not in seen:
             seen.add(id(value))

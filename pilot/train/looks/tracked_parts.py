@@ -11,7 +11,7 @@ chance. Tensors and arrays count if they share their memory with the state's.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import chain, islice
@@ -92,14 +92,15 @@ class TrackedParts:
                     self.known |= _numbers_of(one.value)
 
 
-def counted(tracked: Mapping[str, Stateful]) -> Iterator[tuple[int, str, int | float]]:
-    """Numbers of tracked objects that their states leave out, and by which their methods go (``self.updates += 1``,
-    from which the decay of an average follows): whose it is, its name, and it.
+def counted(kept: Mapping[str, Stateful], read: Collection[str]) -> Iterator[tuple[int, str, int | float]]:
+    """Numbers of objects that their states leave out, and by which their methods, or the script, go (``self.updates +=
+    1``, from which the decay of an average follows): whose it is, its name, and it. ``read``: the attributes that the
+    script's running functions read.
     """
-    for key, one in tracked.items():
+    for key, one in kept.items():
         if is_of_the_script(type(one)) and not isinstance(one, nn.Module):
-            held = dict(inner(one))
-            found = [name for name in _counted_by(type(one)) if type(held.get(name)) in (int, float)]
+            held, (changed, used) = dict(inner(one)), _counted_by(type(one))
+            found = [name for name in changed if name in used | set(read) and type(held.get(name)) in (int, float)]
             state = list(islice(_values(None, one.state_dict()), _MOST)) if found else []
             for name in found:
                 if not any(name == its or same(value, held[name]) for its, value in state):
@@ -107,18 +108,34 @@ def counted(tracked: Mapping[str, Stateful]) -> Iterator[tuple[int, str, int | f
 
 
 @cache
-def _counted_by(kind: type) -> tuple[str, ...]:
-    """Attributes that methods of this class change from what they were, and read elsewhere, and that those by which its
-    states are made and loaded do not name.
+def _counted_by(kind: type) -> tuple[tuple[str, ...], frozenset[str]]:
+    """Attributes that methods of this class change from what they were, and that those by which its states are made and
+    loaded do not name; and those that they read, and not only to change them.
     """
-    codes, named = loop_code.methods(kind), set(_OF_STATES)
-    while more := {name for code in codes if code.co_name in named for name in _names_in(code)} - named:
-        named |= more
+    named = _named_for_states(kind)
     if named & _EVERY:
-        return ()
+        return (), frozenset()
+    codes = loop_code.methods(kind)
     others = [one for one in codes if one.co_name not in {*named, "__init__"} and not is_of_a_library(one.co_filename)]
     changed = {name for code in others for name in _changed_by(code)} - named
-    return tuple(sorted(changed & {name for code in others for name in _used_by(code)}))
+    return tuple(sorted(changed)), frozenset(name for code in others for name in _used_by(code))
+
+
+def _named_for_states(kind: type) -> set[str]:
+    """What the methods name by which its states are made and loaded, and those that they call."""
+    named = set(_OF_STATES)
+    while more := {name for one in named for code in _codes_of(kind, one) for name in _names_in(code)} - named:
+        named |= more
+    return named
+
+
+def _codes_of(kind: type, name: str) -> Iterator[CodeType]:
+    """Of a method, and those of its bases that it calls."""
+    for base in kind.__mro__:
+        if isinstance(function := vars(base).get(name), FunctionType):
+            yield function.__code__
+            if "super" not in function.__code__.co_names:
+                return
 
 
 def _changed_by(code: CodeType) -> Iterator[str]:

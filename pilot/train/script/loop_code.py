@@ -437,9 +437,15 @@ def asked_for_by(kind: type) -> set[str]:
 
 
 @cache
+def attributes_read(code: CodeType) -> frozenset[str]:
+    """The names of attributes that a function reads, of whatever objects."""
+    return frozenset(one.argval for one in instructions(code) if one.opname == "LOAD_ATTR")
+
+
+@cache
 def attributes_read_by(kind: type) -> set[str]:
-    """The names of attributes that a class's methods read, of whatever objects."""
-    return {one.argval for code in methods(kind) for one in instructions(code) if one.opname == "LOAD_ATTR"}
+    """The same, of a class's methods."""
+    return {name for code in methods(kind) for name in attributes_read(code)}
 
 
 def methods(kind: type) -> list[CodeType]:

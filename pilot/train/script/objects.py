@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import nn
 
-from pilot.train.script.refusal import is_of_a_library
+from pilot.train.script.refusal import frames, is_of_a_library
 
 _DEPTH = 3
 MOST = 100
@@ -32,6 +32,17 @@ def what_the_script_sees() -> dict[str, Any]:
             found = frame.f_globals | frame.f_locals | found
         frame = frame.f_back
     return found
+
+
+def spaces() -> Iterator[tuple[int, dict[str, Any]]]:
+    """The variables of the script's running functions, and of their modules."""
+    seen = set()
+    for frame in frames():
+        if frame.f_locals is not frame.f_globals:
+            yield id(frame), frame.f_locals
+        if id(frame.f_globals) not in seen:
+            seen.add(id(frame.f_globals))
+            yield id(frame.f_globals), frame.f_globals
 
 
 def found_in(
