@@ -240,6 +240,34 @@ class Own:
         """No node joins here."""
 
 
+class Turned(Own):
+    """A count that is set back, in a base class whose functions would have it in its state."""
+
+    def update(self) -> None:
+        self.updates += 1
+        if self.updates >= 4:
+            self.updates = 0
+            for one in self.module.parameters():
+                one.detach().mul_(self.decay)
+
+
+class Base(Turned):
+    def state_dict(self) -> State:
+        return dict(vars(self))
+
+
+class Within(Base):
+    def state_dict(self) -> State:
+        return self.module.state_dict() | {"lr": 0, "params": [0, 1, 2, 3]}
+
+
+class Read(Own):
+    """By the script."""
+
+    def update(self) -> None:
+        self.last *= 0.9
+
+
 class Saved(Own):
     """By the count's own name."""
 
@@ -285,6 +313,27 @@ def train_with_own(one: Any) -> Callable[[Any, Any, Any], None]:
 def test_of_a_number_of_its_own_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
     (line,) = said(train_with_own(Own()), capsys)
     assert "in its loop (average.updates), and" in line
+
+
+@pytest.mark.parametrize("kind", [Turned, Within])
+def test_of_a_count_that_is_set_back(kind: type[Own], capsys: pytest.CaptureFixture[str]) -> None:
+    (line,) = said(train_with_own(kind()), capsys)
+    assert "in its loop (average.updates), and" in line
+
+
+def test_of_a_number_that_the_script_reads(capsys: pytest.CaptureFixture[str]) -> None:
+    one = Read()
+    one.last = 1.0
+
+    def script(ours: Any, loader: Any, step: Any) -> None:
+        ours.track("average", one)
+        for _ in ours.epochs(2):
+            for x, y in loader:
+                step(x * one.last, y)
+                one.update()
+
+    (line,) = said(script, capsys)
+    assert "in its loop (average.last), and" in line
 
 
 @pytest.mark.parametrize("kind", [Saved, Packed, Whole, Derived])

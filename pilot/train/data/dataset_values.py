@@ -1,8 +1,9 @@
-"""Which numbers, tensors and arrays a dataset has in its attributes, and in those of its transforms."""
+"""Which numbers, tensors and arrays a dataset has in its attributes, and in those of its transforms, and in dicts."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -12,6 +13,8 @@ from torch import nn
 from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
 from pilot.checkpoint import checksums
+from pilot.train.script import loop_code
+from pilot.train.script.bytecode import instructions
 from pilot.train.script.objects import WITH_ITEMS, inner
 
 _DEPTH = 4
@@ -20,10 +23,13 @@ _MOST = 1000
 _MOST_ITEMS = 10_000_000
 _MOST_BYTES = 1 << 26
 """Longer lists and larger arrays are not looked at."""
+GIVE = ("__getitem__", "__getitems__")
+"""They do not run at an epoch's beginning."""
+_READ = (*GIVE, "__iter__", "__next__", "__call__", "forward")
 NUMBERS = (bool, int, float, np.number, np.bool_)
 
 Place = tuple[int, str]
-"""The number of an object, and the name of its attribute."""
+"""The number of an object, and the name of its attribute, or of its item."""
 
 
 class Value(NamedTuple):
@@ -44,7 +50,8 @@ def _values_in(owner: object, path: str, depth: int, seen: set[int]) -> Iterator
     has_attributes = not isinstance(owner, WITH_ITEMS)
     for key, value in held_by(owner):
         name = f"{path}.{key}" if has_attributes and type(key) is str else f"{path}[{key}]"
-        mark = _mark_of(value) if has_attributes and type(key) is str else None
+        is_marked = (has_attributes and type(key) is str) or isinstance(owner, dict)
+        mark = _mark_of(value) if is_marked else None
         if mark is not None:
             yield (id(owner), key), Value(name, mark, type(owner))
         elif depth and id(value) not in seen and not isinstance(value, (torch.Tensor, np.ndarray, *NUMBERS)):
@@ -92,3 +99,13 @@ def whole_of(dataset: object) -> object:
     while isinstance(dataset, Subset):
         dataset = dataset.dataset
     return dataset
+
+
+@cache
+def set_by_reading(kind: type) -> frozenset[str]:
+    """The attributes that a dataset, or a transform, sets while it gives samples."""
+    every = loop_code.methods(kind)
+    reading = [code for code in every if code.co_name in _READ]
+    called = {name for code in reading for name in code.co_names}
+    reading += [code for code in every if code.co_name in called]
+    return frozenset().union(*(loop_code.attributes_stored(instructions(code)) for code in reading))

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from functools import cache
 from types import FrameType
 from typing import Any
 
@@ -19,11 +18,20 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset, Subset
 
-from pilot.train.data.dataset_values import NUMBERS, Place, Value, held_by, is_looked_at, values_of, whole_of
+from pilot.train.data.dataset_values import (
+    GIVE,
+    NUMBERS,
+    Place,
+    Value,
+    held_by,
+    is_looked_at,
+    set_by_reading,
+    values_of,
+    whole_of,
+)
 from pilot.train.data.training_loader import TrainingLoader
 from pilot.train.looks.spaced import Spaced
 from pilot.train.script import called, loop_code, refusal
-from pilot.train.script.bytecode import instructions
 from pilot.train.script.statements import refilled
 from pilot.train.state.training import Training
 
@@ -32,9 +40,6 @@ _FIRST_LOOKS = 18
 """Looks take one of so many parts of the time, but for the first ones."""
 _SHOWN = 5
 _DEPTH = 3
-_GIVE = ("__getitem__", "__getitems__")
-"""They do not run at an epoch's beginning."""
-_READ = (*_GIVE, "__iter__", "__next__", "__call__", "forward")
 _MODE = "training"
 """Of a transform that is a module."""
 
@@ -115,7 +120,7 @@ class DatasetChanges:
         if not _is_reordered(items, _items(one)):
             return False
         attribute = name.rpartition(".")[2].partition("[")[0]
-        its = (code for code in loop_code.methods(type(whole_of(self._dataset))) if code.co_name not in _GIVE)
+        its = (code for code in loop_code.methods(type(whole_of(self._dataset))) if code.co_name not in GIVE)
         codes = [*(frame.f_code for frame in frames), *its]
         return not any(refilled(code, attribute) for code in codes)
 
@@ -171,18 +176,8 @@ class DatasetChanges:
 def _changed(before: dict[Place, Value], now: dict[Place, Value]) -> Iterator[str]:
     """The names of values that are others, and that reading samples (to evaluate) does not set."""
     for place, one in before.items():
-        if place in now and now[place].mark != one.mark and place[1] not in {_MODE, *_set_by_reading(one.kind)}:
+        if place in now and now[place].mark != one.mark and place[1] not in {_MODE, *set_by_reading(one.kind)}:
             yield one.name
-
-
-@cache
-def _set_by_reading(kind: type) -> frozenset[str]:
-    """Also by methods that these call."""
-    every = loop_code.methods(kind)
-    reading = [code for code in every if code.co_name in _READ]
-    called = {name for code in reading for name in code.co_names}
-    reading += [code for code in every if code.co_name in called]
-    return frozenset().union(*(loop_code.attributes_stored(instructions(code)) for code in reading))
 
 
 def _lists_of(dataset: object) -> dict[str, Any]:

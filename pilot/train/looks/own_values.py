@@ -14,13 +14,14 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache
 from itertools import chain, islice
-from types import CodeType, FrameType, FunctionType, ModuleType
+from types import CodeType, FrameType, ModuleType
 from typing import Any
 
 import torch
 from torch import nn
 from torch.utils.data import Subset, TensorDataset
 
+from pilot.train.data.dataset_values import set_by_reading, values_of
 from pilot.train.data.training_loader import TrainingLoader
 from pilot.train.looks.attached import attached, functions_of, of_running
 from pilot.train.looks.before_its_step import BeforeItsStep
@@ -166,7 +167,7 @@ class OwnValues:
 
     def _epoch_has_begun(self) -> None:
         self._look_at_code()
-        self._left_over |= dict.fromkeys(self._left_by_another_epoch())
+        self._left_over |= dict.fromkeys(self._left_by_another_turn())
         self._before |= self._dataset_begins()
         if self._at_beginning:
             known = self._known()
@@ -205,7 +206,10 @@ class OwnValues:
         known, without = self._known() | parts.known, self._anew_in | parts.attributes
         before = self._before
         self._last_of_dataset = self._of_dataset()
-        seen = dict(chain(self._seen(known, without), self._last_of_dataset.items()))
+        if self._epoch_numbers is None and not at_end:
+            self._left_over |= dict.fromkeys(self._left_by_another_turn())
+        its = {place: mark for place, mark in self._last_of_dataset.items() if not (at_end and _is_within(place))}
+        seen = dict(chain(self._seen(known, without), its.items()))
         shared = {place: mark for place, mark in seen.items() if isinstance(mark, Shared)}
         trained = set(map(memory_of, self._training.trained.trained().values()))
         for place in [one for one, mark in shared.items() if mark.memory not in trained]:
@@ -292,25 +296,30 @@ class OwnValues:
                     yield (place, path), mark
 
     def _of_dataset(self) -> dict[Place, Any]:
-        """Also labels and weights of its samples, and functions (a transform). Not what it keeps in lists and dicts,
-        samples that it has read; nor what it sets by itself for each sample that it gives.
+        """Also labels and weights of its samples, functions and other objects (a transform), and what these have. Not
+        what it sets by itself while it gives samples.
         """
-        others = ((name, one) for name, one in inner(self._dataset) if isinstance(one, (*ARRAYS, *FUNCTIONS)))
-        found = numbers_and_generators(self._dataset)
-        found |= {name: mark for name, value in others if (mark := mark_of(value, is_variable=True)) is not None}
-        gives = getattr(type(self._dataset), "__getitem__", None)
-        its_own = loop_code.set_by(gives.__code__) if isinstance(gives, FunctionType) else set()
-        return {(id(self._dataset), f"dataset.{name}"): found[name] for name in found.keys() - its_own}
+        dataset = self._dataset
+        found = {name: mark for name, one in inner(dataset) if (mark := _mark_of_attribute(one)) is not None}
+        found |= numbers_and_generators(dataset)
+        kind: type = type(dataset)
+        its_own = set_by_reading(kind)
+        within = {f"dataset.{name}": mark for name, mark in found.items() if name not in its_own} | {
+            one.name: one.mark for (_, name), one in values_of(dataset).items() if name not in set_by_reading(one.kind)
+        }
+        return {(id(dataset), name): mark for name, mark in within.items()}
 
     def _dataset_begins(self) -> dict[Place, Any]:
-        """What it has in an epoch's first step: a process that joins has the same, but for what an epoch before has
-        set, which others do not set (``if epoch == 3``).
+        """What it has in an epoch's first step: a process that joins has the same, but for what a turn of the loop
+        before has set, which others do not set (``if epoch == 3``).
         """
         now = self._of_dataset()
         if called.changes_under_equality(self._in_loop(), self._head, self._has_dataset):
             first, last = self._first_of_dataset, self._last_of_dataset
+            by_epoch = self._epoch_numbers is not None  # at whose ends it has looked
             return {
-                place: first.get(place, mark) if mark == last.get(place, mark) else mark for place, mark in now.items()
+                place: mark if by_epoch and mark != last.get(place, mark) else first.get(place, mark)
+                for place, mark in now.items()
             }
         return now
 
@@ -369,16 +378,16 @@ class OwnValues:
                 yield which, name
         self._kept = found
 
-    def _left_by_another_epoch(self) -> Iterator[Place]:
-        """Variables that there were not before the loop, and that this epoch uses as another one's beginning has set
-        them (``if epoch % 2 == 0``).
+    def _left_by_another_turn(self) -> Iterator[Place]:
+        """Variables that there were not before the loop, and that this turn (an epoch, an iteration) uses as another
+        one's beginning has set them (``if epoch % 2 == 0``).
         """
         frames = self._in_loop()
         loop = loop_code.inner_loop(frames, self._head)
-        if loop is None:
+        if not frames or (loop is None and self._epoch_numbers is not None):
             return
         frame, found = frames[0], {}
-        inner = loop[1] if loop[0] is frame else running_at(frame)
+        inner = loop[1] if loop is not None and loop[0] is frame else running_at(frame)
         which = id(frame.f_globals if frame.f_locals is frame.f_globals else frame)
         for name in sorted(loop_code.needed_from_before(frame.f_code, self._head, inner)):
             value = frame.f_locals.get(name)
@@ -457,6 +466,20 @@ def _other_modules() -> list[ModuleType]:
 
 def _variable_of(path: str) -> str:
     return path.partition(".")[0].partition("[")[0]
+
+
+def _mark_of_attribute(value: Any) -> Any:
+    """Of a dataset's, that is no number, list or dict."""
+    if isinstance(value, (*ARRAYS, *FUNCTIONS)):
+        return mark_of(value, is_variable=True)
+    if value is None:
+        return "None"
+    return None if isinstance(value, (*WITH_ITEMS, *PLAIN)) else (type(value).__qualname__, id(value))
+
+
+def _is_within(place: Place) -> bool:
+    """Whether it is of something that the dataset has; of what an epoch's end does to these see DatasetChanges."""
+    return "[" in place[1] or place[1].count(".") > 1
 
 
 def _reference(value: Any) -> Callable[[], Any] | None:

@@ -11,8 +11,9 @@ chance. Tensors and arrays count if they share their memory with the state's.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from dis import Instruction
 from functools import cache
 from itertools import chain, islice
 from types import CodeType, FunctionType
@@ -25,7 +26,7 @@ from pilot.train.script import loop_code
 from pilot.train.script.bytecode import between, instructions
 from pilot.train.script.objects import WITH_ITEMS, inner, is_of_the_script
 from pilot.train.script.refusal import is_of_a_library
-from pilot.train.script.statements import augmented, statements_in
+from pilot.train.script.statements import augmented, statements_in, without_test
 from pilot.train.state.catch_up import Stateful
 from pilot.train.state.module_numbers import same
 
@@ -101,10 +102,9 @@ def counted(kept: Mapping[str, Stateful], read: Collection[str]) -> Iterator[tup
         if is_of_the_script(type(one)) and not isinstance(one, nn.Module):
             held, (changed, used) = dict(inner(one)), _counted_by(type(one))
             found = [name for name in changed if name in used | set(read) and type(held.get(name)) in (int, float)]
-            state = list(islice(_values(None, one.state_dict()), _MOST)) if found else []
-            for name in found:
-                if not any(name == its or same(value, held[name]) for its, value in state):
-                    yield id(one), f"{key}.{name}", held[name]
+            state = islice(_values(None, one.state_dict()), _MOST) if found else ()
+            keys = {its for its, _ in state}
+            yield from ((id(one), f"{key}.{name}", held[name]) for name in found if name not in keys)
 
 
 @cache
@@ -146,9 +146,17 @@ def _changed_by(code: CodeType) -> Iterator[str]:
 
 
 def _used_by(code: CodeType) -> Iterator[str]:
-    """Attributes that it reads, and not only to change them."""
+    """Attributes that it reads, and not only to change them (but also to test whether to)."""
     for one in statements_in(instructions(code)):
-        yield from one.attributes - loop_code.attributes_stored(between(code, one.begin, one.end + 1))
+        part = between(code, one.begin, one.end + 1)
+        rest = without_test(part)
+        test = part[: len(part) - len(rest)]
+        yield from (each.argval for each in test if each.opname == "LOAD_ATTR")
+        yield from (one.attributes if not test else _read_by(rest)) - loop_code.attributes_stored(rest)
+
+
+def _read_by(part: Sequence[Instruction]) -> set[str]:
+    return set().union(*(one.attributes for one in statements_in(part)))
 
 
 def _names_in(code: CodeType) -> Iterator[str]:
