@@ -55,6 +55,7 @@ from pilot.train.looks.spaced import Spaced
 from pilot.train.looks.tracked_parts import TrackedParts, counted
 from pilot.train.script import called, loop_code, refusal, step_uses
 from pilot.train.script.bytecode import running_at
+from pilot.train.script.inlined import inlined
 from pilot.train.script.objects import NOT_THE_SCRIPTS, WITH_ITEMS, inner, is_of_the_script, package_of, spaces
 from pilot.train.script.plain_marks import PLAIN, numbers_and_generators
 from pilot.train.script.step_uses import StepUses
@@ -188,16 +189,30 @@ class OwnValues:
                 self._told |= self._counts.look(frames, self._head, uses_of)
                 self._look(uses_of, at_end=at_end)
                 self._shared.look(frames, self._anew, at_end=at_end)
-                known = {name for _, name in self._told}
-                self.rank_only.look(frames)
-                self._loss.look(frames, uses_of)
-                self._before_its_step.look(frames)
-                self._handed_on.look(frames, self._head, samples, known)
-                if self._epoch_numbers is not None:
-                    self._epoch_numbers.look(frames, self._head, known, self._training.position.epoch)
-                    self._epoch_sums.look(frames, self._head, uses_of)
-                    self._filled.look(frames, self._head)
-                    self._left_at_beginning.look(frames, self._head)
+                self._handed_on.look(frames, self._head, samples, {name for _, name in self._told})
+                self._read(frames, self._head, uses_of)
+                if not at_end and (whole := inlined(frames, self._head)) is not None:
+                    self._read_whole(*whole)
+
+    def _read_whole(self, frame: FrameType, head: int) -> None:
+        """The loop with all that it calls."""
+        frames = [frame]
+        uses_of = cache(lambda: step_uses.uses_of(frames, head, self._training.user))
+        self._told |= self._counts.look(frames, head, uses_of)
+        self._read(frames, head, uses_of)
+
+    def _read(self, frames: Sequence[FrameType], head: int, uses_of: Callable[[], StepUses]) -> None:
+        """The code of these functions, the first of which has the session's loop, which begins at ``head``."""
+        told = {name for _, name in self._told}
+        known = told | {name.replace(".", refusal.DOT) for name in told}
+        self.rank_only.look(frames)
+        self._loss.look(frames, uses_of)
+        self._before_its_step.look(frames)
+        if self._epoch_numbers is not None:
+            self._epoch_numbers.look(frames, head, known, self._training.position.epoch)
+            self._epoch_sums.look(frames, head, uses_of)
+            self._filled.look(frames, head)
+            self._left_at_beginning.look(frames, head)
 
     def _look(self, uses_of: Callable[[], StepUses], *, at_end: bool) -> None:
         for place in [one for one in self._before if one[0] in self._first and self._first[one[0]]() is None]:

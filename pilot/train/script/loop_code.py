@@ -29,7 +29,7 @@ from pilot.train.script.statements import (
 
 NUMBERS = (int, float, np.number, np.ndarray, torch.Tensor)
 """What batches may count in, or add to."""
-_SESSION = "pilot.train.session"
+SESSION = "pilot.train.session"
 _SEEDS = {"seed", "manual_seed", "setstate", "set_state"}
 _TAKES = {"pop", "popleft", "popitem"}
 _ASKS = {"hasattr", "getattr"}
@@ -472,7 +472,7 @@ def value_of(frame: FrameType, variable: str, *attributes: str) -> object:
 
 def is_session(frame: FrameType, path: Sequence[str]) -> bool:
     """Whether a variable, or an attribute of its, is one."""
-    return bool(path) and type(value_of(frame, *path)).__module__ == _SESSION
+    return bool(path) and type(value_of(frame, *path)).__module__ == SESSION
 
 
 def uses_session(frame: FrameType, statement: Statement, names: Collection[str]) -> bool:

@@ -16,6 +16,8 @@ from types import FrameType, TracebackType
 
 from pilot.core.errors import REFUSAL, PilotError
 
+DOT = "\N{MIDDLE DOT}"
+"""In names of variables that stand for attributes (:mod:`pilot.train.script.inlined`)."""
 _LIBRARIES = ("<", *{f"{path}/" for path in [*sysconfig.get_paths().values(), Path(__file__).parents[2]]})
 
 
@@ -34,7 +36,7 @@ def line(error: BaseException) -> str:
 
 def note(text: str) -> None:
     """A line in the script's log, with its place: nothing is refused, but its author should know."""
-    print(f"pilot: {_place(traceback.extract_stack())}{text}", file=sys.stderr, flush=True)
+    print(f"pilot: {_place(traceback.extract_stack())}{text.replace(DOT, '.')}", file=sys.stderr, flush=True)
 
 
 def frames() -> Iterator[FrameType]:
