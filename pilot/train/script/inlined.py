@@ -11,9 +11,11 @@ from __future__ import annotations
 import ast
 import copy
 import inspect
+import linecache
 import textwrap
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from types import CodeType, FrameType, FunctionType, MethodType
 from typing import Any, cast
 
@@ -89,12 +91,16 @@ def _line_of(code: CodeType, offset: int) -> int | None:
     return places[offset // 2][0] if offset // 2 < len(places) else None
 
 
+@cache
 def _tree_of(code: CodeType) -> ast.Module:
-    """Its lines and columns are those of the file."""
-    lines, first = inspect.getsourcelines(code)
+    """Its lines and columns are those of the file. (Not to be changed.)"""
+    lines, first = linecache.getlines(code.co_filename), 1
+    if code.co_name != "<module>":
+        first = code.co_firstlineno
+        lines = inspect.getblock(lines[first - 1 :])
     source = textwrap.dedent("".join(lines))
     tree = ast.parse(source)
-    ast.increment_lineno(tree, max(first, 1) - 1)
+    ast.increment_lineno(tree, first - 1)
     indent = len(lines[0]) - len(source.partition("\n")[0]) - 1
     for one in ast.walk(tree) if indent > 0 else ():
         if isinstance(one, ast.expr):
@@ -144,14 +150,13 @@ class _Inliner:
         tree = _tree_of(first.f_code)
         scope = _Scope({}, "", None, first)
         if first.f_code.co_name == "<module>":
-            tree.body = self._body(tree.body, scope, 0)
-            return tree
-        function = _function_in(tree)
+            return ast.Module(self._body(tree.body, scope, 0), [])
+        function = copy.copy(_function_in(tree))
         function.decorator_list = []
         function.body = self._body(function.body, scope, 0)
         for name in first.f_code.co_freevars:  # which it has no function around it to have
             self.values.setdefault(name, first.f_locals.get(name))
-        return tree
+        return ast.Module([function], [])
 
     # --- statements --------------------------------------------------------------------------------------------------
 
@@ -164,7 +169,7 @@ class _Inliner:
             return
         if isinstance(one, ast.Global | ast.Nonlocal):
             if scope.function is None:
-                yield one
+                yield copy.copy(one)
             return
         if isinstance(one, ast.For) and (items := self._objects(one, scope)):
             for each in items:
