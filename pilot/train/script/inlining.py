@@ -1,0 +1,425 @@
+"""Writes the functions that the script's loop calls where they are called, in its source; see
+:mod:`pilot.train.script.inlined`.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+import inspect
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from types import CodeType, FrameType, FunctionType, MethodType
+from typing import Any, cast
+
+import torch
+from torch import nn
+
+from pilot.train.script import loop_code, parameter_reads
+from pilot.train.script.objects import is_of_the_script
+from pilot.train.script.refusal import DOT, is_of_a_library
+from pilot.train.script.source import (
+    assigned,
+    function_in,
+    is_getattr,
+    name_of,
+    path_of,
+    place_of,
+    running_place,
+    set_line,
+    tree_of,
+    with_else,
+)
+
+_DEPTH = 4
+_MOST = 60
+"""How deep calls are followed, and how many."""
+_MOST_ITEMS = 10
+"""Of a list of objects whose methods a loop calls."""
+MARK = 1 << 20
+"""The line of the call that is running."""
+_NOTHING = object()
+_NO_FUNCTIONS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+
+
+@dataclass(frozen=True, eq=False)
+class Inlined:
+    """What looks ask of a running function."""
+
+    f_code: CodeType
+    f_lasti: int
+    f_locals: dict[str, Any]
+    f_globals: dict[str, Any]
+    f_back: None = None
+
+
+@dataclass
+class _Scope:
+    """A function's: what its variables are called, or are, in the whole; ``frame``: if it is running."""
+
+    names: dict[str, ast.expr]
+    suffix: str
+    function: FunctionType | None
+    frame: FrameType | None
+    returned: str = ""
+    varargs: dict[str, list[ast.expr]] = field(default_factory=dict)
+    keywords: dict[str, list[ast.keyword]] = field(default_factory=dict)
+
+    @property
+    def is_first(self) -> bool:
+        """Whether it is that of the whole."""
+        return not self.returned
+
+    def value_around(self, name: str) -> object:
+        """Of a variable that is not its own; :data:`_NOTHING`: it has none."""
+        if self.function is None:
+            values = {**self.frame.f_globals, **self.frame.f_locals} if self.frame is not None else {}
+            return values.get(name, _NOTHING)
+        code = self.function.__code__
+        if name not in code.co_freevars:
+            return self.function.__globals__.get(name, _NOTHING)
+        try:
+            return (self.function.__closure__ or ())[code.co_freevars.index(name)].cell_contents
+        except ValueError:  # it was not set yet
+            return _NOTHING
+
+
+class Inliner:
+    """``frames``: the running functions; ``replaced``: variables whose objects' attributes stay attributes. ``values``:
+    of variables that the whole has and the first of them has not; ``calls``: how many were written in place;
+    ``owners``: the variables whose objects' attributes have become variables.
+    """
+
+    def __init__(self, frames: Sequence[FrameType], replaced: Collection[str] = ()) -> None:
+        self._frames = list(frames)
+        self._replaced = replaced
+        self.owners = set[str]()
+        self.values: dict[str, Any] = {}
+        self.calls = 0
+        self._known = {id(one): name for name, one in reversed(frames[0].f_locals.items()) if _is_object(one)}
+        self._running: list[CodeType] = []
+        self._written = set[str]()
+
+    def whole(self) -> ast.Module:
+        """The first function, or the module that it is."""
+        first = self._frames[0]
+        tree = tree_of(first.f_code)
+        scope = _Scope({}, "", None, first)
+        if first.f_code.co_name == "<module>":
+            return ast.Module(self._body(tree.body, scope, 0), [])
+        function = copy.copy(function_in(tree))
+        function.decorator_list = []
+        function.body = self._body(function.body, scope, 0)
+        for name in first.f_code.co_freevars:  # which it has no function around it to have
+            self.values.setdefault(name, first.f_locals.get(name))
+        return ast.Module([function], [])
+
+    # --- statements --------------------------------------------------------------------------------------------------
+
+    def _body(self, body: Sequence[ast.stmt], scope: _Scope, depth: int) -> list[ast.stmt]:
+        return [made for one in body for made in self._statement(one, scope, depth)] or [ast.Pass()]
+
+    def _statement(self, one: ast.stmt, scope: _Scope, depth: int) -> Iterator[ast.stmt]:
+        if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield cast(ast.stmt, _Renamed(self, scope, None).visit(copy.deepcopy(one)))
+            return
+        if isinstance(one, ast.Global | ast.Nonlocal):
+            if scope.is_first:
+                yield copy.copy(one)
+            return
+        if isinstance(one, ast.For) and (items := self._objects(one, scope)):
+            for each in items:
+                within = copy.copy(scope)
+                within.names = scope.names | {cast(ast.Name, one.target).id: each}
+                yield from self._body(one.body, within, depth)
+            return
+        if not scope.is_first and isinstance(one, ast.Assign) and self._is_name(one, scope):
+            return
+        before: list[ast.stmt] = []
+        made = copy.copy(one)
+        for name, value in ast.iter_fields(one):
+            if name in ("body", "orelse", "finalbody"):
+                setattr(made, name, self._body(value, scope, depth) if value else value)
+            elif name == "handlers":
+                made.handlers = [self._handler(each, scope, depth) for each in value]  # type: ignore[attr-defined]  # of ast.Try
+            elif isinstance(value, ast.AST):
+                setattr(made, name, self._expression(value, scope, depth, before))
+            elif isinstance(value, list):
+                setattr(made, name, [self._expression(each, scope, depth, before) for each in value])
+        if isinstance(made, ast.Return) and not scope.is_first:
+            yield from before
+            if made.value is not None:
+                yield ast.Assign([ast.Name(scope.returned, ast.Store())], made.value, lineno=one.lineno)
+            return
+        yield from before
+        if not (isinstance(made, ast.Expr) and isinstance(made.value, ast.Name) and before):  # what it returned
+            yield made
+
+    def _is_name(self, one: ast.Assign, scope: _Scope) -> bool:
+        """Whether it only gives another name to an object, which has one, or to ``session.state``."""
+        made = self._in_whole(one.value, scope) if isinstance(one.value, ast.Name | ast.Attribute) else None
+        path = path_of(made) if made is not None else []
+        is_state = path[-1:] == ["state"] and type(self._value(path[:-1])).__module__ == loop_code.SESSION
+        target = one.targets[0] if len(one.targets) == 1 else None
+        has_one = bool(path) and (is_state or _is_object(self._value(path)))
+        if made is None or not isinstance(target, ast.Name) or not has_one:
+            return False
+        scope.names[target.id] = made
+        return True
+
+    def _handler(self, one: ast.ExceptHandler, scope: _Scope, depth: int) -> ast.ExceptHandler:
+        made = copy.copy(one)
+        made.body = self._body(one.body, scope, depth)
+        return made
+
+    def _expression(self, value: ast.AST, scope: _Scope, depth: int, before: list[ast.stmt]) -> ast.AST:
+        renamed = _Renamed(self, scope, lambda call: self._call(call, scope, depth, before))
+        return cast(ast.AST, renamed.visit(copy.deepcopy(value)))
+
+    def _objects(self, loop: ast.For, scope: _Scope) -> list[ast.expr]:
+        """The objects of the script's that are in a list, if the loop goes through that and calls their methods."""
+        target = loop.target.id if isinstance(loop.target, ast.Name) else ""
+        nodes = [one for each in loop.body for one in ast.walk(each)]
+        uses = any(isinstance(one, ast.Name) and one.id == target for one in nodes)
+        leaves = any(isinstance(one, ast.Break | ast.Continue) for one in nodes)
+        path = path_of(self._in_whole(loop.iter, scope))
+        held = self._value(path) if path and target and uses and not leaves else None
+        items = list(held) if isinstance(held, list | tuple) and len(held) <= _MOST_ITEMS else []
+        if not all(is_of_the_script(type(one)) and not isinstance(one, nn.Module) for one in items):
+            return []
+        return [self._named(f"{path[-1]}_{number}", one) for number, one in enumerate(items)]
+
+    # --- calls -------------------------------------------------------------------------------------------------------
+
+    def _call(self, call: ast.Call, scope: _Scope, depth: int, before: list[ast.stmt]) -> ast.expr | None:
+        """What stands for it, when what it runs was written before; None: it stays."""
+        then = self._running_in(call, scope)
+        if then is self._frames[-1] and scope.frame is then:
+            for one in ast.walk(call):
+                set_line(one, MARK)
+            return None
+        function, owner = self._function(call, scope)
+        if function is None and then is None:
+            return None
+        code = then.f_code if then is not None else cast(FunctionType, function).__code__
+        if then is None and (depth >= _DEPTH or self.calls >= _MOST or not _may_be_written(code)):
+            return None
+        if code in self._running or (function is not None and function.__code__ is not code):
+            return None
+        try:
+            definition = function_in(tree_of(code))
+        except (OSError, TypeError, SyntaxError, IndexError):
+            return None
+        self.calls += 1
+        self._running.append(code)
+        suffix = f"_in_{code.co_name}" + (f"_{self.calls}" if code.co_name in self._written else "")
+        self._written.add(code.co_name)
+        within = _Scope({}, suffix, function, then, f"{suffix[4:]}()")
+        self._bind(call, definition, owner, within, before)
+        if then is not None:
+            self._take_values(then, within)
+        before += self._body(with_else(definition.body), within, depth + 1)
+        self._running.pop()
+        return ast.Name(within.returned, ast.Load())
+
+    def _running_in(self, call: ast.Call, scope: _Scope) -> FrameType | None:
+        """The function that this call runs; of the innermost one itself."""
+        frame = scope.frame
+        if frame is None or place_of(call) != running_place(frame):
+            return None
+        number = next(at for at, one in enumerate(self._frames) if one is frame)
+        return self._frames[min(number + 1, len(self._frames) - 1)]
+
+    def _function(self, call: ast.Call, scope: _Scope) -> tuple[FunctionType | None, ast.expr | None]:
+        """The script's own that is called, and whose method it is."""
+        target = self._in_whole(call.func, scope)
+        if isinstance(target, ast.Call) and is_getattr(target):
+            name = cast(str, cast(ast.Constant, target.args[1]).value)
+            target = self.attribute(ast.Attribute(target.args[0], name, ast.Load()))
+        path = path_of(target)
+        value = self._value(path) if path else None
+        if isinstance(value, MethodType) and not isinstance(value.__self__, nn.Module):
+            function = inspect.unwrap(value.__func__)
+            owner: ast.expr | None = self._named(f"{path[-1]}_self", value.__self__)
+        elif isinstance(value, FunctionType):
+            function, owner = inspect.unwrap(value), None
+        else:
+            held = value if value is not None else (self._value(path[:-1]) if path[1:] else None)
+            name = "__call__" if value is not None else (path[-1] if path else "")
+            function = inspect.getattr_static(type(held), name, None) if held is not None else None
+            function = function.fget if isinstance(function, property) else function
+            function = inspect.unwrap(function) if isinstance(function, FunctionType) else function
+            owner = target if value is not None else cast(ast.Attribute, target).value if path[1:] else None
+            if isinstance(held, nn.Module | type):
+                return None, None
+        is_own = isinstance(function, FunctionType) and not is_of_a_library(function.__code__.co_filename)
+        return (function, owner) if is_own else (None, None)
+
+    def _bind(
+        self,
+        call: ast.Call,
+        definition: ast.FunctionDef,
+        owner: ast.expr | None,
+        within: _Scope,
+        before: list[ast.stmt],
+    ) -> None:
+        """Its parameters, and its own variables."""
+        arguments = definition.args
+        own = assigned(definition)
+        given: list[ast.expr] = [*call.args] if owner is None else [owner, *call.args]
+        certain = next((at for at, one in enumerate(given) if isinstance(one, ast.Starred)), len(given))
+        parameters = [*arguments.posonlyargs, *arguments.args]
+        bound = {one.arg: value for one, value in zip(parameters, given[:certain], strict=False)}
+        bound |= {one.arg: one.value for one in call.keywords if one.arg}
+        others = (arguments.vararg, arguments.kwarg)
+        known = {one.arg for one in (*parameters, *arguments.kwonlyargs, *filter(None, others))}
+        if arguments.vararg:
+            within.varargs[arguments.vararg.arg] = given[len(parameters) :]
+        if arguments.kwarg:
+            within.keywords[arguments.kwarg.arg] = [one for one in call.keywords if one.arg not in known]
+        defaults = zip(reversed(parameters), reversed(arguments.defaults), strict=False)
+        bound = {one.arg: default for one, default in defaults if isinstance(default, ast.Constant)} | bound
+        for name in own | known:
+            within.names[name] = ast.Name(f"{name}{within.suffix}", ast.Load())
+        for name, value in bound.items():
+            if name in known and name not in own and (path_of(value) or isinstance(value, ast.Constant)):
+                within.names[name] = value
+            elif name in known:
+                target = ast.Name(f"{name}{within.suffix}", ast.Store())
+                before.append(ast.Assign([target], value, lineno=definition.lineno))
+
+    def _take_values(self, frame: FrameType, within: _Scope) -> None:
+        for name, value in frame.f_locals.items():
+            its = within.names.get(name)
+            if isinstance(its, ast.Name):
+                self.values.setdefault(its.id, value)
+
+    # --- names and values --------------------------------------------------------------------------------------------
+
+    def variable(self, name: str, scope: _Scope) -> ast.expr:
+        """What a function's variable is in the whole."""
+        if name in scope.names or scope.is_first:
+            return scope.names.get(name, ast.Name(name, ast.Load()))
+        value, first = scope.value_around(name), self._frames[0]
+        if value is _NOTHING or first.f_locals.get(name, first.f_globals.get(name)) is value:
+            return ast.Name(name, ast.Load())
+        return self._named(f"{name}{scope.suffix}", value)
+
+    def _named(self, name: str, value: object) -> ast.expr:
+        """A variable that has it."""
+        if _is_object(value) and id(value) in self._known:
+            return ast.Name(self._known[id(value)], ast.Load())
+        taken = {**self._frames[0].f_globals, **self._frames[0].f_locals, **self.values}
+        names = (name if not number else f"{name}_{number}" for number in range(len(taken) + 1))
+        found = next(one for one in names if one not in taken or taken[one] is value)
+        self.values[found] = value
+        return ast.Name(found, ast.Load())
+
+    def attribute(self, node: ast.Attribute) -> ast.expr:
+        """What an attribute is in the whole."""
+        path = path_of(node)
+        owner = self._value(path[:-1]) if path else None
+        if not is_of_the_script(type(owner)) or isinstance(owner, nn.Module | type):
+            return node
+        held, static = getattr(owner, "__dict__", {}), inspect.getattr_static(type(owner), node.attr, None)
+        if node.attr not in held and static is not None and callable(getattr(static, "__get__", None)):
+            return node  # a method, or a property
+        base = self._known.setdefault(id(owner), ".".join(path[:-1]))
+        if base in self._replaced:
+            return node
+        self.owners.add(base)
+        name = f"{base}{DOT}{node.attr}"
+        self.values[name] = value = held.get(node.attr, static)
+        if _is_object(value):
+            name = self._known.setdefault(id(value), name)
+        return ast.Name(name, node.ctx)
+
+    def is_property(self, node: ast.Attribute) -> bool:
+        """Of one of the script's objects."""
+        path = path_of(node)
+        owner = self._value(path[:-1]) if path else None
+        return is_of_the_script(type(owner)) and isinstance(
+            inspect.getattr_static(type(owner), node.attr, None), property
+        )
+
+    def _in_whole(self, node: ast.expr, scope: _Scope) -> ast.expr:
+        return cast(ast.expr, _Renamed(self, scope, None).visit(copy.deepcopy(node)))
+
+    def _value(self, path: Sequence[str]) -> Any:
+        variable, *attributes = path
+        if variable in self.values:
+            made = Inlined(self._frames[0].f_code, 0, self.values, {})
+            return parameter_reads.value_of(cast(FrameType, made), variable, *attributes)
+        return parameter_reads.value_of(self._frames[0], variable, *attributes)
+
+
+class _Renamed(ast.NodeTransformer):
+    """An expression of a function as it is in the whole; ``written``: returns what stands for a call."""
+
+    def __init__(self, inliner: Inliner, scope: _Scope, written: Callable[[ast.Call], ast.expr | None] | None) -> None:
+        self._inliner, self._scope, self._written = inliner, scope, written
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        """A variable."""
+        made = copy.deepcopy(self._inliner.variable(node.id, self._scope))
+        if isinstance(node.ctx, ast.Store | ast.Del):
+            made = ast.Name(made.id if isinstance(made, ast.Name) else node.id, node.ctx)
+        return ast.copy_location(made, node)
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        """Of an object; a property is called."""
+        original = copy.deepcopy(node)
+        made = self._inliner.attribute(cast(ast.Attribute, self.generic_visit(node)))
+        if self._written is not None and isinstance(made, ast.Attribute) and self._inliner.is_property(made):
+            made = self._written(ast.copy_location(ast.Call(original, [], []), node)) or made
+        return ast.copy_location(made, node)
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        """Its function and arguments first."""
+        original = copy.deepcopy(node)
+        made = cast(ast.Call, self.generic_visit(node))
+        made.args = [each for one in made.args for each in self._unstarred(one)]
+        made.keywords = [each for one in made.keywords for each in self._unpacked(one)]
+        if self._written is None:
+            return made
+        call = ast.copy_location(ast.Call(original.func, made.args, made.keywords), original)
+        stands = self._written(call)
+        if stands is None:
+            return _located(made, call)
+        return stands
+
+    def _unstarred(self, one: ast.expr) -> list[ast.expr]:
+        its = self._scope.varargs.get(self._name(one.value)) if isinstance(one, ast.Starred) else None
+        return [one] if its is None else copy.deepcopy(its)
+
+    def _unpacked(self, one: ast.keyword) -> list[ast.keyword]:
+        its = self._scope.keywords.get(self._name(one.value)) if one.arg is None else None
+        return [one] if its is None else copy.deepcopy(its)
+
+    def _name(self, node: ast.expr) -> str:
+        """As its function has it."""
+        return name_of(node).removesuffix(self._scope.suffix)
+
+    def _stays(self, node: ast.AST) -> ast.AST:
+        """Calls in it do."""
+        return _Renamed(self._inliner, self._scope, None).generic_visit(node)
+
+    visit_Lambda = visit_ListComp = visit_SetComp = visit_DictComp = visit_GeneratorExp = _stays  # noqa: N815  # ast's names
+
+
+def _located(made: ast.Call, call: ast.Call) -> ast.Call:
+    """The running one keeps its mark."""
+    if call.lineno == MARK:
+        for one in ast.walk(made):
+            set_line(one, MARK)
+    return made
+
+
+def _is_object(value: object) -> bool:
+    """Whether it is one that stays."""
+    kinds = (nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler)
+    return isinstance(value, kinds) or is_of_the_script(type(value)) or type(value).__module__ == loop_code.SESSION
+
+
+def _may_be_written(code: CodeType) -> bool:
+    return not code.co_flags & _NO_FUNCTIONS and code.co_name != "<lambda>"

@@ -1,0 +1,99 @@
+"""A function's source as a tree: where it is, and what is in it."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import linecache
+import textwrap
+from collections.abc import Sequence
+from functools import cache
+from types import CodeType, FrameType
+from typing import cast
+
+
+@cache
+def tree_of(code: CodeType) -> ast.Module:
+    """Its lines and columns are those of the file. (Not to be changed.)"""
+    lines, first = linecache.getlines(code.co_filename), 1
+    if code.co_name != "<module>":
+        first = code.co_firstlineno
+        lines = inspect.getblock(lines[first - 1 :])
+    source = textwrap.dedent("".join(lines))
+    tree = ast.parse(source)
+    ast.increment_lineno(tree, first - 1)
+    indent = len(lines[0]) - len(source.partition("\n")[0]) - 1
+    for one in ast.walk(tree) if indent > 0 else ():
+        if isinstance(one, ast.expr):
+            one.end_col_offset = (one.end_col_offset or 0) + indent
+    return tree
+
+
+def function_in(tree: ast.Module) -> ast.FunctionDef:
+    """The one that it is of; :class:`TypeError`: it is no such function."""
+    found = tree.body[0]
+    if not isinstance(found, ast.FunctionDef):
+        raise TypeError(f"{type(found).__name__} is no function")
+    return found
+
+
+def set_in_loops(tree: ast.Module) -> set[str]:
+    """Variables that have other objects in each turn."""
+    loops = (one for one in ast.walk(tree) if isinstance(one, ast.For | ast.While))
+    nodes = (one for loop in loops for one in ast.walk(loop))
+    return {one.id for one in nodes if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)}
+
+
+def with_else(body: Sequence[ast.stmt]) -> list[ast.stmt]:
+    """What follows an early return is its ``else``."""
+    for at, one in enumerate(body):
+        if isinstance(one, ast.If) and not one.orelse and isinstance(one.body[-1], ast.Return):
+            rest = with_else(body[at + 1 :])
+            return [*body[:at], ast.copy_location(ast.If(one.test, one.body, rest), one)]
+    return list(body)
+
+
+def set_line(node: ast.AST, line: int) -> None:
+    """Where it is to be."""
+    if isinstance(node, ast.expr | ast.stmt | ast.excepthandler | ast.arg | ast.keyword | ast.alias):
+        node.lineno = node.end_lineno = line
+        node.col_offset = node.end_col_offset = 0
+
+
+def place_of(node: ast.Call) -> tuple[int, int]:
+    """Where it ends. (Where it begins depends on the version of Python.)"""
+    return node.end_lineno or 0, node.end_col_offset or 0
+
+
+def running_place(frame: FrameType) -> tuple[int, int]:
+    """The same, of the call that a function runs."""
+    _, line, _, column = list(frame.f_code.co_positions())[frame.f_lasti // 2]
+    return line or 0, column or 0
+
+
+def path_of(node: ast.expr) -> list[str]:
+    """Of a variable, or an attribute of an object in one; empty: it is something else."""
+    if isinstance(node, ast.Name):
+        return [node.id]
+    before = path_of(node.value) if isinstance(node, ast.Attribute) else []
+    return [*before, cast(ast.Attribute, node).attr] if before else []
+
+
+def name_of(node: ast.expr) -> str:
+    """Of a variable; empty: it is something else."""
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def is_getattr(call: ast.Call) -> bool:
+    """Of a name that is a constant."""
+    is_named = len(call.args) >= 2 and isinstance(call.args[1], ast.Constant) and isinstance(call.args[1].value, str)
+    return is_named and name_of(call.func) == getattr.__name__
+
+
+def assigned(definition: ast.FunctionDef) -> set[str]:
+    """The variables that a function sets."""
+    nodes = [one for each in definition.body for one in ast.walk(each)]
+    others = {name for one in nodes if isinstance(one, ast.Global | ast.Nonlocal) for name in one.names}
+    found = {one.id for one in nodes if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store | ast.Del)}
+    found |= {one.name for one in nodes if isinstance(one, ast.FunctionDef | ast.ClassDef)}
+    return found - others
