@@ -154,6 +154,9 @@ class _Turn:
                 under.update(each.offset for part in its for each in part)
                 if one.begin in under and not self._is_sessions(one):
                     found |= {name for name in one.sets if self._is_number(name)}
+            rest = [part for at, test, part in tests if begin <= at < self._end and self._reads(test, found)]
+            if any(map(self._acts, rest)):  # the last test, from Python 3.12 on
+                return sorted(name for name in found if "[" not in name)
         return []
 
     def changes_by_batch(self, changes: Callable[[int], bool]) -> list[str]:
@@ -289,7 +292,12 @@ class _Turn:
         )
 
     def _is_left_by(self, part: Sequence[Instruction]) -> bool:
-        return self._head is not None and leaves(part, end_of(self._frame.f_code, self._head))
+        return self._head is not None and leaves(part, self._end)
+
+    @property
+    def _end(self) -> int:
+        code = self._frame.f_code
+        return len(code.co_code) if self._head is None else end_of(code, self._head)
 
     def _ends_without_number(self, test: Sequence[Statement], part: Sequence[Instruction]) -> bool:
         """Whether it leaves the loop, or its turn, if a loss is no number, which ends training in any case."""
