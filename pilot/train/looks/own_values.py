@@ -55,6 +55,7 @@ from pilot.train.looks.spaced import Spaced
 from pilot.train.looks.tracked_parts import TrackedParts, counted
 from pilot.train.script import called, loop_code, refusal, step_uses
 from pilot.train.script.bytecode import running_at
+from pilot.train.script.harmless import Harmless
 from pilot.train.script.inlined import inlined
 from pilot.train.script.objects import NOT_THE_SCRIPTS, WITH_ITEMS, inner, is_of_the_script, package_of, spaces
 from pilot.train.script.plain_marks import PLAIN, numbers_and_generators
@@ -89,6 +90,7 @@ class OwnValues:
         self._left_at_beginning = LeftAtBeginning()
         self._counts = SampleCounts(training)
         self._loss = OwnLoss(training)
+        self._harmless = Harmless()
         self._before_its_step = BeforeItsStep(training)
         self._outputs = EpochOutputs(training, self._lists_of_dataset, self._has_dataset)
         self._changes = DatasetChanges(training)
@@ -191,12 +193,15 @@ class OwnValues:
                 self._shared.look(frames, self._anew, at_end=at_end)
                 self._handed_on.look(frames, self._head, samples, {name for _, name in self._told})
                 self._read(frames, self._head, uses_of)
-                if not at_end and (whole := inlined(frames, self._head)) is not None:
-                    self._read_whole(*whole)
+                if not at_end:
+                    self._harmless.look(lambda: self._read_whole(frames))
 
-    def _read_whole(self, frame: FrameType, head: int) -> None:
+    def _read_whole(self, running: Sequence[FrameType]) -> None:
         """The loop with all that it calls."""
-        frames = [frame]
+        whole = inlined(running, self._head)
+        if whole is None:
+            return
+        frames, head = [whole[0]], whole[1]
         uses_of = cache(lambda: step_uses.uses_of(frames, head, self._training.user))
         self._told |= self._counts.look(frames, head, uses_of)
         self._read(frames, head, uses_of)
