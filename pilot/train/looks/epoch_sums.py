@@ -1,8 +1,8 @@
-"""Tells of what a script decides at an epoch's end by a sum over its own batches: a learning rate by the mean of the
-training loss (``plateau.step(total / count)``), or when to stop; and of what it computes there from a sum, a list or a
-table of its batches, and keeps for later epochs' losses: in ``session.state``, a buffer, or a tracked object. Each rank
-has its own batches, whoever joins or resumes in the middle of the epoch has only those since, and one that runs again
-counts twice.
+"""Tells of what a script decides at an epoch's end by a sum over its own batches, or by the last one's loss: a learning
+rate by the mean of the training loss (``plateau.step(total / count)``), or when to stop; and of what it computes there
+from a sum, a list or a table of its batches, and keeps for later epochs' losses: in ``session.state``, a buffer, or a
+tracked object. Each rank has its own batches, whoever joins or resumes in the middle of the epoch has only those since,
+and one that runs again counts twice.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dis import Instruction
 from types import CodeType, FrameType
 
+from pilot.train.looks import own_loss
 from pilot.train.looks.kept_at_end import KeptAtEnd
 from pilot.train.script import loop_code, refusal
 from pilot.train.script.bytecode import between, instructions
@@ -62,9 +63,17 @@ class EpochSums:
         if not loop_at(frame.f_code, begin) or not loop_at(frames[0].f_code, head):  # it runs elsewhere
             return
         level = next(number for number, one in enumerate(frames) if one is frame)
-        names = set(_sums(frame, 0 if level else head, begin, frames[level + 1 :]))
         uses = uses_of()
-        after = end_of(frame.f_code, begin)
+        for names in (
+            set(_sums(frame, 0 if level else head, begin, frames[level + 1 :])),
+            own_loss.left_by(frame, begin),
+        ):
+            if not self._told:
+                self._follow(frames[: level + 1], head, end_of(frame.f_code, begin), names, uses)
+
+    def _follow(self, frames: Sequence[FrameType], head: int, after: int, names: set[str], uses: StepUses) -> None:
+        """What the last one has in ``names`` from the instruction ``after`` on, and then those that have called it."""
+        level = len(frames) - 1
         for number in range(level, -1, -1):
             last = len(frames[number].f_code.co_code) if number else end_of(frames[0].f_code, head)
             if number < level:

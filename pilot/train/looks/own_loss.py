@@ -116,6 +116,11 @@ class OwnLoss:
         )
 
 
+def left_by(frame: FrameType, head: int) -> set[str]:
+    """What comes from a loss after a turn of the loop that begins at ``head``: variables, and attributes."""
+    return {name for name in _Turn(frame, head, (), ()).left() if "[" not in name}
+
+
 class _Turn:
     """The statements of a running function's loop that begins at ``head``, or of the whole function, in their order;
     ``given``: what it sets to a loss that another function returns; ``parameters``: the session's.
@@ -215,11 +220,16 @@ class _Turn:
         *owner, name = holder.split(".")
         return name == _STATE and loop_code.is_session(self._frame, owner)
 
-    def given(self) -> set[str]:
-        """What the function that called this one sets, if this one returns what comes from a loss."""
+    def left(self) -> set[str]:
+        """What comes from a loss after it."""
         found = set(self._from_loss[-1])
         for number, one in enumerate(self._statements):
             self._pass(number, one, found)
+        return found
+
+    def given(self) -> set[str]:
+        """What the function that called this one sets, if this one returns what comes from a loss."""
+        found = self.left()
         returning = [one.offset for one in instructions(self._frame.f_code) if one.opname in RETURNS]
         reading = [one for one in self._statements if self._reads([one], found)]
         caller = self._frame.f_back

@@ -194,6 +194,7 @@ class OwnValues:
                 self._handed_on.look(frames, self._head, samples, {name for _, name in self._told})
                 self._read(frames, self._head, uses_of)
                 if not at_end:
+                    self._loss.look(frames, uses_of)
                     self._harmless.look(lambda: self._read_whole(frames))
 
     def _read_whole(self, running: Sequence[FrameType]) -> None:
@@ -204,6 +205,7 @@ class OwnValues:
         frames, head = [whole[0]], whole[1]
         uses_of = cache(lambda: step_uses.uses_of(frames, head, self._training.user))
         self._told |= self._counts.look(frames, head, uses_of)
+        self._loss.look(frames, uses_of)
         self._read(frames, head, uses_of)
 
     def _read(self, frames: Sequence[FrameType], head: int, uses_of: Callable[[], StepUses]) -> None:
@@ -211,7 +213,6 @@ class OwnValues:
         told = {name for _, name in self._told}
         known = told | {name.replace(".", refusal.DOT) for name in told}
         self.rank_only.look(frames)
-        self._loss.look(frames, uses_of)
         self._before_its_step.look(frames)
         if self._epoch_numbers is not None:
             self._epoch_numbers.look(frames, head, known, self._training.position.epoch)
