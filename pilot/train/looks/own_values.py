@@ -64,6 +64,9 @@ from pilot.train.state.training import Training
 
 _PARTS = 100
 """Looks take one of so many parts of the time, but for the first ones."""
+_WHOLE = {2, 3, 7, 11}
+"""In which of the looks in steps all that the loop calls is read, too: twice in the first epoch, and when other values
+are known."""
 _FIRST_LOOKS = 16
 _MOST_OF_MODULES = 1000
 """A look at more values of the script's other modules would take long."""
@@ -91,6 +94,7 @@ class OwnValues:
         self._counts = SampleCounts(training)
         self._loss = OwnLoss(training)
         self._harmless = Harmless()
+        self._in_steps = 0
         self._before_its_step = BeforeItsStep(training)
         self._outputs = EpochOutputs(training, self._lists_of_dataset, self._has_dataset)
         self._changes = DatasetChanges(training)
@@ -195,7 +199,9 @@ class OwnValues:
                 self._read(frames, self._head, uses_of)
                 if not at_end:
                     self._loss.look(frames, uses_of)
-                    self._harmless.look(lambda: self._read_whole(frames))
+                    self._in_steps += 1
+                    if self._in_steps in _WHOLE:
+                        self._harmless.look(lambda: self._read_whole(frames))
 
     def _read_whole(self, running: Sequence[FrameType]) -> None:
         """The loop with all that it calls."""
