@@ -40,7 +40,8 @@ def inlined(frames: Sequence[FrameType], head: int) -> tuple[FrameType, int] | N
     around = loop_code.heads(frames[0].f_code, running_at(frames[0]))
     if code is None or head not in around:
         return None
-    at = max((one.offset for one in instructions(code) if _line_of(code, one.offset) == MARK), default=None)
+    places = [number for number, place in enumerate(code.co_positions()) if place[0] == MARK]
+    at = max((one.offset for one in instructions(code) if one.offset // 2 in places), default=None)
     outer = around.index(head)
     heads = loop_code.heads(code, at) if at is not None else []
     if at is None or len(heads) <= outer:
@@ -55,8 +56,3 @@ def _compiled(tree: ast.Module, like: CodeType) -> CodeType:
     whole = compile(ast.fix_missing_locations(tree), like.co_filename, "exec")
     its = (one for one in whole.co_consts if isinstance(one, CodeType) and one.co_name == like.co_name)
     return next(its, whole)
-
-
-def _line_of(code: CodeType, offset: int) -> int | None:
-    places = list(code.co_positions())
-    return places[offset // 2][0] if offset // 2 < len(places) else None

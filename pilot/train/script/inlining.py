@@ -20,6 +20,7 @@ from pilot.train.script.objects import is_of_the_script
 from pilot.train.script.refusal import DOT, is_of_a_library
 from pilot.train.script.source import (
     assigned,
+    copied,
     function_in,
     is_getattr,
     name_of,
@@ -32,7 +33,7 @@ from pilot.train.script.source import (
 )
 
 _DEPTH = 4
-_MOST = 60
+_MOST = 40
 """How deep calls are followed, and how many."""
 _MOST_ITEMS = 10
 """Of a list of objects whose methods a loop calls."""
@@ -121,7 +122,7 @@ class Inliner:
 
     def _statement(self, one: ast.stmt, scope: _Scope, depth: int) -> Iterator[ast.stmt]:
         if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            yield cast(ast.stmt, _Renamed(self, scope, None).visit(copy.deepcopy(one)))
+            yield cast(ast.stmt, _Renamed(self, scope, None).visit(copied(one)))
             return
         if isinstance(one, ast.Global | ast.Nonlocal):
             if scope.is_first:
@@ -174,7 +175,7 @@ class Inliner:
 
     def _expression(self, value: ast.AST, scope: _Scope, depth: int, before: list[ast.stmt]) -> ast.AST:
         renamed = _Renamed(self, scope, lambda call: self._call(call, scope, depth, before))
-        return cast(ast.AST, renamed.visit(copy.deepcopy(value)))
+        return cast(ast.AST, renamed.visit(copied(value)))
 
     def _objects(self, loop: ast.For, scope: _Scope) -> list[ast.expr]:
         """The objects of the script's that are in a list, if the loop goes through that and calls their methods."""
@@ -343,7 +344,7 @@ class Inliner:
         )
 
     def _in_whole(self, node: ast.expr, scope: _Scope) -> ast.expr:
-        return cast(ast.expr, _Renamed(self, scope, None).visit(copy.deepcopy(node)))
+        return cast(ast.expr, _Renamed(self, scope, None).visit(copied(node)))
 
     def _value(self, path: Sequence[str]) -> Any:
         variable, *attributes = path
@@ -361,14 +362,14 @@ class _Renamed(ast.NodeTransformer):
 
     def visit_Name(self, node: ast.Name) -> ast.AST:
         """A variable."""
-        made = copy.deepcopy(self._inliner.variable(node.id, self._scope))
-        if isinstance(node.ctx, ast.Store | ast.Del):
-            made = ast.Name(made.id if isinstance(made, ast.Name) else node.id, node.ctx)
-        return ast.copy_location(made, node)
+        made = self._inliner.variable(node.id, self._scope)
+        if isinstance(made, ast.Name):
+            return ast.copy_location(ast.Name(made.id, node.ctx), node)
+        return ast.copy_location(copied(made) if isinstance(node.ctx, ast.Load) else node, node)
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
         """Of an object; a property is called."""
-        original = copy.deepcopy(node)
+        original = copied(node)
         made = self._inliner.attribute(cast(ast.Attribute, self.generic_visit(node)))
         if self._written is not None and isinstance(made, ast.Attribute) and self._inliner.is_property(made):
             made = self._written(ast.copy_location(ast.Call(original, [], []), node)) or made
@@ -376,13 +377,13 @@ class _Renamed(ast.NodeTransformer):
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         """Its function and arguments first."""
-        original = copy.deepcopy(node)
+        function = copied(node.func)
         made = cast(ast.Call, self.generic_visit(node))
         made.args = [each for one in made.args for each in self._unstarred(one)]
         made.keywords = [each for one in made.keywords for each in self._unpacked(one)]
         if self._written is None:
             return made
-        call = ast.copy_location(ast.Call(original.func, made.args, made.keywords), original)
+        call = ast.copy_location(ast.Call(function, made.args, made.keywords), made)
         stands = self._written(call)
         if stands is None:
             return _located(made, call)
@@ -390,11 +391,11 @@ class _Renamed(ast.NodeTransformer):
 
     def _unstarred(self, one: ast.expr) -> list[ast.expr]:
         its = self._scope.varargs.get(self._name(one.value)) if isinstance(one, ast.Starred) else None
-        return [one] if its is None else copy.deepcopy(its)
+        return [one] if its is None else [copied(one) for one in its]
 
     def _unpacked(self, one: ast.keyword) -> list[ast.keyword]:
         its = self._scope.keywords.get(self._name(one.value)) if one.arg is None else None
-        return [one] if its is None else copy.deepcopy(its)
+        return [one] if its is None else [copied(one) for one in its]
 
     def _name(self, node: ast.expr) -> str:
         """As its function has it."""

@@ -9,7 +9,9 @@ import textwrap
 from collections.abc import Sequence
 from functools import cache
 from types import CodeType, FrameType
-from typing import cast
+from typing import Any, TypeVar, cast
+
+Node = TypeVar("Node", bound=ast.AST)
 
 
 @cache
@@ -27,6 +29,17 @@ def tree_of(code: CodeType) -> ast.Module:
         if isinstance(one, ast.expr):
             one.end_col_offset = (one.end_col_offset or 0) + indent
     return tree
+
+
+def copied(node: Node) -> Node:
+    """Of a tree, many times faster than ``deepcopy``."""
+    fields: dict[str, Any] = {}
+    for name, value in ast.iter_fields(node):
+        if isinstance(value, list):
+            fields[name] = [copied(one) if isinstance(one, ast.AST) else one for one in value]
+        else:
+            fields[name] = copied(value) if isinstance(value, ast.AST) and value._fields else value
+    return ast.copy_location(type(node)(**fields), node)
 
 
 def function_in(tree: ast.Module) -> ast.FunctionDef:
