@@ -270,7 +270,7 @@ def test_variables_that_each_turn_sets_for_what_follows_the_loop(capsys: pytest.
                 shown = 0.0
             if epoch == 2:
                 end = mean
-            if epoch == 2 and loss > -1:
+            if epoch == 2 and number > -1:
                 stopped = epoch
                 ours.stop()
         unread = 1.0
