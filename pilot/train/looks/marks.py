@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from multiprocessing.sharedctypes import SynchronizedBase
-from types import BuiltinFunctionType, FunctionType, GeneratorType, MethodType
+from types import BuiltinFunctionType, FunctionType, GeneratorType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -51,6 +51,8 @@ _WITH_OTHERS = {dict, list, tuple, deque}
 CHANGEABLE = (*_MANY, *ARRAYS)
 _SHARED = (SynchronizedBase, ctypes._SimpleCData, ctypes.Array)
 """What processes may share."""
+_NEVER = (Dataset, type, ModuleType)
+"""What has no mark: a dataset has its own look; what a class or a module has is not the script's variable."""
 FUNCTIONS = (FunctionType, MethodType, BuiltinFunctionType)
 _CSV = (type(csv.reader(())), csv.DictReader)
 
@@ -115,9 +117,11 @@ def marks_in(
     """What changes if ``value``, or something in it, does."""
     if isinstance(value, functools._lru_cache_wrapper):  # what it has cached may be the same whenever it is computed
         value = value.__wrapped__
-    if name.startswith("__") or name == "_" or id(value) in known or isinstance(value, Dataset):
+    if name.startswith("__") or name == "_" or id(value) in known or isinstance(value, _NEVER):
         return
-    if value is None or isinstance(value, (*PLAIN, enum.Enum)):
+    if type(value) is FunctionType and not _has_more(value):
+        yield name, value.__code__
+    elif value is None or isinstance(value, (*PLAIN, enum.Enum)):
         yield name, itself(value)
     elif isinstance(value, ARRAYS) and (memory := memory_of(value)) in known:
         yield name, Shared(memory)
@@ -134,6 +138,11 @@ def marks_in(
                     same_depth = isinstance(holder, WITH_ITEMS) and (type(one) is tuple or is_of_the_script(type(one)))
                     less = depth if same_depth else depth - 1
                     yield from marks_in(name + path, one, known, without, less, further)
+
+
+def _has_more(function: FunctionType) -> bool:
+    """Than its code. (Most of what a module has are functions: to go into each takes long.)"""
+    return bool(function.__closure__ or function.__defaults__ or function.__kwdefaults__ or function.__dict__)
 
 
 def mark_of(value: Any, *, is_variable: bool) -> Any:

@@ -369,7 +369,7 @@ class _Renamed(ast.NodeTransformer):
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
         """Of an object; a property is called."""
-        original = copied(node)
+        original = copied(node) if self._written is not None else node
         made = self._inliner.attribute(cast(ast.Attribute, self.generic_visit(node)))
         if self._written is not None and isinstance(made, ast.Attribute) and self._inliner.is_property(made):
             made = self._written(ast.copy_location(ast.Call(original, [], []), node)) or made
@@ -377,7 +377,7 @@ class _Renamed(ast.NodeTransformer):
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         """Its function and arguments first."""
-        function = copied(node.func)
+        function = copied(node.func) if self._written is not None else node.func
         made = cast(ast.Call, self.generic_visit(node))
         made.args = [each for one in made.args for each in self._unstarred(one)]
         made.keywords = [each for one in made.keywords for each in self._unpacked(one)]
