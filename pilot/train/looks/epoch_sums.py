@@ -16,13 +16,11 @@ from pilot.train.looks import own_loss
 from pilot.train.looks.kept_at_end import KeptAtEnd
 from pilot.train.script import loop_code, refusal
 from pilot.train.script.bytecode import between, instructions
-from pilot.train.script.given import calls_of, given_to, seen_from
-from pilot.train.script.loop_code import value_of
+from pilot.train.script.loop_code import seen_from
 from pilot.train.script.statements import (
     ADDS,
     RETURNS,
     Range,
-    Statement,
     added_to,
     augmented,
     is_in_place,
@@ -38,8 +36,6 @@ from pilot.train.script.step_uses import StepUses, end_of
 from pilot.train.state.training import Training
 
 _TABLES = (list, dict, set, deque)
-_DEPTH = 3
-"""Of the functions that a function calls, and those that they call, which may decide."""
 _STOPS = {"stop"}
 _LOADS = "load_state_dict"
 _RESET = "reset"
@@ -88,7 +84,7 @@ class EpochSums:
                 return
 
     def _tells_of(self, frame: FrameType, begin: int, end: int, names: set[str], uses: StepUses) -> bool:
-        if _decides(frame, begin, end, names) or _lets_decide(frame, begin, end, names):
+        if _decides(frame, begin, end, names):
             self._tell(sorted(names))
         elif kept := self._kept.by(frame, begin, end, names, uses):
             self._tell_of_kept(sorted(names), kept)
@@ -143,26 +139,6 @@ def _filled_by(code: CodeType) -> set[str]:
     return {path for path in added if "." in path} | {*augmented(instructions(code))}
 
 
-def _told_by(statement: Statement, frame: FrameType, names: set[str]) -> set[str]:
-    """What functions set in objects that get one of these, as ``frame`` reads it: ``stopper(total)``."""
-    are_set = {(id(owner), name) for owner, name in _set_by(statement, frame, names)}
-    reads = {path for one in statements_in(instructions(frame.f_code)) for path in one.reads if "." in path}
-    owners = ((path, *path.rpartition(".")[::2]) for path in reads if are_set)
-    return {path for path, owner, name in owners if (id(value_of(frame, *owner.split("."))), name) in are_set}
-
-
-def _set_by(
-    statement: Statement, frame: FrameType, names: set[str], depth: int = _DEPTH
-) -> Iterator[tuple[object, str]]:
-    """Objects, and attributes of theirs."""
-    for called, given in given_to(frame, statement, names):
-        for one in statements_in(instructions(called.f_code)):
-            for owner, _, name in (path.rpartition(".") for path in one.sets if "." in path):
-                yield value_of(called, *owner.split(".")), name
-            if one.reads & given and depth:
-                yield from _set_by(one, called, given, depth - 1)
-
-
 def _behind(frame: FrameType, begin: int, end: int, names: set[str]) -> Iterator[tuple[int, int, set[str]]]:
     """Those of these names that still have what they had, and what statements between two instructions compute from
     them: between two instructions each. Not what does not run with these batches (``if phase == "val":``).
@@ -181,7 +157,7 @@ def _carried(
     for one in (each for each in statements if any(first <= each.begin < last for first, last in runs)):
         own = {name for name in one.sets if "." not in name}
         if one.reads & found:
-            found |= own | added_to(one) | _told_by(one, frame, found)
+            found |= own | added_to(one)
         elif own & found and _runs_with(code, begin, one.begin):
             yield begin, one.begin, set(found)
             begin, found = one.begin, found - own
@@ -209,30 +185,12 @@ def _decides(frame: FrameType, begin: int, end: int, names: set[str]) -> bool:
     return any(_acts(part, frame, end) for part in parts if part and begin <= part[0].offset < end)
 
 
-def _lets_decide(frame: FrameType, begin: int, end: int, names: set[str], depth: int = _DEPTH) -> bool:
-    """Whether a function decides that it calls with one of these, or a method of an object that has one."""
-    for one in loop_code.statements_between(frame.f_code, begin, end):
-        for called, given in given_to(frame, one, names):
-            parts = _behind(called, 0, len(called.f_code.co_code), given)
-            if any(_decides(called, *part) or (depth and _lets_decide(called, *part, depth - 1)) for part in parts):
-                return True
-    return False
-
-
-def _acts(part: Sequence[Instruction], frame: FrameType, end: int, depth: int = _DEPTH) -> bool:
-    """Whether it leaves the loop, stops the session, or changes what is trained; or a function that it calls."""
+def _acts(part: Sequence[Instruction], frame: FrameType, end: int) -> bool:
+    """Whether it leaves the loop, stops the session, or changes what is trained."""
     of_loop = end < len(frame.f_code.co_code)
     if of_loop and leaves(part, end):
         return True
     return any(
-        loop_code.uses_session(frame, one, _STOPS)
-        or steers(one, frame)
-        or _LOADS in one.attributes
-        or (depth and _calls_what_acts(one, frame, depth - 1))
+        loop_code.uses_session(frame, one, _STOPS) or steers(one, frame) or _LOADS in one.attributes
         for one in statements_in(part)
     )
-
-
-def _calls_what_acts(statement: Statement, frame: FrameType, depth: int) -> bool:
-    every = (called for called, _ in calls_of(frame, statement, set()))
-    return any(_acts(instructions(one.f_code), one, len(one.f_code.co_code), depth) for one in every)

@@ -198,7 +198,7 @@ def beginning(frames: Sequence[FrameType], head: int, *, to_inner_loop: bool = T
         if not number:
             inner = inner[inner.index(head) + 1 :] if head in inner else []
         is_last = bool(inner) and to_inner_loop
-        one = Part(frame.f_code, begin, inner[0] if is_last else running_at(frame), partial(in_frame, frame), True)
+        one = Part(frame.f_code, begin, inner[0] if is_last else running_at(frame), partial(_in_frame, frame), True)
         yield one
         yield from islice(one.called(running), _MOST)
         if is_last:
@@ -224,7 +224,7 @@ def _changes_in_some(part: Part, running: Collection[CodeType], wanted: Callable
     return False
 
 
-def in_frame(frame: FrameType, name: str) -> list[object]:
+def _in_frame(frame: FrameType, name: str) -> list[object]:
     """What a variable is in a function."""
     spaces = (space for space in (frame.f_locals, frame.f_globals) if name in space)
     return [space[name] for space in islice(spaces, 1)]
