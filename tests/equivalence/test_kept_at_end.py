@@ -195,7 +195,7 @@ KEPT = {
     an_array_by_another_value: "session.state['Z'] .* (outputs)",
     a_dict: "session.state['last'] .* (found)",
     weights_of_losses: "session.state['means'] .* (count, means, total)",
-    in_functions: "session.state['mean'] .* (mean)",
+    in_functions: "session.state['mean'] .* (epoch(), mean, outputs in epoch())",
     a_buffer: "model.centre .* (outputs)",
     a_buffer_by_a_method: "model.set_centre .* (total)",
     an_attribute: "pull.centre .* (outputs)",

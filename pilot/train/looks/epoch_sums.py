@@ -15,11 +15,10 @@ from types import CodeType, FrameType
 from pilot.train.looks import own_loss
 from pilot.train.looks.kept_at_end import KeptAtEnd
 from pilot.train.script import loop_code, refusal
-from pilot.train.script.bytecode import between, instructions
-from pilot.train.script.loop_code import seen_from
+from pilot.train.script.bytecode import between
+from pilot.train.script.refusal import DOT
 from pilot.train.script.statements import (
     ADDS,
-    RETURNS,
     Range,
     added_to,
     augmented,
@@ -53,42 +52,23 @@ class EpochSums:
         begins at ``head``; ``uses_of``: returns what the steps compute with.
         """
         loop = None if self._told else loop_code.inner_loop(frames, head)
-        if loop is None:
+        if loop is None or len(frames) > 1:  # of a loop that calls functions, the whole is read
             return
         frame, begin = loop
-        if not loop_at(frame.f_code, begin) or not loop_at(frames[0].f_code, head):  # it runs elsewhere
+        code = frame.f_code
+        if not loop_at(code, begin) or not loop_at(code, head):  # it runs elsewhere
             return
-        level = next(number for number, one in enumerate(frames) if one is frame)
-        uses = uses_of()
-        for names in (
-            set(_sums(frame, 0 if level else head, begin, frames[level + 1 :])),
-            own_loss.left_by(frame, begin),
-        ):
-            if not self._told:
-                self._follow(frames[: level + 1], head, end_of(frame.f_code, begin), names, uses)
+        first, last, uses = end_of(code, begin), end_of(code, head), uses_of()
+        for names in (set(_sums(frame, head, begin)), own_loss.left_by(frame, begin)):
+            for part in _behind(frame, first, last, names):
+                if not self._told:
+                    self._tell_of(frame, *part, uses)
 
-    def _follow(self, frames: Sequence[FrameType], head: int, after: int, names: set[str], uses: StepUses) -> None:
-        """What the last one has in ``names`` from the instruction ``after`` on, and then those that have called it."""
-        level = len(frames) - 1
-        for number in range(level, -1, -1):
-            last = len(frames[number].f_code.co_code) if number else end_of(frames[0].f_code, head)
-            if number < level:
-                statement = loop_code.running_statement(frames[number])
-                kept = seen_from(frames[number + 1], names, frames[number])
-                names, after = statement.sets | added_to(statement) | kept, statement.end + 1
-            parts = [*_behind(frames[number], after, last, names)]
-            if any(self._tells_of(frames[number], *part, uses) for part in parts):
-                return
-            is_kept = number and seen_from(frames[number], names, frames[number - 1])
-            if not is_kept and not any(_returns(frames[number].f_code, *part) for part in parts):
-                return
-
-    def _tells_of(self, frame: FrameType, begin: int, end: int, names: set[str], uses: StepUses) -> bool:
+    def _tell_of(self, frame: FrameType, begin: int, end: int, names: set[str], uses: StepUses) -> None:
         if _decides(frame, begin, end, names):
             self._tell(sorted(names))
         elif kept := self._kept.by(frame, begin, end, names, uses):
             self._tell_of_kept(sorted(names), kept)
-        return self._told
 
     def _tell(self, names: Sequence[str]) -> None:
         self._told = True
@@ -108,9 +88,9 @@ class EpochSums:
         )
 
 
-def _sums(frame: FrameType, start: int, begin: int, within: Sequence[FrameType]) -> Iterator[str]:
+def _sums(frame: FrameType, start: int, begin: int) -> Iterator[str]:
     """Variables, and attributes of objects in them, that are set between ``start`` and the loop that begins at
-    ``begin``, and to which that adds, or the functions that it calls.
+    ``begin``, as they are or with the object, and to which that adds.
     """
     code = frame.f_code
     loop = loop_at(code, begin)
@@ -119,8 +99,6 @@ def _sums(frame: FrameType, start: int, begin: int, within: Sequence[FrameType])
     paths = [path.split(".") for one in loop_code.statements_of(code, begin) for path in one.reads]
     found |= {".".join(path[:-1]) for path in paths if path[1:] and path[-1] in ADDS}
     found |= {*augmented(loop)}
-    for one in within:
-        found |= seen_from(one, _filled_by(one.f_code), frame)
     filled = {path[0] for path in paths if len(path) == 2 and is_in_place(path[1])}
     items = (one for one in items_in(code) if loop[0].offset <= one.where <= loop[-1].offset)
     filled |= {one.holder for one in items if one.is_changed and not one.key}
@@ -128,15 +106,12 @@ def _sums(frame: FrameType, start: int, begin: int, within: Sequence[FrameType])
     found |= {name for name in filled if name.partition(".")[0] in read}
     reset = {path for one in loop_code.statements_between(code, start, begin) for path in one.reads}
     for name in found:
-        if loop_code.read_to_set(code, start, begin, name) is not None or f"{name}.{_RESET}" in reset:
+        its = {name, name.replace(DOT, ".").rpartition(".")[0]}
+        if (
+            any(loop_code.read_to_set(code, start, begin, one) is not None for one in its)
+            or f"{name}.{_RESET}" in reset
+        ):
             yield name
-
-
-def _filled_by(code: CodeType) -> set[str]:
-    """Attributes of objects in variables to which a function adds."""
-    paths = {path for one in statements_in(instructions(code)) for path in one.reads}
-    added = {path.rpartition(".")[0] for path in paths if path.rpartition(".")[2] in ADDS}
-    return {path for path in added if "." in path} | {*augmented(instructions(code))}
 
 
 def _behind(frame: FrameType, begin: int, end: int, names: set[str]) -> Iterator[tuple[int, int, set[str]]]:
@@ -169,12 +144,6 @@ def _runs_with(code: CodeType, begin: int, at: int) -> bool:
     """Whether the instruction ``at`` runs, once, if the one at ``begin`` does, unless all of that is left."""
     jumps = (one for one in between(code, begin, at) if "JUMP" in one.opname or one.opname == "FOR_ITER")
     return not any(one.argval > at for one in jumps)
-
-
-def _returns(code: CodeType, begin: int, end: int, names: set[str]) -> bool:
-    returning = [one.offset for one in between(code, begin, end) if one.opname in RETURNS]
-    statements = loop_code.statements_between(code, begin, end)
-    return any(one.reads & names and one.begin <= at <= one.end for one in statements for at in returning)
 
 
 def _decides(frame: FrameType, begin: int, end: int, names: set[str]) -> bool:

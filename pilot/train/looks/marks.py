@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from multiprocessing.sharedctypes import SynchronizedBase
-from types import BuiltinFunctionType, FunctionType, GeneratorType, MethodType, ModuleType
+from types import BuiltinFunctionType, FunctionType, GeneratorType, MethodType
 from typing import Any
 
 import numpy as np
@@ -51,8 +51,6 @@ _WITH_OTHERS = {dict, list, tuple, deque}
 CHANGEABLE = (*_MANY, *ARRAYS)
 _SHARED = (SynchronizedBase, ctypes._SimpleCData, ctypes.Array)
 """What processes may share."""
-_NEVER = (Dataset, type, ModuleType)
-"""What has no mark: a dataset has its own look; what a class or a module has is not the script's variable."""
 FUNCTIONS = (FunctionType, MethodType, BuiltinFunctionType)
 _CSV = (type(csv.reader(())), csv.DictReader)
 
@@ -117,7 +115,7 @@ def marks_in(
     """What changes if ``value``, or something in it, does."""
     if isinstance(value, functools._lru_cache_wrapper):  # what it has cached may be the same whenever it is computed
         value = value.__wrapped__
-    if name.startswith("__") or name == "_" or id(value) in known or isinstance(value, _NEVER):
+    if name.startswith("__") or name == "_" or id(value) in known or isinstance(value, Dataset):
         return
     if type(value) is FunctionType and not _has_more(value):
         yield name, value.__code__

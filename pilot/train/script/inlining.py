@@ -188,7 +188,7 @@ class Inliner:
         items = list(held) if isinstance(held, list | tuple) and len(held) <= _MOST_ITEMS else []
         if not all(is_of_the_script(type(one)) and not isinstance(one, nn.Module) for one in items):
             return []
-        return [self._named(f"{path[-1]}_{number}", one) for number, one in enumerate(items)]
+        return [self._named(f"{path[-1]}[{number}]", one) for number, one in enumerate(items)]
 
     # --- calls -------------------------------------------------------------------------------------------------------
 
@@ -213,9 +213,9 @@ class Inliner:
             return None
         self.calls += 1
         self._running.append(code)
-        suffix = f"_in_{code.co_name}" + (f"_{self.calls}" if code.co_name in self._written else "")
+        suffix = f" in {code.co_name}()" + (f" ({self.calls})" if code.co_name in self._written else "")
         self._written.add(code.co_name)
-        within = _Scope({}, suffix, function, then, f"{suffix[4:]}()")
+        within = _Scope({}, suffix, function, then, suffix.removeprefix(" in "))
         self._bind(call, definition, owner, within, before)
         if then is not None:
             self._take_values(then, within)
@@ -241,7 +241,7 @@ class Inliner:
         value = self._value(path) if path else None
         if isinstance(value, MethodType) and not isinstance(value.__self__, nn.Module):
             function = inspect.unwrap(value.__func__)
-            owner: ast.expr | None = self._named(f"{path[-1]}_self", value.__self__)
+            owner: ast.expr | None = self._named(f"{path[-1]}'s object", value.__self__)
         elif isinstance(value, FunctionType):
             function, owner = inspect.unwrap(value), None
         else:

@@ -470,22 +470,6 @@ def value_of(frame: FrameType, variable: str, *attributes: str) -> object:
     return value
 
 
-def seen_from(frame: FrameType, names: set[str], other: FrameType) -> set[str]:
-    """Names of attributes of objects, as ``other`` has them in its variables."""
-    found = set()
-    for variable, value in other.f_locals.items():
-        found |= {f"{variable}.{name}" for name in _attributes_of(frame, value, names)}
-    return found
-
-
-def _attributes_of(frame: FrameType, owner: object, names: set[str]) -> Iterator[str]:
-    """Which of these are attributes of this object."""
-    for path in names:
-        holder, _, name = path.rpartition(".")
-        if holder and owner is not None and value_of(frame, *holder.split(".")) is owner:
-            yield name
-
-
 def is_session(frame: FrameType, path: Sequence[str]) -> bool:
     """Whether a variable, or an attribute of its, is one."""
     return bool(path) and type(value_of(frame, *path)).__module__ == SESSION
