@@ -14,6 +14,7 @@ from torch.nn.functional import mse_loss
 from pilot.checkpoint.tree import copied
 from pilot.train.state.at_beginning import AtBeginning
 from tests.equivalence.loops import BATCH, DATA, Result, assert_equal, fresh, linear, session, tensors
+from tests.equivalence.rotation import PARTS, in_parts
 from tests.equivalence.rows import in_world
 from tests.unit.train.storm import Keep
 
@@ -66,13 +67,16 @@ def counts_batches(ours: Any) -> None:
     ours.state["batches"] = ours.state.get("batches", 0) + 1
 
 
+@pytest.mark.parametrize("part", in_parts())
 @pytest.mark.parametrize("by", ["epochs", "iterations"])
-def test_what_the_beginning_computes_with_is_the_same_for_all(by: str) -> None:
-    assert_equal(_loop(lowers_a_temperature, by), operations=range(2, 24), joins=range(2, 24))
+def test_what_the_beginning_computes_with_is_the_same_for_all(by: str, part: int) -> None:
+    places = range(2 + part, 24, PARTS)
+    assert_equal(_loop(lowers_a_temperature, by), operations=places, joins=places)
 
 
-def test_with_a_count_that_each_step_changes_too() -> None:
-    assert_equal(_loop(lowers_a_temperature, each=counts_batches), joins=range(2, 24))
+@pytest.mark.parametrize("part", in_parts())
+def test_with_a_count_that_each_step_changes_too(part: int) -> None:
+    assert_equal(_loop(lowers_a_temperature, each=counts_batches), joins=range(2 + part, 24, PARTS))
 
 
 @pytest.mark.parametrize("point", [0, 1])
@@ -86,7 +90,8 @@ def test_a_run_that_resumes_in_the_middle_computes_with_the_same(step: int, poin
     assert all(bool(torch.as_tensor(resumed[name] == value).all()) for name, value in expected.items())
 
 
-def test_a_tracked_count_of_iterations_counts_a_repeated_one_once() -> None:
+@pytest.mark.parametrize("part", in_parts())
+def test_a_tracked_count_of_iterations_counts_a_repeated_one_once(part: int) -> None:
     def script(make: Callable[..., Any]) -> Result:
         model, counter = fresh(linear), Counter()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
@@ -102,7 +107,8 @@ def test_a_tracked_count_of_iterations_counts_a_repeated_one_once() -> None:
             ours.step(loss)
         return tensors(model=model, counter=counter)
 
-    assert_equal(script, operations=range(2, 24), joins=range(2, 24))
+    places = range(2 + part, 24, PARTS)
+    assert_equal(script, operations=places, joins=places)
 
 
 def test_only_what_the_beginning_has_changed_and_no_batch_since_is_undone() -> None:
