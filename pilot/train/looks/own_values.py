@@ -205,7 +205,7 @@ class OwnValues:
 
     def _read_whole(self, running: Sequence[FrameType]) -> None:
         """The loop with all that it calls."""
-        whole = inlined(running, self._head)
+        whole = inlined(running, self._head, self._training.user)
         if whole is None:
             return
         frames, head = [whole[0]], whole[1]

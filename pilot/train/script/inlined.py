@@ -9,17 +9,18 @@ was seen first). What cannot be written so (generators, calls in comprehensions)
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import CodeType, FrameType
-from typing import cast
+from typing import Any, cast
 
 from pilot.train.script import loop_code
 from pilot.train.script.bytecode import instructions, running_at
+from pilot.train.script.dict_items import as_variables
 from pilot.train.script.inlining import MARK, Inlined, Inliner
 from pilot.train.script.source import set_in_loops, set_line
 
 
-def inlined(frames: Sequence[FrameType], head: int) -> tuple[FrameType, int] | None:
+def inlined(frames: Sequence[FrameType], head: int, state: Mapping[str, Any]) -> tuple[FrameType, int] | None:
     """The first of these running functions with all that it calls, and where its loop begins; None: it calls nothing of
     the script's, or cannot be read.
 
@@ -27,6 +28,7 @@ def inlined(frames: Sequence[FrameType], head: int) -> tuple[FrameType, int] | N
     ----------
     frames : the running functions, from the one with the session's loop on to the one that steps
     head : where that loop begins
+    state : ``session.state``
     """
     try:
         made = Inliner(frames)
@@ -34,6 +36,8 @@ def inlined(frames: Sequence[FrameType], head: int) -> tuple[FrameType, int] | N
         if replaced := made.owners & set_in_loops(tree):
             made = Inliner(frames, replaced)
             tree = made.whole()
+        values = {**frames[0].f_locals, **made.values}
+        values |= dict(as_variables(tree, values, state))
         code = _compiled(tree, frames[0].f_code) if made.calls else None
     except Exception:  # what cannot be read (there is no source, or another one) is not told of
         return None
@@ -46,7 +50,6 @@ def inlined(frames: Sequence[FrameType], head: int) -> tuple[FrameType, int] | N
     heads = loop_code.heads(code, at) if at is not None else []
     if at is None or len(heads) <= outer:
         return None
-    values = {**frames[0].f_locals, **made.values}
     return cast(FrameType, Inlined(code, at, values, frames[0].f_globals)), heads[outer]
 
 

@@ -35,11 +35,14 @@ from pilot.train.script.source import (
 _DEPTH = 4
 _MOST = 40
 """How deep calls are followed, and how many."""
+_MOST_OF_NAME = 60
 _MOST_ITEMS = 10
 """Of a list of objects whose methods a loop calls."""
 MARK = 1 << 20
 """The line of the call that is running."""
 _NOTHING = object()
+_COMPREHENSIONS = {"<genexpr>", "<listcomp>", "<setcomp>"}
+_Comprehension = ast.ListComp | ast.SetComp | ast.GeneratorExp
 _NO_FUNCTIONS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
@@ -174,7 +177,7 @@ class Inliner:
         return made
 
     def _expression(self, value: ast.AST, scope: _Scope, depth: int, before: list[ast.stmt]) -> ast.AST:
-        renamed = _Renamed(self, scope, lambda call: self._call(call, scope, depth, before))
+        renamed = _Renamed(self, scope, lambda one: self._written_before(one, scope, depth, before))
         return cast(ast.AST, renamed.visit(copied(value)))
 
     def _objects(self, loop: ast.For, scope: _Scope) -> list[ast.expr]:
@@ -189,6 +192,44 @@ class Inliner:
         if not all(is_of_the_script(type(one)) and not isinstance(one, nn.Module) for one in items):
             return []
         return [self._named(f"{path[-1]}[{number}]", one) for number, one in enumerate(items)]
+
+    def _written_before(
+        self, one: ast.Call | _Comprehension, scope: _Scope, depth: int, before: list[ast.stmt]
+    ) -> ast.expr | None:
+        """What stands for it, when what it runs was written before; None: it stays."""
+        if isinstance(one, ast.Call):
+            return self._call(one, scope, depth, before)
+        return self._comprehension(one, scope, depth, before)
+
+    def _comprehension(self, one: _Comprehension, scope: _Scope, depth: int, before: list[ast.stmt]) -> ast.expr | None:
+        """The one that is running, as a loop that fills a list."""
+        frame = self._comprehension_in(scope.frame)
+        if frame is None or not any(_is_running(each, frame) for each in ast.walk(one)):
+            return None
+        filled = f"{ast.unparse(one):.{_MOST_OF_NAME}}".replace(".", DOT)
+        added = ast.Call(ast.Attribute(ast.Name(filled, ast.Load()), "append", ast.Load()), [one.elt], [])
+        set_line(added, 1)  # where nothing runs
+        body: ast.stmt = ast.Expr(added)
+        for each in reversed(one.generators):
+            for test in reversed(each.ifs):
+                body = ast.If(test, [body], [])
+            body = ast.For(each.target, each.iter, [body], [])
+        within = copy.copy(scope)
+        within.frame = frame
+        targets = [each for its in one.generators for each in ast.walk(its.target)]
+        own = {each.id for each in targets if isinstance(each, ast.Name)}
+        within.names = scope.names | {name: ast.Name(f"{name}{scope.suffix}", ast.Load()) for name in own}
+        self._take_values(frame, within)
+        before.append(ast.Assign([ast.Name(filled, ast.Store())], ast.List([], ast.Load()), lineno=one.lineno))
+        before += self._body([body], within, depth)
+        self.calls += 1
+        return ast.Name(filled, ast.Load())
+
+    def _comprehension_in(self, frame: FrameType | None) -> FrameType | None:
+        """The function in which this one's comprehension runs: another one, or (from Python 3.12 on, lists) itself."""
+        number = next((at for at, one in enumerate(self._frames) if one is frame), len(self._frames))
+        then = self._frames[number + 1 : number + 2]
+        return then[0] if then and then[0].f_code.co_name in _COMPREHENSIONS else frame
 
     # --- calls -------------------------------------------------------------------------------------------------------
 
@@ -226,10 +267,11 @@ class Inliner:
     def _running_in(self, call: ast.Call, scope: _Scope) -> FrameType | None:
         """The function that this call runs; of the innermost one itself."""
         frame = scope.frame
-        if frame is None or place_of(call) != running_place(frame):
+        if frame is None or not _is_running(call, frame):
             return None
         number = next(at for at, one in enumerate(self._frames) if one is frame)
-        return self._frames[min(number + 1, len(self._frames) - 1)]
+        then = self._frames[min(number + 1, len(self._frames) - 1)]
+        return None if then.f_code.co_name in _COMPREHENSIONS and then is not frame else then
 
     def _function(self, call: ast.Call, scope: _Scope) -> tuple[FunctionType | None, ast.expr | None]:
         """The script's own that is called, and whose method it is."""
@@ -354,10 +396,13 @@ class Inliner:
         return parameter_reads.value_of(self._frames[0], variable, *attributes)
 
 
+_Written = Callable[[ast.Call | _Comprehension], ast.expr | None]
+
+
 class _Renamed(ast.NodeTransformer):
     """An expression of a function as it is in the whole; ``written``: returns what stands for a call."""
 
-    def __init__(self, inliner: Inliner, scope: _Scope, written: Callable[[ast.Call], ast.expr | None] | None) -> None:
+    def __init__(self, inliner: Inliner, scope: _Scope, written: _Written | None) -> None:
         self._inliner, self._scope, self._written = inliner, scope, written
 
     def visit_Name(self, node: ast.Name) -> ast.AST:
@@ -402,7 +447,9 @@ class _Renamed(ast.NodeTransformer):
         return name_of(node).removesuffix(self._scope.suffix)
 
     def _stays(self, node: ast.AST) -> ast.AST:
-        """Calls in it do."""
+        """Calls in it do, but for those of a comprehension that is running."""
+        if self._written is not None and isinstance(node, _Comprehension) and (stands := self._written(node)):
+            return stands
         return _Renamed(self._inliner, self._scope, None).generic_visit(node)
 
     visit_Lambda = visit_ListComp = visit_SetComp = visit_DictComp = visit_GeneratorExp = _stays  # noqa: N815  # ast's names
@@ -420,6 +467,11 @@ def _is_object(value: object) -> bool:
     """Whether it is one that stays."""
     kinds = (nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler)
     return isinstance(value, kinds) or is_of_the_script(type(value)) or type(value).__module__ == loop_code.SESSION
+
+
+def _is_running(node: ast.AST, frame: FrameType) -> bool:
+    """Whether it is the call that the function runs."""
+    return isinstance(node, ast.Call) and place_of(node) == running_place(frame)
 
 
 def _may_be_written(code: CodeType) -> bool:
