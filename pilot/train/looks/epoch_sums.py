@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dis import Instruction
 from types import CodeType, FrameType
 
-from pilot.train.looks import own_loss
 from pilot.train.looks.kept_at_end import KeptAtEnd
+from pilot.train.looks.turn import left_by
 from pilot.train.script import loop_code, refusal
 from pilot.train.script.bytecode import between
 from pilot.train.script.refusal import DOT
@@ -59,7 +59,7 @@ class EpochSums:
         if not loop_at(code, begin) or not loop_at(code, head):  # it runs elsewhere
             return
         first, last, uses = end_of(code, begin), end_of(code, head), uses_of()
-        for names in (set(_sums(frame, head, begin)), own_loss.left_by(frame, begin)):
+        for names in (set(_sums(frame, head, begin)), left_by(frame, begin)):
             for part in _behind(frame, first, last, names):
                 if not self._told:
                     self._tell_of(frame, *part, uses)
