@@ -48,6 +48,7 @@ from pilot.train.looks.marks import (
 from pilot.train.looks.module_switches import ModuleSwitches
 from pilot.train.looks.naming import shown
 from pilot.train.looks.own_loss import OwnLoss
+from pilot.train.looks.own_statistics import OwnStatistics
 from pilot.train.looks.rank_only import RankOnly
 from pilot.train.looks.sample_counts import SampleCounts
 from pilot.train.looks.shared_with_state import SharedWithState
@@ -93,6 +94,7 @@ class OwnValues:
         self._left_at_beginning = LeftAtBeginning()
         self._counts = SampleCounts(training)
         self._loss = OwnLoss(training)
+        self._statistics = OwnStatistics(training)
         self._harmless = Harmless()
         self._in_steps = 0
         self._before_its_step = BeforeItsStep(training)
@@ -199,6 +201,7 @@ class OwnValues:
                 self._read(frames, self._head, uses_of)
                 if not at_end:
                     self._loss.look(frames, uses_of)
+                    self._statistics.look(frames)
                     self._in_steps += 1
                     if self._in_steps in _WHOLE:
                         self._harmless.look(lambda: self._read_whole(frames))
@@ -212,6 +215,7 @@ class OwnValues:
         uses_of = cache(lambda: step_uses.uses_of(frames, head, self._training.user))
         self._told |= self._counts.look(frames, head, uses_of)
         self._loss.look(frames, uses_of)
+        self._statistics.look(frames)
         self._read(frames, head, uses_of)
 
     def _read(self, frames: Sequence[FrameType], head: int, uses_of: Callable[[], StepUses]) -> None:

@@ -93,6 +93,14 @@ class TrackedParts:
                     self.known |= _numbers_of(one.value)
 
 
+def is_saved(one: Stateful, name: str) -> bool:
+    """Whether its state may have this attribute."""
+    if isinstance(one, nn.Module):
+        return name in one.state_dict()
+    named = _named_for_states(type(one))
+    return name in named or not named.isdisjoint(_EVERY)
+
+
 def counted(kept: Mapping[str, Stateful], read: Collection[str]) -> Iterator[tuple[int, str, int | float]]:
     """Numbers of objects that their states leave out, and by which their methods, or the script, go (``self.updates +=
     1``, from which the decay of an average follows): whose it is, its name, and it. ``read``: the attributes that the

@@ -15,12 +15,13 @@ import numpy as np
 import torch
 
 from pilot.train.data.training_loader import TrainingLoader
-from pilot.train.script import loop_code, parameter_reads
+from pilot.train.script import loop_code, parameter_reads, refusal
 from pilot.train.script.bytecode import between, instructions, running_at
 from pilot.train.script.statements import (
     RETURNS,
     Statement,
     added_to,
+    changed_in_place,
     items_in,
     leaves,
     loop_at,
@@ -40,6 +41,9 @@ _OF_GRADIENTS = {"backward", "autograd"}
 _ALIKE = {"step", "sum", "evaluate"}
 _STEPS_OR_STOPS = {"step", "stop"}
 _NO_NUMBER = {"isnan", "isinf", "isfinite"}
+_TAKES = {"item", "tolist", "float"}
+"""How a number comes from a tensor, and not from its size."""
+_SIZES = {"len", "size", "shape", "numel", "ndim"}
 _LOADED = {"LOAD_ATTR", "LOAD_METHOD"}
 
 
@@ -104,6 +108,24 @@ class Turn:
                 found -= one.sets
         return []
 
+    def filled_from_batch(self) -> set[str]:
+        """What a turn changes by what it computes from its batch, or from the loss, and not by how many samples that
+        has: attributes of objects in variables, items, and what variables hold that is changed in place.
+        """
+        found, filled = set[str](), set[str]()
+        for number, one in enumerate(self._statements):
+            if self._is_sessions(one):
+                found -= one.sets
+                continue
+            if one.reads & found:
+                filled |= one.stores_in | added_to(one) | changed_in_place(one) | self._named(one, is_changed=True)
+                filled |= {name for name in one.sets if _is_attribute(name) and not self._is_counted(one, name)}
+            if one.reads & found or self._gets_batch(number):
+                found |= {name for name in one.sets | added_to(one) if self._may_have_samples(one, name)}
+            elif not one.adds_to:
+                found -= one.sets
+        return filled
+
     def changes_parameters(self, number: int) -> bool:
         """Whether it changes parameters, besides their gradients."""
         return self._changes_ours(number) and not self._is_undone(number)
@@ -117,6 +139,9 @@ class Turn:
 
     def _is_number(self, name: str) -> bool:
         return isinstance(loop_code.value_of(self._frame, *name.split(".")), loop_code.NUMBERS)
+
+    def _is_plain_number(self, name: str) -> bool:
+        return isinstance(loop_code.value_of(self._frame, *name.split(".")), int | float)
 
     def _gets_batch(self, number: int) -> bool:
         one = self._statements[number]
@@ -135,15 +160,29 @@ class Turn:
             loop_code.value_of(self._frame, *name.split(".")), torch.Tensor | np.ndarray | list | tuple | dict
         )
 
+    def _is_counted(self, one: Statement, name: str) -> bool:
+        """Whether it is changed by how many samples there are."""
+        used = one.attributes | one.reads
+        return self._is_plain_number(name) and not _SIZES.isdisjoint(used) and _TAKES.isdisjoint(used)
+
+    def _may_have_samples(self, one: Statement, name: str) -> bool:
+        """The same of what it has just set, or a number of them; also if that is not known any more."""
+        used = one.attributes | one.reads
+        if self._is_of_samples(name):
+            return True
+        is_gone = name not in self._frame.f_locals and "." not in name
+        return _SIZES.isdisjoint(used) if is_gone else self._is_plain_number(name) and not _TAKES.isdisjoint(used)
+
     def keys_from_loss(self) -> set[str]:
         """Keys of ``session.state`` under which a turn leaves to the next what comes from a loss."""
         found = set(self._from_loss[-1])
         for number, one in [*enumerate(self._statements)] * 2:
             self._pass(number, one, found)
         its = (item for item in self._items if item.is_changed and f"{item.holder}[{item.key!r}]" in found)
-        return {item.key for item in its if self._is_state(item.holder)}
+        return {item.key for item in its if self.is_state(item.holder)}
 
-    def _is_state(self, holder: str) -> bool:
+    def is_state(self, holder: str) -> bool:
+        """Whether it is the session's."""
         *owner, name = holder.split(".")
         return name == _STATE and loop_code.is_session(self._frame, owner)
 
@@ -266,6 +305,10 @@ def _statements(code: CodeType, head: int | None) -> tuple[Statement, ...]:
         before = [each.offset for each in within if _is_before(each, one.end)]
         found += statements_in([each for each in within if not before or each.offset > before[-1]])
     return tuple(found)
+
+
+def _is_attribute(name: str) -> bool:
+    return "." in name or refusal.DOT in name
 
 
 def _is_before(one: Instruction, end: int) -> bool:

@@ -308,6 +308,12 @@ def added_to(statement: Statement) -> set[str]:
     return {owner for owner, _, method in split if method in ADDS}
 
 
+def changed_in_place(statement: Statement) -> set[str]:
+    """What it changes by a tensor's method: ``average.lerp_(...)``."""
+    split = (path.rpartition(".") for path in statement.reads)
+    return {owner for owner, _, method in split if is_in_place(method)} - {""}
+
+
 def augmented(code: Sequence[dis.Instruction]) -> Iterator[str]:
     """The attributes of objects in variables (``self.stage``) that these instructions change by ``+=`` or the like."""
     for number, (one, then) in enumerate(pairwise(code)):

@@ -1,0 +1,63 @@
+"""Tells of what a script keeps of its own batches in ``session.state`` or in tracked objects: running means of inputs
+or of features, prototypes, a history of losses that weighs samples. Each rank has another part of each batch.
+
+Read from the script's code, and so on a single node, too, where no other rank has anything else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from types import FrameType
+
+from pilot.train.looks.marks import CHANGEABLE
+from pilot.train.looks.tracked_parts import is_saved
+from pilot.train.looks.turn import Turn
+from pilot.train.script import loop_code, refusal
+from pilot.train.script.bytecode import running_at
+from pilot.train.script.loop_code import value_of
+from pilot.train.script.refusal import DOT
+from pilot.train.state.training import Training
+
+
+class OwnStatistics:
+    """Looks for one session. ``training``: what it knows."""
+
+    def __init__(self, training: Training) -> None:
+        self._training = training
+        self._told = False
+
+    def look(self, frames: Sequence[FrameType]) -> None:
+        """Tell once. ``frames``: the running function, or all of them as one; of others nothing is told."""
+        for frame in () if self._told or len(frames) > 1 else frames:
+            heads = loop_code.heads(frame.f_code, running_at(frame))
+            turn = Turn(frame, heads[-1] if heads else None, (), ())
+            if names := sorted(set(self._kept(frame, turn))):
+                self._told = True
+                refusal.note(
+                    f"the script keeps what comes from its own batches ({', '.join(names)}): each rank has another part"
+                    " of each batch, so that ranks would differ, and nodes that join and runs that resume get one"
+                    " rank's: derive what training depends on from what is the same on all ranks (parameters,"
+                    " session.steps, what session.evaluate returns)"
+                )
+
+    def _kept(self, frame: FrameType, turn: Turn) -> Iterator[str]:
+        """Items of ``session.state``, and attributes of tracked objects."""
+        user, tracked = self._training.user, {id(one): (key, one) for key, one in self._training.tracked.items()}
+        items = {f"[{key!r}]": value for key, value in user.items()}
+        held = {id(value): item for item, value in items.items() if isinstance(value, CHANGEABLE)}
+        for name in turn.filled_from_batch():
+            holder, item = name[: name.find("[")], name[name.find("[") :]
+            path = name.replace(DOT, ".").split(".")
+            owner = id(_value_of(frame, path[:-1])) if path[1:] else 0
+            if turn.is_state(holder) or value_of(frame, *holder.split(".")) is user:
+                if type(items.get(item)) is not int:  # a count, see SampleCounts
+                    yield f"session.state{item}"
+            elif owner in tracked and is_saved(tracked[owner][1], path[-1]):
+                yield f"{tracked[owner][0]}.{path[-1]}"
+            elif (number := id(_value_of(frame, path))) in held:
+                yield f"session.state{held[number]}"
+
+
+def _value_of(frame: FrameType, path: Sequence[str]) -> object:
+    """Of an attribute, which may have become a variable."""
+    return frame.f_locals.get(DOT.join(path), value_of(frame, *path))
