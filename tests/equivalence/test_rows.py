@@ -1,9 +1,12 @@
-"""Every row, every way."""
+"""Every row, every way; in a short test run the core rows, the refused ones, and a third of the others."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from tests.equivalence.rotation import in_part
 from tests.equivalence.rows import Elsewhere
 from tests.equivalence.table import ROWS
 from tests.equivalence.ways import WAYS, alone, assert_as_plain, assert_as_undisturbed, assert_refused, on_threads
@@ -13,7 +16,14 @@ def named(*kinds: str) -> list[str]:
     return [n for n, row in ROWS.items() if row.kind in kinds and not row.real and not isinstance(row, Elsewhere)]
 
 
-@pytest.mark.parametrize("name", named("equal", "different"))
+def trained() -> list[Any]:
+    names = named("equal", "different")
+    others = in_part([name for name in names if not ROWS[name].core])
+    marks = {name: pytest.mark.slice if name in others else pytest.mark.long for name in names}
+    return [name if ROWS[name].core else pytest.param(name, marks=marks[name]) for name in names]
+
+
+@pytest.mark.parametrize("name", trained())
 def test_trains_as_its_plain_loop(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """No rehearsal finds a difference."""
     row = ROWS[name]
