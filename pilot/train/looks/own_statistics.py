@@ -6,7 +6,7 @@ Read from the script's code, and so on a single node, too, where no other rank h
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 
 from pilot.train.looks.marks import CHANGEABLE
@@ -16,6 +16,7 @@ from pilot.train.script import loop_code, refusal
 from pilot.train.script.bytecode import running_at
 from pilot.train.script.loop_code import value_of
 from pilot.train.script.refusal import DOT
+from pilot.train.script.step_uses import StepUses
 from pilot.train.state.training import Training
 
 
@@ -26,12 +27,14 @@ class OwnStatistics:
         self._training = training
         self._told = False
 
-    def look(self, frames: Sequence[FrameType]) -> None:
-        """Tell once. ``frames``: the running function, or all of them as one; of others nothing is told."""
+    def look(self, frames: Sequence[FrameType], uses_of: Callable[[], StepUses]) -> None:
+        """Tell once. ``frames``: the running function, or all of them as one; of others nothing is told; ``uses_of``:
+        returns what the steps compute with. (A log does no harm.)
+        """
         for frame in () if self._told or len(frames) > 1 else frames:
             heads = loop_code.heads(frame.f_code, running_at(frame))
             turn = Turn(frame, heads[-1] if heads else None, (), ())
-            if names := sorted(set(self._kept(frame, turn))):
+            if names := sorted({name for used, name in self._kept(frame, turn) if _is_used(used, uses_of())}):
                 self._told = True
                 refusal.note(
                     f"the script keeps what comes from its own batches ({', '.join(names)}): each rank has another part"
@@ -40,22 +43,26 @@ class OwnStatistics:
                     " session.steps, what session.evaluate returns)"
                 )
 
-    def _kept(self, frame: FrameType, turn: Turn) -> Iterator[str]:
-        """Items of ``session.state``, and attributes of tracked objects."""
+    def _kept(self, frame: FrameType, turn: Turn) -> Iterator[tuple[str, str]]:
+        """Items of ``session.state``, and attributes of tracked objects: as the code has them, and as they are told."""
         user, tracked = self._training.user, {id(one): (key, one) for key, one in self._training.tracked.items()}
-        items = {f"[{key!r}]": value for key, value in user.items()}
-        held = {id(value): item for item, value in items.items() if isinstance(value, CHANGEABLE)}
+        keys = {f"[{key!r}]": key for key in user}
+        held = {id(user[key]): item for item, key in keys.items() if isinstance(user[key], CHANGEABLE)}
         for name in turn.filled_from_batch():
             holder, item = name[: name.find("[")], name[name.find("[") :]
             path = name.replace(DOT, ".").split(".")
             owner = id(_value_of(frame, path[:-1])) if path[1:] else 0
             if turn.is_state(holder) or value_of(frame, *holder.split(".")) is user:
-                if type(items.get(item)) is not int:  # a count, see SampleCounts
-                    yield f"session.state{item}"
+                if item in keys and type(user[keys[item]]) is not int:  # a count, see SampleCounts
+                    yield keys[item], f"session.state{item}"
             elif owner in tracked and is_saved(tracked[owner][1], path[-1]):
-                yield f"{tracked[owner][0]}.{path[-1]}"
+                yield name, f"{tracked[owner][0]}.{path[-1]}"
             elif (number := id(_value_of(frame, path))) in held:
-                yield f"session.state{held[number]}"
+                yield keys[held[number]], f"session.state{held[number]}"
+
+
+def _is_used(name: str, uses: StepUses) -> bool:
+    return name in uses.keys or any(path == name for _, path in uses.paths())
 
 
 def _value_of(frame: FrameType, path: Sequence[str]) -> object:

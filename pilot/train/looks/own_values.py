@@ -201,7 +201,7 @@ class OwnValues:
                 self._read(frames, self._head, uses_of)
                 if not at_end:
                     self._loss.look(frames, uses_of)
-                    self._statistics.look(frames)
+                    self._statistics.look(frames, uses_of)
                     self._in_steps += 1
                     if self._in_steps in _WHOLE:
                         self._harmless.look(lambda: self._read_whole(frames))
@@ -215,7 +215,7 @@ class OwnValues:
         uses_of = cache(lambda: step_uses.uses_of(frames, head, self._training.user))
         self._told |= self._counts.look(frames, head, uses_of)
         self._loss.look(frames, uses_of)
-        self._statistics.look(frames)
+        self._statistics.look(frames, uses_of)
         self._read(frames, head, uses_of)
 
     def _read(self, frames: Sequence[FrameType], head: int, uses_of: Callable[[], StepUses]) -> None:
