@@ -79,7 +79,7 @@ class Turn:
         tests = [(part[0].offset, *one) for one in tests_in(self._frame.f_code) if (part := one[1])]
         tests = [(at, test, part) for at, test, part in tests if not self._ends_without_number(test, part)]
         under = set[int]()
-        for _ in range(2):  # what one turn leaves to the next
+        for _ in range(2 if self._statements else 0):  # what one turn leaves to the next
             begin = self._statements[0].begin
             for number, one in enumerate(self._statements):
                 its = [part for at, test, part in tests if begin <= at <= one.begin and self._reads(test, found)]
@@ -302,7 +302,7 @@ def _statements(code: CodeType, head: int | None) -> tuple[Statement, ...]:
     found = []
     for one in statements_in(part):
         within = between(code, one.begin, one.end + 1)
-        before = [each.offset for each in within if _is_before(each, one.end)]
+        before = [each.offset for each in within if _is_before(each, one)]
         found += statements_in([each for each in within if not before or each.offset > before[-1]])
     return tuple(found)
 
@@ -311,6 +311,7 @@ def _is_attribute(name: str) -> bool:
     return "." in name or refusal.DOT in name
 
 
-def _is_before(one: Instruction, end: int) -> bool:
-    """Whether it ends a test, or what one leads to (``raise``), before the statement that ends at ``end``."""
-    return one.opname.startswith(("RAISE", "JUMP_BACKWARD")) or ("_IF_" in one.opname and one.argval > end)
+def _is_before(each: Instruction, one: Statement) -> bool:
+    """Whether it ends a test, or what one leads to (``raise``), before this statement; not in a comprehension."""
+    leaves = each.opname.startswith("JUMP_BACKWARD") and each.argval < one.begin
+    return leaves or each.opname.startswith("RAISE") or ("_IF_" in each.opname and each.argval > one.end)
