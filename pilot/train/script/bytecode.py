@@ -32,7 +32,7 @@ def instructions(code: CodeType) -> list[dis.Instruction]:
         if one.opname != "EXTENDED_ARG":
             found += _in_parts(one._replace(offset=begin, **_HASHABLE), handlers)
             begin = None
-    return [*_without_ends([*_without_items(_with_tests_to_the_end(found))])]
+    return [*_without_ends([*_without_items(_with_asserts_in_place(_with_tests_to_the_end(found)))])]
 
 
 def _without_ends(code: Sequence[dis.Instruction]) -> Iterator[dis.Instruction]:
@@ -115,6 +115,15 @@ def _with_tests_to_the_end(code: Sequence[dis.Instruction]) -> list[dis.Instruct
         else:
             found.append(one)
     return found
+
+
+def _with_asserts_in_place(code: Sequence[dis.Instruction]) -> list[dis.Instruction]:
+    """From Python 3.12 on an ``assert`` at a loop's end raises its error behind the loop, which is not left so."""
+    errors = {one.offset for one in code if one.opname == "LOAD_ASSERTION_ERROR"}
+    return [
+        one._replace(argval=then.offset) if then and "_IF_" in one.opname and one.argval in errors else one
+        for one, then in zip(code, [*code[1:], None], strict=True)
+    ]
 
 
 def running_at(frame: FrameType) -> int:
