@@ -19,14 +19,12 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.data import Subset, TensorDataset
 
-from pilot.train.data.dataset_values import set_by_reading, values_of
-from pilot.train.data.training_loader import TrainingLoader
 from pilot.train.looks.attached import attached, functions_of, of_running
 from pilot.train.looks.before_its_step import BeforeItsStep
 from pilot.train.looks.clocks import is_a_time
 from pilot.train.looks.dataset_changes import DatasetChanges
+from pilot.train.looks.dataset_values import DatasetValues
 from pilot.train.looks.epoch_numbers import EpochNumbers
 from pilot.train.looks.epoch_outputs import EpochOutputs
 from pilot.train.looks.epoch_sums import EpochSums
@@ -41,7 +39,6 @@ from pilot.train.looks.marks import (
     Further,
     Place,
     Shared,
-    mark_of,
     marks_in,
     memory_of,
 )
@@ -54,12 +51,12 @@ from pilot.train.looks.sample_counts import SampleCounts
 from pilot.train.looks.shared_with_state import SharedWithState
 from pilot.train.looks.spaced import Spaced
 from pilot.train.looks.tracked_parts import TrackedParts, counted
-from pilot.train.script import called, loop_code, refusal, step_uses
+from pilot.train.script import loop_code, refusal, step_uses
 from pilot.train.script.bytecode import running_at
 from pilot.train.script.harmless import Harmless
 from pilot.train.script.inlined import inlined
 from pilot.train.script.objects import NOT_THE_SCRIPTS, WITH_ITEMS, inner, is_of_the_script, package_of, spaces
-from pilot.train.script.plain_marks import PLAIN, numbers_and_generators
+from pilot.train.script.plain_marks import PLAIN
 from pilot.train.script.step_uses import StepUses
 from pilot.train.state.training import Training
 
@@ -98,16 +95,13 @@ class OwnValues:
         self._harmless = Harmless()
         self._in_steps = 0
         self._before_its_step = BeforeItsStep(training)
-        self._outputs = EpochOutputs(training, self._lists_of_dataset, self._has_dataset)
+        self._dataset = DatasetValues()
+        self._outputs = EpochOutputs(training, lambda: self._dataset.lists(self._known()), self._dataset.has)
         self._changes = DatasetChanges(training)
         self._switches = ModuleSwitches(training)
         self.pass_ends = self._changes.pass_ends
         self.told_at_beginning = self._outputs.told
-        self._dataset: object = None
-        self._indices: list[Subset[Any]] = []
         self._collate_fn: object = None
-        self._first_of_dataset: dict[Place, Any] = {}
-        self._last_of_dataset: dict[Place, Any] = {}
         self._epoch: int | None = None
         self._spaced = Spaced(_PARTS, _FIRST_LOOKS)
         self._looks = True
@@ -125,11 +119,7 @@ class OwnValues:
         self._epoch_numbers = EpochNumbers(is_rate_of_step=self._training.is_scheduled_by_step) if by_epoch else None
         self._changes.begin(dataset)
         self._switches.begin()
-        while isinstance(dataset, Subset):
-            self._indices.append(dataset)
-            dataset = dataset.dataset
-        self._dataset = dataset
-        self._first_of_dataset = self._of_dataset()
+        self._dataset.begin(dataset)
         if frame := next(refusal.frames(), None):  # none of the script's if all of it is installed
             self._frame, self._head = id(frame), max(loop_code.heads(frame.f_code, running_at(frame)), default=0)
         self._modules = list(islice(_of_other_modules(), _MOST_OF_MODULES))
@@ -177,7 +167,9 @@ class OwnValues:
     def _epoch_has_begun(self) -> None:
         self._look_at_code()
         self._left_over |= dict.fromkeys(self._left_by_another_turn())
-        self._before |= self._dataset_begins()
+        self._before |= self._dataset.epoch_begins(
+            self._in_loop(), self._head, by_epoch=self._epoch_numbers is not None
+        )
         if self._at_beginning:
             known = self._known()
             others = dict(self._seen(known, self._at_beginning))
@@ -236,11 +228,9 @@ class OwnValues:
         parts = TrackedParts.of(self._training.tracked)
         known, without = self._known() | parts.known, self._anew_in | parts.attributes
         before = self._before
-        self._last_of_dataset = self._of_dataset()
         if self._epoch_numbers is None and not at_end:
             self._left_over |= dict.fromkeys(self._left_by_another_turn())
-        its = {place: mark for place, mark in self._last_of_dataset.items() if not (at_end and _is_within(place))}
-        seen = dict(chain(self._seen(known, without), its.items()))
+        seen = dict(chain(self._seen(known, without), self._dataset.look(at_end=at_end).items()))
         shared = {place: mark for place, mark in seen.items() if isinstance(mark, Shared)}
         trained = set(map(memory_of, self._training.trained.trained().values()))
         for place in [one for one, mark in shared.items() if mark.memory not in trained]:
@@ -325,52 +315,6 @@ class OwnValues:
                 place = id(value) if isinstance(value, ARRAYS) else id(module)
                 for path, mark in marks_in(f"{module.__name__}.{name}", value, known, without, DEPTH - 1):
                     yield (place, path), mark
-
-    def _of_dataset(self) -> dict[Place, Any]:
-        """Also labels and weights of its samples, functions and other objects (a transform), and what these have. Not
-        what it sets by itself while it gives samples.
-        """
-        dataset = self._dataset
-        found = {name: mark for name, one in inner(dataset) if (mark := _mark_of_attribute(one)) is not None}
-        found |= numbers_and_generators(dataset)
-        kind: type = type(dataset)
-        its_own = set_by_reading(kind)
-        within = {f"dataset.{name}": mark for name, mark in found.items() if name not in its_own} | {
-            one.name: one.mark for (_, name), one in values_of(dataset).items() if name not in set_by_reading(one.kind)
-        }
-        return {(id(dataset), name): mark for name, mark in within.items()}
-
-    def _dataset_begins(self) -> dict[Place, Any]:
-        """What it has in an epoch's first step: a process that joins has the same, but for what a turn of the loop
-        before has set, which others do not set (``if epoch == 3``).
-        """
-        now = self._of_dataset()
-        if called.changes_under_equality(self._in_loop(), self._head, self._has_dataset):
-            first, last = self._first_of_dataset, self._last_of_dataset
-            by_epoch = self._epoch_numbers is not None  # at whose ends it has looked
-            return {
-                place: mark if by_epoch and mark != last.get(place, mark) else first.get(place, mark)
-                for place, mark in now.items()
-            }
-        return now
-
-    def _has_dataset(self, value: object) -> bool:
-        """Whether it is the dataset, or a loader or a part of it (a ``Subset``)."""
-        while isinstance(value, TrainingLoader | Subset):
-            value = getattr(value, "dataset", None)
-        return value is self._dataset
-
-    def _lists_of_dataset(self) -> dict[str, Any]:
-        """Its arrays, apart from what the session has, and its lists with the arrays and numbers in these; also the
-        indices of a ``Subset``. (None: a place for a sample that was not read yet.)
-        """
-        dataset, known = self._dataset, self._known()
-        kept: list[tuple[Any, Any]]
-        kept = [("tensors", dataset.tensors)] if isinstance(dataset, TensorDataset) else inner(dataset)
-        kept += [("indices", one.indices) for one in self._indices]
-        its = [(f"dataset.{name}", value) for name, value in kept if isinstance(value, (*ARRAYS, list, tuple))]
-        marks = chain.from_iterable(marks_in(name, value, known, (), DEPTH) for name, value in its)
-        return {path: mark for path, mark in marks if mark is not None}
 
     def _made(self, seen: Iterable[Place]) -> Iterator[Place]:
         """Attributes that objects from before the loop have got in it, if the script asks whether they have them: the
@@ -497,20 +441,6 @@ def _other_modules() -> list[ModuleType]:
 
 def _variable_of(path: str) -> str:
     return path.partition(".")[0].partition("[")[0]
-
-
-def _mark_of_attribute(value: Any) -> Any:
-    """Of a dataset's, that is no number, list or dict."""
-    if isinstance(value, (*ARRAYS, *FUNCTIONS)):
-        return mark_of(value, is_variable=True)
-    if value is None:
-        return "None"
-    return None if isinstance(value, (*WITH_ITEMS, *PLAIN)) else (type(value).__qualname__, id(value))
-
-
-def _is_within(place: Place) -> bool:
-    """Whether it is of something that the dataset has; of what an epoch's end does to these see DatasetChanges."""
-    return "[" in place[1] or place[1].count(".") > 1
 
 
 def _reference(value: Any) -> Callable[[], Any] | None:
