@@ -24,7 +24,7 @@ from pilot.train.looks.attached import attached, functions_of, of_running
 from pilot.train.looks.before_its_step import BeforeItsStep
 from pilot.train.looks.clocks import is_a_time
 from pilot.train.looks.dataset_changes import DatasetChanges
-from pilot.train.looks.dataset_values import DatasetValues
+from pilot.train.looks.dataset_marks import DatasetMarks
 from pilot.train.looks.epoch_numbers import EpochNumbers
 from pilot.train.looks.epoch_outputs import EpochOutputs
 from pilot.train.looks.epoch_sums import EpochSums
@@ -95,7 +95,7 @@ class OwnValues:
         self._harmless = Harmless()
         self._in_steps = 0
         self._before_its_step = BeforeItsStep(training)
-        self._dataset = DatasetValues()
+        self._dataset = DatasetMarks()
         self._outputs = EpochOutputs(training, lambda: self._dataset.lists(self._known()), self._dataset.has)
         self._changes = DatasetChanges(training)
         self._switches = ModuleSwitches(training)

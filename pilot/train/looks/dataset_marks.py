@@ -19,7 +19,7 @@ from pilot.train.script.objects import WITH_ITEMS, inner
 from pilot.train.script.plain_marks import PLAIN, numbers_and_generators
 
 
-class DatasetValues:
+class DatasetMarks:
     """Of one session's."""
 
     def __init__(self) -> None:
