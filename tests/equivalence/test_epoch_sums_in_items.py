@@ -77,11 +77,27 @@ class KerasLike(Trainer):
             slow_down(self.optimizer, self.logs["loss"], self.ours.state)
 
 
+def groups(ours: Any, loader: Any, step: Step, optimizer: torch.optim.Optimizer) -> None:
+    """Which are dicts that another loop had before."""
+
+    def epoch() -> float:
+        return float(sum(step(x, y).item() for x, y in loader))
+
+    for group in optimizer.param_groups:
+        group["lr"] *= 0.5
+    for _ in ours.epochs(2):
+        loss = epoch()
+        for group in optimizer.param_groups:
+            if loss > 1:
+                group["lr"] *= 0.5
+
+
 DECIDE = {
     "a sum": (a_sum, "(step(x, y).item() for x, y in loader)"),
     "a list": (a_list, "[step(x, y).item() for x, y in loader if len(x)]"),
     "a mean": (a_mean, "[step(*batch).item() for batch in loader]"),
     "an item": (an_item, "logs['loss']"),
+    "groups": (groups, "epoch()"),
     "meters": (meters, "its['loss']"),
     "as Keras": (by(KerasLike), "self.logs['loss']"),
 }

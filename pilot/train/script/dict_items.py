@@ -41,6 +41,9 @@ def _used_otherwise(tree: ast.AST) -> Iterator[str]:
             arguments = [*one.value.args, *(each.value for each in one.value.keywords)]
             for each in (one.value.func, *(each for each in arguments if not isinstance(each, ast.Name))):
                 yield from _within(each)
+        elif isinstance(one, ast.For | ast.comprehension):  # an optimizer's groups, batches
+            yield from (each.id for each in ast.walk(one.target) if isinstance(each, ast.Name))
+            yield from _used_otherwise(one)
         elif isinstance(one, ast.Assign) and not _is_new(one.value):
             yield from map(name_of, one.targets)
             yield from _within(one.value)
