@@ -309,6 +309,19 @@ def test_times_are_not_told_of_and_how_long_something_took_is(
     assert "in its loop (took)" in line
 
 
+def test_the_time_since_the_batch_before_is_not_told_of(capsys: pytest.CaptureFixture[str]) -> None:
+    def script(ours: Any, loader: Any, step: Any) -> None:
+        timer, before = SimpleNamespace(dt=0.0), time.monotonic()
+        for _ in ours.epochs(2):
+            for x, y in loader:
+                step(x, y)
+                now = time.monotonic()
+                timer.dt, before = now - before, now
+            print(timer.dt)
+
+    assert said(script, capsys) == []
+
+
 def test_of_many_values_each_is_named_once_and_a_list_of_tensors_as_one(capsys: pytest.CaptureFixture[str]) -> None:
     def script(ours: Any, loader: Any, step: Any) -> None:
         loop = SimpleNamespace(averages=[torch.zeros(1) for _ in range(7)], number=0, seen=0.0)

@@ -22,7 +22,7 @@ from torch import nn
 
 from pilot.train.looks.attached import attached, functions_of, of_running
 from pilot.train.looks.before_its_step import BeforeItsStep
-from pilot.train.looks.clocks import is_a_time
+from pilot.train.looks.clocks import durations, is_a_time
 from pilot.train.looks.dataset_changes import DatasetChanges
 from pilot.train.looks.dataset_marks import DatasetMarks
 from pilot.train.looks.epoch_numbers import EpochNumbers
@@ -244,6 +244,9 @@ class OwnValues:
         variables = ((which, name, value) for which, values in spaces() for name, value in list(values.items()))
         saved = {(which, name) for which, name, value in variables if parts.has_variable(name, value)}
         changed = [place for place in chain(changed, made) if place not in self._told | saved]
+        if changed:
+            took = {name.rpartition(".")[2] for name in durations(self._in_loop())}
+            changed = [place for place in changed if place[1].rpartition(".")[2] not in took]
         may_be_last = at_end and all(_variable_of(name) in self._for_after for _, name in changed)
         if changed and not may_be_last:  # the last turn may set what follows the loop reads
             self._told.update(changed)
