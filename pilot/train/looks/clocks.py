@@ -27,12 +27,11 @@ def is_a_time(value: object) -> bool:
 
 
 def durations(frames: Sequence[FrameType]) -> set[str]:
-    """The variables and attributes that these functions set only from times, and what they add such a time to."""
+    """The variables and attributes that these functions set only from times; no sums of such."""
     found, others = set[str](), set[str]()
     for frame in frames:
         for one in statements_in(instructions(frame.f_code)):
-            used = one.reads - one.adds_to
-            read = [path for path in used if not any(each.startswith(f"{path}.") for each in used | one.sets)]
+            read = [path for path in one.reads if not any(each.startswith(f"{path}.") for each in one.reads | one.sets)]
             if read:
                 (found if all(_is_of_time(frame, path) for path in read) else others).update(one.sets)
     return found - others

@@ -31,17 +31,19 @@ class OwnStatistics:
         """Tell once. ``frames``: the running function, or all of them as one; of others nothing is told; ``uses_of``:
         returns what the steps compute with. (A log does no harm.)
         """
-        for frame in () if self._told or len(frames) > 1 else frames:
-            heads = loop_code.heads(frame.f_code, running_at(frame))
-            turn = Turn(frame, heads[-1] if heads else None, (), ())
-            if names := sorted({name for used, name in self._kept(frame, turn) if _is_used(used, uses_of())}):
-                self._told = True
-                refusal.note(
-                    f"the script keeps what comes from its own batches ({', '.join(names)}): each rank has another part"
-                    " of each batch, so that ranks would differ, and nodes that join and runs that resume get one"
-                    " rank's: derive what training depends on from what is the same on all ranks (parameters,"
-                    " session.steps, what session.evaluate returns)"
-                )
+        if self._told or len(frames) != 1:
+            return
+        frame = frames[0]
+        heads = loop_code.heads(frame.f_code, running_at(frame))
+        turn = Turn(frame, heads[-1] if heads else None, (), ())
+        if names := sorted({name for used, name in self._kept(frame, turn) if _is_used(used, uses_of())}):
+            self._told = True
+            refusal.note(
+                f"the script keeps what comes from its own batches ({', '.join(names)}): each rank has another part"
+                " of each batch, so that ranks would differ, and nodes that join and runs that resume get one"
+                " rank's: derive what training depends on from what is the same on all ranks (parameters,"
+                " session.steps, what session.evaluate returns)"
+            )
 
     def _kept(self, frame: FrameType, turn: Turn) -> Iterator[tuple[str, str]]:
         """Items of ``session.state``, and attributes of tracked objects: as the code has them, and as they are told."""

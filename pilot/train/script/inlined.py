@@ -3,7 +3,7 @@ are written where they are called, so that who reads the loop's code reads their
 
 Made from the source. Variables of such a function get other names, its arguments are those of the call, and what it
 returns is a variable, as are attributes of the script's objects (``self.count``: each object has one name, by which it
-was seen first). What cannot be written so (generators, calls in comprehensions) stays a call.
+was seen first). What cannot be written so (generators, calls in comprehensions that are not running) stays a call.
 """
 
 from __future__ import annotations
@@ -36,13 +36,15 @@ def inlined(frames: Sequence[FrameType], head: int, state: Mapping[str, Any]) ->
         if replaced := made.owners & set_in_loops(tree):
             made = Inliner(frames, replaced)
             tree = made.whole()
+        if not made.calls:
+            return None
         values = {**frames[0].f_locals, **made.values}
         values |= dict(as_variables(tree, values, state))
-        code = _compiled(tree, frames[0].f_code) if made.calls else None
+        code = _compiled(tree, frames[0].f_code)
     except Exception:  # what cannot be read (there is no source, or another one) is not told of
         return None
     around = loop_code.heads(frames[0].f_code, running_at(frames[0]))
-    if code is None or head not in around:
+    if head not in around:
         return None
     places = [number for number, place in enumerate(code.co_positions()) if place[0] == MARK]
     at = max((one.offset for one in instructions(code) if one.offset // 2 in places), default=None)
