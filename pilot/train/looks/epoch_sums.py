@@ -15,6 +15,7 @@ from types import CodeType, FrameType
 from pilot.train.looks.kept_at_end import KeptAtEnd
 from pilot.train.looks.turn import left_by
 from pilot.train.script import loop_code, refusal
+from pilot.train.script.branches import leaves, left_with, under_tests
 from pilot.train.script.bytecode import between
 from pilot.train.script.refusal import DOT
 from pilot.train.script.statements import (
@@ -24,11 +25,8 @@ from pilot.train.script.statements import (
     augmented,
     is_in_place,
     items_in,
-    leaves,
-    left_with,
     loop_at,
     statements_in,
-    under_tests,
 )
 from pilot.train.script.steering import steers, updates
 from pilot.train.script.step_uses import StepUses, end_of

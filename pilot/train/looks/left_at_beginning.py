@@ -12,8 +12,9 @@ from types import FrameType
 from torch import nn
 
 from pilot.train.script import loop_code, refusal
+from pilot.train.script.branches import leaves, tests_in
 from pilot.train.script.bytecode import running_at
-from pilot.train.script.statements import Statement, leaves, loop_at, tests_in
+from pilot.train.script.statements import Statement, loop_at
 from pilot.train.script.step_uses import end_of
 
 _MEASURES = {"evaluate", "steps", "samples"}

@@ -13,9 +13,10 @@ from types import CodeType, FrameType
 
 from pilot.core.errors import UserError
 from pilot.train.script import loop_code, refusal
+from pilot.train.script.branches import under_tests
 from pilot.train.script.bytecode import instructions, running_at
 from pilot.train.script.objects import is_of_the_script
-from pilot.train.script.statements import statements_in, under_tests
+from pilot.train.script.statements import statements_in
 from pilot.train.state.training import Training
 
 _CHANGE = ("update", "step", "add", "append", "extend", "load_state_dict")

@@ -5,7 +5,7 @@ and what these decide or change.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dis import Instruction
 from functools import cache
 from itertools import takewhile
@@ -16,6 +16,7 @@ import torch
 
 from pilot.train.data.training_loader import TrainingLoader
 from pilot.train.script import loop_code, parameter_reads, refusal
+from pilot.train.script.branches import leaves, tests_in
 from pilot.train.script.bytecode import between, instructions, running_at
 from pilot.train.script.statements import (
     RETURNS,
@@ -23,11 +24,9 @@ from pilot.train.script.statements import (
     added_to,
     changed_in_place,
     items_in,
-    leaves,
     loop_at,
     path_at,
     statements_in,
-    tests_in,
     uses_in,
 )
 from pilot.train.script.steering import changes_parameters, parameters_in, steers, updates
@@ -97,34 +96,31 @@ class Turn:
 
     def changes_by_batch(self, changes: Callable[[int], bool]) -> list[str]:
         """By what of its batch it changes something, as ``changes`` says of a statement; empty: it does not."""
-        found = set[str]()
-        for number, one in enumerate(self._statements):
-            if one.reads & found and changes(number):
-                return sorted(one.reads & found)
-            if one.reads & found or self._gets_batch(number):
-                are_set = {name for name in one.sets if "." not in name} | added_to(one)
-                found |= {name for name in are_set if self._is_of_samples(name)}
-            elif not one.adds_to:
-                found -= one.sets
-        return []
+        return next((sorted(used) for number, used in self._from_batch() if used and changes(number)), [])
 
     def filled_from_batch(self) -> set[str]:
         """What a turn changes by what it computes from its batch, or from the loss, and not by how many samples that
         has: attributes of objects in variables, items, and what variables hold that is changed in place.
         """
-        found, filled = set[str](), set[str]()
+        filled = set[str]()
+        for one in (self._statements[number] for number, used in self._from_batch() if used):
+            filled |= one.stores_in | added_to(one) | changed_in_place(one) | self._named(one, is_changed=True)
+            filled |= {name for name in one.sets if _is_attribute(name) and not self._is_counted(one, name)}
+        return filled
+
+    def _from_batch(self) -> Iterator[tuple[int, set[str]]]:
+        """The statements, but the session's, and what each reads that comes from the turn's batch."""
+        found = set[str]()
         for number, one in enumerate(self._statements):
             if self._is_sessions(one):
                 found -= one.sets
                 continue
-            if one.reads & found:
-                filled |= one.stores_in | added_to(one) | changed_in_place(one) | self._named(one, is_changed=True)
-                filled |= {name for name in one.sets if _is_attribute(name) and not self._is_counted(one, name)}
-            if one.reads & found or self._gets_batch(number):
+            used = one.reads & found
+            yield number, used
+            if used or self._gets_batch(number):
                 found |= {name for name in one.sets | added_to(one) if self._may_have_samples(one, name)}
             elif not one.adds_to:
                 found -= one.sets
-        return filled
 
     def changes_parameters(self, number: int) -> bool:
         """Whether it changes parameters, besides their gradients."""

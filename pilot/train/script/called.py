@@ -16,16 +16,10 @@ from types import CodeType, FrameType, FunctionType, MappingProxyType, MethodTyp
 from typing import Any, NamedTuple
 
 from pilot.train.script import loop_code, refusal
+from pilot.train.script.branches import under_equality
 from pilot.train.script.bytecode import between, running_at
 from pilot.train.script.objects import is_of_the_script
-from pilot.train.script.statements import (
-    Statement,
-    changed_from_itself,
-    refills,
-    statements_in,
-    under_equality,
-    without_test,
-)
+from pilot.train.script.statements import Statement, changed_from_itself, refills, statements_in, without_test
 
 _DEPTH = 3
 """Of calls, and of variables that are set from others."""

@@ -13,6 +13,7 @@ from types import CodeType, FrameType, FunctionType
 import numpy as np
 import torch
 
+from pilot.train.script.branches import tests_in
 from pilot.train.script.bytecode import between, instructions, running_at
 from pilot.train.script.statements import (
     RETURNS,
@@ -23,7 +24,6 @@ from pilot.train.script.statements import (
     read_and_then_set,
     read_before_set,
     statements_in,
-    tests_in,
     uses_in,
 )
 

@@ -9,6 +9,7 @@ from dis import Instruction
 from functools import cache
 from types import CodeType
 
+from pilot.train.script.branches import under_tests
 from pilot.train.script.bytecode import between, instructions
 from pilot.train.script.statements import (
     ADDS,
@@ -19,7 +20,6 @@ from pilot.train.script.statements import (
     read_at,
     statements_in,
     tries,
-    under_tests,
 )
 
 _NEED_AN_ITEM = {
