@@ -197,9 +197,9 @@ KEPT = {
     weights_of_losses: "session.state['means'] .* (count, means, total)",
     in_functions: "session.state['mean'] .* (epoch(), mean, outputs in epoch())",
     a_buffer: "model.centre .* (outputs)",
-    a_buffer_by_a_method: "model.set_centre .* (total)",
+    a_buffer_by_a_method: "model.centre .* (total, value in set_centre())",
     an_attribute: "pull.centre .* (outputs)",
-    a_tracked_object: "pull.move .* (total)",
+    a_tracked_object: "pull.centre .* (to in move(), total)",
 }
 
 

@@ -79,6 +79,9 @@ class Prototypes(nn.Module):
         super().__init__()
         self.register_buffer("means", zeros(1))
 
+    def update(self, features: torch.Tensor) -> None:
+        self.means.mul_(0.9).add_(0.1 * features.detach().mean(0))
+
 
 def normalized(run: Run, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return mse_loss(run.model(run.its(x)), y)
@@ -104,6 +107,13 @@ def pulled(run: Run, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return loss
 
 
+def pulled_by_a_method(run: Run, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    out = run.model(x)
+    loss = mse_loss(out, y) + (out - run.its.means).square().mean()
+    run.its.update(out)
+    return loss
+
+
 def by_a_mean(run: Run, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     run.ours.state["mean"] = 0.9 * run.ours.state.get("mean", zeros(3)) + 0.1 * x.mean(0)
     return mse_loss(run.model(x - run.ours.state["mean"]), y)
@@ -120,6 +130,7 @@ OWN: dict[str, tuple[Loss, Callable[[], Any], str]] = {
     "an integral of losses": (controlled, Controller, "its.integral"),
     "a history of losses": (resampled, Resampler, "its.history"),
     "a buffer of features": (pulled, Prototypes, "its.means"),
+    "a buffer, by the module's method": (pulled_by_a_method, Prototypes, "its.means"),
     "in the state": (by_a_mean, Saved, "session.state['mean']"),
     "in the state, in place": (by_a_mean_in_place, Saved, "session.state['mean']"),
 }

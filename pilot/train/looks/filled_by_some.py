@@ -107,7 +107,7 @@ class _Varies:
 def _fills(frame: FrameType, loop: Sequence[Instruction], name: str) -> Iterator[int]:
     """The instructions of a loop that put something there."""
     for number, one in enumerate(loop):
-        is_method = one.opname in ("LOAD_ATTR", "LOAD_METHOD") and one.argval in _FILLS
+        is_method = one.opname == "LOAD_ATTR" and one.argval in _FILLS
         if is_method and ".".join(path_at(loop, number)) == f"{name}.{one.argval}":
             yield one.offset
         if one.opname == "STORE_ATTR" and ".".join(path_at(loop, number)) == name:

@@ -130,7 +130,7 @@ def _reads(owner: object, names: set[str], uses: StepUses, without: str = "") ->
     own = [one for name, one in held if isinstance(one, FunctionType) and name not in {*_OF_STATES, without}]
     return (
         (bool(names) and not is_of_the_script(type(owner)))
-        or any(names.intersection(one.__code__.co_names) for one in own)
+        or any(names.intersection(one.attributes) for code in own for one in statements_in(instructions(code.__code__)))
         or any(names & part.statement.attributes for part in uses.parts)
     )
 

@@ -43,7 +43,6 @@ _NO_NUMBER = {"isnan", "isinf", "isfinite"}
 _TAKES = {"item", "tolist", "float"}
 """How a number comes from a tensor, and not from its size."""
 _SIZES = {"len", "size", "shape", "numel", "ndim"}
-_LOADED = {"LOAD_ATTR", "LOAD_METHOD"}
 
 
 def left_by(frame: FrameType, head: int) -> set[str]:
@@ -285,7 +284,7 @@ class Turn:
         if changes_parameters(one, self._frame) and (self._is_undone(number) or not self._changes_ours(number)):
             return False
         part = between(self._frame.f_code, one.begin, one.end + 1)
-        loads = (at for at, each in enumerate(part) if each.opname in _LOADED)
+        loads = (at for at, each in enumerate(part) if each.opname == "LOAD_ATTR")
         calls = [at for at in loads if updates(path_at(part, at), self._frame)]
         after = part[calls[-1] :] if calls else part  # another call may test one, before it raises an error
         return any(use == "LOAD" and name in found for _, use, name in uses_in(after))

@@ -52,7 +52,9 @@ def _without_ends(code: Sequence[dis.Instruction]) -> Iterator[dis.Instruction]:
 
 
 def _in_parts(one: dis.Instruction, handlers: int) -> list[dis.Instruction]:
-    """What does the same in Python 3.11. ``handlers``: where these begin."""
+    """What does the same in Python 3.11, but for methods: attributes as any other. ``handlers``: where these begin."""
+    if one.opname == "LOAD_METHOD":
+        return [one._replace(opname="LOAD_ATTR")]
     if one.opname in _SLICE:  # with its two ends
         build, use = _SLICE[one.opname]
         return [_other(one, 0, build, arg=2), _other(one, 1, use)]

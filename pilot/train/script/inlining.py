@@ -43,6 +43,8 @@ MARK = 1 << 20
 _NOTHING = object()
 _COMPREHENSIONS = {"<genexpr>", "<listcomp>", "<setcomp>"}
 _Comprehension = ast.ListComp | ast.SetComp | ast.GeneratorExp
+_OF_LAYERS = {"__call__", "forward"}
+"""What runs a layer is read by its own looks."""
 _NO_FUNCTIONS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
@@ -293,7 +295,7 @@ class Inliner:
             function = function.fget if isinstance(function, property) else function
             function = inspect.unwrap(function) if isinstance(function, FunctionType) else function
             owner = target if value is not None else cast(ast.Attribute, target).value if path[1:] else None
-            if isinstance(held, nn.Module | type):
+            if isinstance(held, type) or (isinstance(held, nn.Module) and name in _OF_LAYERS):
                 return None, None
         is_own = isinstance(function, FunctionType) and not is_of_a_library(function.__code__.co_filename)
         return (function, owner) if is_own else (None, None)

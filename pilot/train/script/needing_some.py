@@ -31,7 +31,6 @@ _TAKES = {"pop", "popleft", "popitem"}
 _DIVIDES = {"/", "//", "/=", "//="}
 _SAME = {"len", "float", "int"}
 """Functions of which a count that is 0 comes."""
-_METHODS = ("LOAD_ATTR", "LOAD_METHOD")
 
 
 @cache
@@ -97,7 +96,9 @@ def _puts_in(part: Sequence[Instruction], path: str) -> bool:
 def _takes(code: Sequence[Instruction], number: int, path: str) -> bool:
     """``losses.pop()``."""
     one = code[number]
-    return one.opname in _METHODS and one.argval in _TAKES and ".".join(path_at(code, number)) == f"{path}.{one.argval}"
+    return (
+        one.opname == "LOAD_ATTR" and one.argval in _TAKES and ".".join(path_at(code, number)) == f"{path}.{one.argval}"
+    )
 
 
 def _divides_by(code: Sequence[Instruction], number: int, path: str) -> bool:
@@ -131,7 +132,7 @@ def _callee(code: Sequence[Instruction]) -> str:
     """The name of the function, or of the method of what a variable holds, with which these instructions begin."""
     names = ""
     for one in code:
-        if one.opname in _METHODS or (
+        if one.opname == "LOAD_ATTR" or (
             not names and one.opname in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_FAST")
         ):
             names = str(one.argval)
@@ -144,4 +145,4 @@ def _is_by_number(code: Sequence[Instruction], number: int) -> bool:
     """Whether it reads one item, and neither a part of all (``losses[-10:]``) nor what there may be (``get``)."""
     before = code[number - 1]
     is_part = before.opname == "BUILD_SLICE" or isinstance(before.argval, slice)
-    return code[number].opname not in _METHODS and not is_part
+    return code[number].opname != "LOAD_ATTR" and not is_part

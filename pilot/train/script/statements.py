@@ -22,7 +22,6 @@ _ARITHMETIC = {f"{name}_" for name in ("add", "sub", "mul", "div", "pow", "neg",
 ADDS = {"append", "extend", "update", "add"}
 _GETS = {"get", "setdefault", "pop"}
 _REFILLS = {"sort", "clear", "copy_", "copyto", "randperm"}
-_METHODS = ("LOAD_ATTR", "LOAD_METHOD")
 RETURNS = ("RETURN_VALUE", "RETURN_CONST")
 _IS_SURE = re.compile("JUMP(_FORWARD|_BACKWARD|_BACKWARD_NO_INTERRUPT)?")
 Use = tuple[int, str, str]
@@ -224,9 +223,9 @@ def statements_in(code: Sequence[dis.Instruction]) -> list[Statement]:
             statement.reads.update(path for path in paths if path.partition(".")[0] in around)
         if one.opname == "LOAD_CONST" and isinstance(one.argval, str):
             statement.texts.add(one.argval)
-        if one.opname in ("LOAD_ATTR", "LOAD_METHOD"):
+        if one.opname == "LOAD_ATTR":
             statement.attributes.add(one.argval)
-        if one.opname in ("LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR") and (path := path_at(code, number)):
+        if one.opname in ("LOAD_ATTR", "STORE_ATTR") and (path := path_at(code, number)):
             (statement.sets if one.opname == "STORE_ATTR" else statement.reads).add(".".join(path))
         statement.stores |= one.opname == "STORE_SUBSCR"
         if one.opname == "STORE_SUBSCR" and (holder := read_at(code, number - 2)):  # before a simple key
@@ -261,7 +260,7 @@ def items_in(code: CodeType) -> tuple[Item, ...]:
 
 def _item_at(code: Sequence[dis.Instruction], number: int) -> Item | None:
     one, then = code[number], code[number + 1]
-    if one.opname in _METHODS and one.argval in _GETS and (holder := read_at(code, number - 1)):
+    if one.opname == "LOAD_ATTR" and one.argval in _GETS and (holder := read_at(code, number - 1)):
         is_text = then.opname == "LOAD_CONST" and isinstance(then.argval, str)
         return Item(one.offset, holder, then.argval, is_changed=False) if is_text else None
     if one.opname not in ("BINARY_SUBSCR", "STORE_SUBSCR"):
@@ -271,7 +270,7 @@ def _item_at(code: Sequence[dis.Instruction], number: int) -> Item | None:
         key = _before_copies(code, begin) - 1
         begin = begin_of(code, key) - 1
     is_text = begin + 1 == key and code[key].opname == "LOAD_CONST" and isinstance(code[key].argval, str)
-    changes = then.opname in _METHODS and (then.argval in ADDS or is_in_place(then.argval))
+    changes = then.opname == "LOAD_ATTR" and (then.argval in ADDS or is_in_place(then.argval))
     text = code[key].argval if is_text else ""
     return Item(one.offset, read_at(code, max(begin, 0)), text, one.opname == "STORE_SUBSCR" or changes)
 
