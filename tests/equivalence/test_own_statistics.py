@@ -125,6 +125,18 @@ def by_a_mean_in_place(run: Run, x: torch.Tensor, y: torch.Tensor) -> torch.Tens
     return mse_loss(run.model(x - run.ours.state["mean"]), y)
 
 
+def moved(centre: torch.Tensor, out: torch.Tensor) -> None:
+    centre.mul_(0.9).add_(0.1 * out.detach().mean(0))
+
+
+def by_a_mean_in_a_function(run: Run, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    run.ours.state.setdefault("mean", zeros(1))
+    out = run.model(x)
+    loss = mse_loss(out, y) + (out - run.ours.state["mean"]).square().mean()
+    moved(run.ours.state["mean"], out)
+    return loss
+
+
 OWN: dict[str, tuple[Loss, Callable[[], Any], str]] = {
     "a mean of inputs": (normalized, Normalizer, "its.mean"),
     "an integral of losses": (controlled, Controller, "its.integral"),
@@ -133,6 +145,7 @@ OWN: dict[str, tuple[Loss, Callable[[], Any], str]] = {
     "a buffer, by the module's method": (pulled_by_a_method, Prototypes, "its.means"),
     "in the state": (by_a_mean, Saved, "session.state['mean']"),
     "in the state, in place": (by_a_mean_in_place, Saved, "session.state['mean']"),
+    "in the state, by a function's own name": (by_a_mean_in_a_function, Saved, "session.state['mean']"),
 }
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache
 from itertools import chain, islice
-from types import CodeType, FrameType, ModuleType
+from types import FrameType, ModuleType
 from typing import Any
 
 import torch
@@ -31,6 +31,7 @@ from pilot.train.looks.epoch_sums import EpochSums
 from pilot.train.looks.filled_by_some import FilledBySome
 from pilot.train.looks.handed_on import HandedOn
 from pilot.train.looks.left_at_beginning import LeftAtBeginning
+from pilot.train.looks.left_by_turns import LeftByTurns
 from pilot.train.looks.marks import (
     ARRAYS,
     CHANGEABLE,
@@ -55,7 +56,7 @@ from pilot.train.script import loop_code, refusal, step_uses
 from pilot.train.script.bytecode import running_at
 from pilot.train.script.harmless import Harmless
 from pilot.train.script.inlined import inlined
-from pilot.train.script.objects import NOT_THE_SCRIPTS, WITH_ITEMS, inner, is_of_the_script, package_of, spaces
+from pilot.train.script.objects import NOT_THE_SCRIPTS, package_of, spaces
 from pilot.train.script.plain_marks import PLAIN
 from pilot.train.script.step_uses import StepUses
 from pilot.train.state.training import Training
@@ -65,6 +66,8 @@ _PARTS = 100
 _WHOLE = {2, 3, 7, 11}
 """In which of the looks in steps all that the loop calls is read, too: twice in the first epoch, and when other values
 are known."""
+_WHOLE_EPOCHS = 3
+"""At the beginning of how many epochs the same is read."""
 _FIRST_LOOKS = 16
 _MOST_OF_MODULES = 1000
 """A look at more values of the script's other modules would take long."""
@@ -79,8 +82,8 @@ class OwnValues:
         self._arrays: dict[Place, weakref.ref[Any] | None] = {}
         self._first: dict[int, weakref.ref[Any]] = {}
         self._shared = SharedWithState(training)
-        self._kept: dict[str, Callable[[], Any]] = {}
-        self._left: dict[str, Callable[[], Any]] = {}
+        self._by_turns = LeftByTurns(lambda place: place not in self._arrays)
+        self._by_turns_of_whole = LeftByTurns(self._is_new_attribute)
         self._left_over: dict[Place, None] = {}
         self._told: set[Place] = set()
         self._handed_on = HandedOn(training.model)
@@ -93,7 +96,7 @@ class OwnValues:
         self._loss = OwnLoss(training)
         self._statistics = OwnStatistics(training)
         self._harmless = Harmless()
-        self._in_steps = 0
+        self._in_steps = self._epochs = 0
         self._before_its_step = BeforeItsStep(training)
         self._dataset = DatasetMarks()
         self._outputs = EpochOutputs(training, lambda: self._dataset.lists(self._known()), self._dataset.has)
@@ -166,10 +169,12 @@ class OwnValues:
 
     def _epoch_has_begun(self) -> None:
         self._look_at_code()
-        self._left_over |= dict.fromkeys(self._left_by_another_turn())
-        self._before |= self._dataset.epoch_begins(
-            self._in_loop(), self._head, by_epoch=self._epoch_numbers is not None
-        )
+        frames, by_epoch = self._in_loop(), self._epoch_numbers is not None
+        self._left_over |= dict.fromkeys(self._by_turns.by_another(frames, self._head, by_epoch=by_epoch))
+        self._before |= self._dataset.epoch_begins(frames, self._head, by_epoch=by_epoch)
+        self._epochs += 1
+        if by_epoch and self._epochs <= _WHOLE_EPOCHS:
+            self._harmless.look(lambda: self._look_at_attributes(inlined(frames, self._head, self._training.user)))
         if self._at_beginning:
             known = self._known()
             others = dict(self._seen(known, self._at_beginning))
@@ -203,6 +208,7 @@ class OwnValues:
         whole = inlined(running, self._head, self._training.user)
         if whole is None:
             return
+        self._look_at_attributes(whole)
         frames, head = [whole[0]], whole[1]
         uses_of = cache(lambda: step_uses.uses_of(frames, head, self._training.user))
         self._told |= self._counts.look(frames, head, uses_of)
@@ -229,7 +235,7 @@ class OwnValues:
         known, without = self._known() | parts.known, self._anew_in | parts.attributes
         before = self._before
         if self._epoch_numbers is None and not at_end:
-            self._left_over |= dict.fromkeys(self._left_by_another_turn())
+            self._left_over |= dict.fromkeys(self._by_turns.by_another(self._in_loop(), self._head, by_epoch=False))
         seen = dict(chain(self._seen(known, without), self._dataset.look(at_end=at_end).items()))
         shared = {place: mark for place, mark in seen.items() if isinstance(mark, Shared)}
         trained = set(map(memory_of, self._training.trained.trained().values()))
@@ -239,7 +245,12 @@ class OwnValues:
         outgrown = ((0, name) for name in self._training.numbers.outgrown())
         made = self._made(place for place in seen if place not in shared)
         made = chain(
-            made, self._made_variables(known), self._left_over, self._replaced(known), self._made_for_after(), outgrown
+            made,
+            self._by_turns.by_some(self._in_loop(), self._head, known),
+            self._left_over,
+            self._replaced(known),
+            self._made_for_after(),
+            outgrown,
         )
         variables = ((which, name, value) for which, values in spaces() for name, value in list(values.items()))
         saved = {(which, name) for which, name, value in variables if parts.has_variable(name, value)}
@@ -331,50 +342,22 @@ class OwnValues:
             if asks and (which, path) not in self._before:
                 yield which, path
 
-    def _made_variables(self, known: set[int]) -> Iterator[Place]:
-        """Variables that there were not before the loop, and that some of its turns set for others, which may have
-        none: at an epoch's end, or by a first batch (``if i == 0``). These are the same as when it looked before. A
-        number counts if each turn reads it: scripts print others in the turns that set them.
-        """
-        frames = self._in_loop()
-        loop = loop_code.inner_loop(frames, self._head)
-        if loop is None:  # between two passes: the next one may use what this one has left
-            return
-        (frame, begin), code = loop, loop[0].f_code
-        head = self._head if frame is frames[0] else begin
-        at_end = loop_code.left_at_end(code, head, begin)
-        found: dict[str, Callable[[], Any]] = {}
-        which = id(frame.f_globals if frame.f_locals is frame.f_globals else frame)
-        names = loop_code.may_be_kept(code, head, begin).difference(code.co_varnames[: code.co_argcount])
-        for name in [one for one in names if one in frame.f_locals and (which, one) not in self._arrays]:
-            value = frame.f_locals[name]
-            counts = type(value) is not float or loop_code.is_always_read(code, begin, name)
-            refers = None if _is_constant(value, code) or isinstance(value, WITH_ITEMS) else _reference(value)
-            if counts and refers is not None and id(value) not in known:
-                found[name] = refers
-            if name in at_end or (name in found and name in self._kept and self._kept[name]() is value):
-                yield which, name
-        self._kept = found
+    def _look_at_attributes(self, whole: tuple[FrameType, int] | None) -> None:
+        """Of objects: variables, as the whole loop has them."""
+        if whole is not None:
+            (frame, head), by_epoch = whole, self._epoch_numbers is not None
+            some = self._by_turns_of_whole.by_some([frame], head, self._known())
+            another = self._by_turns_of_whole.by_another([frame], head, by_epoch=by_epoch)
+            self._left_over |= dict.fromkeys((0, name.replace(refusal.DOT, ".")) for _, name in chain(some, another))
 
-    def _left_by_another_turn(self) -> Iterator[Place]:
-        """Variables that there were not before the loop, and that this turn (an epoch, an iteration) uses as another
-        one's beginning has set them (``if epoch % 2 == 0``).
+    def _is_new_attribute(self, place: Place) -> bool:
+        """Whether it is one, as the whole loop has it, of an object from before the loop that had none; not if it was
+        told of.
         """
-        frames = self._in_loop()
-        loop = loop_code.inner_loop(frames, self._head)
-        if not frames or (loop is None and self._epoch_numbers is not None):
-            return
-        frame, found = frames[0], {}
-        inner = loop[1] if loop is not None and loop[0] is frame else running_at(frame)
-        which = id(frame.f_globals if frame.f_locals is frame.f_globals else frame)
-        for name in sorted(loop_code.needed_from_before(frame.f_code, self._head, inner)):
-            value = frame.f_locals.get(name)
-            is_kept = (which, name) in self._arrays or _is_constant(value, frame.f_code)
-            if not is_kept and (refers := _reference(value)) is not None:
-                found[name] = refers
-                if name in self._left and self._left[name]() is refers():
-                    yield which, name
-        self._left = found
+        path = place[1].replace(refusal.DOT, ".")
+        owner = path.rpartition(".")[0]
+        its = {name: mark for (_, name), mark in self._before.items() if name in (owner, path)}
+        return isinstance(its.get(owner), type) and path not in {*its, *self._names_told()}
 
     def _replaced(self, known: set[int]) -> Iterator[Place]:
         """Tensors and arrays that each turn of the loop leaves to the next one, or some turns to what follows it, in a
@@ -444,21 +427,3 @@ def _other_modules() -> list[ModuleType]:
 
 def _variable_of(path: str) -> str:
     return path.partition(".")[0].partition("[")[0]
-
-
-def _reference(value: Any) -> Callable[[], Any] | None:
-    """To something by which this value is known again, without keeping it; of a list the first that was made in it."""
-    if type(value) is float:
-        return lambda: value
-    if isinstance(value, WITH_ITEMS):
-        return next((found for _, one in inner(value) if (found := _reference(one)) is not None), None)
-    return weakref.ref(value) if _is_made(value) else None
-
-
-def _is_constant(value: Any, code: CodeType) -> bool:
-    return any(value is one for one in code.co_consts)
-
-
-def _is_made(value: Any) -> bool:
-    """Computed, or copied: no number, which may be a constant, and nothing of a library's."""
-    return isinstance(value, (*ARRAYS, nn.Module)) or is_of_the_script(type(value))

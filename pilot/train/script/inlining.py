@@ -157,6 +157,8 @@ class Inliner:
             if made.value is not None:
                 yield ast.Assign([ast.Name(scope.returned, ast.Store())], made.value, lineno=one.lineno)
             return
+        if not scope.is_first:
+            self._take_item(made)
         yield from before
         if not (isinstance(made, ast.Expr) and isinstance(made.value, ast.Name) and before):  # what it returned
             yield made
@@ -165,13 +167,16 @@ class Inliner:
         """Whether it only gives another name to an object, which has one, or to ``session.state``."""
         made = self._in_whole(one.value, scope) if isinstance(one.value, ast.Name | ast.Attribute) else None
         path = path_of(made) if made is not None else []
-        is_state = path[-1:] == ["state"] and type(self._value(path[:-1])).__module__ == loop_code.SESSION
         target = one.targets[0] if len(one.targets) == 1 else None
-        has_one = bool(path) and (is_state or _is_object(self._value(path)))
+        has_one = bool(path) and (self._is_state(path) or _is_object(self._value(path)))
         if made is None or not isinstance(target, ast.Name) or not has_one:
             return False
         scope.names[target.id] = made
         return True
+
+    def _is_state(self, path: Sequence[str]) -> bool:
+        """Whether it is ``session.state``."""
+        return path[-1:] == ["state"] and type(self._value(path[:-1])).__module__ == loop_code.SESSION
 
     def _handler(self, one: ast.ExceptHandler, scope: _Scope, depth: int) -> ast.ExceptHandler:
         made = copy.copy(one)
@@ -332,12 +337,20 @@ class Inliner:
             elif name in known:
                 target = ast.Name(f"{name}{within.suffix}", ast.Store())
                 before.append(ast.Assign([target], value, lineno=definition.lineno))
+                self._take_item(before[-1])
 
     def _take_values(self, frame: FrameType, within: _Scope) -> None:
         for name, value in frame.f_locals.items():
             its = within.names.get(name)
             if isinstance(its, ast.Name):
                 self.values.setdefault(its.id, value)
+
+    def _take_item(self, one: ast.stmt) -> None:
+        """The value of a variable of a function that has returned, if that is an item of ``session.state``."""
+        match one:
+            case ast.Assign([ast.Name(name)], ast.Subscript(holder, ast.Constant(key))):
+                if self._is_state(path := path_of(holder)):
+                    self.values.setdefault(name, self._value(path[:-1]).state.get(key))
 
     # --- names and values --------------------------------------------------------------------------------------------
 
