@@ -32,6 +32,7 @@ _PARTS = 1000
 _FIRST_LOOKS = 4
 """Looks take one of so many parts of the time, but for the first ones."""
 _ARRAYS = (torch.Tensor, np.ndarray)
+_NUMBERS = (*_ARRAYS, float, np.floating)
 
 Marks = dict[str, Any]
 """Of a dataset's arrays and lists, by name."""
@@ -51,7 +52,7 @@ class EpochOutputs:
         self._hooks: list[Any] = []
         self._ran = _Ran()
         self._before: Marks = {}
-        self._looks = False
+        self._looks = self._has_run = False
         self.told: list[str] = []
 
     def epoch_begins(self) -> None:
@@ -100,7 +101,20 @@ class EpochOutputs:
             ]
             names = [name for name, value in used if not self._is_of_state(value)]
             self._tell(list(dict.fromkeys(names)))
+        self._has_run = bool(self._ran.places)
         self._ran = _Ran()
+
+    def look_at_whole(self, whole: FrameType, head: int) -> None:
+        """The same, of the loop with all that it calls (:mod:`pilot.train.script.inlined`), where attributes of objects
+        are variables; ``head``: where it begins.
+        """
+        loop = loop_code.inner_loop([whole], head) if self._looks and self._has_run and not self.told else None
+        if loop is not None:
+            reads = ParameterReads([self._training.model, *self._moving.modules()], self._training.trained.trained())
+            its = {(whole.f_code, place) for place in reads.runs(whole, head, loop[1])}
+            used = _used([whole], head, *loop, its, self._is_for_steps)
+            names = [name for name, value in used if refusal.DOT in name and isinstance(value, _NUMBERS)]
+            self._tell([name.replace(refusal.DOT, ".") for name in names])
 
     def _is_for_steps(self, owner: object, attribute: str) -> bool:
         """Whether an object is the dataset, or a module whose functions read this attribute. (A state has it once it
@@ -128,7 +142,7 @@ class EpochOutputs:
     def _tell(self, names: Sequence[str]) -> None:
         if names and not self.told:
             self.told += names
-            does = "runs the model" if self._ran.places else "reads the model's parameters"
+            does = "runs the model" if self._ran.places or self._has_run else "reads the model's parameters"
             refusal.note(
                 f"the script {does} at an epoch's beginning, and computes there ({', '.join(names[:_SHOWN])}"
                 f"{', ...' if len(names) > _SHOWN else ''}) what its steps use; a node that joins, or a run that"

@@ -348,6 +348,7 @@ class OwnValues:
             (frame, head), by_epoch = whole, self._epoch_numbers is not None
             some = self._by_turns_of_whole.by_some([frame], head, self._known())
             another = self._by_turns_of_whole.by_another([frame], head, by_epoch=by_epoch)
+            self._outputs.look_at_whole(frame, head)
             self._left_over |= dict.fromkeys((0, name.replace(refusal.DOT, ".")) for _, name in chain(some, another))
 
     def _is_new_attribute(self, place: Place) -> bool:

@@ -16,7 +16,7 @@ from pilot.train.script import loop_code
 from pilot.train.script.bytecode import between
 from pilot.train.script.objects import found_in
 from pilot.train.script.refusal import is_of_a_library
-from pilot.train.script.statements import Statement, statements_in
+from pilot.train.script.statements import Statement, statements_in, without_owners
 
 _ALL = {"parameters", "named_parameters", "get_parameter", "state_dict"}
 _OF_FORM = {
@@ -38,6 +38,12 @@ class ParameterReads:
         """Where statements between two instructions of a function begin that read parameters, apart from their form."""
         for one in statements_in(between(frame.f_code, begin, end)):
             if not one.attributes & _OF_FORM and self._read_by(frame, one):
+                yield one.begin
+
+    def runs(self, frame: FrameType, begin: int, end: int) -> Iterator[int]:
+        """Where statements between two instructions of a function begin that may run what is trained, or hand it on."""
+        for one in statements_in(between(frame.f_code, begin, end)):
+            if any(self._is_trained(value_of(frame, *path.split("."))) for path in without_owners(one.reads)):
                 yield one.begin
 
     def has_own(self, value: Any) -> bool:
