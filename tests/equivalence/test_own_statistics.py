@@ -163,6 +163,81 @@ def trained(loss_of: Loss, kind: Callable[[], Any]) -> None:
             ours.step(loss)
 
 
+class Stepping(nn.Module):
+    """As trainers that are modules: a method computes the loss, and keeps what it needs."""
+
+    centre: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers, self.scale = fresh(mlp), 1.0
+        self.register_buffer("centre", zeros(1))
+
+    def by_a_buffer(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        out = self.layers(x)
+        loss = mse_loss(out, y) + (out - self.centre).square().mean()
+        self.centre.mul_(0.9).add_(0.1 * out.detach().mean(0))
+        return loss
+
+    def by_a_number(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        loss = mse_loss(self.layers(x), y) * self.scale
+        self.scale = 0.9 * self.scale + 0.1 * loss.item()
+        return loss
+
+    def by_the_step(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        self.scale *= 0.99
+        return mse_loss(self.layers(x), y) * self.scale
+
+
+def by_a_buffer() -> None:
+    model, optimizer, ours, loader = stepping()
+    for _ in ours.epochs(2):
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss = model.by_a_buffer(x, y)
+            loss.backward()
+            ours.step(loss)
+
+
+def by_a_number() -> None:
+    model, optimizer, ours, loader = stepping()
+    for _ in ours.epochs(2):
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss = model.by_a_number(x, y)
+            loss.backward()
+            ours.step(loss)
+
+
+def by_the_step_in_the_model() -> None:
+    model, optimizer, ours, loader = stepping()
+    for _ in ours.epochs(2):
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss = model.by_the_step(x, y)
+            loss.backward()
+            ours.step(loss)
+
+
+def stepping() -> tuple[Stepping, torch.optim.Optimizer, Any, Any]:
+    model = Stepping()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    ours = session(model, optimizer)
+    return model, optimizer, ours, ours.loader(DATA, global_batch_size=BATCH)
+
+
+@pytest.mark.parametrize(("script", "name"), [(by_a_buffer, "centre"), (by_a_number, "scale")])
+def test_what_the_model_keeps(script: Callable[[], None], name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    script()
+    lines = said(capsys)
+    assert sum(f"comes from its own batches (the model's {name})" in line for line in lines) == 1, lines
+
+
+def test_what_the_model_keeps_of_steps(capsys: pytest.CaptureFixture[str]) -> None:
+    by_the_step_in_the_model()
+    assert not [line for line in said(capsys) if "batch" in line]
+
+
 def said(capsys: pytest.CaptureFixture[str]) -> list[str]:
     return [line for line in capsys.readouterr().err.splitlines() if line.startswith("pilot: ")]
 

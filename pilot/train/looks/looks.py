@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pilot.train.looks.built_in_forward import BuiltInForward
+from pilot.train.looks.changed_in_forward import ChangedInForward
 from pilot.train.looks.epoch_copies import EpochCopies
 from pilot.train.looks.own_values import OwnValues
 from pilot.train.looks.untracked import Untracked
@@ -17,6 +18,7 @@ class Looks:
         self._untracked = Untracked(training)
         self._own = OwnValues(training)
         self._built = BuiltInForward(training)
+        self._in_forward = ChangedInForward(training)
         self._copies = EpochCopies(training, self._own.told_at_beginning)
         self._harmless = Harmless()
 
@@ -43,6 +45,7 @@ class Looks:
     def _step(self, samples: int) -> None:
         is_due = self._untracked.look()
         self._built.look(is_due=is_due)
+        self._in_forward.look(is_due=is_due)
         if is_due:
             self._own.look(samples)
 

@@ -1,5 +1,6 @@
-"""Tells of what a script keeps of its own batches in ``session.state`` or in tracked objects: running means of inputs
-or of features, prototypes, a history of losses that weighs samples. Each rank has another part of each batch.
+"""Tells of what a script keeps of its own batches in ``session.state``, in tracked objects or in modules: running means
+of inputs or of features, prototypes, a history of losses that weighs samples. Each rank has another part of each batch.
+(Of what a forward pass keeps: :mod:`pilot.train.looks.changed_in_forward`.)
 
 Read from the script's code, and so on a single node, too, where no other rank has anything else.
 """
@@ -17,6 +18,7 @@ from pilot.train.script.bytecode import running_at
 from pilot.train.script.loop_code import value_of
 from pilot.train.script.refusal import DOT
 from pilot.train.script.step_uses import StepUses
+from pilot.train.state.module_numbers import shown
 from pilot.train.state.training import Training
 
 
@@ -46,8 +48,11 @@ class OwnStatistics:
             )
 
     def _kept(self, frame: FrameType, turn: Turn) -> Iterator[tuple[str, str]]:
-        """Items of ``session.state``, and attributes of tracked objects: as the code has them, and as they are told."""
+        """Items of ``session.state``, and attributes of tracked objects and of modules: as the code has them, and as
+        they are told.
+        """
         user, tracked = self._training.user, {id(one): (key, one) for key, one in self._training.tracked.items()}
+        modules = {id(one): path for path, one in self._training.numbers.modules()}
         keys = {f"[{key!r}]": key for key in user}
         held = {id(user[key]): item for item, key in keys.items() if isinstance(user[key], CHANGEABLE)}
         for name in turn.filled_from_batch():
@@ -59,6 +64,8 @@ class OwnStatistics:
                     yield keys[item], f"session.state{item}"
             elif owner in tracked and is_saved(tracked[owner][1], path[-1]):
                 yield name, f"{tracked[owner][0]}.{path[-1]}"
+            elif owner in modules:
+                yield name, shown(modules[owner], path[-1])
             elif (number := id(_value_of(frame, path))) in held:
                 yield keys[held[number]], f"session.state{held[number]}"
 

@@ -20,6 +20,7 @@ from pilot.train.script.branches import leaves, tests_in
 from pilot.train.script.bytecode import between, instructions, running_at
 from pilot.train.script.statements import (
     RETURNS,
+    SIZES,
     Statement,
     added_to,
     changed_in_place,
@@ -42,7 +43,6 @@ _STEPS_OR_STOPS = {"step", "stop"}
 _NO_NUMBER = {"isnan", "isinf", "isfinite"}
 _TAKES = {"item", "tolist", "float"}
 """How a number comes from a tensor, and not from its size."""
-_SIZES = {"len", "size", "shape", "numel", "ndim"}
 
 
 def left_by(frame: FrameType, head: int) -> set[str]:
@@ -158,7 +158,7 @@ class Turn:
     def _is_counted(self, one: Statement, name: str) -> bool:
         """Whether it is changed by how many samples there are."""
         used = one.attributes | one.reads
-        return self._is_plain_number(name) and not _SIZES.isdisjoint(used) and _TAKES.isdisjoint(used)
+        return self._is_plain_number(name) and not SIZES.isdisjoint(used) and _TAKES.isdisjoint(used)
 
     def _may_have_samples(self, one: Statement, name: str) -> bool:
         """The same of what it has just set, or a number of them; also if that is not known any more."""
@@ -166,7 +166,7 @@ class Turn:
         if self._is_of_samples(name):
             return True
         is_gone = name not in self._frame.f_locals and "." not in name
-        return _SIZES.isdisjoint(used) if is_gone else self._is_plain_number(name) and not _TAKES.isdisjoint(used)
+        return SIZES.isdisjoint(used) if is_gone else self._is_plain_number(name) and not _TAKES.isdisjoint(used)
 
     def keys_from_loss(self) -> set[str]:
         """Keys of ``session.state`` under which a turn leaves to the next what comes from a loss."""

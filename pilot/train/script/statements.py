@@ -20,6 +20,8 @@ _IN_PLACE = {"+=", "-="}
 _AUGMENTED = {"+=", "-=", "*=", "/=", "//=", "%=", "**=", "@=", "&=", "|=", "^=", "<<=", ">>="}
 _ARITHMETIC = {f"{name}_" for name in ("add", "sub", "mul", "div", "pow", "neg", "lerp", "clamp", "addcmul", "roll")}
 ADDS = {"append", "extend", "update", "add"}
+SIZES = {"len", "size", "shape", "numel", "ndim"}
+"""What says how many numbers a tensor has, and not which."""
 _GETS = {"get", "setdefault", "pop"}
 _REFILLS = {"sort", "clear", "copy_", "copyto", "randperm"}
 RETURNS = ("RETURN_VALUE", "RETURN_CONST")
