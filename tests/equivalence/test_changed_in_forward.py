@@ -9,7 +9,9 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import nn
+from torch.ao import quantization
 from torch.nn.functional import mse_loss, one_hot
+from torch.utils.data import TensorDataset
 
 from tests.equivalence.loops import BATCH, DATA, fresh, mlp, session
 from tests.equivalence.rows import on_ranks
@@ -162,6 +164,37 @@ def test_what_comes_from_the_batch(kind: Kind, capsys: pytest.CaptureFixture[str
     trained(kind)
     lines = [line for line in said(capsys) if f"forward sets {TOLD[kind]} by its own batch, as" in line]
     assert len(lines) == 1
+
+
+class Quantized(nn.Module):
+    """torch's own observers of inputs, and of weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.layer(x)
+        return y
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_quantization_aware_training(capsys: pytest.CaptureFixture[str]) -> None:
+    model = Quantized().train()
+    model.qconfig = quantization.get_default_qat_qconfig("fbgemm")
+    quantization.prepare_qat(model, inplace=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    ours = session(model, optimizer)
+    loader = ours.loader(TensorDataset(*(one.float() for one in DATA.tensors)), global_batch_size=BATCH)
+    for _ in ours.epochs(1):
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss = mse_loss(model(x), y)
+            loss.backward()
+            ours.step(loss)
+    (line,) = [line for line in said(capsys) if "forward sets" in line]
+    assert "the model's layer.activation_post_process.activation_post_process.max_val" in line
+    assert "weight" not in line
 
 
 class Lowered(nn.Module):

@@ -38,6 +38,9 @@ from pilot.train.state.training import Training
 
 _SHOWN = 5
 _USES = {"LOAD_ATTR": "LOAD", "STORE_ATTR": "STORE"}
+_QUANTIZES = "torch.ao."
+_OF_WEIGHTS = "weight_fake_quant"
+"""Quantization-aware training: torch's modules that observe numbers, and where those are that observe weights."""
 _TURNS = 2
 """What one batch leaves in an attribute the next one reads."""
 Place = tuple[str, str]
@@ -65,7 +68,8 @@ class ChangedInForward:
         if new := known - self._judged:
             self._judged |= new
             reached = _reached(modules.values())
-            self._tell(sorted(one for one in new if one[1] in _set_from_given(reached[id(modules[one[0]])])))
+            given = {path: _set_from_given(reached[id(modules[path])]) for path, _ in new}
+            self._tell(sorted((path, name) for path, name in new if name in given[path] and _OF_WEIGHTS not in path))
 
     def _marks(self) -> Iterator[tuple[Place, object]]:
         for path, module in self._training.numbers.modules():
@@ -88,12 +92,17 @@ class ChangedInForward:
 
 def _may_count(module: nn.Module, name: str) -> bool:
     """Whether it is none of torch's own, and no number of batches, or place in a queue."""
-    if isinstance(module, _NormBase) or package_of(type(module).__module__) == "torch":
+    if isinstance(module, _NormBase) or _is_torchs(type(module).__module__):
         return False
     value = next((its[name] for its in (module._buffers, module._parameters, vars(module)) if name in its), None)
     if isinstance(value, torch.Tensor):
         return value.is_floating_point() or value.is_complex()
     return isinstance(value, (float, np.ndarray, np.floating, *WITH_ITEMS))
+
+
+def _is_torchs(module: str) -> bool:
+    """Whether a class or function of this module of Python's keeps nothing of a batch (spectral norm's of weights)."""
+    return package_of(module) == "torch" and not module.startswith(_QUANTIZES)
 
 
 def _reached(modules: Iterable[nn.Module]) -> dict[int, list[CodeType]]:
@@ -106,7 +115,7 @@ def _reached(modules: Iterable[nn.Module]) -> dict[int, list[CodeType]]:
         module, name = waiting.pop()
         function = inspect.getattr_static(type(module), name, None)
         function = inspect.unwrap(function) if isinstance(function, FunctionType) else None
-        if function is not None and package_of(function.__module__) != "torch":
+        if function is not None and not _is_torchs(function.__module__):
             code = function.__code__
             if code not in found[id(module)]:
                 found[id(module)].append(code)
