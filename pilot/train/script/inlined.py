@@ -16,7 +16,8 @@ from typing import Any, cast
 from pilot.train.script import loop_code
 from pilot.train.script.bytecode import instructions, running_at
 from pilot.train.script.dict_items import as_variables
-from pilot.train.script.inlining import MARK, Inlined, Inliner
+from pilot.train.script.inlining import Inlined, Inliner
+from pilot.train.script.renaming import MARK
 from pilot.train.script.source import set_in_loops, set_line
 
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 import ast
 import copy
 import inspect
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from types import CodeType, FrameType, FunctionType, MethodType
 from typing import Any, cast
 
@@ -18,12 +18,12 @@ from torch import nn
 from pilot.train.script import loop_code, parameter_reads
 from pilot.train.script.objects import is_of_the_script
 from pilot.train.script.refusal import DOT, is_of_a_library
+from pilot.train.script.renaming import MARK, NOTHING, Comprehension, Renamed, Scope
 from pilot.train.script.source import (
     assigned,
     copied,
     function_in,
     is_getattr,
-    name_of,
     path_of,
     place_of,
     running_place,
@@ -38,11 +38,7 @@ _MOST = 40
 _MOST_OF_NAME = 60
 _MOST_ITEMS = 10
 """Of a list of objects whose methods a loop calls."""
-MARK = 1 << 20
-"""The line of the call that is running."""
-_NOTHING = object()
 _COMPREHENSIONS = {"<genexpr>", "<listcomp>", "<setcomp>"}
-_Comprehension = ast.ListComp | ast.SetComp | ast.GeneratorExp
 _OF_LAYERS = {"__call__", "forward"}
 """What runs a layer is read by its own looks."""
 _NO_FUNCTIONS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
@@ -57,37 +53,6 @@ class Inlined:
     f_locals: dict[str, Any]
     f_globals: dict[str, Any]
     f_back: None = None
-
-
-@dataclass
-class _Scope:
-    """A function's: what its variables are called, or are, in the whole; ``frame``: if it is running."""
-
-    names: dict[str, ast.expr]
-    suffix: str
-    function: FunctionType | None
-    frame: FrameType | None
-    returned: str = ""
-    varargs: dict[str, list[ast.expr]] = field(default_factory=dict)
-    keywords: dict[str, list[ast.keyword]] = field(default_factory=dict)
-
-    @property
-    def is_first(self) -> bool:
-        """Whether it is that of the whole."""
-        return not self.returned
-
-    def value_around(self, name: str) -> object:
-        """Of a variable that is not its own; :data:`_NOTHING`: it has none."""
-        if self.function is None:
-            values = {**self.frame.f_globals, **self.frame.f_locals} if self.frame is not None else {}
-            return values.get(name, _NOTHING)
-        code = self.function.__code__
-        if name not in code.co_freevars:
-            return self.function.__globals__.get(name, _NOTHING)
-        try:
-            return (self.function.__closure__ or ())[code.co_freevars.index(name)].cell_contents
-        except ValueError:  # it was not set yet
-            return _NOTHING
 
 
 class Inliner:
@@ -110,7 +75,7 @@ class Inliner:
         """The first function, or the module that it is."""
         first = self._frames[0]
         tree = tree_of(first.f_code)
-        scope = _Scope({}, "", None, first)
+        scope = Scope({}, "", None, first)
         if first.f_code.co_name == "<module>":
             return ast.Module(self._body(tree.body, scope, 0), [])
         function = copy.copy(function_in(tree))
@@ -122,12 +87,12 @@ class Inliner:
 
     # --- statements --------------------------------------------------------------------------------------------------
 
-    def _body(self, body: Sequence[ast.stmt], scope: _Scope, depth: int) -> list[ast.stmt]:
+    def _body(self, body: Sequence[ast.stmt], scope: Scope, depth: int) -> list[ast.stmt]:
         return [made for one in body for made in self._statement(one, scope, depth)] or [ast.Pass()]
 
-    def _statement(self, one: ast.stmt, scope: _Scope, depth: int) -> Iterator[ast.stmt]:
+    def _statement(self, one: ast.stmt, scope: Scope, depth: int) -> Iterator[ast.stmt]:
         if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            yield cast(ast.stmt, _Renamed(self, scope, None).visit(copied(one)))
+            yield cast(ast.stmt, Renamed(self, scope, None).visit(copied(one)))
             return
         if isinstance(one, ast.Global | ast.Nonlocal):
             if scope.is_first:
@@ -163,7 +128,7 @@ class Inliner:
         if not (isinstance(made, ast.Expr) and isinstance(made.value, ast.Name) and before):  # what it returned
             yield made
 
-    def _is_name(self, one: ast.Assign, scope: _Scope) -> bool:
+    def _is_name(self, one: ast.Assign, scope: Scope) -> bool:
         """Whether it only gives another name to an object, which has one, or to ``session.state``."""
         made = self._in_whole(one.value, scope) if isinstance(one.value, ast.Name | ast.Attribute) else None
         path = path_of(made) if made is not None else []
@@ -178,16 +143,16 @@ class Inliner:
         """Whether it is ``session.state``."""
         return path[-1:] == ["state"] and type(self._value(path[:-1])).__module__ == loop_code.SESSION
 
-    def _handler(self, one: ast.ExceptHandler, scope: _Scope, depth: int) -> ast.ExceptHandler:
+    def _handler(self, one: ast.ExceptHandler, scope: Scope, depth: int) -> ast.ExceptHandler:
         made = copy.copy(one)
         made.body = self._body(one.body, scope, depth)
         return made
 
-    def _expression(self, value: ast.AST, scope: _Scope, depth: int, before: list[ast.stmt]) -> ast.AST:
-        renamed = _Renamed(self, scope, lambda one: self._written_before(one, scope, depth, before))
+    def _expression(self, value: ast.AST, scope: Scope, depth: int, before: list[ast.stmt]) -> ast.AST:
+        renamed = Renamed(self, scope, lambda one: self._written_before(one, scope, depth, before))
         return cast(ast.AST, renamed.visit(copied(value)))
 
-    def _objects(self, loop: ast.For, scope: _Scope) -> list[ast.expr]:
+    def _objects(self, loop: ast.For, scope: Scope) -> list[ast.expr]:
         """The objects of the script's that are in a list, if the loop goes through that and calls their methods."""
         target = loop.target.id if isinstance(loop.target, ast.Name) else ""
         nodes = [one for each in loop.body for one in ast.walk(each)]
@@ -201,14 +166,14 @@ class Inliner:
         return [self._named(f"{path[-1]}[{number}]", one) for number, one in enumerate(items)]
 
     def _written_before(
-        self, one: ast.Call | _Comprehension, scope: _Scope, depth: int, before: list[ast.stmt]
+        self, one: ast.Call | Comprehension, scope: Scope, depth: int, before: list[ast.stmt]
     ) -> ast.expr | None:
         """What stands for it, when what it runs was written before; None: it stays."""
         if isinstance(one, ast.Call):
             return self._call(one, scope, depth, before)
         return self._comprehension(one, scope, depth, before)
 
-    def _comprehension(self, one: _Comprehension, scope: _Scope, depth: int, before: list[ast.stmt]) -> ast.expr | None:
+    def _comprehension(self, one: Comprehension, scope: Scope, depth: int, before: list[ast.stmt]) -> ast.expr | None:
         """The one that is running, as a loop that fills a list."""
         frame = self._comprehension_in(scope.frame)
         if frame is None or not any(_is_running(each, frame) for each in ast.walk(one)):
@@ -240,7 +205,7 @@ class Inliner:
 
     # --- calls -------------------------------------------------------------------------------------------------------
 
-    def _call(self, call: ast.Call, scope: _Scope, depth: int, before: list[ast.stmt]) -> ast.expr | None:
+    def _call(self, call: ast.Call, scope: Scope, depth: int, before: list[ast.stmt]) -> ast.expr | None:
         """What stands for it, when what it runs was written before; None: it stays."""
         then = self._running_in(call, scope)
         if then is self._frames[-1] and scope.frame is then:
@@ -263,7 +228,7 @@ class Inliner:
         self._running.append(code)
         suffix = f" in {code.co_name}()" + (f" ({self.calls})" if code.co_name in self._written else "")
         self._written.add(code.co_name)
-        within = _Scope({}, suffix, function, then, suffix.removeprefix(" in "))
+        within = Scope({}, suffix, function, then, suffix.removeprefix(" in "))
         self._bind(call, definition, owner, within, before)
         if then is not None:
             self._take_values(then, within)
@@ -271,7 +236,7 @@ class Inliner:
         self._running.pop()
         return ast.Name(within.returned, ast.Load())
 
-    def _running_in(self, call: ast.Call, scope: _Scope) -> FrameType | None:
+    def _running_in(self, call: ast.Call, scope: Scope) -> FrameType | None:
         """The function that this call runs; of the innermost one itself."""
         frame = scope.frame
         if frame is None or not _is_running(call, frame):
@@ -280,7 +245,7 @@ class Inliner:
         then = self._frames[min(number + 1, len(self._frames) - 1)]
         return None if then.f_code.co_name in _COMPREHENSIONS and then is not frame else then
 
-    def _function(self, call: ast.Call, scope: _Scope) -> tuple[FunctionType | None, ast.expr | None]:
+    def _function(self, call: ast.Call, scope: Scope) -> tuple[FunctionType | None, ast.expr | None]:
         """The script's own that is called, and whose method it is."""
         target = self._in_whole(call.func, scope)
         if isinstance(target, ast.Call) and is_getattr(target):
@@ -310,7 +275,7 @@ class Inliner:
         call: ast.Call,
         definition: ast.FunctionDef,
         owner: ast.expr | None,
-        within: _Scope,
+        within: Scope,
         before: list[ast.stmt],
     ) -> None:
         """Its parameters, and its own variables."""
@@ -339,7 +304,7 @@ class Inliner:
                 before.append(ast.Assign([target], value, lineno=definition.lineno))
                 self._take_item(before[-1])
 
-    def _take_values(self, frame: FrameType, within: _Scope) -> None:
+    def _take_values(self, frame: FrameType, within: Scope) -> None:
         for name, value in frame.f_locals.items():
             its = within.names.get(name)
             if isinstance(its, ast.Name):
@@ -354,12 +319,12 @@ class Inliner:
 
     # --- names and values --------------------------------------------------------------------------------------------
 
-    def variable(self, name: str, scope: _Scope) -> ast.expr:
+    def variable(self, name: str, scope: Scope) -> ast.expr:
         """What a function's variable is in the whole."""
         if name in scope.names or scope.is_first:
             return scope.names.get(name, ast.Name(name, ast.Load()))
         value, first = scope.value_around(name), self._frames[0]
-        if value is _NOTHING or first.f_locals.get(name, first.f_globals.get(name)) is value:
+        if value is NOTHING or first.f_locals.get(name, first.f_globals.get(name)) is value:
             return ast.Name(name, ast.Load())
         return self._named(f"{name}{scope.suffix}", value)
 
@@ -400,8 +365,8 @@ class Inliner:
             inspect.getattr_static(type(owner), node.attr, None), property
         )
 
-    def _in_whole(self, node: ast.expr, scope: _Scope) -> ast.expr:
-        return cast(ast.expr, _Renamed(self, scope, None).visit(copied(node)))
+    def _in_whole(self, node: ast.expr, scope: Scope) -> ast.expr:
+        return cast(ast.expr, Renamed(self, scope, None).visit(copied(node)))
 
     def _value(self, path: Sequence[str]) -> Any:
         variable, *attributes = path
@@ -409,73 +374,6 @@ class Inliner:
             made = Inlined(self._frames[0].f_code, 0, self.values, {})
             return parameter_reads.value_of(cast(FrameType, made), variable, *attributes)
         return parameter_reads.value_of(self._frames[0], variable, *attributes)
-
-
-_Written = Callable[[ast.Call | _Comprehension], ast.expr | None]
-
-
-class _Renamed(ast.NodeTransformer):
-    """An expression of a function as it is in the whole; ``written``: returns what stands for a call."""
-
-    def __init__(self, inliner: Inliner, scope: _Scope, written: _Written | None) -> None:
-        self._inliner, self._scope, self._written = inliner, scope, written
-
-    def visit_Name(self, node: ast.Name) -> ast.AST:
-        """A variable."""
-        made = self._inliner.variable(node.id, self._scope)
-        if isinstance(made, ast.Name):
-            return ast.copy_location(ast.Name(made.id, node.ctx), node)
-        return ast.copy_location(copied(made) if isinstance(node.ctx, ast.Load) else node, node)
-
-    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
-        """Of an object; a property is called."""
-        original = copied(node) if self._written is not None else node
-        made = self._inliner.attribute(cast(ast.Attribute, self.generic_visit(node)))
-        if self._written is not None and isinstance(made, ast.Attribute) and self._inliner.is_property(made):
-            made = self._written(ast.copy_location(ast.Call(original, [], []), node)) or made
-        return ast.copy_location(made, node)
-
-    def visit_Call(self, node: ast.Call) -> ast.AST:
-        """Its function and arguments first."""
-        function = copied(node.func) if self._written is not None else node.func
-        made = cast(ast.Call, self.generic_visit(node))
-        made.args = [each for one in made.args for each in self._unstarred(one)]
-        made.keywords = [each for one in made.keywords for each in self._unpacked(one)]
-        if self._written is None:
-            return made
-        call = ast.copy_location(ast.Call(function, made.args, made.keywords), made)
-        stands = self._written(call)
-        if stands is None:
-            return _located(made, call)
-        return stands
-
-    def _unstarred(self, one: ast.expr) -> list[ast.expr]:
-        its = self._scope.varargs.get(self._name(one.value)) if isinstance(one, ast.Starred) else None
-        return [one] if its is None else [copied(one) for one in its]
-
-    def _unpacked(self, one: ast.keyword) -> list[ast.keyword]:
-        its = self._scope.keywords.get(self._name(one.value)) if one.arg is None else None
-        return [one] if its is None else [copied(one) for one in its]
-
-    def _name(self, node: ast.expr) -> str:
-        """As its function has it."""
-        return name_of(node).removesuffix(self._scope.suffix)
-
-    def _stays(self, node: ast.AST) -> ast.AST:
-        """Calls in it do, but for those of a comprehension that is running."""
-        if self._written is not None and isinstance(node, _Comprehension) and (stands := self._written(node)):
-            return stands
-        return _Renamed(self._inliner, self._scope, None).generic_visit(node)
-
-    visit_Lambda = visit_ListComp = visit_SetComp = visit_DictComp = visit_GeneratorExp = _stays  # noqa: N815  # ast's names
-
-
-def _located(made: ast.Call, call: ast.Call) -> ast.Call:
-    """The running one keeps its mark."""
-    if call.lineno == MARK:
-        for one in ast.walk(made):
-            set_line(one, MARK)
-    return made
 
 
 def _is_object(value: object) -> bool:
