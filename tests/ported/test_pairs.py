@@ -25,7 +25,8 @@ def test_every_script_is_listed_with_its_lines() -> None:
 def trains_through_a_kill(pool: Pool, pair: Pair) -> None:
     """Its process on the second node is killed; it trains on, and then on both again. Then it is cancelled."""
     endless = ("--max-iters" if pair.by_iteration else "--epochs", "100000")
-    name = pool.submit(pair.elastic, *endless, options=("--name", pair.name, "--max-nodes", "2"))
+    options = ("--name", pair.name, "--max-nodes", "2", *pool.gains())
+    name = pool.submit(pair.elastic, *endless, options=options)
     pool.until_step(name, 5, nodes=2)
     (victim,) = pool.workers(pool.agents[1])
     victim.kill()
