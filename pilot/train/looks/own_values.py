@@ -22,6 +22,7 @@ from torch import nn
 
 from pilot.train.looks.attached import attached, functions_of, of_running
 from pilot.train.looks.before_its_step import BeforeItsStep
+from pilot.train.looks.by_the_clock import ByTheClock
 from pilot.train.looks.clocks import durations, is_a_time
 from pilot.train.looks.dataset_changes import DatasetChanges
 from pilot.train.looks.dataset_marks import DatasetMarks
@@ -32,6 +33,7 @@ from pilot.train.looks.filled_by_some import FilledBySome
 from pilot.train.looks.handed_on import HandedOn
 from pilot.train.looks.left_at_beginning import LeftAtBeginning
 from pilot.train.looks.left_by_turns import LeftByTurns
+from pilot.train.looks.library_numbers import LibraryNumbers
 from pilot.train.looks.marks import (
     ARRAYS,
     CHANGEABLE,
@@ -45,6 +47,7 @@ from pilot.train.looks.marks import (
 )
 from pilot.train.looks.module_switches import ModuleSwitches
 from pilot.train.looks.naming import shown
+from pilot.train.looks.own_files import OwnFiles
 from pilot.train.looks.own_loss import OwnLoss
 from pilot.train.looks.own_statistics import OwnStatistics
 from pilot.train.looks.rank_only import RankOnly
@@ -95,8 +98,12 @@ class OwnValues:
         self._counts = SampleCounts(training)
         self._loss = OwnLoss(training)
         self._statistics = OwnStatistics(training)
+        self._files = OwnFiles()
+        self._clock = ByTheClock()
+        self._of_libraries = LibraryNumbers()
         self._harmless = Harmless()
         self._in_steps = self._epochs = 0
+        self._knows_whole = False
         self._before_its_step = BeforeItsStep(training)
         self._dataset = DatasetMarks()
         self._outputs = EpochOutputs(training, lambda: self._dataset.lists(self._known()), self._dataset.has)
@@ -122,6 +129,7 @@ class OwnValues:
         self._epoch_numbers = EpochNumbers(is_rate_of_step=self._training.is_scheduled_by_step) if by_epoch else None
         self._changes.begin(dataset)
         self._switches.begin()
+        self._files.begin()
         self._dataset.begin(dataset)
         if frame := next(refusal.frames(), None):  # none of the script's if all of it is installed
             self._frame, self._head = id(frame), max(loop_code.heads(frame.f_code, running_at(frame)), default=0)
@@ -172,6 +180,7 @@ class OwnValues:
         frames, by_epoch = self._in_loop(), self._epoch_numbers is not None
         self._left_over |= dict.fromkeys(self._by_turns.by_another(frames, self._head, by_epoch=by_epoch))
         self._before |= self._dataset.epoch_begins(frames, self._head, by_epoch=by_epoch)
+        self._files.look(frames, self._head)
         self._epochs += 1
         if by_epoch and self._epochs <= _WHOLE_EPOCHS:
             self._harmless.look(lambda: self._look_at_attributes(inlined(frames, self._head, self._training.user)))
@@ -201,6 +210,7 @@ class OwnValues:
                     self._statistics.look(frames, uses_of)
                     self._in_steps += 1
                     if self._in_steps in _WHOLE:
+                        self._read_uses(frames, self._head, uses_of())
                         self._harmless.look(lambda: self._read_whole(frames))
 
     def _read_whole(self, running: Sequence[FrameType]) -> None:
@@ -215,6 +225,13 @@ class OwnValues:
         self._loss.look(frames, uses_of)
         self._statistics.look(frames, uses_of)
         self._read(frames, head, uses_of)
+        self._read_uses(frames, head, uses_of())
+
+    def _read_uses(self, frames: Sequence[FrameType], head: int, uses: StepUses) -> None:
+        """What else the steps may compute with."""
+        self._files.look(frames, head)
+        self._clock.look(uses)
+        self._left_over |= dict.fromkeys((0, path) for path in self._of_libraries.changed(uses))
 
     def _read(self, frames: Sequence[FrameType], head: int, uses_of: Callable[[], StepUses]) -> None:
         """The code of these functions, the first of which has the session's loop, which begins at ``head``."""
@@ -233,6 +250,8 @@ class OwnValues:
             del self._before[place]  # another array, or hook, may have its number by now
         parts = TrackedParts.of(self._training.tracked)
         known, without = self._known() | parts.known, self._anew_in | parts.attributes
+        if self._knows_whole:  # which says what becomes of attributes that each epoch's beginning sets
+            without |= self._at_beginning
         before = self._before
         if self._epoch_numbers is None and not at_end:
             self._left_over |= dict.fromkeys(self._by_turns.by_another(self._in_loop(), self._head, by_epoch=False))
@@ -344,8 +363,10 @@ class OwnValues:
 
     def _look_at_attributes(self, whole: tuple[FrameType, int] | None) -> None:
         """Of objects: variables, as the whole loop has them."""
+        self._knows_whole = whole is not None and self._epoch_numbers is not None
         if whole is not None:
             (frame, head), by_epoch = whole, self._epoch_numbers is not None
+            self._files.look([frame], head)
             some = self._by_turns_of_whole.by_some([frame], head, self._known())
             another = self._by_turns_of_whole.by_another([frame], head, by_epoch=by_epoch)
             self._outputs.look_at_whole(frame, head)

@@ -23,7 +23,7 @@ from pilot.train.script.source import set_in_loops, set_line
 
 def inlined(frames: Sequence[FrameType], head: int, state: Mapping[str, Any]) -> tuple[FrameType, int] | None:
     """The first of these running functions with all that it calls, and where its loop begins; None: it calls nothing of
-    the script's, or cannot be read.
+    the script's and uses no object of its, or cannot be read.
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ def inlined(frames: Sequence[FrameType], head: int, state: Mapping[str, Any]) ->
         if replaced := made.owners & set_in_loops(tree):
             made = Inliner(frames, replaced)
             tree = made.whole()
-        if not made.calls:
+        if not (made.calls or made.owners):
             return None
         values = {**frames[0].f_locals, **made.values}
         values |= dict(as_variables(tree, values, state))

@@ -15,6 +15,7 @@ import torch
 
 from pilot.train.script.branches import tests_in
 from pilot.train.script.bytecode import between, instructions, running_at
+from pilot.train.script.objects import is_of_the_script
 from pilot.train.script.statements import (
     RETURNS,
     Statement,
@@ -356,7 +357,9 @@ def set_at_beginning(frames: Sequence[FrameType], head: int) -> Iterator[tuple[o
             if head not in inner:
                 return
             inner = inner[inner.index(head) + 1 :]
-        for owner, *names, name in attributes_set(frame.f_code, begin, inner[0] if inner else running_at(frame)):
+        end = inner[0] if inner else running_at(frame)
+        by_methods = tuple(_set_by_methods(frame, between(frame.f_code, begin, end)))
+        for owner, *names, name in attributes_set(frame.f_code, begin, end, by_methods):
             found.append((value_of(frame, owner, *names), name))
         if inner:
             yield from found
@@ -421,11 +424,29 @@ def set_by(code: CodeType) -> set[str]:
     return {name for *owner, name in filter(None, found) if owner == [*code.co_varnames[:1]]}
 
 
+def _set_by_methods(frame: FrameType, part: Sequence[Instruction]) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """Where these instructions call methods of the script's objects, and what these set in any case
+    (``meter.reset()``).
+    """
+    for number, one in enumerate(part):
+        *owner, name = (path_at(part, number) if one.opname == "LOAD_ATTR" else []) or [""]
+        kind = type(value_of(frame, *owner)) if owner else object
+        method = inspect.getattr_static(kind, name, None) if is_of_the_script(kind) else None
+        if isinstance(method, FunctionType):
+            yield from ((one.offset, (*owner, attribute)) for attribute in set_by(method.__code__))
+
+
 @cache
-def attributes_set(code: CodeType, begin: int, end: int) -> list[tuple[str, ...]]:
-    """In any case, from one instruction to another, and not read before: the variable, and the attributes of it."""
+def attributes_set(
+    code: CodeType, begin: int, end: int, others: tuple[tuple[int, tuple[str, ...]], ...] = ()
+) -> list[tuple[str, ...]]:
+    """In any case, from one instruction to another, and not read before: the variable, and the attributes of it.
+    ``others``: what else is set, and where.
+    """
     part = between(code, begin, end + 1)
     every = [[(use, path) for use, path in _paths_used(part, number) if path[1:]] for number in range(len(part))]
+    for number, one in enumerate(part):
+        every[number] += [("STORE", path) for where, path in others if where == one.offset]
     are_set = {path for uses in every for use, path in uses if use == "STORE"}
     return sorted(are_set - read_before_set(code, part, every, at_end=are_set))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from decimal import Decimal
 from fractions import Fraction
+from pathlib import PurePath
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,10 @@ import torch
 
 from pilot.train.script.objects import inner, package_of
 
-PLAIN = (bool, int, float, str, bytes, complex, Decimal, Fraction, np.number, np.bool_)
+PLAIN = (
+    *(bool, int, float, str, bytes, complex, Decimal, Fraction, np.number, np.bool_),
+    *(frozenset, range, slice, PurePath, torch.dtype),
+)
 
 
 def numbers_and_generators(holder: object) -> dict[str, Any]:
