@@ -231,7 +231,8 @@ class OwnValues:
         """What else the steps may compute with."""
         self._files.look(frames, head)
         self._clock.look(uses)
-        self._left_over |= dict.fromkeys((0, path) for path in self._of_libraries.changed(uses))
+        told = self._names_told()
+        self._left_over |= dict.fromkeys((0, path) for path in self._of_libraries.changed(uses) if path not in told)
 
     def _read(self, frames: Sequence[FrameType], head: int, uses_of: Callable[[], StepUses]) -> None:
         """The code of these functions, the first of which has the session's loop, which begins at ``head``."""

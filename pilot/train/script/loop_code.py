@@ -350,7 +350,7 @@ def set_at_beginning(frames: Sequence[FrameType], head: int) -> Iterator[tuple[o
     before: the object and the name. The inner loop is in the same function, or in one of the next, which it calls.
     """
     found: list[tuple[object, str]] = []
-    begin = head
+    begin, running = head, {frame.f_code for frame in frames}
     for number, frame in enumerate(frames):
         inner = heads(frame.f_code, running_at(frame))
         if not number:
@@ -358,7 +358,7 @@ def set_at_beginning(frames: Sequence[FrameType], head: int) -> Iterator[tuple[o
                 return
             inner = inner[inner.index(head) + 1 :]
         end = inner[0] if inner else running_at(frame)
-        by_methods = tuple(_set_by_methods(frame, between(frame.f_code, begin, end)))
+        by_methods = tuple(_set_by_methods(frame, between(frame.f_code, begin, end), running))
         for owner, *names, name in attributes_set(frame.f_code, begin, end, by_methods):
             found.append((value_of(frame, owner, *names), name))
         if inner:
@@ -424,15 +424,17 @@ def set_by(code: CodeType) -> set[str]:
     return {name for *owner, name in filter(None, found) if owner == [*code.co_varnames[:1]]}
 
 
-def _set_by_methods(frame: FrameType, part: Sequence[Instruction]) -> Iterator[tuple[int, tuple[str, ...]]]:
+def _set_by_methods(
+    frame: FrameType, part: Sequence[Instruction], running: Collection[CodeType]
+) -> Iterator[tuple[int, tuple[str, ...]]]:
     """Where these instructions call methods of the script's objects, and what these set in any case
-    (``meter.reset()``).
+    (``meter.reset()``); not the ``running`` ones, of which the rest is yet to come.
     """
     for number, one in enumerate(part):
         *owner, name = (path_at(part, number) if one.opname == "LOAD_ATTR" else []) or [""]
         kind = type(value_of(frame, *owner)) if owner else object
         method = inspect.getattr_static(kind, name, None) if is_of_the_script(kind) else None
-        if isinstance(method, FunctionType):
+        if isinstance(method, FunctionType) and method.__code__ not in running:
             yield from ((one.offset, (*owner, attribute)) for attribute in set_by(method.__code__))
 
 
