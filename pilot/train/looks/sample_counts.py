@@ -16,6 +16,7 @@ import torch
 from pilot.train.script import loop_code, refusal
 from pilot.train.script.bytecode import between, running_at
 from pilot.train.script.statements import Statement, augmented, loop_at, uses_in
+from pilot.train.script.steering import sets_options
 from pilot.train.script.step_uses import RunningStatement, StepUses, end_of, parts_between
 from pilot.train.state.training import Training
 
@@ -59,6 +60,9 @@ class SampleCounts:
             if name := next(counts.found(start, within[0], anew), ""):
                 self._tell(name)
                 return {place for each in frames for place in _places(each, one, name)}
+            if name := next(counts.in_options(), ""):
+                self._tell_of_size(name)
+                return set()
         return set()
 
     def _tell(self, name: str) -> None:
@@ -67,6 +71,14 @@ class SampleCounts:
             f"the script's learning rate, or its loss, depends on a count of samples or tokens ({name}) to which each"
             " rank adds those of its own share, so that on several ranks it grows more slowly than on one: use"
             " session.samples, the samples of all ranks so far (for tokens, too: these times a sample's mean length)"
+        )
+
+    def _tell_of_size(self, name: str) -> None:
+        self._told = True
+        refusal.note(
+            f"the script sets its learning rate, or another option, by the size of its batch ({name}), which is this"
+            " rank's share: on several ranks it would be another one than on one: use loader.batch_size, the samples"
+            " of all ranks"
         )
 
 
@@ -96,6 +108,18 @@ class _Counts:
                 for name in sorted(part.statement.sets & part.statement.reads | {*augmented(part_of_code)}):
                     if self._is_kept(part.frame, name, start, begin) and self._is_used(part.frame, name):
                         yield name
+
+    def in_options(self) -> Iterator[str]:
+        """By what of a batch's size optimizers' options are set."""
+        sizes = set[str]()
+        for part in self._parts:
+            one = part.statement
+            if not (self._has_size(part) or one.reads & sizes):
+                sizes -= one.sets
+            elif sets_options(one, part.frame):
+                yield ", ".join(sorted(one.reads & sizes)) or "len(...)"
+            else:
+                sizes |= {name for name in one.sets if _is_number(loop_code.value_of(part.frame, *name.split(".")))}
 
     def _has_size(self, part: RunningStatement) -> bool:
         """Whether it computes something from the size of a batch, and not from its loss."""

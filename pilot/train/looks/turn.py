@@ -40,6 +40,7 @@ _GRADIENT = ".grad"
 _OF_GRADIENTS = {"backward", "autograd"}
 _ALIKE = {"step", "sum", "evaluate"}
 _STEPS_OR_STOPS = {"step", "stop"}
+_GIVE = {"setdefault", "update"}
 _NO_NUMBER = {"isnan", "isinf", "isfinite"}
 _TAKES = {"item", "tolist", "float"}
 """How a number comes from a tensor, and not from its size."""
@@ -104,8 +105,17 @@ class Turn:
         filled = set[str]()
         for one in (self._statements[number] for number, used in self._from_batch() if used):
             filled |= one.stores_in | added_to(one) | changed_in_place(one) | self._named(one, is_changed=True)
+            filled.update(self._given_to_state(one))
             filled |= {name for name in one.sets if _is_attribute(name) and not self._is_counted(one, name)}
         return filled
+
+    def _given_to_state(self, one: Statement) -> Iterator[str]:
+        """The items that it gives by a method: ``session.state.update(mean=mean)``."""
+        part = between(self._frame.f_code, one.begin, one.end + 1)
+        keys = {key for each in part if isinstance(each.argval, tuple) for key in each.argval} | one.texts
+        for holder, _, method in (path.rpartition(".") for path in one.reads):
+            if method in _GIVE and self.is_state(holder):
+                yield from (f"{holder}[{key!r}]" for key in keys)
 
     def _from_batch(self) -> Iterator[tuple[int, set[str]]]:
         """The statements, but the session's, and what each reads that comes from the turn's batch."""

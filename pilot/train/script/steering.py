@@ -29,7 +29,7 @@ def steering(frame: FrameType, head: int) -> frozenset[int]:
 def steers(one: Statement, frame: FrameType) -> bool:
     """Whether this one does."""
     return (
-        _sets_options(one, frame)
+        sets_options(one, frame)
         or not _CLIPS.isdisjoint(one.attributes | one.reads)
         or changes_parameters(one, frame)
         or any(updates(path.split("."), frame) for path in one.reads)
@@ -48,7 +48,7 @@ def parameters_in(one: Statement, frame: FrameType) -> list[nn.Parameter]:
     return [value for value in held if isinstance(value, nn.Parameter)]
 
 
-def _sets_options(one: Statement, frame: FrameType) -> bool:
+def sets_options(one: Statement, frame: FrameType) -> bool:
     """``group["lr"] = ...``; also before there is a ``group``."""
     if one.stores and ("param_groups" in one.attributes or not _OPTIONS.isdisjoint(one.texts)):
         return True
