@@ -32,8 +32,8 @@ test-without-pools: $(READY)
 	$(BIN)/python -m pytest -q -m "not long" $(addprefix --ignore=,$(WITH_POOLS) tests/slurm tests/pbs)
 
 OF_NOTES := $(addprefix tests/equivalence/test_,notes.py notes_of_*.py own_*.py model_notes.py handed_on.py set_a*.py \
-	made_in_the_loop.py filled_by_some.py before_*.py built_*.py by_*.py called_code.py changed_*.py left_*.py epoch_*.py kept_at_end.py sample_counts.py \
-	tracked*.py rank_only.py early_stopping.py after_step.py evaluating.py read_again.py)
+	made_in_the_loop.py filled_by_some.py before_*.py built_*.py by_*.py called_code.py changed_*.py left_*.py epoch_*.py kept_at_end.py \
+	sample_counts.py tracked*.py rank_only.py early_stopping.py after_step.py evaluating.py read_again.py)
 # What scripts are told depends on their code: also with each loop and function of them long. And on Python's version: run
 # it with each (VENV=.venv-3.13 PYTHON=python3.13).
 test-notes: $(READY)

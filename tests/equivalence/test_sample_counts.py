@@ -193,3 +193,26 @@ def test_samples_of_all_ranks_in_the_steps() -> None:
     assert set(script()) == {0}
     for counts in on_ranks(script, 1, GROWS_AND_SHRINKS):
         assert set(counts) == {0}
+
+
+def by_the_batch(ours: Any, loader: Any, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    for _ in ours.epochs(2):
+        for x, y in loader:
+            scale = x.shape[0] / BATCH
+            for group in optimizer.param_groups:
+                group["lr"] = 0.05 * scale
+            stepped(ours, optimizer, mse_loss(model(x), y))
+
+
+def by_all_ranks(ours: Any, loader: Any, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    for _ in ours.epochs(2):
+        for x, y in loader:
+            for group in optimizer.param_groups:
+                group["lr"] = 0.05 * loader.batch_size / BATCH
+            stepped(ours, optimizer, mse_loss(model(x), y, reduction="sum") / len(x))
+
+
+def test_a_rate_by_the_size_of_the_batch(capsys: pytest.CaptureFixture[str]) -> None:
+    (line,) = said(by_the_batch, capsys)
+    assert "sets its learning rate, or another option, by the size of its batch (scale)" in line
+    assert said(by_all_ranks, capsys) == []
