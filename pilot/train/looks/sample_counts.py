@@ -110,7 +110,9 @@ class _Counts:
                         yield name
 
     def in_options(self) -> Iterator[str]:
-        """By what of a batch's size optimizers' options are set."""
+        """By what of a batch's size optimizers' options are set, also by variables of functions that have returned, and
+        have no value any more.
+        """
         sizes = set[str]()
         for part in self._parts:
             one = part.statement
@@ -119,7 +121,8 @@ class _Counts:
             elif sets_options(one, part.frame):
                 yield ", ".join(sorted(one.reads & sizes)) or "len(...)"
             else:
-                sizes |= {name for name in one.sets if _is_number(loop_code.value_of(part.frame, *name.split(".")))}
+                values = {name: loop_code.value_of(part.frame, *name.split(".")) for name in one.sets}
+                sizes |= {name for name, value in values.items() if value is None or _is_number(value)}
 
     def _has_size(self, part: RunningStatement) -> bool:
         """Whether it computes something from the size of a batch, and not from its loss."""

@@ -29,6 +29,8 @@ def instructions(code: CodeType) -> list[dis.Instruction]:
     handlers = _handlers_begin(code)
     for one in dis.get_instructions(code):
         begin = one.offset if begin is None else begin
+        if one.opname == "KW_NAMES" and one.arg is not None:  # dis does not say them
+            one = one._replace(argval=code.co_consts[one.arg])
         if one.opname != "EXTENDED_ARG":
             found += _in_parts(one._replace(offset=begin, **_HASHABLE), handlers)
             begin = None
