@@ -130,6 +130,12 @@ def by_the_first_loss(run: Run, x: torch.Tensor, y: torch.Tensor) -> torch.Tenso
     return loss / run.ours.state.setdefault("first", loss.item())
 
 
+def by_an_update(run: Run, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    mean = run.ours.state.get("mean", zeros(3))
+    run.ours.state.update(mean=0.9 * mean + 0.1 * x.mean(0))
+    return mse_loss(run.model(x - run.ours.state["mean"]), y)
+
+
 def moved(centre: torch.Tensor, out: torch.Tensor) -> None:
     centre.mul_(0.9).add_(0.1 * out.detach().mean(0))
 
@@ -151,6 +157,7 @@ OWN: dict[str, tuple[Loss, Callable[[], Any], str]] = {
     "in the state": (by_a_mean, Saved, "session.state['mean']"),
     "in the state, in place": (by_a_mean_in_place, Saved, "session.state['mean']"),
     "in the state, by setdefault": (by_the_first_loss, Saved, "session.state['first']"),
+    "in the state, by update": (by_an_update, Saved, "session.state['mean']"),
     "in the state, by a function's own name": (by_a_mean_in_a_function, Saved, "session.state['mean']"),
 }
 

@@ -204,6 +204,17 @@ def by_the_batch(ours: Any, loader: Any, model: nn.Module, optimizer: torch.opti
             stepped(ours, optimizer, mse_loss(model(x), y))
 
 
+def by_the_batch_in_a_function(ours: Any, loader: Any, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    def adjusted(size: int) -> None:
+        for group in optimizer.param_groups:
+            group["lr"] = 0.05 * (size / BATCH) ** 0.5
+
+    for _ in ours.epochs(2):
+        for x, y in loader:
+            adjusted(x.size(0))
+            stepped(ours, optimizer, mse_loss(model(x), y))
+
+
 def by_all_ranks(ours: Any, loader: Any, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     for _ in ours.epochs(2):
         for x, y in loader:
@@ -215,4 +226,6 @@ def by_all_ranks(ours: Any, loader: Any, model: nn.Module, optimizer: torch.opti
 def test_a_rate_by_the_size_of_the_batch(capsys: pytest.CaptureFixture[str]) -> None:
     (line,) = said(by_the_batch, capsys)
     assert "sets its learning rate, or another option, by the size of its batch (scale)" in line
+    (line,) = said(by_the_batch_in_a_function, capsys)
+    assert "by the size of its batch (size in adjusted())" in line
     assert said(by_all_ranks, capsys) == []
