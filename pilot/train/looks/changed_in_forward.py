@@ -21,9 +21,10 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from pilot.train.looks.marks import mark_of
 from pilot.train.script import refusal
-from pilot.train.script.bytecode import instructions
+from pilot.train.script.bytecode import between, instructions
 from pilot.train.script.objects import WITH_ITEMS, package_of
 from pilot.train.script.statements import (
+    RETURNS,
     SIZES,
     Statement,
     added_to,
@@ -149,7 +150,6 @@ def _set_by(code: CodeType, before: frozenset[str]) -> frozenset[str]:
     prefix = f"{own}."
     names, aliases = {*given, *(prefix + name for name in before)}, dict[str, set[str]]()
     items = [one for one in items_in(code) if one.is_changed]
-    ends = {one.offset: one.opname for one in instructions(code)}
     for one in statements_in(instructions(code)):
         attributes = {prefix + path.split(".")[1] for path in one.reads if path.startswith(prefix)}
         if all(f"{path}.".startswith(prefix) for path in one.reads):
@@ -159,7 +159,9 @@ def _set_by(code: CodeType, before: frozenset[str]) -> frozenset[str]:
             continue
         changed = {*one.sets, *changed_in_place(one), *added_to(one)}
         changed.update(item.holder for item in items if one.begin <= item.where <= one.end)
-        if ends[one.end] == "POP_TOP" and "print" not in one.reads:  # a function may change what it is given
+        part = between(code, one.begin, one.end + 1)
+        is_return = any(each.opname in RETURNS for each in part)  # behind one there may be the code of a ``with``
+        if part[-1].opname == "POP_TOP" and not is_return and "print" not in one.reads:  # it may change what it gets
             changed |= attributes | {path for path in one.reads if path in aliases}
         names |= changed.union(*(aliases.get(path, set()) for path in changed))
     return frozenset(path.split(".")[1] for path in names if path.startswith(prefix))
