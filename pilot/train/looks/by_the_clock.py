@@ -7,11 +7,12 @@ from __future__ import annotations
 import time
 from datetime import datetime
 
+from pilot.train.looks.clocks import CLOCKS
 from pilot.train.script import loop_code, refusal
 from pilot.train.script.step_uses import StepUses
 
 _CLOCKS = (
-    *(time.time, time.monotonic, time.perf_counter, time.process_time),
+    *CLOCKS,
     *(time.time_ns, time.monotonic_ns, time.perf_counter_ns, time.process_time_ns),
     *(vars(datetime)[name] for name in ("now", "utcnow")),
 )

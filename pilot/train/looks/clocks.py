@@ -13,7 +13,7 @@ from pilot.train.script.loop_code import value_of
 from pilot.train.script.statements import statements_in
 
 _BEGAN_S = time.time()
-_CLOCKS = (time.time, time.monotonic, time.perf_counter, time.process_time)
+CLOCKS = (time.time, time.monotonic, time.perf_counter, time.process_time)
 _RECENT_S = 600.0
 """Of clocks that do not count from 1970, whose numbers another value may have."""
 
@@ -40,4 +40,4 @@ def durations(frames: Sequence[FrameType]) -> set[str]:
 def _is_of_time(frame: FrameType, path: str) -> bool:
     """A time, a clock, or the module of clocks."""
     value = value_of(frame, *path.split("."))
-    return any(value is one for one in (time, *_CLOCKS)) or is_a_time(value)
+    return any(value is one for one in (time, *CLOCKS)) or is_a_time(value)

@@ -15,7 +15,7 @@ from types import FrameType
 
 from pilot.train.script import loop_code, refusal
 from pilot.train.script.statements import Statement
-from pilot.train.script.step_uses import end_of
+from pilot.train.script.step_uses import within_loop
 
 _READS = {
     *("load", "load_file", "loadtxt", "genfromtxt", "fromfile", "memmap", "open", "safe_open", "read_text"),
@@ -40,9 +40,9 @@ class OwnFiles:
 
     def look(self, frames: Sequence[FrameType], head: int) -> None:
         """Tell once. ``frames``: the functions, the first of which has the session's loop, which begins at ``head``."""
-        for number, frame in enumerate(() if self._told else frames):
-            begin, end = (0, len(frame.f_code.co_code)) if number else (head, end_of(frame.f_code, head))
-            for one in loop_code.statements_between(frame.f_code, begin, end):
+        for frame in () if self._told else frames:
+            within = within_loop(frame, head if frame is frames[0] else None)
+            for one in loop_code.statements_between(frame.f_code, *within):
                 if file := next((file for file in _read_by(one, frame) if self._is_new(file)), None):
                     self._tell(file)
                     return

@@ -210,7 +210,8 @@ class OwnValues:
                     self._statistics.look(frames, uses_of)
                     self._in_steps += 1
                     if self._in_steps in _WHOLE:
-                        self._read_uses(frames, self._head, uses_of())
+                        self._files.look(frames, self._head)
+                        self._read_uses(uses_of())
                         self._harmless.look(lambda: self._read_whole(frames))
 
     def _read_whole(self, running: Sequence[FrameType]) -> None:
@@ -225,11 +226,10 @@ class OwnValues:
         self._loss.look(frames, uses_of)
         self._statistics.look(frames, uses_of)
         self._read(frames, head, uses_of)
-        self._read_uses(frames, head, uses_of())
+        self._read_uses(uses_of())
 
-    def _read_uses(self, frames: Sequence[FrameType], head: int, uses: StepUses) -> None:
+    def _read_uses(self, uses: StepUses) -> None:
         """What else the steps may compute with."""
-        self._files.look(frames, head)
         self._clock.look(uses)
         told = self._names_told()
         self._left_over |= dict.fromkeys((0, path) for path in self._of_libraries.changed(uses) if path not in told)

@@ -17,7 +17,7 @@ from pilot.train.script import loop_code, refusal
 from pilot.train.script.bytecode import between, running_at
 from pilot.train.script.statements import Statement, augmented, loop_at, uses_in
 from pilot.train.script.steering import sets_options
-from pilot.train.script.step_uses import RunningStatement, StepUses, end_of, parts_between
+from pilot.train.script.step_uses import RunningStatement, StepUses, parts_between, within_loop
 from pilot.train.state.training import Training
 
 _SIZES = {"shape", "size", "numel"}
@@ -54,7 +54,7 @@ class SampleCounts:
         anew = {key for part in outer for key in part.keys_changed - part.keys_read}
         for one, then in zip(frames[level:], [*frames[level + 1 :], None], strict=True):
             is_loop = one is frame
-            within = (begin, end_of(one.f_code, begin)) if is_loop else (0, len(one.f_code.co_code))
+            within = within_loop(one, begin if is_loop else None)
             start = (head if frame is frames[0] else 0) if is_loop else None
             counts = _Counts(parts_between(one, *within, then, user), user, uses)
             if name := next(counts.found(start, within[0], anew), ""):

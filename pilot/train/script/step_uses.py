@@ -127,8 +127,7 @@ def uses_of(frames: Sequence[FrameType], head: int, user: Mapping[str, object]) 
     """
     rest = []
     for frame, then in zip(frames, [*frames, None][1:], strict=True):
-        within = (head, end_of(frame.f_code, head)) if frame is frames[0] else (0, len(frame.f_code.co_code))
-        rest += parts_between(frame, *within, then, user)
+        rest += parts_between(frame, *within_loop(frame, head if frame is frames[0] else None), then, user)
     found = StepUses()
     used: dict[int, set[str]] = {id(frame): set() for frame in frames}
     while more := [part for part in rest if _is_used(part, used[id(part.frame)], found.keys)]:
@@ -138,6 +137,11 @@ def uses_of(frames: Sequence[FrameType], head: int, user: Mapping[str, object]) 
             found.keys |= part.keys_read
         found.parts += more
     return found
+
+
+def within_loop(frame: FrameType, head: int | None) -> tuple[int, int]:
+    """From where to where the loop goes that begins at ``head``; None: the function, which is called in one."""
+    return (0, len(frame.f_code.co_code)) if head is None else (head, end_of(frame.f_code, head))
 
 
 def end_of(code: CodeType, head: int) -> int:
