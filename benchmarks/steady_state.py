@@ -93,7 +93,7 @@ def _summary(rounds: list[dict[str, list[float]]]) -> dict[str, Any]:
         return [median(one[key][_WARM_UP_STEPS:]) for one in rounds]
 
     def cpu_ms_per_step(key: str) -> float:
-        return 1e3 * median(one[f"{key}_cpu_s"][0] / len(one[f"{key}_s"]) for one in rounds)
+        return 1e3 * median(medians(f"{key}_cpu_s"))
 
     ours = medians("pilot_s")
     peers = {name: medians(f"{name}_s") for name in ("ddp", "ddp_views")}

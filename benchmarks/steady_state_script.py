@@ -40,8 +40,8 @@ def main() -> None:
     rounds = []
     plain: dict[str, Plain] = {}
     for _ in session.epochs(arguments.rounds):
-        times, waits, began_s = [], [], time.process_time()
-        started_s, waited_s = time.perf_counter(), session.waited_s
+        times, waits, used = [], [], []
+        started_s, waited_s, began_s = time.perf_counter(), session.waited_s, time.process_time()
         for x, y in loader:
             optimizer.zero_grad()
             loss = nn.functional.cross_entropy(model(x), y)
@@ -49,13 +49,13 @@ def main() -> None:
             session.step(loss)
             times.append(time.perf_counter() - started_s)
             waits.append(session.waited_s - waited_s)
-            started_s, waited_s = time.perf_counter(), session.waited_s
-        ours = {"pilot_s": times, "wait_s": waits, "pilot_cpu_s": [time.process_time() - began_s]}
+            used.append(time.process_time() - began_s)
+            started_s, waited_s, began_s = time.perf_counter(), session.waited_s, time.process_time()
+        ours = {"pilot_s": times, "wait_s": waits, "pilot_cpu_s": used}
         if not plain:
             plain = peers(arguments.subject, samples, arguments.folder, session.rank)
         for name, peer in plain.items():
-            began_s = time.process_time()
-            ours |= {f"{name}_s": peer.epoch(), f"{name}_cpu_s": [time.process_time() - began_s]}
+            ours |= dict(zip((f"{name}_s", f"{name}_cpu_s"), peer.epoch(), strict=True))
         rounds.append(ours)
         (arguments.folder / f"rank{session.rank}.json").write_text(json.dumps(rounds))
 
@@ -76,20 +76,21 @@ class Plain:
         sampler: DistributedSampler[object] = DistributedSampler(samples)
         self._loader: Iterable[tuple[torch.Tensor, torch.Tensor]] = DataLoader(samples, BATCH, sampler=sampler)
 
-    def epoch(self) -> list[float]:
-        """Seconds of each step."""
+    def epoch(self) -> tuple[list[float], list[float]]:
+        """Seconds, and seconds of a core, of each step."""
         dist.barrier()
-        times = []
-        started_s = time.perf_counter()
+        times, used = [], []
+        started_s, began_s = time.perf_counter(), time.process_time()
         for x, y in self._loader:
             self._optimizer.zero_grad()
             loss = nn.functional.cross_entropy(self._model(x), y)
             loss.backward()
             self._optimizer.step()
             times.append(time.perf_counter() - started_s)
-            started_s = time.perf_counter()
+            used.append(time.process_time() - began_s)
+            started_s, began_s = time.perf_counter(), time.process_time()
         dist.barrier()
-        return times
+        return times, used
 
 
 if __name__ == "__main__":
