@@ -41,6 +41,9 @@ class OwnLoss:
             if names := turn.decides_by():
                 self._tell(names)
                 return
+            if names := turn.sets_options_by():
+                self._tell_of_options(names)
+                return
             if names := turn.changes_by_batch(turn.changes_parameters):
                 self._tell_of_batch(names)
                 return
@@ -60,6 +63,13 @@ class OwnLoss:
             f"the script changes how it trains, in its steps, by the loss of its batch ({', '.join(names)}): each rank"
             " has another part of the batch, so that ranks would differ and the trainer be stopped: use what"
             " session.evaluate returns"
+        )
+
+    def _tell_of_options(self, names: Sequence[str]) -> None:
+        self._told = True
+        refusal.note(
+            f"the script sets its learning rate, or another option, by its own batch, or by what it draws in a step"
+            f" ({', '.join(names)}): each rank {_DIFFERS} (session.steps, session.epoch, what session.evaluate returns)"
         )
 
     def _tell_of_batch(self, names: Sequence[str]) -> None:

@@ -18,6 +18,7 @@ from pilot.train.data.training_loader import TrainingLoader
 from pilot.train.script import loop_code, parameter_reads, refusal
 from pilot.train.script.branches import leaves, tests_in
 from pilot.train.script.bytecode import between, instructions, running_at
+from pilot.train.script.drawing import draws
 from pilot.train.script.statements import (
     RETURNS,
     SIZES,
@@ -30,7 +31,7 @@ from pilot.train.script.statements import (
     statements_in,
     uses_in,
 )
-from pilot.train.script.steering import changes_parameters, parameters_in, steers, updates
+from pilot.train.script.steering import changes_parameters, parameters_in, sets_options, steers, updates
 from pilot.train.script.step_uses import end_of
 
 _LOADS = "load_state_dict"
@@ -108,6 +109,35 @@ class Turn:
             filled.update(self._given_to_state(one))
             filled |= {name for name in one.sets if _is_attribute(name) and not self._is_counted(one, name)}
         return filled
+
+    def sets_options_by(self) -> list[str]:
+        """By what of its batch, besides its size, or by what it draws it sets options; empty: it does not."""
+        found, seen = set[str](), set[str]()
+        for number, one in [*enumerate(self._statements)] * 2:  # what one turn leaves to the next
+            used = self._apart(one, found)
+            if used and sets_options(one, self._frame):
+                return sorted(used)
+            if used and not _is_of_size(one):
+                found |= one.sets | added_to(one)
+            elif self._gets_batch(number):
+                found |= set(filter(self._is_of_samples, one.sets))
+            else:
+                found -= one.sets - one.adds_to
+            seen |= found
+        for test, part in tests_in(self._frame.f_code):
+            used = set[str]().union(*(self._apart(one, seen) for one in test if not _is_of_size(one)))
+            if used and any(sets_options(one, self._frame) for one in self._within(part)):
+                return sorted(used)
+        return []
+
+    def _apart(self, one: Statement, found: set[str]) -> set[str]:
+        """What a statement reads of what the ranks have apart: ``found``, and what draws a number."""
+        if self._is_sessions(one):
+            return set()
+        return {path for path in one.reads if path in found or draws(loop_code.value_of(self._frame, *path.split(".")))}
+
+    def _within(self, part: Sequence[Instruction]) -> list[Statement]:
+        return [one for one in self._statements if part and part[0].offset <= one.begin <= part[-1].offset]
 
     def _given_to_state(self, one: Statement) -> Iterator[str]:
         """The items that it gives by a method: ``session.state.update(mean=mean)``."""
@@ -310,6 +340,12 @@ def _statements(code: CodeType, head: int | None) -> tuple[Statement, ...]:
         before = [each.offset for each in within if _is_before(each, one)]
         found += statements_in([each for each in within if not before or each.offset > before[-1]])
     return tuple(found)
+
+
+def _is_of_size(one: Statement) -> bool:
+    """Whether it computes with how many samples there are, and takes no number from a tensor."""
+    used = one.attributes | one.reads
+    return not SIZES.isdisjoint(used) and _TAKES.isdisjoint(used)
 
 
 def _is_attribute(name: str) -> bool:
