@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import networkx
 import pytest
 import torch
 from torch import nn
@@ -24,6 +25,7 @@ class Run:
     ours: Any
     its: Any
     model: nn.Module
+    graph: networkx.Graph
 
 
 Loss = Callable[[Run, torch.Tensor, torch.Tensor], torch.Tensor]
@@ -148,12 +150,25 @@ def by_a_mean_in_a_function(run: Run, x: torch.Tensor, y: torch.Tensor) -> torch
     return loss
 
 
+def by_a_graph(run: Run, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """An object of an installed package."""
+    run.graph.update(edges=[(0, int(10 * one)) for one in y.flatten().tolist()])
+    return mse_loss(run.model(x), y) / (1 + run.graph.number_of_edges())
+
+
+def by_a_graph_of_its_turn(run: Run, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    graph = networkx.Graph()
+    graph.update(edges=[(0, int(10 * one)) for one in y.flatten().tolist()])
+    return mse_loss(run.model(x), y) / (1 + graph.number_of_edges())
+
+
 OWN: dict[str, tuple[Loss, Callable[[], Any], str]] = {
     "a mean of inputs": (normalized, Normalizer, "its.mean"),
     "an integral of losses": (controlled, Controller, "its.integral"),
     "a history of losses": (resampled, Resampler, "its.history"),
     "a buffer of features": (pulled, Prototypes, "its.means"),
     "a buffer, by the module's method": (pulled_by_a_method, Prototypes, "its.means"),
+    "an installed package's object": (by_a_graph, Saved, "run.graph"),
     "in the state": (by_a_mean, Saved, "session.state['mean']"),
     "in the state, in place": (by_a_mean_in_place, Saved, "session.state['mean']"),
     "in the state, by setdefault": (by_the_first_loss, Saved, "session.state['first']"),
@@ -167,7 +182,7 @@ def trained(loss_of: Loss, kind: Callable[[], Any]) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     ours = session(model, optimizer)
     ours.track("its", its)
-    loader, run = ours.loader(DATA, global_batch_size=BATCH), Run(ours, its, model)
+    loader, run = ours.loader(DATA, global_batch_size=BATCH), Run(ours, its, model, networkx.Graph())
     for _ in ours.epochs(2):
         for x, y in loader:
             optimizer.zero_grad()
@@ -307,6 +322,7 @@ ALIKE: dict[str, tuple[Loss, Callable[[], Any]]] = {
     "an average of parameters": (with_an_average, Average),
     "a count of steps": (warmed_up, Warmup),
     "a factor": (by_the_step, Saved),
+    "a graph of its turn": (by_a_graph_of_its_turn, Saved),
 }
 
 

@@ -1,6 +1,7 @@
-"""Tells of what a script keeps of its own batches in ``session.state``, in tracked objects or in modules: running means
-of inputs or of features, prototypes, a history of losses that weighs samples. Each rank has another part of each batch.
-(Of what a forward pass keeps: :mod:`pilot.train.looks.changed_in_forward`.)
+"""Tells of what a script keeps of its own batches in ``session.state``, in tracked objects, in modules or in objects of
+installed packages: running means of inputs or of features, prototypes, a history of losses that weighs samples, an
+index of neighbours. Each rank has another part of each batch. (Of what a forward pass keeps:
+:mod:`pilot.train.looks.changed_in_forward`.)
 
 Read from the script's code, and so on a single node, too, where no other rank has anything else.
 """
@@ -16,6 +17,7 @@ from pilot.train.looks.turn import Turn
 from pilot.train.script import loop_code, refusal
 from pilot.train.script.bytecode import running_at
 from pilot.train.script.loop_code import value_of
+from pilot.train.script.objects import is_of_a_package
 from pilot.train.script.refusal import DOT
 from pilot.train.script.step_uses import StepUses
 from pilot.train.state.module_numbers import shown
@@ -48,8 +50,8 @@ class OwnStatistics:
             )
 
     def _kept(self, frame: FrameType, turn: Turn) -> Iterator[tuple[str, str]]:
-        """Items of ``session.state``, and attributes of tracked objects and of modules: as the code has them, and as
-        they are told.
+        """Items of ``session.state``, attributes of tracked objects and of modules, and objects of installed packages:
+        as the code has them, and as they are told.
         """
         user, tracked = self._training.user, {id(one): (key, one) for key, one in self._training.tracked.items()}
         modules = {id(one): path for path, one in self._training.numbers.modules()}
@@ -66,12 +68,14 @@ class OwnStatistics:
                 yield name, f"{tracked[owner][0]}.{path[-1]}"
             elif owner in modules:
                 yield name, shown(modules[owner], path[-1])
+            elif is_of_a_package(type(value_of(frame, *path))) and not turn.makes(path[0]):
+                yield name, name
             elif (number := id(_value_of(frame, path))) in held:
                 yield keys[held[number]], f"session.state{held[number]}"
 
 
 def _is_used(name: str, uses: StepUses) -> bool:
-    return name in uses.keys or any(path == name for _, path in uses.paths())
+    return name in uses.keys or any(path == name or path.startswith(f"{name}.") for _, path in uses.paths())
 
 
 def _value_of(frame: FrameType, path: Sequence[str]) -> object:

@@ -216,6 +216,10 @@ class Turn:
         its = (item for item in self._items if item.is_changed and f"{item.holder}[{item.key!r}]" in found)
         return {item.key for item in its if self.is_state(item.holder)}
 
+    def makes(self, name: str) -> bool:
+        """Whether it sets this variable."""
+        return any(name in one.sets for one in self._statements)
+
     def is_state(self, holder: str) -> bool:
         """Whether it is the session's."""
         *owner, name = holder.split(".")

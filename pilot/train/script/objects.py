@@ -91,6 +91,14 @@ def is_of_the_script(kind: type) -> bool:
     return file is not None and not is_of_a_library(file)
 
 
+def is_of_a_package(kind: type) -> bool:
+    """Whether an installed package defines this class, which is none of torch's, numpy's or Python's own."""
+    package = package_of(kind.__module__)
+    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
+    is_known = package in NOT_THE_SCRIPTS or package == "numpy" or package in sys.stdlib_module_names
+    return file is not None and is_of_a_library(file) and not is_known
+
+
 def package_of(name: Any) -> str:
     """The first part of a module's name."""
     return str(name).partition(".")[0]

@@ -19,7 +19,7 @@ _AT_ONCE = {"<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>"}
 _IN_PLACE = {"+=", "-="}
 _AUGMENTED = {"+=", "-=", "*=", "/=", "//=", "%=", "**=", "@=", "&=", "|=", "^=", "<<=", ">>="}
 _ARITHMETIC = {f"{name}_" for name in ("add", "sub", "mul", "div", "pow", "neg", "lerp", "clamp", "addcmul", "roll")}
-ADDS = {"append", "extend", "update", "add"}
+ADDS = {"append", "extend", "update", "add", "partial_fit", "learn_one", "tell"}
 SIZES = {"len", "size", "shape", "numel", "ndim"}
 """What says how many numbers a tensor has, and not which."""
 _GETS = {"get", "setdefault", "pop"}
