@@ -55,6 +55,42 @@ def test_an_attribute_that_the_loop_asks_for(capsys: pytest.CaptureFixture[str])
     assert told(script, capsys) == "kept.mean"
 
 
+class Counting:
+    """Its first call finds no count."""
+
+    def __call__(self, loss: torch.Tensor) -> torch.Tensor:
+        try:
+            self.count += 1
+        except AttributeError:
+            self.count = 1
+        return loss / self.count
+
+
+def test_an_attribute_that_the_script_tries_for(capsys: pytest.CaptureFixture[str]) -> None:
+    def script(ours: Any, loader: Any, step: Step) -> None:
+        counting = Counting()
+        for _ in ours.epochs(1):
+            for x, y in loader:
+                step(x, y, counting)
+
+    assert told(script, capsys) == "counting.count"
+
+
+def balanced(loss: torch.Tensor) -> torch.Tensor:
+    if not hasattr(balanced, "scale"):
+        balanced.scale = loss.detach()  # type: ignore[attr-defined]  # as scripts do
+    return loss / balanced.scale  # type: ignore[attr-defined]  # as scripts do
+
+
+def test_an_attribute_of_a_function(capsys: pytest.CaptureFixture[str]) -> None:
+    def script(ours: Any, loader: Any, step: Step) -> None:
+        for _ in ours.epochs(1):
+            for x, y in loader:
+                step(x, y, balanced)
+
+    assert told(script, capsys) == "balanced.scale"
+
+
 def test_a_variable_of_the_first_batch(capsys: pytest.CaptureFixture[str]) -> None:
     def script(ours: Any, loader: Any, step: Step) -> None:
         for epoch in ours.epochs(1):

@@ -14,8 +14,9 @@ import queue
 import threading
 import time
 from array import array
-from collections import ChainMap, UserDict, UserList
+from collections import ChainMap, OrderedDict, UserDict, UserList
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -201,6 +202,15 @@ def increase(kept: Any, key: Any) -> None:
         (lambda: csv.DictReader(map(str, range(100)), ["x"]), next, "kept"),
         (lambda: [0.0] * 150, lambda kept: increase(kept, 120), "kept"),
         (lambda: dict.fromkeys(range(150), 0), lambda kept: increase(kept, 120), "kept"),
+        (lambda: OrderedDict.fromkeys(range(9)), lambda kept: kept.move_to_end(next(iter(kept))), "kept"),
+        (lambda: SimpleNamespace(at=Path("a")), lambda kept: setattr(kept, "at", kept.at / "b"), "kept.at"),
+        (lambda: SimpleNamespace(of=range(1)), lambda kept: setattr(kept, "of", range(kept.of.stop + 1)), "kept.of"),
+        (
+            lambda: SimpleNamespace(of=frozenset()),
+            lambda kept: setattr(kept, "of", kept.of | {len(kept.of)}),
+            "kept.of",
+        ),
+        (lambda: SimpleNamespace(type=torch.float32), lambda kept: setattr(kept, "type", torch.float64), "kept.type"),
         (lambda: {"a": {"b": [1.0]}}, lambda kept: increase(kept["a"]["b"], 0), "kept['a']['b'][0]"),
         (lambda: [[[1.0]]], lambda kept: increase(kept[0][0], 0), "kept[0][0][0]"),
         (lambda: {"a": [({"b": 1.0},)]}, lambda kept: increase(kept["a"][0][0], "b"), "kept['a'][0][0]['b']"),

@@ -11,7 +11,7 @@ import enum
 import functools
 import io
 from array import array
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -131,7 +131,7 @@ def marks_in(
             return
         if (further is not None and further.goes_into(holder, depth)) or depth > 1:
             for path, one in held_by(holder):
-                if (id(holder), path) not in without:
+                if (id(holder), path) not in without and one is not holder:  # a function that uses itself
                     # A trainer's callbacks; the transitions of a memory.
                     same_depth = isinstance(holder, WITH_ITEMS) and (type(one) is tuple or is_of_the_script(type(one)))
                     less = depth if same_depth else depth - 1
@@ -147,7 +147,9 @@ def mark_of(value: Any, *, is_variable: bool) -> Any:
     """Variables hold batches, too: of a tensor there only a change in place counts."""
     if isinstance(value, _MANY):
         length = len(value) - sum(is_of_a_graph(one) for _, one in inner(value))
-        return length if len(value) <= MOST else (length, _numbers_beyond(value))
+        if len(value) > MOST:
+            return length, _numbers_beyond(value)
+        return (length, _order(value)) if isinstance(value, OrderedDict) else length
     if is_of_a_graph(value):
         return None
     if isinstance(value, torch.Tensor):
@@ -170,6 +172,11 @@ def mark_of(value: Any, *, is_variable: bool) -> Any:
     if isinstance(value, io.TextIOWrapper):
         return _place_in_text(value)
     return place_of(value) if isinstance(value, Iterator) else random_state(value)
+
+
+def _order(value: OrderedDict[Any, Any]) -> list[Any]:
+    """Which its items do not have if they are read as those of other dicts."""
+    return [key for key in OrderedDict.__iter__(value) if isinstance(key, PLAIN)]
 
 
 def _numbers_beyond(value: Any) -> int | None:

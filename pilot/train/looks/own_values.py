@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache
 from itertools import chain, islice
-from types import FrameType, ModuleType
+from types import CodeType, FrameType, ModuleType
 from typing import Any
 
 import torch
@@ -351,16 +351,17 @@ class OwnValues:
                     yield (place, path), mark
 
     def _made(self, seen: Iterable[Place]) -> Iterator[Place]:
-        """Attributes that objects from before the loop have got in it, if the script asks whether they have them: the
-        first batch makes them.
+        """Attributes that objects, or functions, from before the loop have got in it, if the script asks whether they
+        have them: the first batch makes them.
         """
         asked = {name for frame in self._in_loop() for name in loop_code.asked_for(frame.f_code)}
         for which, path in seen:
             owner, _, name = path.rpartition(".")
             kind = self._before.get((which, owner))
-            asks = isinstance(kind, type) and (name in asked or name in loop_code.asked_for_by(kind))
-            if asks and (which, path) not in self._before:
-                yield which, path
+            if isinstance(kind, type | CodeType) and (which, path) not in self._before:
+                by_owner = loop_code.asked_for_by(kind) if isinstance(kind, type) else loop_code.asked_for(kind)
+                if name in asked or name in by_owner:
+                    yield which, path
 
     def _look_at_attributes(self, whole: tuple[FrameType, int] | None) -> None:
         """Of objects: variables, as the whole loop has them."""

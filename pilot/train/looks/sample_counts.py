@@ -15,13 +15,12 @@ import torch
 
 from pilot.train.script import loop_code, refusal
 from pilot.train.script.bytecode import between, running_at
-from pilot.train.script.statements import Statement, augmented, loop_at, uses_in
+from pilot.train.script.statements import SUMS, Statement, augmented, counts_some, loop_at, uses_in
 from pilot.train.script.steering import sets_options
 from pilot.train.script.step_uses import RunningStatement, StepUses, parts_between, within_loop
 from pilot.train.state.training import Training
 
 _SIZES = {"shape", "size", "numel"}
-_SUMS = {"sum", "count_nonzero"}
 _MASK = "mask"
 
 
@@ -192,4 +191,4 @@ def _asks_for_size(frame: FrameType, statement: Statement, batches: set[str]) ->
     if any(name == "len" and then in batches for name, then in pairwise(read)):
         return True
     names_mask = any(_MASK in name for name in (*read, *statement.texts))
-    return bool(statement.attributes & _SUMS) and (names_mask or any(one.opname == "COMPARE_OP" for one in part))
+    return counts_some(statement, frame.f_code) or (names_mask and bool(statement.attributes & SUMS))

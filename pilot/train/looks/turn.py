@@ -25,6 +25,7 @@ from pilot.train.script.statements import (
     Statement,
     added_to,
     changed_in_place,
+    counts_some,
     items_in,
     loop_at,
     path_at,
@@ -66,7 +67,7 @@ class Turn:
         self._items = [one for one in items_in(frame.f_code) if one.key]
         self._from_loss = defaultdict[int, set[str]](set)
         for number, one in enumerate(self._statements):
-            is_call = one.begin <= running_at(frame) <= one.end
+            is_call = self._is_running(one)
             if is_call:
                 self._from_loss[number] |= one.sets.intersection(given)
             if is_call or not _OF_GRADIENTS.isdisjoint(one.attributes) or self._is_sessions(one):
@@ -117,7 +118,7 @@ class Turn:
             used = self._apart(one, found)
             if used and sets_options(one, self._frame):
                 return sorted(used)
-            if used and not _is_of_size(one):
+            if used and not _is_of_size(one, self._frame.f_code):
                 found |= one.sets | added_to(one)
             elif self._gets_batch(number):
                 found |= set(filter(self._is_of_samples, one.sets))
@@ -125,14 +126,18 @@ class Turn:
                 found -= one.sets - one.adds_to
             seen |= found
         for test, part in tests_in(self._frame.f_code):
-            used = set[str]().union(*(self._apart(one, seen) for one in test if not _is_of_size(one)))
+            used = set[str]().union(
+                *(self._apart(one, seen) for one in test if not _is_of_size(one, self._frame.f_code))
+            )
             if used and any(sets_options(one, self._frame) for one in self._within(part)):
                 return sorted(used)
         return []
 
     def _apart(self, one: Statement, found: set[str]) -> set[str]:
-        """What a statement reads of what the ranks have apart: ``found``, and what draws a number."""
-        if self._is_sessions(one):
+        """What a statement reads of what the ranks have apart: ``found``, and what draws a number. (A function that
+        steps may return what the session does.)
+        """
+        if self._is_sessions(one) or self._is_running(one):
             return set()
         return {path for path in one.reads if path in found or draws(loop_code.value_of(self._frame, *path.split(".")))}
 
@@ -243,6 +248,9 @@ class Turn:
         calls = (one for one in _statements(caller.f_code, None) if one.begin <= running_at(caller) <= one.end)
         return {name for one in calls for name in one.sets}
 
+    def _is_running(self, one: Statement) -> bool:
+        return one.begin <= running_at(self._frame) <= one.end
+
     def _set_before(self, number: int, name: str) -> int:
         """Which statement sets it; -1: none."""
         return next((at for at in range(number, -1, -1) if name in self._statements[at].sets), -1)
@@ -346,10 +354,10 @@ def _statements(code: CodeType, head: int | None) -> tuple[Statement, ...]:
     return tuple(found)
 
 
-def _is_of_size(one: Statement) -> bool:
-    """Whether it computes with how many samples there are, and takes no number from a tensor."""
+def _is_of_size(one: Statement, code: CodeType) -> bool:
+    """Whether it computes with how many samples or tokens there are, and takes no number from a tensor."""
     used = one.attributes | one.reads
-    return not SIZES.isdisjoint(used) and _TAKES.isdisjoint(used)
+    return _TAKES.isdisjoint(used) and (not SIZES.isdisjoint(used) or counts_some(one, code))
 
 
 def _is_attribute(name: str) -> bool:

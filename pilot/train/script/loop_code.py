@@ -33,7 +33,8 @@ NUMBERS = (int, float, np.number, np.ndarray, torch.Tensor)
 SESSION = "pilot.train.session"
 _SEEDS = {"seed", "manual_seed", "setstate", "set_state"}
 _TAKES = {"pop", "popleft", "popitem"}
-_ASKS = {"hasattr", "getattr"}
+_ASKS = {"hasattr", "getattr", "__dict__", "vars"}
+_FAILS = "AttributeError"
 
 
 @cache
@@ -479,10 +480,11 @@ def methods(kind: type) -> list[CodeType]:
 
 @cache
 def asked_for(code: CodeType) -> frozenset[str]:
-    """Attributes that a function may ask objects for which may not have them (``hasattr``, ``getattr``)."""
+    """Attributes that a function may ask objects for which may not have them (``hasattr``, ``getattr``, ``try``)."""
     inner = (one for one in code.co_consts if isinstance(one, CodeType))
-    names = (one for one in code.co_consts if isinstance(one, str)) if _ASKS.intersection(code.co_names) else ()
-    return frozenset(names).union(*map(asked_for, inner))
+    names = {one for one in code.co_consts if isinstance(one, str)} if _ASKS.intersection(code.co_names) else set()
+    tried = attributes_read(code) if _FAILS in code.co_names else frozenset[str]()
+    return tried.union(names, *map(asked_for, inner))
 
 
 def value_of(frame: FrameType, variable: str, *attributes: str) -> object:

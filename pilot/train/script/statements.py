@@ -22,6 +22,7 @@ _ARITHMETIC = {f"{name}_" for name in ("add", "sub", "mul", "div", "pow", "neg",
 ADDS = {"append", "extend", "update", "add", "partial_fit", "learn_one", "tell"}
 SIZES = {"len", "size", "shape", "numel", "ndim"}
 """What says how many numbers a tensor has, and not which."""
+SUMS = {"sum", "count_nonzero"}
 _GETS = {"get", "setdefault", "pop"}
 _REFILLS = {"sort", "clear", "copy_", "copyto", "randperm"}
 RETURNS = ("RETURN_VALUE", "RETURN_CONST")
@@ -313,6 +314,12 @@ def changed_in_place(statement: Statement) -> set[str]:
     """What it changes by a tensor's method: ``average.lerp_(...)``."""
     split = (path.rpartition(".") for path in statement.reads)
     return {owner for owner, _, method in split if is_in_place(method)} - {""}
+
+
+def counts_some(statement: Statement, code: CodeType) -> bool:
+    """Whether it counts numbers for which something is true: ``(y != pad).sum()``."""
+    part = between(code, statement.begin, statement.end + 1)
+    return not SUMS.isdisjoint(statement.attributes) and any(one.opname == "COMPARE_OP" for one in part)
 
 
 def augmented(code: Sequence[dis.Instruction]) -> Iterator[str]:
