@@ -7,7 +7,9 @@ from __future__ import annotations
 import ast
 import copy
 import inspect
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from types import CodeType, FrameType, FunctionType, MethodType
 from typing import Any, cast
@@ -98,10 +100,10 @@ class Inliner:
             if scope.is_first:
                 yield copy.copy(one)
             return
-        if isinstance(one, ast.For) and (items := self._objects(one, scope)):
-            for each in items:
+        if isinstance(one, ast.For) and (turns := self._turns(one, scope)):
+            for names in turns:
                 within = copy.copy(scope)
-                within.names = scope.names | {cast(ast.Name, one.target).id: each}
+                within.names = scope.names | names
                 yield from self._body(one.body, within, depth)
             return
         if not scope.is_first and isinstance(one, ast.Assign) and self._is_name(one, scope):
@@ -152,18 +154,35 @@ class Inliner:
         renamed = Renamed(self, scope, lambda one: self._written_before(one, scope, depth, before))
         return cast(ast.AST, renamed.visit(copied(value)))
 
-    def _objects(self, loop: ast.For, scope: Scope) -> list[ast.expr]:
-        """The objects of the script's that are in a list, if the loop goes through that and calls their methods."""
-        target = loop.target.id if isinstance(loop.target, ast.Name) else ""
+    def _turns(self, loop: ast.For, scope: Scope) -> list[dict[str, ast.expr]]:
+        """What a loop's variables are in each of its turns, if it goes through a list of the script's objects, or of
+        functions (also of tuples with one), and uses them: calls handlers.
+        """
+        targets = loop.target.elts if isinstance(loop.target, ast.Tuple) else [loop.target]
+        names = [one.id for one in targets if isinstance(one, ast.Name)]
         nodes = [one for each in loop.body for one in ast.walk(each)]
-        uses = any(isinstance(one, ast.Name) and one.id == target for one in nodes)
+        uses = any(isinstance(one, ast.Name) and one.id in names for one in nodes)
         leaves = any(isinstance(one, ast.Break | ast.Continue) for one in nodes)
-        path = path_of(self._in_whole(loop.iter, scope))
-        held = self._value(path) if path and target and uses and not leaves else None
+        name, held = self._held(self._in_whole(loop.iter, scope)) if uses and not leaves else ("", None)
         items = list(held) if isinstance(held, list | tuple) and len(held) <= _MOST_ITEMS else []
-        if not all(is_of_the_script(type(one)) and not isinstance(one, nn.Module) for one in items):
+        rows = [one if isinstance(loop.target, ast.Tuple) and isinstance(one, list | tuple) else [one] for one in items]
+        if not all(len(row) == len(names) == len(targets) and any(map(_is_followed, row)) for row in rows):
             return []
-        return [self._named(f"{path[-1]}[{number}]", one) for number, one in enumerate(items)]
+        return [
+            {its: self._named(f"{name}[{number}]" + f"'s {its}" * (len(names) > 1), value) for its, value in turn}
+            for number, turn in enumerate(zip(names, row, strict=True) for row in rows)
+        ]
+
+    def _held(self, node: ast.expr) -> tuple[str, object]:
+        """The value of a variable, of an object's attribute or of an item of these, and its name."""
+        if isinstance(node, ast.Subscript):
+            name, holder = self._held(node.value)
+            key = node.slice.value if isinstance(node.slice, ast.Constant) else self._value(path_of(node.slice) or [""])
+            with suppress(LookupError, TypeError):
+                return f"{name}[{key!r}]", holder[key] if type(holder) in (dict, defaultdict, list) else None  # type: ignore[index] # it has items
+            return "", None
+        path = path_of(node)
+        return (path[-1], self._value(path)) if path else ("", None)
 
     def _written_before(
         self, one: ast.Call | Comprehension, scope: Scope, depth: int, before: list[ast.stmt]
@@ -311,8 +330,14 @@ class Inliner:
                 self.values.setdefault(its.id, value)
 
     def _take_item(self, one: ast.stmt) -> None:
-        """The value of a variable of a function that has returned, if that is an item of ``session.state``."""
+        """The value of a variable of a function that has returned, if that is an item of ``session.state``, or one of
+        an optimizer's groups.
+        """
         match one:
+            case ast.For(ast.Name(name), held):
+                groups = self._value(path) if (path := path_of(held)) else None
+                if isinstance(groups, list) and groups and isinstance(groups[0], dict) and "params" in groups[0]:
+                    self.values.setdefault(name, groups[0])
             case ast.Assign([ast.Name(name)], ast.Subscript(holder, ast.Constant(key))):
                 if self._is_state(path := path_of(holder)):
                     self.values.setdefault(name, self._value(path[:-1]).state.get(key))
@@ -380,6 +405,13 @@ def _is_object(value: object) -> bool:
     """Whether it is one that stays."""
     kinds = (nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler)
     return isinstance(value, kinds) or is_of_the_script(type(value)) or type(value).__module__ == loop_code.SESSION
+
+
+def _is_followed(value: object) -> bool:
+    """Whether its methods, or it, may be written where they are called."""
+    if isinstance(value, FunctionType | MethodType):
+        return not is_of_a_library(value.__code__.co_filename)
+    return is_of_the_script(type(value)) and not isinstance(value, nn.Module)
 
 
 def _is_running(node: ast.AST, frame: FrameType) -> bool:
