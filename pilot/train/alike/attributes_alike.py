@@ -14,7 +14,7 @@ from typing import Any
 from torch import nn
 
 from pilot.checkpoint import checksums
-from pilot.train.script import loop_code
+from pilot.train.script import attribute_code
 from pilot.train.state.module_numbers import Numbers, shown
 from pilot.train.state.training import Training
 
@@ -49,4 +49,4 @@ class AttributesAlike:
 def _set_anew(module: nn.Module) -> Collection[str]:
     """Attributes that its forward pass sets before it reads them: nothing depends on what they were."""
     forward = getattr(type(module), "forward", None)
-    return loop_code.set_by(forward.__code__) if isinstance(forward, FunctionType) else ()
+    return attribute_code.set_by(forward.__code__) if isinstance(forward, FunctionType) else ()

@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
 from pilot.checkpoint import checksums
-from pilot.train.script import loop_code
+from pilot.train.script import attribute_code
 from pilot.train.script.bytecode import instructions
 from pilot.train.script.objects import WITH_ITEMS, inner
 
@@ -104,8 +104,8 @@ def whole_of(dataset: object) -> object:
 @cache
 def set_by_reading(kind: type) -> frozenset[str]:
     """The attributes that a dataset, or a transform, sets while it gives samples."""
-    every = loop_code.methods(kind)
+    every = attribute_code.methods(kind)
     reading = [code for code in every if code.co_name in _READ]
     called = {name for code in reading for name in code.co_names}
     reading += [code for code in every if code.co_name in called]
-    return frozenset().union(*(loop_code.attributes_stored(instructions(code)) for code in reading))
+    return frozenset().union(*(attribute_code.attributes_stored(instructions(code)) for code in reading))

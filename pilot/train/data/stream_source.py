@@ -15,8 +15,8 @@ from typing import Any
 from torch.utils.data import DataLoader
 
 from pilot.train.script import refusal
+from pilot.train.script.attribute_code import set_by
 from pilot.train.script.iterators import place_of
-from pilot.train.script.loop_code import set_by
 from pilot.train.script.objects import inner
 from pilot.train.script.plain_marks import PLAIN, numbers_and_generators
 

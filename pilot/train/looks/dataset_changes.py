@@ -31,7 +31,7 @@ from pilot.train.data.dataset_values import (
 )
 from pilot.train.data.training_loader import TrainingLoader
 from pilot.train.looks.spaced import Spaced
-from pilot.train.script import called, loop_code, refusal
+from pilot.train.script import attribute_code, called, refusal
 from pilot.train.script.statements import refilled
 from pilot.train.state.training import Training
 
@@ -120,7 +120,7 @@ class DatasetChanges:
         if not _is_reordered(items, _items(one)):
             return False
         attribute = name.rpartition(".")[2].partition("[")[0]
-        its = (code for code in loop_code.methods(type(whole_of(self._dataset))) if code.co_name not in GIVE)
+        its = (code for code in attribute_code.methods(type(whole_of(self._dataset))) if code.co_name not in GIVE)
         codes = [*(frame.f_code for frame in frames), *its]
         return not any(refilled(code, attribute) for code in codes)
 

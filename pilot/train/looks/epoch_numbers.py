@@ -14,18 +14,19 @@ from __future__ import annotations
 import inspect
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
-from types import FrameType
+from functools import partial
+from types import FrameType, FunctionType
 
 import numpy as np
 import torch
 from torch import nn
 
-from pilot.train.looks.marks import mark_of
+from pilot.train.looks.marks import DEPTH, mark_of, marks_in
 from pilot.train.script import loop_code, refusal
 from pilot.train.script.bytecode import running_at
 from pilot.train.script.iterators import place_of
 from pilot.train.script.objects import is_of_the_script
-from pilot.train.script.plain_marks import numbers_and_generators, random_state
+from pilot.train.script.plain_marks import PLAIN, numbers_and_generators, random_state
 from pilot.train.script.steering import steering
 
 _LISTS = (list, dict, set, deque)
@@ -139,7 +140,7 @@ def _candidates(frame: FrameType, start: int, begin: int, is_last: bool) -> Iter
             found[name] = len(value)
         elif (state := random_state(value)) is not None:
             found[name] = _Drawn(state)
-        elif name in used_here and (content := _content(value)):  # whom it is given to may only add to it (a meter)
+        elif name in used_here and (content := _content(frame, value)):  # a meter is only given to others
             found[name] = _Held(content)
     for name, value in found.items():
         read = loop_code.read_to_set(code, start, begin, name) if name in used and "." not in name else None
@@ -175,11 +176,17 @@ class _Drawn(str):
     """The state of a random generator: seeded by ``session.steps`` it still begins where that was."""
 
 
-def _content(value: object) -> object:
-    """What changes if a batch changes it: a dict, a list, a tensor, an object of the script's."""
+def _content(frame: FrameType, value: object) -> object:
+    """What changes if a batch changes it: a dict, a list, a tensor, an object of the script's, what a function has that
+    an epoch's beginning makes (besides variables of the one that runs).
+    """
     if type(value) in (torch.Tensor, np.ndarray):
         return mark_of(value, is_variable=True)
     if isinstance(value, list | deque | set):
         return f"{len(value)} items"
+    if isinstance(value, dict | FunctionType | partial):
+        around = {(id(value), f".{name}") for name in frame.f_code.co_cellvars}
+        marks = marks_in("its", value, set(), around, DEPTH)
+        return {path: mark for path, mark in marks if isinstance(mark, PLAIN)}
     is_object = is_of_the_script(type(value)) and not isinstance(value, nn.Module)
-    return numbers_and_generators(value) if is_object or isinstance(value, dict) else None
+    return numbers_and_generators(value) if is_object else None

@@ -20,7 +20,7 @@ from torch import nn
 
 from pilot.train.looks.moving import Moving
 from pilot.train.looks.spaced import Spaced
-from pilot.train.script import loop_code, parameter_reads, refusal
+from pilot.train.script import attribute_code, loop_code, parameter_reads, refusal
 from pilot.train.script.bytecode import running_at
 from pilot.train.script.objects import WITH_ITEMS, is_of_the_script
 from pilot.train.script.parameter_reads import ParameterReads
@@ -124,7 +124,7 @@ class EpochOutputs:
             return True
         kind: type = type(owner)
         is_ours = any(owner is module for _, module in self._training.numbers.modules())
-        return is_ours and attribute in loop_code.attributes_read_by(kind)
+        return is_ours and attribute in attribute_code.attributes_read_by(kind)
 
     def _is_of_state(self, value: Any) -> bool:
         """Whether it is trained, or ``session.state`` or a list or dict in it, by a variable: who joins has what is

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dis import Instruction
 from types import FrameType
 
-from pilot.train.script import loop_code, refusal
+from pilot.train.script import attribute_code, loop_code, refusal
 from pilot.train.script.bytecode import between, instructions
 from pilot.train.script.needing_some import needs_some
 from pilot.train.script.statements import (
@@ -90,7 +90,7 @@ class _Varies:
         self._statements = statements_in(loop)
         self._changed = {name for one in self._statements for name in one.sets}
         within = (one for frame in frames[1:] for one in instructions(frame.f_code))
-        self._attributes = loop_code.attributes_stored(within)
+        self._attributes = attribute_code.attributes_stored(within)
 
     def __call__(self, jump: Instruction) -> bool:
         begin = next(one.begin for one in self._statements if jump.offset <= one.end)

@@ -55,7 +55,7 @@ from pilot.train.looks.sample_counts import SampleCounts
 from pilot.train.looks.shared_with_state import SharedWithState
 from pilot.train.looks.spaced import Spaced
 from pilot.train.looks.tracked_parts import TrackedParts, counted
-from pilot.train.script import loop_code, refusal, step_uses
+from pilot.train.script import attribute_code, loop_code, refusal, step_uses
 from pilot.train.script.bytecode import running_at
 from pilot.train.script.harmless import Harmless
 from pilot.train.script.inlined import inlined
@@ -295,10 +295,10 @@ class OwnValues:
             self._anew |= {(which, name) for name in loop_code.set_anew(frame.f_code, head)}
             self._for_after |= loop_code.kept_for_after(frame.f_code, head)
         if frames and self._head in loop_code.heads(frames[0].f_code, running_at(frames[0])):
-            its = loop_code.set_before_calls(frames, self._head, by_epoch=self._epoch_numbers is not None)
+            its = attribute_code.set_before_calls(frames, self._head, by_epoch=self._epoch_numbers is not None)
             self._anew_in |= {(id(owner), f".{name}") for owner, name in its}
         self._at_beginning |= {
-            (id(owner), f".{name}") for owner, name in loop_code.set_at_beginning(frames, self._head)
+            (id(owner), f".{name}") for owner, name in attribute_code.set_at_beginning(frames, self._head)
         }
 
     def _in_loop(self) -> list[FrameType]:
@@ -328,7 +328,7 @@ class OwnValues:
         kept = ((0, name, value) for name, value in others)
         frames = list(refusal.frames())
         steppers = self._training.steppers
-        read = {name for frame in frames for name in loop_code.attributes_read(frame.f_code)}
+        read = {name for frame in frames for name in attribute_code.attributes_read(frame.f_code)}
         schedulers = {f"scheduler {name}".rstrip(): one for name, one in steppers.schedulers.items()}
         numbers = counted({**self._training.tracked, **schedulers}, read)
         its = chain(attached(self._training.model, steppers), numbers)
@@ -354,12 +354,14 @@ class OwnValues:
         """Attributes that objects, or functions, from before the loop have got in it, if the script asks whether they
         have them: the first batch makes them.
         """
-        asked = {name for frame in self._in_loop() for name in loop_code.asked_for(frame.f_code)}
+        asked = {name for frame in self._in_loop() for name in attribute_code.asked_for(frame.f_code)}
         for which, path in seen:
             owner, _, name = path.rpartition(".")
             kind = self._before.get((which, owner))
             if isinstance(kind, type | CodeType) and (which, path) not in self._before:
-                by_owner = loop_code.asked_for_by(kind) if isinstance(kind, type) else loop_code.asked_for(kind)
+                by_owner = (
+                    attribute_code.asked_for_by(kind) if isinstance(kind, type) else attribute_code.asked_for(kind)
+                )
                 if name in asked or name in by_owner:
                     yield which, path
 

@@ -12,7 +12,7 @@ from functools import cache
 from types import CodeType, FrameType
 
 from pilot.core.errors import UserError
-from pilot.train.script import loop_code, refusal
+from pilot.train.script import attribute_code, loop_code, refusal
 from pilot.train.script.branches import under_tests
 from pilot.train.script.bytecode import instructions, running_at
 from pilot.train.script.objects import is_of_the_script
@@ -78,7 +78,7 @@ def _is_rank(frame: FrameType, path: str) -> bool:
     if _is_of_session(frame, path, "rank"):
         return True
     kind = type(loop_code.value_of(frame, *owner)) if owner else object
-    return is_of_the_script(kind) and any(name in _set_from_rank(code) for code in loop_code.methods(kind))
+    return is_of_the_script(kind) and any(name in _set_from_rank(code) for code in attribute_code.methods(kind))
 
 
 @cache

@@ -22,7 +22,7 @@ from typing import Any
 from torch import nn
 
 from pilot.train.looks.marks import ARRAYS, CHANGEABLE, Place, memory_of
-from pilot.train.script import loop_code
+from pilot.train.script import attribute_code, loop_code
 from pilot.train.script.bytecode import between, instructions
 from pilot.train.script.objects import WITH_ITEMS, inner, is_of_the_script
 from pilot.train.script.refusal import is_of_a_library
@@ -123,7 +123,7 @@ def _counted_by(kind: type) -> tuple[tuple[str, ...], frozenset[str]]:
     named = _named_for_states(kind)
     if named & _EVERY:
         return (), frozenset()
-    codes = loop_code.methods(kind)
+    codes = attribute_code.methods(kind)
     others = [one for one in codes if one.co_name not in {*named, "__init__"} and not is_of_a_library(one.co_filename)]
     changed = {name for code in others for name in _changed_by(code)} - named
     return tuple(sorted(changed)), frozenset(name for code in others for name in _used_by(code))
@@ -160,7 +160,7 @@ def _used_by(code: CodeType) -> Iterator[str]:
         rest = without_test(part)
         test = part[: len(part) - len(rest)]
         yield from (each.argval for each in test if each.opname == "LOAD_ATTR")
-        yield from (one.attributes if not test else _read_by(rest)) - loop_code.attributes_stored(rest)
+        yield from (one.attributes if not test else _read_by(rest)) - attribute_code.attributes_stored(rest)
 
 
 def _read_by(part: Sequence[Instruction]) -> set[str]:

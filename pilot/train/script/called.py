@@ -15,7 +15,7 @@ from itertools import chain, islice
 from types import CodeType, FrameType, FunctionType, MappingProxyType, MethodType
 from typing import Any, NamedTuple
 
-from pilot.train.script import loop_code, refusal
+from pilot.train.script import attribute_code, loop_code, refusal
 from pilot.train.script.branches import under_equality
 from pilot.train.script.bytecode import between, running_at
 from pilot.train.script.objects import is_of_the_script
@@ -113,7 +113,7 @@ class Part:
 
     def made_anew(self, name: str) -> Iterator[object]:
         """Objects whose attribute of this name it sets in any case, before it reads it, or fills with other items."""
-        for *owner, attribute in loop_code.attributes_set(self.code, self.begin, self.end):
+        for *owner, attribute in attribute_code.attributes_set(self.code, self.begin, self.end):
             if attribute == name:
                 yield from self.values(".".join(owner))
         for part, its in _by_statement(self.code, self.begin, self.end):

@@ -8,7 +8,7 @@ from types import BuiltinFunctionType, MethodType
 import numpy as np
 import torch
 
-_OWNERS = (random.seed.__self__, np.random.normal.__self__)  # type: ignore[attr-defined] # objects behind them
+_OWNERS = (random.seed.__self__, np.random.normal.__self__)  # type: ignore[attr-defined]  # objects behind them
 _OF_TORCH = {
     getattr(torch, name) for name in ("bernoulli", "multinomial", "normal", "rand", "randint", "randn", "randperm")
 }

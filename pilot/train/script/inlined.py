@@ -16,9 +16,10 @@ from typing import Any, cast
 from pilot.train.script import loop_code
 from pilot.train.script.bytecode import instructions, running_at
 from pilot.train.script.dict_items import as_variables
-from pilot.train.script.inlining import Inlined, Inliner
+from pilot.train.script.inlining import Inliner
 from pilot.train.script.renaming import MARK
 from pilot.train.script.source import set_in_loops, set_line
+from pilot.train.script.whole_names import Inlined
 
 
 def inlined(frames: Sequence[FrameType], head: int, state: Mapping[str, Any]) -> tuple[FrameType, int] | None:
@@ -34,12 +35,12 @@ def inlined(frames: Sequence[FrameType], head: int, state: Mapping[str, Any]) ->
     try:
         made = Inliner(frames)
         tree = made.whole()
-        if replaced := made.owners & set_in_loops(tree):
+        if replaced := made.names.owners & set_in_loops(tree):
             made = Inliner(frames, replaced)
             tree = made.whole()
-        if not (made.calls or made.owners):
+        if not (made.calls or made.names.owners):
             return None
-        values = {**frames[0].f_locals, **made.values}
+        values = {**frames[0].f_locals, **made.names.values}
         values |= dict(as_variables(tree, values, state))
         code = _compiled(tree, frames[0].f_code)
     except Exception:  # what cannot be read (there is no source, or another one) is not told of

@@ -7,69 +7,48 @@ from __future__ import annotations
 import ast
 import copy
 import inspect
-from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
 from types import CodeType, FrameType, FunctionType, MethodType
-from typing import Any, cast
+from typing import cast
 
-import torch
 from torch import nn
 
-from pilot.train.script import loop_code, parameter_reads
 from pilot.train.script.objects import is_of_the_script
 from pilot.train.script.refusal import DOT, is_of_a_library
-from pilot.train.script.renaming import MARK, NOTHING, Comprehension, Renamed, Scope
+from pilot.train.script.renaming import MARK, Comprehension, Renamed, Scope
 from pilot.train.script.source import (
     assigned,
     copied,
     function_in,
-    is_getattr,
     path_of,
     place_of,
     running_place,
     set_line,
     tree_of,
+    with_attribute,
     with_else,
 )
+from pilot.train.script.whole_names import WholeNames, is_object
 
-_DEPTH = 4
+_DEPTH = 6
 _MOST = 40
 """How deep calls are followed, and how many."""
 _MOST_OF_NAME = 60
-_MOST_ITEMS = 10
-"""Of a list of objects whose methods a loop calls."""
 _COMPREHENSIONS = {"<genexpr>", "<listcomp>", "<setcomp>"}
 _OF_LAYERS = {"__call__", "forward"}
 """What runs a layer is read by its own looks."""
 _NO_FUNCTIONS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
-@dataclass(frozen=True, eq=False)
-class Inlined:
-    """What looks ask of a running function."""
-
-    f_code: CodeType
-    f_lasti: int
-    f_locals: dict[str, Any]
-    f_globals: dict[str, Any]
-    f_back: None = None
-
-
 class Inliner:
-    """``frames``: the running functions; ``replaced``: variables whose objects' attributes stay attributes. ``values``:
-    of variables that the whole has and the first of them has not; ``calls``: how many were written in place;
-    ``owners``: the variables whose objects' attributes have become variables.
+    """``frames``: the running functions; ``replaced``: see :class:`WholeNames`. ``calls``: how many were written in
+    place.
     """
 
     def __init__(self, frames: Sequence[FrameType], replaced: Collection[str] = ()) -> None:
         self._frames = list(frames)
-        self._replaced = replaced
-        self.owners = set[str]()
-        self.values: dict[str, Any] = {}
+        self.names = WholeNames(frames[0], replaced)
         self.calls = 0
-        self._known = {id(one): name for name, one in reversed(frames[0].f_locals.items()) if _is_object(one)}
         self._running: list[CodeType] = []
         self._written = set[str]()
 
@@ -84,7 +63,7 @@ class Inliner:
         function.decorator_list = []
         function.body = self._body(function.body, scope, 0)
         for name in first.f_code.co_freevars:  # which it has no function around it to have
-            self.values.setdefault(name, first.f_locals.get(name))
+            self.names.values.setdefault(name, first.f_locals.get(name))
         return ast.Module([function], [])
 
     # --- statements --------------------------------------------------------------------------------------------------
@@ -94,7 +73,7 @@ class Inliner:
 
     def _statement(self, one: ast.stmt, scope: Scope, depth: int) -> Iterator[ast.stmt]:
         if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            yield cast(ast.stmt, Renamed(self, scope, None).visit(copied(one)))
+            yield cast(ast.stmt, Renamed(self.names, scope, None).visit(copied(one)))
             return
         if isinstance(one, ast.Global | ast.Nonlocal):
             if scope.is_first:
@@ -109,6 +88,9 @@ class Inliner:
         if not scope.is_first and isinstance(one, ast.Assign) and self._is_name(one, scope):
             return
         before: list[ast.stmt] = []
+        for item in one.items if isinstance(one, ast.With) else ():
+            call = ast.Call(ast.Attribute(item.context_expr, "__enter__", ast.Load()), [], [])
+            self._expression(ast.copy_location(call, item.context_expr), scope, depth, before)
         made = copy.copy(one)
         for name, value in ast.iter_fields(one):
             if name in ("body", "orelse", "finalbody"):
@@ -131,19 +113,18 @@ class Inliner:
             yield made
 
     def _is_name(self, one: ast.Assign, scope: Scope) -> bool:
-        """Whether it only gives another name to an object, which has one, or to ``session.state``."""
-        made = self._in_whole(one.value, scope) if isinstance(one.value, ast.Name | ast.Attribute) else None
+        """Whether it only gives another name to an object, which has one, to a method or to ``session.state``."""
+        made = self._in_whole(one.value, scope) if isinstance(one.value, ast.Name | ast.Attribute | ast.Call) else None
+        if isinstance(made, ast.Call):
+            made = with_attribute(made)
         path = path_of(made) if made is not None else []
         target = one.targets[0] if len(one.targets) == 1 else None
-        has_one = bool(path) and (self._is_state(path) or _is_object(self._value(path)))
-        if made is None or not isinstance(target, ast.Name) or not has_one:
+        if made is None or not path or not isinstance(target, ast.Name):
+            return False
+        if not (self.names.is_state(path) or is_object(self.names.value(path)) or self.names.is_method(path)):
             return False
         scope.names[target.id] = made
         return True
-
-    def _is_state(self, path: Sequence[str]) -> bool:
-        """Whether it is ``session.state``."""
-        return path[-1:] == ["state"] and type(self._value(path[:-1])).__module__ == loop_code.SESSION
 
     def _handler(self, one: ast.ExceptHandler, scope: Scope, depth: int) -> ast.ExceptHandler:
         made = copy.copy(one)
@@ -151,7 +132,7 @@ class Inliner:
         return made
 
     def _expression(self, value: ast.AST, scope: Scope, depth: int, before: list[ast.stmt]) -> ast.AST:
-        renamed = Renamed(self, scope, lambda one: self._written_before(one, scope, depth, before))
+        renamed = Renamed(self.names, scope, lambda one: self._written_before(one, scope, depth, before))
         return cast(ast.AST, renamed.visit(copied(value)))
 
     def _turns(self, loop: ast.For, scope: Scope) -> list[dict[str, ast.expr]]:
@@ -163,26 +144,14 @@ class Inliner:
         nodes = [one for each in loop.body for one in ast.walk(each)]
         uses = any(isinstance(one, ast.Name) and one.id in names for one in nodes)
         leaves = any(isinstance(one, ast.Break | ast.Continue) for one in nodes)
-        name, held = self._held(self._in_whole(loop.iter, scope)) if uses and not leaves else ("", None)
-        items = list(held) if isinstance(held, list | tuple) and len(held) <= _MOST_ITEMS else []
+        name, items = self.names.items(self._in_whole(loop.iter, scope)) if uses and not leaves else ("", [])
         rows = [one if isinstance(loop.target, ast.Tuple) and isinstance(one, list | tuple) else [one] for one in items]
         if not all(len(row) == len(names) == len(targets) and any(map(_is_followed, row)) for row in rows):
             return []
         return [
-            {its: self._named(f"{name}[{number}]" + f"'s {its}" * (len(names) > 1), value) for its, value in turn}
+            {its: self.names.named(f"{name}[{number}]" + f"'s {its}" * (len(names) > 1), value) for its, value in turn}
             for number, turn in enumerate(zip(names, row, strict=True) for row in rows)
         ]
-
-    def _held(self, node: ast.expr) -> tuple[str, object]:
-        """The value of a variable, of an object's attribute or of an item of these, and its name."""
-        if isinstance(node, ast.Subscript):
-            name, holder = self._held(node.value)
-            key = node.slice.value if isinstance(node.slice, ast.Constant) else self._value(path_of(node.slice) or [""])
-            with suppress(LookupError, TypeError):
-                return f"{name}[{key!r}]", holder[key] if type(holder) in (dict, defaultdict, list) else None  # type: ignore[index] # it has items
-            return "", None
-        path = path_of(node)
-        return (path[-1], self._value(path)) if path else ("", None)
 
     def _written_before(
         self, one: ast.Call | Comprehension, scope: Scope, depth: int, before: list[ast.stmt]
@@ -266,19 +235,22 @@ class Inliner:
 
     def _function(self, call: ast.Call, scope: Scope) -> tuple[FunctionType | None, ast.expr | None]:
         """The script's own that is called, and whose method it is."""
+        if found := self._of_base(call.func, scope):
+            return found
         target = self._in_whole(call.func, scope)
-        if isinstance(target, ast.Call) and is_getattr(target):
-            name = cast(str, cast(ast.Constant, target.args[1]).value)
-            target = self.attribute(ast.Attribute(target.args[0], name, ast.Load()))
+        if isinstance(target, ast.Call) and (asked := with_attribute(target)):
+            target = self.names.attribute(asked)
+        name, value = self.names.held(target)
+        if isinstance(target, ast.Subscript) and value is not None:
+            target = self.names.named(name, value)
         path = path_of(target)
-        value = self._value(path) if path else None
         if isinstance(value, MethodType) and not isinstance(value.__self__, nn.Module):
             function = inspect.unwrap(value.__func__)
-            owner: ast.expr | None = self._named(f"{path[-1]}'s object", value.__self__)
+            owner: ast.expr | None = self.names.named(f"{name}'s object", value.__self__)
         elif isinstance(value, FunctionType):
             function, owner = inspect.unwrap(value), None
         else:
-            held = value if value is not None else (self._value(path[:-1]) if path[1:] else None)
+            held = value if value is not None else (self.names.value(path[:-1]) if path[1:] else None)
             name = "__call__" if value is not None else (path[-1] if path else "")
             function = inspect.getattr_static(type(held), name, None) if held is not None else None
             function = function.fget if isinstance(function, property) else function
@@ -288,6 +260,20 @@ class Inliner:
                 return None, None
         is_own = isinstance(function, FunctionType) and not is_of_a_library(function.__code__.co_filename)
         return (function, owner) if is_own else (None, None)
+
+    def _of_base(self, target: ast.expr, scope: Scope) -> tuple[FunctionType, ast.expr] | None:
+        """The method of a base class that ``super()`` has, and whose it is."""
+        code = scope.function.__code__ if scope.function is not None else scope.frame.f_code if scope.frame else None
+        match target:
+            case ast.Attribute(ast.Call(ast.Name("super"), []), method) if code is not None and code.co_argcount:
+                owner = self.names.variable(code.co_varnames[0], scope)
+                order, within = type(self.names.held(owner)[1]).__mro__, scope.value_around("__class__")
+                bases = order[order.index(within) + 1 :] if isinstance(within, type) and within in order else ()
+                function = next((vars(base)[method] for base in bases if method in vars(base)), None)
+                function = inspect.unwrap(function) if isinstance(function, FunctionType) else None
+                if function is not None and not is_of_a_library(function.__code__.co_filename):
+                    return function, owner
+        return None
 
     def _bind(
         self,
@@ -327,7 +313,7 @@ class Inliner:
         for name, value in frame.f_locals.items():
             its = within.names.get(name)
             if isinstance(its, ast.Name):
-                self.values.setdefault(its.id, value)
+                self.names.values.setdefault(its.id, value)
 
     def _take_item(self, one: ast.stmt) -> None:
         """The value of a variable of a function that has returned, if that is an item of ``session.state``, or one of
@@ -335,76 +321,15 @@ class Inliner:
         """
         match one:
             case ast.For(ast.Name(name), held):
-                groups = self._value(path) if (path := path_of(held)) else None
+                groups = self.names.value(path) if (path := path_of(held)) else None
                 if isinstance(groups, list) and groups and isinstance(groups[0], dict) and "params" in groups[0]:
-                    self.values.setdefault(name, groups[0])
+                    self.names.values.setdefault(name, groups[0])
             case ast.Assign([ast.Name(name)], ast.Subscript(holder, ast.Constant(key))):
-                if self._is_state(path := path_of(holder)):
-                    self.values.setdefault(name, self._value(path[:-1]).state.get(key))
-
-    # --- names and values --------------------------------------------------------------------------------------------
-
-    def variable(self, name: str, scope: Scope) -> ast.expr:
-        """What a function's variable is in the whole."""
-        if name in scope.names or scope.is_first:
-            return scope.names.get(name, ast.Name(name, ast.Load()))
-        value, first = scope.value_around(name), self._frames[0]
-        if value is NOTHING or first.f_locals.get(name, first.f_globals.get(name)) is value:
-            return ast.Name(name, ast.Load())
-        return self._named(f"{name}{scope.suffix}", value)
-
-    def _named(self, name: str, value: object) -> ast.expr:
-        """A variable that has it."""
-        if _is_object(value) and id(value) in self._known:
-            return ast.Name(self._known[id(value)], ast.Load())
-        taken = {**self._frames[0].f_globals, **self._frames[0].f_locals, **self.values}
-        names = (name if not number else f"{name}_{number}" for number in range(len(taken) + 1))
-        found = next(one for one in names if one not in taken or taken[one] is value)
-        self.values[found] = value
-        return ast.Name(found, ast.Load())
-
-    def attribute(self, node: ast.Attribute) -> ast.expr:
-        """What an attribute is in the whole."""
-        path = path_of(node)
-        owner = self._value(path[:-1]) if path else None
-        if not is_of_the_script(type(owner)) or isinstance(owner, nn.Module | type):
-            return node
-        held, static = getattr(owner, "__dict__", {}), inspect.getattr_static(type(owner), node.attr, None)
-        if node.attr not in held and static is not None and callable(getattr(static, "__get__", None)):
-            return node  # a method, or a property
-        base = self._known.setdefault(id(owner), ".".join(path[:-1]))
-        if base in self._replaced:
-            return node
-        self.owners.add(base)
-        name = f"{base}{DOT}{node.attr}"
-        self.values[name] = value = held.get(node.attr, static)
-        if _is_object(value):
-            name = self._known.setdefault(id(value), name)
-        return ast.Name(name, node.ctx)
-
-    def is_property(self, node: ast.Attribute) -> bool:
-        """Of one of the script's objects."""
-        path = path_of(node)
-        owner = self._value(path[:-1]) if path else None
-        return is_of_the_script(type(owner)) and isinstance(
-            inspect.getattr_static(type(owner), node.attr, None), property
-        )
+                if self.names.is_state(path := path_of(holder)):
+                    self.names.values.setdefault(name, self.names.value(path[:-1]).state.get(key))
 
     def _in_whole(self, node: ast.expr, scope: Scope) -> ast.expr:
-        return cast(ast.expr, Renamed(self, scope, None).visit(copied(node)))
-
-    def _value(self, path: Sequence[str]) -> Any:
-        variable, *attributes = path
-        if variable in self.values:
-            made = Inlined(self._frames[0].f_code, 0, self.values, {})
-            return parameter_reads.value_of(cast(FrameType, made), variable, *attributes)
-        return parameter_reads.value_of(self._frames[0], variable, *attributes)
-
-
-def _is_object(value: object) -> bool:
-    """Whether it is one that stays."""
-    kinds = (nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler)
-    return isinstance(value, kinds) or is_of_the_script(type(value)) or type(value).__module__ == loop_code.SESSION
+        return cast(ast.expr, Renamed(self.names, scope, None).visit(copied(node)))
 
 
 def _is_followed(value: object) -> bool:

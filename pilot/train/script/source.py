@@ -102,10 +102,12 @@ def name_of(node: ast.expr) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
-def is_getattr(call: ast.Call) -> bool:
-    """Of a name that is a constant."""
-    is_named = len(call.args) >= 2 and isinstance(call.args[1], ast.Constant) and isinstance(call.args[1].value, str)
-    return is_named and name_of(call.func) == getattr.__name__
+def with_attribute(call: ast.Call) -> ast.Attribute | None:
+    """What ``getattr`` stands for, of a name that is a constant."""
+    match call:
+        case ast.Call(ast.Name("getattr"), [owner, ast.Constant(str(name)), *_]):
+            return ast.Attribute(owner, name, ast.Load())
+    return None
 
 
 def assigned(definition: ast.FunctionDef) -> set[str]:
