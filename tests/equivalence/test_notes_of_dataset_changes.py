@@ -37,6 +37,7 @@ class Items(Dataset[Any]):
         self.items = [DATA[index] for index in range(len(DATA))]
         self.targets = list(range(len(DATA)))
         self.samples = [(f"{index}.png", index) for index in range(len(DATA))]
+        self.pairs = [[index, 0] for index in range(len(DATA))]
         self.order = np.arange(len(DATA))
         self.rows = torch.arange(2 * len(DATA)).reshape(-1, 2)
         self.cache: list[Any] = [None] * len(DATA)
@@ -67,6 +68,13 @@ class Items(Dataset[Any]):
     def relabel(self) -> None:
         for index, (name, label) in enumerate(self.samples):
             self.samples[index] = name, label + 1
+
+    def draw(self) -> None:
+        """Negative samples, as collaborative filtering does."""
+        self.pairs = [[index, random.randrange(9)] for index in range(len(DATA))]
+
+    def draw_first(self) -> None:
+        self.drawn = [[index, random.randrange(9)] for index in range(len(DATA))]
 
     def harder(self) -> None:
         self.stage += 1
@@ -326,3 +334,19 @@ for epoch in ours.epochs(3):
 )
 def test_a_loop_in_one_function(line: str, names: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert script(capsys, line, Anew if "anew" in line else Items) == names
+
+
+def test_samples_that_an_epochs_end_draws(capsys: pytest.CaptureFixture[str]) -> None:
+    assert told(capsys, ends=lambda data, _epoch: data.draw()) == "dataset.pairs"
+
+
+def test_samples_that_some_epochs_beginnings_draw(capsys: pytest.CaptureFixture[str]) -> None:
+    def in_some(data: Items, epoch: int) -> None:
+        if epoch % 2 == 0:
+            data.draw_first()
+
+    def in_each(data: Items, _epoch: int) -> None:
+        data.draw_first()
+
+    assert told(capsys, begins=in_some) == "dataset.drawn"
+    assert told(capsys, begins=in_each) == ""

@@ -127,12 +127,13 @@ class DatasetChanges:
     def _labelled_in_some(
         self, before: Kept, now: dict[str, Any], frames: Sequence[FrameType], head: int
     ) -> Iterator[str]:
-        """Lists with labels that another epoch's beginning has set, and this one's has not (``if epoch == 1``)."""
+        """Lists with labels that another epoch's beginning has set, or made, and this one's not (``if epoch == 1``)."""
         changed = {
             name
             for name, (_, items) in before.items()
             if type(one := now.get(name)) is list and _is_labelled(items, one)
         }
+        changed |= {name for name, one in now.items() if name not in before and type(one) is list}
         left = [name for name in before if name in self._labelled and name not in changed]
         self._labelled |= changed
         if left and called.changes_under_equality(frames, head, self._is_dataset):
@@ -230,7 +231,7 @@ def _is_labelled(before: Sequence[Any], now: Sequence[Any]) -> bool:
 
 
 def _has_other_label(before: Any, now: Any) -> bool:
-    if type(before) is tuple and type(now) is tuple and len(before) == len(now):
+    if type(before) in (tuple, list) and type(now) is type(before) and len(before) == len(now):
         return any(_has_other_label(*pair) for pair in zip(before, now, strict=True) if pair[0] is not pair[1])
     are_numbers = isinstance(before, NUMBERS) and isinstance(now, NUMBERS)
     return bool((are_numbers or (isinstance(before, str) and isinstance(now, str))) and before != now)

@@ -292,7 +292,8 @@ class OwnValues:
         frames = self._in_loop()
         for frame, head in self._loops(frames):
             which = id(frame.f_globals if frame.f_locals is frame.f_globals else frame)
-            self._anew |= {(which, name) for name in loop_code.set_anew(frame.f_code, head)}
+            anew = loop_code.set_anew(frame.f_code, head) | loop_code.set_from_some_turn_on(frame.f_code, head)
+            self._anew |= {(which, name) for name in anew}
             self._for_after |= loop_code.kept_for_after(frame.f_code, head)
         if frames and self._head in loop_code.heads(frames[0].f_code, running_at(frames[0])):
             its = attribute_code.set_before_calls(frames, self._head, by_epoch=self._epoch_numbers is not None)

@@ -10,10 +10,11 @@ from dis import Instruction
 from functools import cache
 from types import CodeType, FrameType, FunctionType
 
+from pilot.train.script.branches import from_some_turn_on
 from pilot.train.script.bytecode import between, instructions, running_at
 from pilot.train.script.loop_code import heads, paths_used, value_of
 from pilot.train.script.objects import is_of_the_script
-from pilot.train.script.statements import RETURNS, loop_at, path_at, read_before_set
+from pilot.train.script.statements import RETURNS, augmented, loop_at, path_at, read_before_set
 
 _SEEDS = {"seed", "manual_seed", "setstate", "set_state"}
 _ASKS = {"hasattr", "getattr", "__dict__", "vars"}
@@ -36,10 +37,25 @@ def set_at_beginning(frames: Sequence[FrameType], head: int) -> Iterator[tuple[o
         by_methods = tuple(_set_by_methods(frame, between(frame.f_code, begin, end), running))
         for owner, *names, name in attributes_set(frame.f_code, begin, end, by_methods):
             found.append((value_of(frame, owner, *names), name))
+        its = set_from_some_turn_on(frame.f_code, begin, end)
+        found += [(value_of(frame, owner, *names), name) for owner, *names, name in its]
         if inner:
             yield from found
             return
         begin = 0
+
+
+@cache
+def set_from_some_turn_on(code: CodeType, begin: int, end: int) -> list[tuple[str, ...]]:
+    """Attributes that are set between two instructions in all turns of a loop from one on (``if epoch >= 3``), and not
+    read before: the variable, and the attributes of it.
+    """
+    part, where = between(code, begin, end), from_some_turn_on(code, begin, end)
+    first: dict[tuple[str, ...], int] = {}
+    for number, one in enumerate(part):
+        for _, path in paths_used(part, number):
+            first.setdefault(path, one.offset if path[1:] and one.opname == "STORE_ATTR" else -1)
+    return sorted(path for path, at in first.items() if at in where and ".".join(path) not in {*augmented(part)})
 
 
 def set_before_calls(frames: Sequence[FrameType], head: int, *, by_epoch: bool) -> Iterator[tuple[object, str]]:

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import dis
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cache
 from types import CodeType
 
 from pilot.train.script.bytecode import between, instructions
 from pilot.train.script.statements import RETURNS, Range, Statement, loop_at, statements_in, uses_in
+
+_EPOCHS = re.compile(r"\b\w*epoch\w*\b")
+"""Names of variables that count epochs."""
+_STORES = ("STORE_", "POP_TOP")
+_DIFFER = ("COMPARE_OP", "CONTAINS_OP", "BINARY_OP", "CALL")
 
 
 def under_tests(code: CodeType, tested: Callable[[str], bool]) -> Iterator[list[dis.Instruction]]:
@@ -49,6 +55,62 @@ def tests_in(code: CodeType) -> tuple[tuple[list[Statement], list[dis.Instructio
 def leaves(part: Sequence[dis.Instruction], end: int) -> bool:
     """Whether these instructions return, or leave the loop that ends before the one at ``end``."""
     return any(one.opname in RETURNS or ("JUMP" in one.opname and one.argval >= end) for one in part)
+
+
+@cache
+def from_some_turn_on(code: CodeType, begin: int, end: int) -> frozenset[int]:
+    """Which instructions between two run in all turns of a loop over epochs from one on, and in none before (``if epoch
+    >= 3``), or if something is so that is the same in all turns.
+    """
+    part = between(code, begin, end)
+    counts = {*_EPOCHS.findall(" ".join(code.co_varnames + code.co_names)), *_targets(part)}
+    found = set[int]()
+    for one in part:
+        around = [test for test in part if _is_if(test) and test.offset < one.offset < test.argval]
+        tests = [_test_before(part, test) for test in around]
+        others = [
+            its
+            for test, its in zip(around, tests, strict=True)
+            if not (test.opname.endswith("FALSE") and _is_from_on(its, counts))
+        ]
+        if len(others) < len(around) and not any(_may_differ(each) for its in others for each in its):
+            found.add(one.offset)
+    return frozenset(found)
+
+
+def _targets(part: Sequence[dis.Instruction]) -> Iterator[str]:
+    """The variable of the loop that begins there."""
+    if part[1:] and part[0].opname == "FOR_ITER":
+        yield from (name for _, use, name in uses_in(part[1:2]) if use == "STORE")
+
+
+def _test_before(part: Sequence[dis.Instruction], jump: dis.Instruction) -> list[dis.Instruction]:
+    """What is computed for this test, and not for one before it in the same statement."""
+    found = list[dis.Instruction]()
+    for one in part:
+        if one.offset >= jump.offset:
+            break
+        found = [] if "JUMP" in one.opname or one.opname.startswith(_STORES) else [*found, one]
+    return found
+
+
+def _is_if(one: dis.Instruction) -> bool:
+    return "_IF_" in one.opname and one.argval > one.offset
+
+
+def _is_from_on(test: Sequence[dis.Instruction], counts: Collection[str]) -> bool:
+    """Whether it compares one of the loop's ``counts``, from the left, with what is the same in all turns."""
+    compared = [each.argrepr for each in test if each.opname.startswith(_DIFFER)]
+    left = ""
+    for number, one in enumerate(test):  # self.epoch
+        if number and one.opname != "LOAD_ATTR":
+            break
+        left = next((name for _, use, name in uses_in([one]) if use == "LOAD"), str(one.argval))
+    return compared in ([">="], [">"]) and left in counts
+
+
+def _may_differ(one: dis.Instruction) -> bool:
+    return one.opname.startswith(_DIFFER)
 
 
 @cache

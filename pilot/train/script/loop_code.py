@@ -13,7 +13,7 @@ from types import CodeType, FrameType
 import numpy as np
 import torch
 
-from pilot.train.script.branches import tests_in
+from pilot.train.script.branches import from_some_turn_on, tests_in
 from pilot.train.script.bytecode import between, instructions, running_at
 from pilot.train.script.statements import (
     Statement,
@@ -226,6 +226,21 @@ def set_anew(code: CodeType, head: int) -> frozenset[str]:
     """
     others = {*code.co_cellvars, *code.co_freevars, *_read_within(code)}
     return _set_first(code, head) - others - kept_for_after(code, head)
+
+
+@cache
+def set_from_some_turn_on(code: CodeType, head: int) -> frozenset[str]:
+    """The variables that this loop sets only so (``if epoch >= 3: scale = 0.5``), and does not read before."""
+    loop = loop_at(code, head)
+    where = from_some_turn_on(code, head, loop[-1].offset) if loop else frozenset[int]()
+    first: dict[str, bool] = {}
+    others = {*code.co_cellvars, *code.co_freevars}
+    for at, use, name in uses_in(loop):
+        is_such = use == "STORE" and at in where
+        first.setdefault(name, is_such)
+        if use == "STORE" and not is_such:
+            others.add(name)
+    return frozenset(name for name, is_set in first.items() if is_set) - others
 
 
 @cache
