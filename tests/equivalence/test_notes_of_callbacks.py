@@ -4,7 +4,7 @@ however the script calls what increases it: callbacks in lists and dicts, by nam
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -145,6 +145,22 @@ class OfClass(Base):
                 self.step(batch, 1 / Counts.batches)
 
 
+def shown(epochs: Iterable[int]) -> Iterator[int]:
+    """The script's own bar of progress."""
+    for epoch in epochs:
+        print("epoch", epoch)
+        yield epoch
+
+
+class Shown(Base):
+    def fit(self) -> None:
+        for _ in shown(self.ours.epochs(3)):
+            count = 0
+            for batch in self.loader:
+                count += 2
+                self.step(batch, 1 / count)
+
+
 class ByHistory(Base):
     def fit(self) -> None:
         for _ in self.ours.epochs(3):
@@ -155,7 +171,7 @@ class ByHistory(Base):
                 self.step(batch)
 
 
-SCRIPTS = [Derived, ByDict, ByNumber, ByName, ByHooks, ByContext, OfClass, ByHistory]
+SCRIPTS = [Derived, ByDict, ByNumber, ByName, ByHooks, ByContext, OfClass, ByHistory, Shown]
 
 
 def told(kind: Any, capsys: pytest.CaptureFixture[str]) -> list[str]:

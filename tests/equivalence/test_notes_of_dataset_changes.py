@@ -5,6 +5,7 @@ before: a node that joins, or a run that resumes, has them as they are before th
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -38,6 +39,8 @@ class Items(Dataset[Any]):
         self.targets = list(range(len(DATA)))
         self.samples = [(f"{index}.png", index) for index in range(len(DATA))]
         self.pairs = [[index, 0] for index in range(len(DATA))]
+        self.weights, self.done = {"w": [1.0] * len(DATA)}, set[int]()
+        self.maps, self.recent_pairs = [torch.ones(2) for _ in DATA], deque(range(len(DATA)))
         self.order = np.arange(len(DATA))
         self.rows = torch.arange(2 * len(DATA)).reshape(-1, 2)
         self.cache: list[Any] = [None] * len(DATA)
@@ -334,6 +337,57 @@ for epoch in ours.epochs(3):
 )
 def test_a_loop_in_one_function(line: str, names: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert script(capsys, line, Anew if "anew" in line else Items) == names
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        (lambda data, _: data.weights["w"].__setitem__(2, 0.5), "dataset.weights['w'][2]"),
+        (lambda data, epoch: data.done.add(epoch), "dataset.done"),
+        (lambda data, _: data.maps[3].mul_(0.9), "dataset.maps[3]"),
+        (lambda data, epoch: data.recent_pairs.__setitem__(1, 9 + epoch), "dataset.recent_pairs[1]"),
+        (lambda data, epoch: data.pairs[4].__setitem__(1, 1 + epoch), "dataset.pairs[4][1]"),
+    ],
+)
+def test_what_its_lists_and_dicts_hold(change: Changed, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert told(capsys, ends=change) == name
+
+
+class Reading(Items):
+    """It keeps much of what it reads, and counts it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept, self.counts, self.seen = dict[int, Any](), {"reads": 0}, set[int]()
+        self.transforms_of = [Counting()]
+        self.generators = [random.Random(0)]
+
+    def __getitem__(self, index: int) -> Any:
+        self.kept.setdefault(index, [index])[0] += 1
+        self.count_one(index)
+        x, y = super().__getitem__(index)
+        return self.transforms_of[0](x) + 0 * self.generators[0].random(), y
+
+    def count_one(self, index: int) -> None:
+        self.counts["reads"] += 1
+        self.seen.add(index)
+
+
+class Counting:
+    def __init__(self) -> None:
+        self.calls = [0]
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls[0] += 1
+        return x
+
+
+def test_what_reading_changes_is_not_told_of(capsys: pytest.CaptureFixture[str]) -> None:
+    def evaluates(data: Items, _epoch: int) -> None:
+        for index in range(len(data)):
+            assert len(data[index]) == 2
+
+    assert told(capsys, ends=evaluates, kind=Reading) == ""
 
 
 def test_samples_that_an_epochs_end_draws(capsys: pytest.CaptureFixture[str]) -> None:

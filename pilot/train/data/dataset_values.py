@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from dis import Instruction
 from functools import cache
 from itertools import islice
+from types import CodeType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +19,7 @@ from pilot.checkpoint import checksums
 from pilot.train.script import attribute_code
 from pilot.train.script.bytecode import instructions
 from pilot.train.script.objects import WITH_ITEMS, inner
+from pilot.train.script.statements import is_in_place
 
 _DEPTH = 4
 _MOST = 1000
@@ -26,6 +30,8 @@ _MOST_BYTES = 1 << 26
 GIVE = ("__getitem__", "__getitems__")
 """They do not run at an epoch's beginning."""
 _READ = (*GIVE, "__iter__", "__next__", "__call__", "forward")
+_CHANGES = re.compile("append.*|extend.*|insert|pop.*|remove|discard|add|clear|reverse|sort|rotate|setdefault|.*update")
+"""Methods that change what holds others."""
 NUMBERS = (bool, int, float, np.number, np.bool_)
 
 Place = tuple[int, str]
@@ -104,8 +110,25 @@ def whole_of(dataset: object) -> object:
 @cache
 def set_by_reading(kind: type) -> frozenset[str]:
     """The attributes that a dataset, or a transform, sets while it gives samples."""
+    return frozenset().union(*(attribute_code.attributes_stored(instructions(code)) for code in _reading(kind)))
+
+
+@cache
+def changed_by_reading(kind: type) -> frozenset[str]:
+    """The same, and those that it may change: what a function reads that stores into something (``self.cache[i] = x``)
+    or calls what does.
+    """
+    codes = [code for code in _reading(kind) if any(map(_may_change, instructions(code)))]
+    return set_by_reading(kind).union(*map(attribute_code.attributes_read, codes))
+
+
+def _reading(kind: type) -> list[CodeType]:
     every = attribute_code.methods(kind)
     reading = [code for code in every if code.co_name in _READ]
     called = {name for code in reading for name in code.co_names}
-    reading += [code for code in every if code.co_name in called]
-    return frozenset().union(*(attribute_code.attributes_stored(instructions(code)) for code in reading))
+    return [*reading, *(code for code in every if code.co_name in called)]
+
+
+def _may_change(one: Instruction) -> bool:
+    is_method = one.opname == "LOAD_ATTR" and (_CHANGES.fullmatch(one.argval) or is_in_place(one.argval))
+    return bool(is_method) or one.opname == "STORE_SUBSCR"

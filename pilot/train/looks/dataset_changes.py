@@ -9,7 +9,7 @@ while it gives samples (those that it has read) does not count: only what happen
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Collection, Iterator, Sequence
 from types import FrameType
 from typing import Any
@@ -23,6 +23,7 @@ from pilot.train.data.dataset_values import (
     NUMBERS,
     Place,
     Value,
+    changed_by_reading,
     held_by,
     is_looked_at,
     set_by_reading,
@@ -30,8 +31,10 @@ from pilot.train.data.dataset_values import (
     whole_of,
 )
 from pilot.train.data.training_loader import TrainingLoader
+from pilot.train.looks.marks import DEPTH, marks_in
 from pilot.train.looks.spaced import Spaced
 from pilot.train.script import attribute_code, called, refusal
+from pilot.train.script.objects import inner
 from pilot.train.script.statements import refilled
 from pilot.train.state.training import Training
 
@@ -40,6 +43,8 @@ _FIRST_LOOKS = 18
 """Looks take one of so many parts of the time, but for the first ones."""
 _SHOWN = 5
 _DEPTH = 3
+_HOLD = (list, tuple, dict, set, deque, bytearray)
+_MARKS = (bool, int, float, list)
 _MODE = "training"
 """Of a transform that is a module."""
 
@@ -59,6 +64,7 @@ class DatasetChanges:
         self._at_beginning: Kept = {}
         self._values: dict[Place, Value] = {}
         self._values_at_end: dict[Place, Value] = {}
+        self._marks_at_end: dict[str, Any] = {}
         self._changed: set[Place] = set()
         self._labelled: set[str] = set()
         self._told: set[str] = set()
@@ -75,18 +81,23 @@ class DatasetChanges:
                     name: (one, _items(one)) for name, one in _lists_of(self._dataset).items() if type(one) is list
                 }
                 self._values_at_end = values_of(self._dataset)
+                self._marks_at_end = _marks_of(self._dataset)
 
     def epoch_begins(self, known: Collection[str]) -> None:
         """The body of ``session.epochs`` begins. ``known``: names of what the script was told of already."""
         before, self._at_end = self._at_end, {}
         values, self._values_at_end = self._values_at_end, {}
+        marks, self._marks_at_end = self._marks_at_end, {}
         self._looks = not self._training.on_restore and self._spaced.is_due()
         if before or values or self._looks:
             with self._spaced.doing():
                 now, self._values = _lists_of(self._dataset), values_of(self._dataset)
                 lists = ((name, items, now.get(name)) for name, (_, items) in before.items())
                 changed = [name for name, items, one in lists if type(one) is list and _differs(items, one)]
-                self._tell([*changed, *_changed(values, self._values)], known)
+                others = _marks_of(self._dataset) if marks else {}
+                within = [name for name, mark in marks.items() if others.get(name, mark) != mark]
+                found = [*changed, *_changed(values, self._values)]
+                self._tell(found or within, known)
                 self._at_beginning = {name: (one, _items(one)) for name, one in now.items()} if self._looks else {}
 
     def pass_begins(self, frames: Sequence[FrameType], head: int, known: Collection[str]) -> None:
@@ -179,6 +190,20 @@ def _changed(before: dict[Place, Value], now: dict[Place, Value]) -> Iterator[st
     for place, one in before.items():
         if place in now and now[place].mark != one.mark and place[1] not in {_MODE, *set_by_reading(one.kind)}:
             yield one.name
+
+
+def _marks_of(dataset: object) -> dict[str, Any]:
+    """By name what changes if something does that its sets, deques, lists of lists or of tensors and dicts of these
+    hold; not of those that reading samples may change, nor of objects, generators and iterators in them.
+    """
+    whole = whole_of(dataset)
+    kind: type = type(whole)
+    found: dict[str, Any] = {}
+    for name, one in inner(whole):
+        if isinstance(one, _HOLD) and name not in changed_by_reading(kind):
+            marks = marks_in("", one, set(), (), DEPTH)
+            found |= {f"dataset.{name}{path}": mark for path, mark in marks if "." not in path and type(mark) in _MARKS}
+    return found
 
 
 def _lists_of(dataset: object) -> dict[str, Any]:

@@ -7,7 +7,6 @@ Whether training depends on them cannot be seen, so nothing is refused.
 
 from __future__ import annotations
 
-import itertools
 import sys
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -34,6 +33,7 @@ from pilot.train.looks.handed_on import HandedOn
 from pilot.train.looks.left_at_beginning import LeftAtBeginning
 from pilot.train.looks.left_by_turns import LeftByTurns
 from pilot.train.looks.library_numbers import LibraryNumbers
+from pilot.train.looks.loop_place import LoopPlace
 from pilot.train.looks.marks import (
     ARRAYS,
     CHANGEABLE,
@@ -115,7 +115,7 @@ class OwnValues:
         self._epoch: int | None = None
         self._spaced = Spaced(_PARTS, _FIRST_LOOKS)
         self._looks = True
-        self._frame = self._head = 0
+        self._loop = LoopPlace()
         self._modules: list[tuple[ModuleType, str]] = []
         self._anew: set[Place] = set()
         self._for_after: set[str] = set()
@@ -131,8 +131,7 @@ class OwnValues:
         self._switches.begin()
         self._files.begin()
         self._dataset.begin(dataset)
-        if frame := next(refusal.frames(), None):  # none of the script's if all of it is installed
-            self._frame, self._head = id(frame), max(loop_code.heads(frame.f_code, running_at(frame)), default=0)
+        self._loop.begin()
         self._modules = list(islice(_of_other_modules(), _MOST_OF_MODULES))
         self._before = {place: mark for place, mark in self._seen(self._known()) if not isinstance(mark, Shared)}
         self._arrays = {
@@ -155,7 +154,7 @@ class OwnValues:
     def pass_begins(self) -> None:
         """The loop over the loader begins."""
         self._outputs.pass_begins()
-        self._changes.pass_begins(self._in_loop(), self._head, self._names_told())
+        self._changes.pass_begins(self._loop.frames(), self._loop.head, self._names_told())
 
     def _names_told(self) -> set[str]:
         return {name for _, name in self._told}.union(self._outputs.told)
@@ -164,12 +163,13 @@ class OwnValues:
         """The script steps. What a dataset, or an attribute that each epoch's beginning sets, has at an epoch's first
         step is what a process that joins has.
         """
+        self._loop.step()
         position = self._training.position
         self._handed_on.step((position.epoch, position.step))
         if self._epoch != position.epoch:
             self._epoch = position.epoch
-            self._outputs.step(self._in_loop(), self._head)
-            self._switches.step(self._in_loop(), self._head)
+            self._outputs.step(self._loop.frames(), self._loop.head)
+            self._switches.step(self._loop.frames(), self._loop.head)
             self._looks = not self._training.on_restore and self._spaced.is_due()
             if self._looks:
                 with self._spaced.doing():
@@ -177,13 +177,13 @@ class OwnValues:
 
     def _epoch_has_begun(self) -> None:
         self._look_at_code()
-        frames, by_epoch = self._in_loop(), self._epoch_numbers is not None
-        self._left_over |= dict.fromkeys(self._by_turns.by_another(frames, self._head, by_epoch=by_epoch))
-        self._before |= self._dataset.epoch_begins(frames, self._head, by_epoch=by_epoch)
-        self._files.look(frames, self._head)
+        frames, by_epoch = self._loop.frames(), self._epoch_numbers is not None
+        self._left_over |= dict.fromkeys(self._by_turns.by_another(frames, self._loop.head, by_epoch=by_epoch))
+        self._before |= self._dataset.epoch_begins(frames, self._loop.head, by_epoch=by_epoch)
+        self._files.look(frames, self._loop.head)
         self._epochs += 1
         if by_epoch and self._epochs <= _WHOLE_EPOCHS:
-            self._harmless.look(lambda: self._look_at_attributes(inlined(frames, self._head, self._training.user)))
+            self._harmless.look(lambda: self._look_at_attributes(inlined(frames, self._loop.head, self._training.user)))
         if self._at_beginning:
             known = self._known()
             others = dict(self._seen(known, self._at_beginning))
@@ -198,25 +198,25 @@ class OwnValues:
         """
         if self._looks and not self._training.on_restore:
             with self._spaced.doing():
-                frames = self._in_loop()
-                uses_of = cache(lambda: step_uses.uses_of(frames, self._head, self._training.user))
-                self._told |= self._counts.look(frames, self._head, uses_of)
+                frames = self._loop.frames()
+                uses_of = cache(lambda: step_uses.uses_of(frames, self._loop.head, self._training.user))
+                self._told |= self._counts.look(frames, self._loop.head, uses_of)
                 self._look(uses_of, at_end=at_end)
                 self._shared.look(frames, self._anew, at_end=at_end)
-                self._handed_on.look(frames, self._head, samples, {name for _, name in self._told})
-                self._read(frames, self._head, uses_of)
+                self._handed_on.look(frames, self._loop.head, samples, {name for _, name in self._told})
+                self._read(frames, self._loop.head, uses_of)
                 if not at_end:
                     self._loss.look(frames, uses_of)
                     self._statistics.look(frames, uses_of)
                     self._in_steps += 1
                     if self._in_steps in _WHOLE:
-                        self._files.look(frames, self._head)
+                        self._files.look(frames, self._loop.head)
                         self._read_uses(uses_of())
                         self._harmless.look(lambda: self._read_whole(frames))
 
     def _read_whole(self, running: Sequence[FrameType]) -> None:
         """The loop with all that it calls."""
-        whole = inlined(running, self._head, self._training.user)
+        whole = inlined(running, self._loop.head, self._training.user)
         if whole is None:
             return
         self._look_at_attributes(whole)
@@ -255,7 +255,9 @@ class OwnValues:
             without |= self._at_beginning
         before = self._before
         if self._epoch_numbers is None and not at_end:
-            self._left_over |= dict.fromkeys(self._by_turns.by_another(self._in_loop(), self._head, by_epoch=False))
+            self._left_over |= dict.fromkeys(
+                self._by_turns.by_another(self._loop.frames(), self._loop.head, by_epoch=False)
+            )
         seen = dict(chain(self._seen(known, without), self._dataset.look(at_end=at_end).items()))
         shared = {place: mark for place, mark in seen.items() if isinstance(mark, Shared)}
         trained = set(map(memory_of, self._training.trained.trained().values()))
@@ -266,7 +268,7 @@ class OwnValues:
         made = self._made(place for place in seen if place not in shared)
         made = chain(
             made,
-            self._by_turns.by_some(self._in_loop(), self._head, known),
+            self._by_turns.by_some(self._loop.frames(), self._loop.head, known),
             self._left_over,
             self._replaced(known),
             self._made_for_after(),
@@ -276,7 +278,7 @@ class OwnValues:
         saved = {(which, name) for which, name, value in variables if parts.has_variable(name, value)}
         changed = [place for place in chain(changed, made) if place not in self._told | saved]
         if changed:
-            took = {name.rpartition(".")[2] for name in durations(self._in_loop())}
+            took = {name.rpartition(".")[2] for name in durations(self._loop.frames())}
             changed = [place for place in changed if place[1].rpartition(".")[2] not in took]
         may_be_last = at_end and all(_variable_of(name) in self._for_after for _, name in changed)
         if changed and not may_be_last:  # the last turn may set what follows the loop reads
@@ -289,29 +291,25 @@ class OwnValues:
             )
 
     def _look_at_code(self) -> None:
-        frames = self._in_loop()
+        frames = self._loop.frames()
         for frame, head in self._loops(frames):
             which = id(frame.f_globals if frame.f_locals is frame.f_globals else frame)
             anew = loop_code.set_anew(frame.f_code, head) | loop_code.set_from_some_turn_on(frame.f_code, head)
             self._anew |= {(which, name) for name in anew}
             self._for_after |= loop_code.kept_for_after(frame.f_code, head)
-        if frames and self._head in loop_code.heads(frames[0].f_code, running_at(frames[0])):
-            its = attribute_code.set_before_calls(frames, self._head, by_epoch=self._epoch_numbers is not None)
+        if frames and self._loop.head in loop_code.heads(frames[0].f_code, running_at(frames[0])):
+            its = attribute_code.set_before_calls(frames, self._loop.head, by_epoch=self._epoch_numbers is not None)
             self._anew_in |= {(id(owner), f".{name}") for owner, name in its}
         self._at_beginning |= {
-            (id(owner), f".{name}") for owner, name in attribute_code.set_at_beginning(frames, self._head)
+            (id(owner), f".{name}") for owner, name in attribute_code.set_at_beginning(frames, self._loop.head)
         }
-
-    def _in_loop(self) -> list[FrameType]:
-        """The running functions, from the one with the session's loop on."""
-        return list(itertools.dropwhile(lambda frame: id(frame) != self._frame, [*refusal.frames()][::-1]))
 
     def _loops(self, frames: Sequence[FrameType]) -> Iterator[tuple[FrameType, int]]:
         """Where the session's loop begins, and the outermost ones of other functions."""
         for frame in frames:
             heads = loop_code.heads(frame.f_code, running_at(frame))
             if heads:
-                yield frame, self._head if self._head in heads and id(frame) == self._frame else heads[0]
+                yield frame, self._loop.head if self._loop.head in heads and self._loop.is_in(frame) else heads[0]
 
     def _seen(self, known: set[int], without: Collection[Place] = ()) -> Iterator[tuple[Place, Any]]:
         """``without`` these attributes, by object."""
@@ -355,7 +353,7 @@ class OwnValues:
         """Attributes that objects, or functions, from before the loop have got in it, if the script asks whether they
         have them: the first batch makes them.
         """
-        asked = {name for frame in self._in_loop() for name in attribute_code.asked_for(frame.f_code)}
+        asked = {name for frame in self._loop.frames() for name in attribute_code.asked_for(frame.f_code)}
         for which, path in seen:
             owner, _, name = path.rpartition(".")
             kind = self._before.get((which, owner))
@@ -390,7 +388,7 @@ class OwnValues:
         """Tensors and arrays that each turn of the loop leaves to the next one, or some turns to what follows it, in a
         variable from before the loop.
         """
-        for frame, head in self._loops(self._in_loop() or list(refusal.frames())):
+        for frame, head in self._loops(self._loop.frames() or list(refusal.frames())):
             for name in (*loop_code.read_first(frame.f_code, head), *loop_code.kept_for_after(frame.f_code, head)):
                 for which, values in ((id(frame), frame.f_locals), (id(frame.f_globals), frame.f_globals)):
                     place, value = (which, name), values.get(name)
@@ -403,7 +401,7 @@ class OwnValues:
         """Variables that there were not before the loop, and that some of its turns set for what follows it: those of a
         run that resumes may not.
         """
-        for frame, head in self._loops(self._in_loop() or list(refusal.frames())):
+        for frame, head in self._loops(self._loop.frames() or list(refusal.frames())):
             which = id(frame.f_globals if frame.f_locals is frame.f_globals else frame)
             for name in loop_code.kept_for_after(frame.f_code, head):
                 if (which, name) not in self._arrays and frame.f_locals.get(name) is not None:
