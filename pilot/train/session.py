@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -23,6 +24,7 @@ from pilot.train.data.uncopied import Uncopied
 from pilot.train.evaluation import Evaluation, Function
 from pilot.train.gradients.exchanges import Exchanges
 from pilot.train.looks.looks import Looks
+from pilot.train.looks.paired_turns import tell_if_paired
 from pilot.train.looks.state_check import StateCheck
 from pilot.train.metric_log import metric_log
 from pilot.train.node.membership import Membership, Seat
@@ -229,7 +231,7 @@ class Session(Uncopied):
         measures : functions called after each epoch on every worker; rank 0's values are reported under these names
             (``accuracy=...``) and passed to a scheduler that needs them
         """
-        return script_end.closed_at_end(self._epochs(count, measures))
+        return self._turns_of(self._epochs(count, measures))
 
     def iterations(self, count: int) -> Iterator[int]:
         """Yield the indices, from 0, of those of ``count`` steps that are still to do, one per turn; epochs advance by
@@ -238,7 +240,11 @@ class Session(Uncopied):
         Within a turn, ``for batch in loader:`` yields the batches of the step, or ``loader.next()`` the next one of
         them; then call ``session.step``. A turn whose step is void is repeated with the same number.
         """
-        return script_end.closed_at_end(self._iterations(count))
+        return self._turns_of(self._iterations(count))
+
+    def _turns_of(self, loop: Generator[int, None, None]) -> Iterator[int]:
+        self._turns = weakref.ref(loop)
+        return script_end.closed_at_end(loop)
 
     def _epochs(self, count: int, measures: Mapping[str, Callable[[], float]]) -> Generator[int, None, None]:
         def begin() -> None:
@@ -291,6 +297,7 @@ class Session(Uncopied):
         self._training.ends_at(ALL_EPOCHS if by_epoch else ALL_ITERATIONS, count)
         dataset, collate_fn = (getattr(self._loader, name, None) for name in ("dataset", "collate_fn"))
         self._looks.begin(dataset, collate_fn, by_epoch=by_epoch)
+        tell_if_paired(self._turns())
         has_entered = self._has_entered
         self._group.enter()
         if has_entered:

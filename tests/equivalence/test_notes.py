@@ -292,7 +292,7 @@ def test_iterators_of_python(capsys: pytest.CaptureFixture[str]) -> None:
 
     def script(ours: Any, loader: Any, step: Any) -> None:
         tasks = Iterators()
-        steps = enumerate(ours.iterations(4))
+        steps = map(str, ours.iterations(4))
         for _ in steps:
             x, y = loader.next()
             step(x, y, tasks.next())

@@ -14,7 +14,7 @@ import queue
 import threading
 import time
 from array import array
-from collections import ChainMap, OrderedDict, UserDict, UserList
+from collections import ChainMap, OrderedDict, UserDict, UserList, defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -221,6 +221,14 @@ def test_values_that_change_are_told_of(
 ) -> None:
     (line,) = said(changing(make, change), capsys)
     assert f"change in its loop ({name})" in line
+
+
+def test_what_a_defaultdict_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = changing(lambda: defaultdict(list), lambda kept: kept[len(kept)])
+    filled = changing(lambda: defaultdict(list), lambda kept: kept[len(kept)].append(1))
+    assert said(asked, capsys) == []
+    (line,) = said(filled, capsys)
+    assert "change in its loop (kept" in line
 
 
 def test_a_queue_that_is_always_emptied_is_not_told_of(capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,7 +5,7 @@ middle of an epoch, or does a batch again, pairs them with others.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -67,9 +67,38 @@ def with_an_array(loader: Any, _epoch: int) -> Iterable[Pair]:
     return zip(loader, np.array(WEIGHTS), strict=False)
 
 
+def with_what_never_ends(loader: Any, epoch: int) -> Iterable[Pair]:
+    return zip(loader, itertools.count(1 + epoch * STEPS), strict=False)
+
+
+def with_a_cycle(loader: Any, _epoch: int) -> Iterable[Pair]:
+    return zip(loader, itertools.cycle([1.0, 0.5]), strict=False)
+
+
+def with_a_generator(loader: Any, _epoch: int) -> Iterable[Pair]:
+    def falling() -> Iterator[float]:
+        weight = 1.0
+        while True:
+            yield weight
+            weight *= 0.9
+
+    return zip(loader, falling(), strict=False)
+
+
 @pytest.mark.parametrize(
     "pairs",
-    [with_a_list, with_a_list_before, with_a_map, with_a_number, with_a_tuple, with_a_tensor, with_an_array],
+    [
+        with_a_list,
+        with_a_list_before,
+        with_a_map,
+        with_a_number,
+        with_a_tuple,
+        with_a_tensor,
+        with_an_array,
+        with_what_never_ends,
+        with_a_cycle,
+        with_a_generator,
+    ],
 )
 def test_a_list_beside_the_loader(pairs: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> None:
     trains(pairs)
@@ -81,10 +110,6 @@ def test_a_list_beside_the_loader(pairs: Callable[..., Any], capsys: pytest.Capt
 
 def by_number(loader: Any, _epoch: int) -> Iterable[Pair]:
     return ((batch, WEIGHTS[i]) for i, batch in enumerate(loader))
-
-
-def with_what_never_ends(loader: Any, epoch: int) -> Iterable[Pair]:
-    return zip(loader, itertools.count(1 + epoch * STEPS), strict=False)
 
 
 def with_a_constant(loader: Any, _epoch: int) -> Iterable[Pair]:
@@ -100,7 +125,7 @@ def within_the_step(loader: Any, _epoch: int) -> Iterable[Pair]:
         yield from zip([batch], [1.0], strict=True)
 
 
-@pytest.mark.parametrize("pairs", [by_number, with_what_never_ends, with_a_constant, changed, within_the_step])
+@pytest.mark.parametrize("pairs", [by_number, with_a_constant, changed, within_the_step])
 def test_others_are_not_told_of(pairs: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> None:
     trains(pairs)
     assert capsys.readouterr().err == ""

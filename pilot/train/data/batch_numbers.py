@@ -17,6 +17,7 @@ from typing import Any
 
 from pilot.train.script.iterators import place_of
 from pilot.train.script.loop_code import yields_each_turn
+from pilot.train.script.refusal import is_of_a_library
 
 _PASS_ON = (tuple, zip, map, filter, itertools.islice, itertools.chain)
 """What may stand between it and the loader (``enumerate(zip(loader, others))``), apart from generators."""
@@ -57,7 +58,7 @@ class BatchNumbers:
     def _look(self) -> None:
         batches = self._batches() if self._batches is not None else None
         around = () if batches is None else _around(batches)
-        if any(_is_paired(one) for _, holders in around for one in holders if type(one) in _PAIR):
+        if any(_is_paired(one, asking) for asking, holders in around for one in holders if type(one) in _PAIR):
             self._zipped()
 
     def _go_on_at(self, number: int) -> None:
@@ -89,10 +90,19 @@ def _around(batches: GeneratorType[Any, Any, Any]) -> Iterator[tuple[Sequence[An
             return
 
 
-def _is_paired(one: Any) -> bool:
-    """Whether a ``zip`` or ``map`` also goes through what ends: a list, a range, a tensor."""
-    others = (other for other in one.__reduce__()[1] if isinstance(other, Iterator))
-    return any(type(other).__module__ == "builtins" and place_of(other) is not None for other in others)
+def _is_paired(one: Any, around: Sequence[Any]) -> bool:
+    """Whether a ``zip`` or ``map`` also goes through what begins anew: a list, a range, a tensor, a count, a generator
+    of the script's.
+    """
+    parts = (other for other in one.__reduce__()[1] if isinstance(other, Iterator))
+    return any(_begins_anew(other) for other in parts if not any(other is each for each in around))
+
+
+def _begins_anew(other: Iterator[Any]) -> bool:
+    if isinstance(other, GeneratorType):
+        return not is_of_a_library(other.gi_code.co_filename)
+    is_countable = type(other).__module__ == "builtins" and place_of(other) is not None
+    return is_countable or isinstance(other, itertools.cycle | itertools.count)
 
 
 def _generators_around(batches: GeneratorType[Any, Any, Any]) -> list[GeneratorType[Any, Any, Any]]:

@@ -11,7 +11,7 @@ import enum
 import functools
 import io
 from array import array
-from collections import OrderedDict, deque
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -146,7 +146,7 @@ def _has_more(function: FunctionType) -> bool:
 def mark_of(value: Any, *, is_variable: bool) -> Any:
     """Variables hold batches, too: of a tensor there only a change in place counts."""
     if isinstance(value, _MANY):
-        length = len(value) - sum(is_of_a_graph(one) for _, one in inner(value))
+        length = len(value) - sum(is_of_a_graph(one) or _is_looked_up(value, one) for _, one in inner(value))
         if len(value) > MOST:
             return length, _numbers_beyond(value)
         return (length, _order(value)) if isinstance(value, OrderedDict) else length
@@ -172,6 +172,11 @@ def mark_of(value: Any, *, is_variable: bool) -> Any:
     if isinstance(value, io.TextIOWrapper):
         return _place_in_text(value)
     return place_of(value) if isinstance(value, Iterator) else random_state(value)
+
+
+def _is_looked_up(holder: Any, value: Any) -> bool:
+    """Whether asking for it may have made it."""
+    return isinstance(holder, defaultdict) and isinstance(value, _MANY) and not value
 
 
 def _order(value: OrderedDict[Any, Any]) -> list[Any]:
