@@ -38,6 +38,18 @@ def as_in_timm(ours: Any, loader: Any, step: Step) -> None:
         train_epoch(epoch)
 
 
+def at_a_functions_beginning(ours: Any, loader: Any, step: Step) -> None:
+    def train_epoch(epoch: int, mixing: Any) -> None:
+        if epoch >= 2 and mixing is not None:
+            mixing.enabled = False
+        for x, y in loader:
+            step(x, y, 0.1 * mixing.enabled)
+
+    mixing = SimpleNamespace(enabled=True)
+    for epoch in ours.epochs(4):
+        train_epoch(epoch, mixing)
+
+
 def a_variable(ours: Any, loader: Any, step: Step) -> None:
     weight = 0.1
     for epoch in ours.epochs(4):
@@ -63,7 +75,7 @@ def of_itself(ours: Any, loader: Any, step: Step) -> None:
     Trainer().fit(ours, loader, step)
 
 
-@pytest.mark.parametrize("script", [of_an_object, as_in_timm, a_variable, of_itself])
+@pytest.mark.parametrize("script", [of_an_object, as_in_timm, at_a_functions_beginning, a_variable, of_itself])
 def test_what_is_set_from_an_epoch_on(script: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert said(script, capsys) == []
 

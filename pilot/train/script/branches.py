@@ -6,6 +6,7 @@ import dis
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cache
+from itertools import dropwhile
 from types import CodeType
 
 from pilot.train.script.bytecode import between, instructions
@@ -102,8 +103,8 @@ def _is_from_on(test: Sequence[dis.Instruction], counts: Collection[str]) -> boo
     """Whether it compares one of the loop's ``counts``, from the left, with what is the same in all turns."""
     compared = [each.argrepr for each in test if each.opname.startswith(_DIFFER)]
     left = ""
-    for number, one in enumerate(test):  # self.epoch
-        if number and one.opname != "LOAD_ATTR":
+    for number, one in enumerate(dropwhile(lambda one: not one.opname.startswith("LOAD_"), test)):
+        if number and one.opname != "LOAD_ATTR":  # self.epoch
             break
         left = next((name for _, use, name in uses_in([one]) if use == "LOAD"), str(one.argval))
     return compared in ([">="], [">"]) and left in counts
