@@ -65,38 +65,30 @@ def from_some_turn_on(code: CodeType, begin: int, end: int) -> frozenset[int]:
     """
     part = between(code, begin, end)
     counts = {*_EPOCHS.findall(" ".join(code.co_varnames + code.co_names)), *_targets(part)}
-    found = set[int]()
+    from_on, others = list[range](), list[range]()
+    for jump, test in _tests(part):
+        within = range(jump.offset + 1, jump.argval)
+        if jump.opname.endswith("FALSE") and _is_from_on(test, counts):
+            from_on.append(within)
+        elif any(map(_may_differ, test)):
+            others.append(within)
+    every = (at for its in from_on for at in its)
+    return frozenset(at for at in every if not any(at in its for its in others))
+
+
+def _tests(part: Sequence[dis.Instruction]) -> Iterator[tuple[dis.Instruction, list[dis.Instruction]]]:
+    """Each jump forward that a test makes, and what is computed for it, and not for one before it in its statement."""
+    test = list[dis.Instruction]()
     for one in part:
-        around = [test for test in part if _is_if(test) and test.offset < one.offset < test.argval]
-        tests = [_test_before(part, test) for test in around]
-        others = [
-            its
-            for test, its in zip(around, tests, strict=True)
-            if not (test.opname.endswith("FALSE") and _is_from_on(its, counts))
-        ]
-        if len(others) < len(around) and not any(_may_differ(each) for its in others for each in its):
-            found.add(one.offset)
-    return frozenset(found)
+        if "_IF_" in one.opname and one.argval > one.offset:
+            yield one, test
+        test = [] if "JUMP" in one.opname or one.opname.startswith(_STORES) else [*test, one]
 
 
 def _targets(part: Sequence[dis.Instruction]) -> Iterator[str]:
     """The variable of the loop that begins there."""
     if part[1:] and part[0].opname == "FOR_ITER":
         yield from (name for _, use, name in uses_in(part[1:2]) if use == "STORE")
-
-
-def _test_before(part: Sequence[dis.Instruction], jump: dis.Instruction) -> list[dis.Instruction]:
-    """What is computed for this test, and not for one before it in the same statement."""
-    found = list[dis.Instruction]()
-    for one in part:
-        if one.offset >= jump.offset:
-            break
-        found = [] if "JUMP" in one.opname or one.opname.startswith(_STORES) else [*found, one]
-    return found
-
-
-def _is_if(one: dis.Instruction) -> bool:
-    return "_IF_" in one.opname and one.argval > one.offset
 
 
 def _is_from_on(test: Sequence[dis.Instruction], counts: Collection[str]) -> bool:
