@@ -335,7 +335,8 @@ class Inliner:
 def _is_followed(value: object) -> bool:
     """Whether its methods, or it, may be written where they are called."""
     if isinstance(value, FunctionType | MethodType):
-        return not is_of_a_library(value.__code__.co_filename)
+        code = getattr(value, "__code__", None)  # a method may be of something that is no function
+        return isinstance(code, CodeType) and not is_of_a_library(code.co_filename)
     return is_of_the_script(type(value)) and not isinstance(value, nn.Module)
 
 
