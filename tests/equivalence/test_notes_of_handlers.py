@@ -4,6 +4,7 @@ does; and not of those that only show something.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import Any
@@ -60,6 +61,12 @@ class ByEvent(Trainer):
             handler(self, *arguments)
 
 
+class IfAny(ByEvent):
+    def fire(self, event: Events) -> None:
+        if event in self.handlers:
+            super().fire(event)
+
+
 class Schedule:
     """Of an option that it is told by name."""
 
@@ -87,10 +94,25 @@ def by_event(trainer: Trainer, handler: Callable[[Trainer], None]) -> None:
     trainer.handlers = {Events.STARTED: [(handler, ())], Events.ENDED: []}
 
 
-KINDS = {"list": (Trainer, in_a_list), "with arguments": (WithArguments, with_arguments), "dict": (ByEvent, by_event)}
+def if_any(trainer: Trainer, handler: Callable[[Trainer], None]) -> None:
+    trainer.handlers = defaultdict(list)
+    trainer.handlers[Events.STARTED].append((handler, ()))
+
+
+KINDS = {
+    "list": (Trainer, in_a_list),
+    "with arguments": (WithArguments, with_arguments),
+    "dict": (ByEvent, by_event),
+    "defaultdict": (IfAny, if_any),
+}
 
 
 def told(kind: str, make: Callable[[torch.optim.Optimizer], Any], capsys: pytest.CaptureFixture[str]) -> list[str]:
+    trained(kind, make)
+    return [line for line in capsys.readouterr().err.splitlines() if line.startswith("pilot: ")]
+
+
+def trained(kind: str, make: Callable[[torch.optim.Optimizer], Any]) -> Trainer:
     model = fresh(mlp)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.5)
     ours = session(model, optimizer)
@@ -109,7 +131,7 @@ def told(kind: str, make: Callable[[torch.optim.Optimizer], Any], capsys: pytest
     add(trainer, make(optimizer))
     for _ in ours.epochs(3):
         trainer.run(loader)
-    return [line for line in capsys.readouterr().err.splitlines() if line.startswith("pilot: ")]
+    return trainer
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -137,3 +159,8 @@ def test_what_is_only_shown(kind: str, capsys: pytest.CaptureFixture[str]) -> No
         print(f"{trainer.state.iteration}: {trainer.state.output}")
 
     assert told(kind, lambda _: show, capsys) == []
+
+
+def test_a_look_makes_nothing_in_a_defaultdict() -> None:
+    trainer = trained("defaultdict", lambda _: lambda _: None)
+    assert [*trainer.handlers] == [Events.STARTED]

@@ -68,8 +68,9 @@ class OwnLoss:
     def _tell_of_options(self, names: Sequence[str]) -> None:
         self._told = True
         refusal.note(
-            f"the script sets its learning rate, or another option, by its own batch, or by what it draws in a step"
-            f" ({', '.join(names)}): each rank {_DIFFERS} (session.steps, session.epoch, what session.evaluate returns)"
+            "the script sets its learning rate, or another option, by its own batch, or by what it draws in a step"
+            f" ({', '.join(names)}): each rank {_DIFFERS} (session.steps, the epoch's number, what session.evaluate"
+            " returns)"
         )
 
     def _tell_of_batch(self, names: Sequence[str]) -> None:

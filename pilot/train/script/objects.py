@@ -87,16 +87,19 @@ def _in_slots(value: Any) -> Iterator[tuple[str, Any]]:
 
 def is_of_the_script(kind: type) -> bool:
     """Whether the script, or a module of its own, defines this class."""
-    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
+    file = _file_of(kind)
     return file is not None and not is_of_a_library(file)
 
 
 def is_of_a_package(kind: type) -> bool:
     """Whether an installed package defines this class, which is none of torch's, numpy's or Python's own."""
-    package = package_of(kind.__module__)
-    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
+    package, file = package_of(kind.__module__), _file_of(kind)
     is_known = package in NOT_THE_SCRIPTS or package == "numpy" or package in sys.stdlib_module_names
     return file is not None and is_of_a_library(file) and not is_known
+
+
+def _file_of(kind: type) -> str | None:
+    return getattr(sys.modules.get(kind.__module__), "__file__", None)
 
 
 def package_of(name: Any) -> str:

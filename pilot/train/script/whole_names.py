@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections import defaultdict
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,7 +21,6 @@ from pilot.train.script.refusal import DOT
 from pilot.train.script.renaming import NOTHING, Scope
 from pilot.train.script.source import path_of
 
-_WITH_ITEMS = (dict, defaultdict, list)
 _MOST_ITEMS = 10
 """Of a list of objects whose methods a loop calls."""
 
@@ -117,7 +115,9 @@ class WholeNames:
             name, holder = self.held(node.value)
             key: Any = node.slice.value if isinstance(node.slice, ast.Constant) else self.value(path_of(node.slice))
             with suppress(LookupError, TypeError):
-                return f"{name}[{key!r}]", holder[key] if type(holder) in _WITH_ITEMS else None
+                if isinstance(holder, dict):
+                    return f"{name}[{key!r}]", dict.get(holder, key)  # a defaultdict would make it
+                return f"{name}[{key!r}]", holder[key] if type(holder) is list else None
             return "", None
         path = path_of(node)
         return (path[-1], self.value(path)) if path else ("", None)
