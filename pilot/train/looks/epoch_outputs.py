@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from pilot.train.looks.holders import held_by
 from pilot.train.looks.moving import Moving
 from pilot.train.looks.spaced import Spaced
 from pilot.train.script import attribute_code, loop_code, parameter_reads, refusal
@@ -113,7 +114,7 @@ class EpochOutputs:
             reads = ParameterReads([self._training.model, *self._moving.modules()], self._training.trained.trained())
             its = {(whole.f_code, place) for place in reads.runs(whole, head, loop[1])}
             used = _used([whole], head, *loop, its, self._is_for_steps)
-            names = [name for name, value in used if refusal.DOT in name and isinstance(value, _NUMBERS)]
+            names = [name for name, value in used if isinstance(value, _NUMBERS)]
             self._tell([name.replace(refusal.DOT, ".") for name in names])
 
     def _is_for_steps(self, owner: object, attribute: str) -> bool:
@@ -130,8 +131,10 @@ class EpochOutputs:
         """Whether it is trained, or ``session.state`` or a list or dict in it, by a variable: who joins has what is
         there.
         """
-        user = self._training.user
-        if any(value is one for one in self._training.trained.trained().values()):
+        user, trained = self._training.user, [*self._training.trained.trained().values()]
+        if any(value is one for one in trained):
+            return True
+        if isinstance(value, nn.Module) and any(one is its for its in value.parameters() for one in trained):
             return True
         return value is user or (isinstance(value, WITH_ITEMS) and any(value is one for one in user.values()))
 
@@ -231,6 +234,17 @@ def _is_kept(value: Any) -> bool:
 
 
 def _is_result(value: Any) -> bool:
-    """Small numbers and texts may be others that are the same."""
-    of_the_script = is_of_the_script(type(value)) and not isinstance(value, nn.Module) and not callable(value)
-    return _may_be_filled(value) or isinstance(value, float | np.floating) or of_the_script
+    """Small numbers and texts may be others that are the same. What is called must have a number (a loss that was made
+    there, with its margin).
+    """
+    if callable(value):
+        return any(isinstance(one, _NUMBERS) for _, one in _held_by(value))
+    return _may_be_filled(value) or isinstance(value, float | np.floating) or is_of_the_script(type(value))
+
+
+def _held_by(value: Any) -> Iterator[tuple[str, Any]]:
+    """Also in its lists and dicts, as a partial function has them."""
+    for name, one in held_by(value):
+        yield name, one
+        if isinstance(one, WITH_ITEMS):
+            yield from held_by(one)

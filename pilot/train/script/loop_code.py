@@ -22,6 +22,7 @@ from pilot.train.script.statements import (
     path_at,
     read_and_then_set,
     read_before_set,
+    read_by_functions_in,
     statements_in,
     uses_in,
 )
@@ -207,11 +208,12 @@ def left_by(
     that it may be added to.
     """
     statements = statements_in(between(frame.f_code, begin, end))
+    reads = [one.reads | read_by_functions_in(between(frame.f_code, one.begin, one.end + 1)) for one in statements]
     found = set[str]()
     while True:
         more = set[str]()
-        for one in statements:
-            if one.reads & found or any(one.begin <= place <= one.end for place in places):
+        for one, read in zip(statements, reads, strict=True):
+            if read & found or any(one.begin <= place <= one.end for place in places):
                 may_be = one.stores_in or one.reads
                 more |= one.sets or {name for name in may_be if fills(value_of(frame, *name.split(".")))}
         if more <= found:
@@ -224,7 +226,7 @@ def set_anew(code: CodeType, head: int) -> frozenset[str]:
     """The variables that each turn of this loop sets before it reads them, and that functions in it do not read; nor
     what follows the loop, unless each turn sets them.
     """
-    others = {*code.co_cellvars, *code.co_freevars, *_read_within(code)}
+    others = {*code.co_cellvars, *code.co_freevars, *read_by_functions_in(instructions(code))}
     return _set_first(code, head) - others - kept_for_after(code, head)
 
 
@@ -380,12 +382,3 @@ def uses_session(frame: FrameType, statement: Statement, names: Collection[str])
     """Whether it reads one of these of a session: ``session.evaluate``."""
     paths = [path.split(".") for path in statement.reads]
     return any(path[-1] in names and is_session(frame, path[:-1]) for path in paths)
-
-
-def _read_within(code: CodeType) -> Iterator[str]:
-    """What the functions in it read besides variables of their own."""
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            read = {name for _, use, name in uses_in(instructions(constant)) if use == "LOAD"}
-            yield from read.difference(constant.co_varnames, constant.co_cellvars)
-            yield from _read_within(constant)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from itertools import islice
-from types import FrameType, MemberDescriptorType, ModuleType
+from types import FrameType, MemberDescriptorType, ModuleType, SimpleNamespace
 from typing import Any
 
 from torch import nn
@@ -19,6 +20,8 @@ MOST = 100
 """How deep and how far a look goes into objects, lists and dicts."""
 WITH_ITEMS = (list, tuple, dict, deque)
 """What holds other values by number or key."""
+NAMESPACES = (SimpleNamespace, argparse.Namespace)
+"""What holds attributes that only the script knows."""
 NOT_THE_SCRIPTS = {"pilot", "torch", "runpy", "threading"}
 """Packages whose functions and objects are not the script's own."""
 
@@ -86,9 +89,11 @@ def _in_slots(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def is_of_the_script(kind: type) -> bool:
-    """Whether the script, or a module of its own, defines this class."""
+    """Whether the script, or a module of its own, defines this class, or the attributes of its objects
+    (``args.scale``).
+    """
     file = _file_of(kind)
-    return file is not None and not is_of_a_library(file)
+    return issubclass(kind, NAMESPACES) or (file is not None and not is_of_a_library(file))
 
 
 def is_of_a_package(kind: type) -> bool:

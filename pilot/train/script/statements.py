@@ -59,12 +59,17 @@ def comprehension_in(one: dis.Instruction) -> CodeType | None:
     return found if isinstance(found, CodeType) and found.co_name in _AT_ONCE else None
 
 
+def read_by_functions_in(code: Sequence[dis.Instruction]) -> set[str]:
+    """The variables that functions read which are made there."""
+    return {name for one in code if isinstance(one.argval, CodeType) for name in _reads_of(one.argval)}
+
+
 @cache
-def _reads_of(comprehension: CodeType) -> tuple[str, ...]:
-    """The variables around it that it reads."""
-    own = {*comprehension.co_varnames, *comprehension.co_cellvars}
-    uses = uses_in(instructions(comprehension))
-    return tuple(dict.fromkeys(name for _, use, name in uses if use == "LOAD" and name not in own))
+def _reads_of(function: CodeType) -> tuple[str, ...]:
+    """The variables around it that it reads, or that functions in it read; also of a comprehension."""
+    own, code = {*function.co_varnames, *function.co_cellvars}, instructions(function)
+    names = dict.fromkeys(name for _, use, name in uses_in(code) if use == "LOAD")
+    return tuple(name for name in (names | dict.fromkeys(read_by_functions_in(code))) if name not in own)
 
 
 def path_at(code: Sequence[dis.Instruction], number: int) -> list[str]:
