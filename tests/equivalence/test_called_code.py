@@ -237,3 +237,22 @@ def test_functions_with_their_own_variables(capsys: pytest.CaptureFixture[str]) 
     script()
     lines = capsys.readouterr().err.splitlines()
     assert [line.partition("(")[2].partition(")")[0] for line in lines if "the epoch's (" in line] == ["count"]
+
+
+def test_an_argument_that_is_none_is_no_warning(recwarn: pytest.WarningsRecorder) -> None:
+    """Written where the function is called, ``None(x)`` would be one for Python."""
+    trainer = Trainer()
+
+    def finish(y: torch.Tensor, show: Callable[[torch.Tensor], None] | None = None) -> None:
+        trainer.train(y)
+        if show is not None:
+            show(trainer.loss)
+
+    def script() -> None:
+        for _ in trainer.session.epochs(2):
+            for x, y in trainer.loader:
+                trainer.x = x
+                finish(y, None)
+
+    script()
+    assert [one for one in recwarn if issubclass(one.category, SyntaxWarning)] == []

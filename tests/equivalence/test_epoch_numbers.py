@@ -4,7 +4,6 @@ what to do instead trains as one undisturbed process.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -64,14 +63,6 @@ def with_backward(ours: Any, loader: Any, loss_of: Loss, step: Step) -> None:
             scale = scale * 0.9
 
 
-def an_iterator(ours: Any, loader: Any, loss_of: Loss, step: Step) -> None:
-    for _ in ours.epochs(2):
-        weights = itertools.cycle([0.5, 1.0])
-        for x, y in loader:
-            weight = next(weights)
-            step(loss_of(x, y) * weight)
-
-
 def an_argument(ours: Any, loader: Any, loss_of: Loss, step: Step) -> None:
     for epoch in ours.epochs(2):
         counted_in_a_function(loader, loss_of, step, epoch * len(loader))
@@ -125,13 +116,6 @@ def counts_of_what_is_unused(ours: Any, loader: Any, loss_of: Loss, step: Step) 
             usage += torch.arange(3) % 2
             unused = (usage < 1).nonzero().flatten()
             weight.data[unused] = 0.01
-
-
-def a_list(ours: Any, loader: Any, loss_of: Loss, step: Step) -> None:
-    for _ in ours.epochs(2):
-        weights = [0.5, 1.0] * 3
-        for x, y in loader:
-            step(loss_of(x, y) * weights.pop())
 
 
 class WarmUpScheduler:
@@ -199,63 +183,7 @@ def a_decay_of_averages(ours: Any, loader: Any, loss_of: Loss, step: Step) -> No
                     average.mul_(decay).add_(now, alpha=1 - decay)
 
 
-class Annealed:
-    """A weight in an object."""
-
-    def __init__(self) -> None:
-        self.beta = 1.0
-
-    def step(self) -> None:
-        self.beta *= 0.9
-
-
-def an_object(ours: Any, loader: Any, loss_of: Loss, step: Step) -> None:
-    for _ in ours.epochs(2):
-        annealed = Annealed()
-        for x, y in loader:
-            (loss_of(x, y) * annealed.beta).backward()
-            step(NOTHING)
-            annealed.step()
-
-
-def a_dict(ours: Any, loader: Any, loss_of: Loss, step: Step) -> None:
-    for _ in ours.epochs(2):
-        settings = {"beta": 1.0}
-        for x, y in loader:
-            (loss_of(x, y) * settings["beta"]).backward()
-            step(NOTHING)
-            settings["beta"] *= 0.9
-
-
-def a_list_that_grows(ours: Any, loader: Any, loss_of: Loss, step: Step) -> None:
-    for _ in ours.epochs(2):
-        past = [1.0]
-        for x, y in loader:
-            loss = loss_of(x, y)
-            (loss / len(past)).backward()
-            step(NOTHING)
-            past.append(loss.item())
-
-
-def a_tensor_in_place(ours: Any, loader: Any, loss_of: Loss, step: Step) -> None:
-    for _ in ours.epochs(2):
-        beta = torch.ones(())
-        for x, y in loader:
-            (loss_of(x, y) * beta.clone()).backward()
-            step(NOTHING)
-            beta.mul_(0.9)
-
-
-def a_generator(ours: Any, loader: Any, loss_of: Loss, step: Step) -> None:
-    for _ in ours.epochs(2):
-        noise = torch.Generator().manual_seed(ours.steps)
-        for x, y in loader:
-            x = x + torch.randn(x.shape, generator=noise)
-            step(loss_of(x, y))
-
-
 NOTHING = torch.zeros((), requires_grad=True)
-CALL_BACKWARD = (with_backward, an_object, a_dict, a_list_that_grows, a_tensor_in_place)
 
 
 def optimizer_of(ours: Any) -> torch.optim.Optimizer:
@@ -289,8 +217,6 @@ def said(script: Script, capsys: pytest.CaptureFixture[str], *, mine: bool = Fal
         (a_count_of_batches, "done"),
         (an_average, "mean"),
         (with_backward, "scale"),
-        (an_iterator, "weights"),
-        (a_list, "weights"),
         (an_argument, "done"),
         (an_argument_from_the_state, "done"),
         (a_tested_count, "since"),
@@ -301,15 +227,10 @@ def said(script: Script, capsys: pytest.CaptureFixture[str], *, mine: bool = Fal
         (a_rate_of_the_first_group, "rate"),
         (a_norm_to_clip_to, "done"),
         (a_decay_of_averages, "done"),
-        (an_object, "annealed"),
-        (a_dict, "settings"),
-        (a_list_that_grows, "past"),
-        (a_tensor_in_place, "beta"),
-        (a_generator, "noise"),
     ],
 )
 def test_numbers_that_batches_change_and_use(script: Script, name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    lines = said(script, capsys, mine=script in CALL_BACKWARD)
+    lines = said(script, capsys, mine=script is with_backward)
     (line,) = [line for line in lines if "what the script keeps in session.state" not in line]
     assert "test_epoch_numbers.py, line " in line
     assert f"beginning with a value of the epoch's ({name}); a node that joins" in line
@@ -386,38 +307,6 @@ def test_a_sum_of_what_the_step_returns_is_not_told_of(capsys: pytest.CaptureFix
             total = 0.0
             for x, y in loader:
                 total += train(x, y)
-
-    assert said(script, capsys) == []
-
-
-def test_objects_and_generators_that_the_loss_does_not_use(capsys: pytest.CaptureFixture[str]) -> None:
-    def script(ours: Any, loader: Any, loss_of: Loss, step: Step) -> None:
-        for _ in ours.epochs(2):
-            meter, shown, seen = Annealed(), {"loss": 0.0}, np.random.default_rng(3)
-            fixed = {"weight": 2.0}
-
-            def counted(loss: torch.Tensor, meter: Annealed) -> None:
-                step(loss)
-                meter.step()
-
-            for x, y in loader:
-                loss = loss_of(x, y) * fixed["weight"]
-                counted(loss, meter)
-                shown["loss"] += loss.item() * seen.random()
-
-    assert said(script, capsys) == []
-
-
-def test_iterators_and_lists_that_the_loss_does_not_use(capsys: pytest.CaptureFixture[str]) -> None:
-    def script(ours: Any, loader: Any, loss_of: Loss, step: Step) -> None:
-        for _ in ours.epochs(2):
-            marks, shown, batches = itertools.cycle("|/-"), list[str](), enumerate(iter(loader))
-            weights = [0.5, 1.0]
-            for _number, (x, y) in batches:
-                step(loss_of(x, y) * weights[len(x) % 2])
-                shown.append(next(marks))
-                if len(shown) > 2:
-                    shown.pop()
 
     assert said(script, capsys) == []
 

@@ -15,7 +15,7 @@ import inspect
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
-from types import FrameType, FunctionType
+from types import FrameType, FunctionType, GeneratorType
 
 import numpy as np
 import torch
@@ -177,14 +177,16 @@ class _Drawn(str):
 
 
 def _content(frame: FrameType, value: object) -> object:
-    """What changes if a batch changes it: a dict, a list, a tensor, an object of the script's, what a function has that
-    an epoch's beginning makes (besides variables of the one that runs).
+    """What changes if a batch changes it: a dict, a list, a tensor, an object of the script's, what a function or a
+    generator has that an epoch's beginning makes (besides variables of the one that runs).
     """
+    if isinstance(value, GeneratorType) and mark_of(value, is_variable=True) is None:  # it has ended, or has batches
+        return None
     if type(value) in (torch.Tensor, np.ndarray):
         return mark_of(value, is_variable=True)
     if isinstance(value, list | deque | set):
         return f"{len(value)} items"
-    if isinstance(value, dict | FunctionType | partial):
+    if isinstance(value, dict | FunctionType | GeneratorType | partial):
         around = {(id(value), f".{name}") for name in frame.f_code.co_cellvars}
         marks = marks_in("its", value, set(), around, DEPTH)
         return {path: mark for path, mark in marks if isinstance(mark, PLAIN)}

@@ -9,6 +9,7 @@ was seen first). What cannot be written so (generators, calls in comprehensions 
 from __future__ import annotations
 
 import ast
+import warnings
 from collections.abc import Mapping, Sequence
 from types import CodeType, FrameType
 from typing import Any, cast
@@ -60,6 +61,8 @@ def inlined(frames: Sequence[FrameType], head: int, state: Mapping[str, Any]) ->
 def _compiled(tree: ast.Module, like: CodeType) -> CodeType:
     for one in ast.walk(tree):
         set_line(one, MARK if getattr(one, "lineno", 0) == MARK else 1)
-    whole = compile(ast.fix_missing_locations(tree), like.co_filename, "exec")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of arguments that are None, in parts that do not run
+        whole = compile(ast.fix_missing_locations(tree), like.co_filename, "exec")
     its = (one for one in whole.co_consts if isinstance(one, CodeType) and one.co_name == like.co_name)
     return next(its, whole)

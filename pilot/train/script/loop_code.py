@@ -15,6 +15,7 @@ import torch
 
 from pilot.train.script.branches import from_some_turn_on, tests_in
 from pilot.train.script.bytecode import between, instructions, running_at
+from pilot.train.script.objects import attribute_of
 from pilot.train.script.statements import (
     Statement,
     loop_at,
@@ -369,7 +370,7 @@ def value_of(frame: FrameType, variable: str, *attributes: str) -> object:
     """Of a variable, or of an attribute of its."""
     value = frame.f_locals.get(variable, frame.f_globals.get(variable))
     for name in attributes:
-        value = getattr(value, "__dict__", {}).get(name)
+        value = attribute_of(value, name)
     return value
 
 

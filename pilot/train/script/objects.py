@@ -80,6 +80,17 @@ def _name_of(key: Any, number: int) -> Any:
     return key if isinstance(key, str | int | float | bytes) else f"{type(key).__name__} {number}"
 
 
+def attribute_of(value: object, name: str) -> Any:
+    """What an object itself has there, without computing anything; None: nothing."""
+    held = getattr(value, "__dict__", {})
+    if name in held:
+        return held[name]
+    slot = next((vars(kind)[name] for kind in type(value).__mro__ if name in vars(kind)), None)
+    with suppress(AttributeError):  # it has no value yet
+        return slot.__get__(value) if isinstance(slot, MemberDescriptorType) else None
+    return None
+
+
 def _in_slots(value: Any) -> Iterator[tuple[str, Any]]:
     for kind in type(value).__mro__:
         for name, slot in vars(kind).items():

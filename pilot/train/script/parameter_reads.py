@@ -14,7 +14,7 @@ from torch import nn
 
 from pilot.train.script import loop_code
 from pilot.train.script.bytecode import between
-from pilot.train.script.objects import found_in
+from pilot.train.script.objects import attribute_of, found_in
 from pilot.train.script.refusal import is_of_a_library
 from pilot.train.script.statements import Statement, statements_in, without_owners
 
@@ -75,11 +75,9 @@ def value_of(frame: FrameType, variable: str, *attributes: str) -> object:
     """Of a variable, or of an attribute of its; also of a part or parameter of a module."""
     value = loop_code.value_of(frame, variable)
     for name in attributes:
-        held = getattr(value, "__dict__", {})
-        places = (
-            (held, held.get("_modules", {}), held.get("_parameters", {})) if isinstance(value, nn.Module) else (held,)
-        )
-        value = next((one[name] for one in places if name in one), None)
+        kinds = ("_modules", "_parameters") if isinstance(value, nn.Module) else ()
+        places = [vars(value).get(kind, {}) for kind in kinds]
+        value = next((one[name] for one in places if name in one), attribute_of(value, name))
     return value
 
 

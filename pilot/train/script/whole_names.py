@@ -9,14 +9,14 @@ import inspect
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from types import CodeType, FrameType, FunctionType
+from types import CodeType, FrameType, FunctionType, MemberDescriptorType
 from typing import Any, cast
 
 import torch
 from torch import nn
 
 from pilot.train.script import loop_code, parameter_reads
-from pilot.train.script.objects import is_of_the_script
+from pilot.train.script.objects import attribute_of, is_of_the_script
 from pilot.train.script.refusal import DOT
 from pilot.train.script.renaming import NOTHING, Scope
 from pilot.train.script.source import path_of
@@ -76,14 +76,15 @@ class WholeNames:
         if not is_of_the_script(kind) or issubclass(kind, nn.Module):
             return node
         held, static = getattr(owner, "__dict__", {}), inspect.getattr_static(type(owner), node.attr, None)
-        if node.attr not in held and static is not None and callable(getattr(static, "__get__", None)):
+        is_own = node.attr in held or isinstance(static, MemberDescriptorType)
+        if not is_own and static is not None and callable(getattr(static, "__get__", None)):
             return node  # a method, or a property
         base = self._known.setdefault(id(owner), ".".join(path[:-1]))
         if base in self._replaced:
             return node
         self.owners.add(base)
         name = f"{base}{DOT}{node.attr}"
-        self.values[name] = value = held.get(node.attr, static)
+        self.values[name] = value = attribute_of(owner, node.attr) if is_own else static
         if is_object(value):
             name = self._known.setdefault(id(value), name)
         return ast.Name(name, node.ctx)
