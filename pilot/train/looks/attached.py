@@ -22,7 +22,7 @@ _HOOKS = (
     *("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks"),
     *("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"),
 )
-_HOOKS_OF_PARAMETERS = ("_backward_hooks", "_post_accumulate_grad_hooks")
+HOOKS_OF_PARAMETERS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 _DEPTH = 4
 """How many schedules may be within each other."""
 
@@ -45,7 +45,7 @@ def functions_of(model: nn.Module, steppers: Steppers) -> Iterator[tuple[str, An
             yield from ((f"{path or 'model'}.hook", _holder(hook)) for hook in vars(one).get(kind, {}).values())
     for path, module in holders:
         for key, parameter in module._parameters.items():
-            for kind in _HOOKS_OF_PARAMETERS:
+            for kind in HOOKS_OF_PARAMETERS:
                 hooks = getattr(parameter, kind, None) or {}
                 yield from ((f"{path}.{key}.hook".lstrip("."), _holder(hook)) for hook in hooks.values())
     for schedule in steppers.schedulers.values():

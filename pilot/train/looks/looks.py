@@ -5,6 +5,7 @@ from __future__ import annotations
 from pilot.train.looks.built_in_forward import BuiltInForward
 from pilot.train.looks.changed_in_forward import ChangedInForward
 from pilot.train.looks.epoch_copies import EpochCopies
+from pilot.train.looks.gradient_hooks import GradientHooks
 from pilot.train.looks.own_values import OwnValues
 from pilot.train.looks.untracked import Untracked
 from pilot.train.script.harmless import Harmless
@@ -19,6 +20,7 @@ class Looks:
         self._own = OwnValues(training)
         self._built = BuiltInForward(training)
         self._in_forward = ChangedInForward(training)
+        self._hooks = GradientHooks(training)
         self._copies = EpochCopies(training, self._own.told_at_beginning)
         self._harmless = Harmless()
 
@@ -47,6 +49,7 @@ class Looks:
         self._built.look(is_due=is_due)
         self._in_forward.look(is_due=is_due)
         if is_due:
+            self._hooks.look()
             self._own.look(samples)
 
     def epoch_ends(self, samples: int) -> None:
