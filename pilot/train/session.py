@@ -295,8 +295,8 @@ class Session(Uncopied):
         check_scheduled(self._training.steppers, self._training.tracked.values())
         by_epoch = EPOCHS in self._metrics
         self._training.ends_at(ALL_EPOCHS if by_epoch else ALL_ITERATIONS, count)
-        dataset, collate_fn = (getattr(self._loader, name, None) for name in ("dataset", "collate_fn"))
-        self._looks.begin(dataset, collate_fn, by_epoch=by_epoch)
+        its = (getattr(self._loader, name, None) for name in ("dataset", "collate_fn", "batching"))
+        self._looks.begin(*its, by_epoch=by_epoch)
         tell_if_paired(self._turns())
         has_entered = self._has_entered
         self._group.enter()
@@ -385,6 +385,7 @@ class Session(Uncopied):
         weight : weight of the batch's gradient (and loss) in the mean over the step, instead of its number of samples;
             for example its number of tokens, if the loss is a mean over tokens. Give it in every step or in none
         """
+        self._looks.loss(loss, weight, self._step.samples)
         self._looks.step(self._step.samples)
         stepped = self._step.step(loss, name, weight)
         self._course.stepped()
@@ -399,6 +400,7 @@ class Session(Uncopied):
         ----------
         loss, name, weight : as of :meth:`step`
         """
+        self._looks.loss(loss, weight, self._step.samples)
         return self._step.sum(loss, name, weight)
 
     def clip_grad_norm(self, max_norm: float, *others: object) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pilot.train.data.sampler import Batching
 from pilot.train.looks.built_in_forward import BuiltInForward
 from pilot.train.looks.changed_in_forward import ChangedInForward
 from pilot.train.looks.epoch_copies import EpochCopies
 from pilot.train.looks.gradient_hooks import GradientHooks
+from pilot.train.looks.loss_means import LossMeans
 from pilot.train.looks.own_values import OwnValues
 from pilot.train.looks.untracked import Untracked
 from pilot.train.script.harmless import Harmless
@@ -21,11 +23,13 @@ class Looks:
         self._built = BuiltInForward(training)
         self._in_forward = ChangedInForward(training)
         self._hooks = GradientHooks(training)
+        self._means = LossMeans(training)
         self._copies = EpochCopies(training, self._own.told_at_beginning)
         self._harmless = Harmless()
 
-    def begin(self, dataset: object, collate_fn: object, *, by_epoch: bool) -> None:
+    def begin(self, dataset: object, collate_fn: object, batching: Batching | None, *, by_epoch: bool) -> None:
         """The session's loop begins, over epochs or iterations."""
+        self._means.begin(batching)
         self._harmless.look(self._built.begin, lambda: self._own.begin(dataset, collate_fn, by_epoch=by_epoch))
 
     def epoch_begins(self) -> None:
@@ -39,6 +43,10 @@ class Looks:
     def pass_ends(self) -> None:
         """It ends."""
         self._harmless.look(self._own.pass_ends)
+
+    def loss(self, loss: object, weight: object, samples: int) -> None:
+        """The script gives a loss, with its weight, for a batch of so many samples."""
+        self._harmless.look(lambda: self._means.look(loss, weight, samples))
 
     def step(self, samples: int) -> None:
         """The script steps for a batch of so many samples."""

@@ -37,7 +37,7 @@ class RunningStatement:
     def keys_read(self) -> set[str]:
         """Of ``session.state``, also by functions that it may call."""
         found = {one.key for one in self.items if not one.is_changed and self._is_state(one.holder)}
-        return (found | {one.key for code in self._called for one in items_in(code) if _may_be_state(one)}) - {""}
+        return (found | {one.key for code in self.called for one in items_in(code) if _may_be_state(one)}) - {""}
 
     @cached_property
     def keys_changed(self) -> set[str]:
@@ -54,10 +54,10 @@ class RunningStatement:
         """Whether it computes a gradient, or affects training otherwise; or calls what steps."""
         one = self.statement
         is_loss = self.calls is not None or "backward" in one.attributes
-        return is_loss or steers(one, self.frame) or any(map(_sets_options, self._called))
+        return is_loss or steers(one, self.frame) or any(map(_sets_options, self.called))
 
     @cached_property
-    def _called(self) -> list[CodeType]:
+    def called(self) -> list[CodeType]:
         """The script's own functions that it may call, apart from the running one."""
         found = (code for path in self.statement.reads for code in _functions_of(self.frame, path.split(".")))
         return [code for code in found if code is not self.calls]
