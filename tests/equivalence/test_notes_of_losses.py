@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.nn.functional import cross_entropy, kl_div, mse_loss, normalize
+from torch.nn.functional import cosine_similarity, cross_entropy, kl_div, mse_loss, normalize
 from torch.nn.utils.parametrizations import weight_norm
 from torch.utils.data import TensorDataset
 
@@ -50,6 +50,13 @@ def contrastive(output: torch.Tensor, _y: torch.Tensor) -> torch.Tensor:
     return cross_entropy(features @ features.T / 0.1, torch.arange(len(output)))
 
 
+def mined(output: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """As of triplets by the hardest in the batch."""
+    distances = (output[:, None] - output[None]).square().sum(-1)
+    same = y[:, None] == y[None]
+    return (distances * same).max(1)[0].mean() - distances.masked_fill(same, 9.0).min(1)[0].mean()
+
+
 def told(
     loss_of: Loss,
     capsys: pytest.CaptureFixture[str],
@@ -86,8 +93,11 @@ def told(
         (lambda output, y: cross_entropy(output, y).sqrt(), "no mean over its samples (Sqrt)"),
         (lambda output, _: torch.linalg.vector_norm(output - 1), "no mean over its samples (LinalgVectorNorm)"),
         (lambda output, _: (output.mean() - 1) ** 2, "no mean over its samples (Pow)"),
+        (lambda output, y: cross_entropy(output, y, reduction="none").topk(2)[0].mean(), "one of the largest"),
         (overlap, "no mean over its samples (Div)"),
         (contrastive, "one that compares the samples of its batch with one another (Mm, contrastive?)"),
+        (mined, "with one another (Sub, contrastive?)"),
+        (lambda output, _: cosine_similarity(output[:, None], output[None], dim=-1).mean(), "with one another ("),
         (lambda output, _: torch.cdist(output, output).mean(), "with one another (Cdist, contrastive?)"),
     ],
 )
@@ -128,6 +138,8 @@ def test_where_no_weight_can_be_given(capsys: pytest.CaptureFixture[str]) -> Non
         lambda output, _: (output - 1).mean(0).sum(),
         lambda output, y: torch.stack([output[:, at].mean() for at in range(4)]).sum() + cross_entropy(output, y),
         lambda output, y: cross_entropy(output[torch.randperm(len(y))], y),
+        lambda output, _: output.topk(2)[0].mean(),
+        lambda output, _: output.sort(dim=0)[0].square().mean(),
     ],
 )
 def test_means(loss_of: Loss, capsys: pytest.CaptureFixture[str]) -> None:

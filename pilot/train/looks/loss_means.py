@@ -128,6 +128,8 @@ def _not_a_mean(one: _Reduction, samples: int) -> tuple[str, str] | None:
         return f"a sum over the samples of its batch ({one.kind})", _INSTEAD
     if one.is_bent(samples):
         return f"a function of its batch that is no mean over its samples ({one.kind})", _PER_NODE
+    if _is_of_the_largest(one.node, samples):
+        return "one of the largest of its batch (topk?)", _PER_NODE
     if found := _compares(one.node, samples):
         return f"one that compares the samples of its batch with one another ({found}, contrastive?)", _PER_NODE
     return None
@@ -201,20 +203,42 @@ def _is_alike(one: Any, node: Any) -> bool:
 
 
 def _is_of_a_part(node: Any, samples: int) -> bool:
-    """Whether it has as many numbers as something selected by its values, and not as many for each sample."""
-    count = next((_shape(one)[0] for one in _inputs(node) if _shape(one)), 0)
-    same = (one for one in islice(_below(node), _MOST_NODES) if _shape(one)[:1] == (count,))
-    selected = [_inputs(one)[0] for one in same if _name(one).startswith(("Index", "MaskedSelect"))]
-    return count % samples > 0 and any(_shape(of) and _shape(of)[0] % samples == 0 for of in selected)
+    """Whether it has as many numbers as something selected, and not as many for each sample."""
+    rows = max((_shape(one)[0] for one in _inputs(node) if _shape(one)), default=0)
+    return rows % samples > 0 and _selects(node, ("Index", "MaskedSelect"), rows, samples)
+
+
+def _is_of_the_largest(node: Any, samples: int) -> bool:
+    """Whether it has those of the batch that are the largest."""
+    rows = {_shape(one)[0] for one in _inputs(node) if _shape(one)}
+    return any(_selects(node, ("Topk", "Sort"), each, samples) for each in rows)
+
+
+def _selects(node: Any, kinds: tuple[str, ...], rows: int, samples: int) -> bool:
+    """Whether so many rows have been selected by one of these from those of all samples."""
+    same = (one for one in islice(_below(node), _MOST_NODES) if _shape(one)[:1] == (rows,))
+    selected = [_inputs(one)[0] for one in same if _name(one).startswith(kinds)]
+    return any(_shape(of) and _shape(of)[0] % samples == 0 and _shape(of)[0] > rows for of in selected)
 
 
 def _compares(node: Any, samples: int) -> str | None:
-    """By which product of two matrices it compares each sample with each other one: both come from the batch."""
+    """By which function of two tensors it compares each sample with each other one: both come from the batch."""
     for one in islice(_below(node), _MOST_NODES):
+        inputs = _inputs(one)
         is_such = _name(one).startswith(_PRODUCTS) and all(size % samples == 0 for size in _shape(one))
-        if is_such and len(_inputs(one)) > 1 and all(map(_is_of_batch, _inputs(one))):
+        if len(inputs) == 2 and (is_such or _is_outer(inputs, samples)) and all(map(_is_of_batch, inputs)):
             return _name(one).partition("Backward")[0]
     return None
+
+
+def _is_outer(inputs: Sequence[Any], samples: int) -> bool:
+    """Whether each sample of one meets all of the other: ``z[:, None] - z[None]``."""
+    shapes = [_shape(_inputs(one)[0] if _name(one).startswith("Expand") else one) for one in inputs]
+    dims = max(map(len, shapes))
+    first, other = ((1,) * (dims - len(shape)) + shape for shape in shapes)
+    spread = [(a, b) for a, b in zip(first, other, strict=True) if a != b]
+    ours = {"first" if b == 1 else "other" for a, b in spread if max(a, b) % samples == 0}
+    return first[:1] != other[:1] and len(ours) == 2
 
 
 def _is_of_batch(node: Any) -> bool:

@@ -178,22 +178,28 @@ def _check_tensor(what: str, tensor: torch.Tensor) -> None:
 
 
 def _check_modules(model: nn.Module) -> None:
-    for name, module in model.named_modules():
-        if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse and module.weight.requires_grad:
-            raise UserError(f"the model's module {name} makes sparse gradients: remove its sparse=True")
-        if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.max_norm is not None:
-            raise UserError(
-                f"the model's module {name} has max_norm={module.max_norm}: forward would change the rows that"
-                " this rank looks up, so ranks would differ; limit the norms of all rows after session.step"
-            )
-        if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.scale_grad_by_freq:
-            raise UserError(
-                f"the model's module {name} has scale_grad_by_freq=True: it would divide by how often a row occurs in"
-                " this rank's batch, so the gradient would depend on the number of nodes; remove it"
-            )
+    for path, module in model.named_modules():
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag):
+            _check_embedding(f"the model's module {path}" if path else "the model", module)
     state = model.state_dict()
     encoded({"model": dict(state)})  # get_extra_state may return anything
     _check_state(model, state)
+
+
+def _check_embedding(what: str, module: nn.Embedding | nn.EmbeddingBag) -> None:
+    is_trained = module.weight.requires_grad
+    if module.sparse and is_trained:
+        raise UserError(f"{what} makes sparse gradients: remove its sparse=True")
+    if module.max_norm is not None:
+        raise UserError(
+            f"{what} has max_norm={module.max_norm}: forward would change the rows that this rank looks up, so ranks"
+            " would differ; limit the norms of all rows after session.step"
+        )
+    if module.scale_grad_by_freq and is_trained:
+        raise UserError(
+            f"{what} has scale_grad_by_freq=True: it would divide by how often a row occurs in this rank's batch, so"
+            " the gradient would depend on the number of nodes; remove it"
+        )
 
 
 def _check_state(model: nn.Module, state: dict[str, Any]) -> None:
