@@ -27,11 +27,11 @@ _PARTS = 1000
 _FIRST_LOOKS = 4
 _MOST_NODES = 300
 """How far into the graph a look goes: losses are near its root."""
-_SCALES = ("Mul", "Div")
-_BENT = ("Sqrt", "Rsqrt", "Pow", "Log", "Exp", "Abs", "Reciprocal", "Sigmoid", "Tanh", "Softplus")
+_SCALES = {"Mul", "Div"}
+_BENT = {"Sqrt", "Rsqrt", "Pow", "Log", "Exp", "Abs", "Reciprocal", "Sigmoid", "Tanh", "Softplus"}
 """Functions of a number; and those of many, over samples."""
 _NORMS = {"LinalgVectorNorm", "Norm", "Std", "Var", "Logsumexp", "Max", "Min", "Median"}
-_PRODUCTS = ("Mm", "Cdist", "EuclideanDist")
+_PRODUCTS = {"Mm", "Cdist", "EuclideanDist"}
 _GIVEN_AT = {"Addmm": 1, "Mm": 0, "Bmm": 0, "Convolution": 0}
 """Which of a layer's inputs is what it is applied to."""
 _MEAN, _SUM = 1, 2
@@ -51,7 +51,7 @@ class _Reduction:
     @property
     def kind(self) -> str:
         """As torch calls it: NllLoss, Sum."""
-        return _name(self.node).partition("Backward")[0]
+        return _kind(self.node)
 
     @property
     def reduces(self) -> int:
@@ -165,21 +165,21 @@ def _reductions(root: Any) -> Iterator[_Reduction]:
     rest, seen = [(root, False)], {root}
     for node, is_scaled in rest:
         inputs = _inputs(node)
-        if any(_name(one).startswith("Stack") for one in inputs):
+        if any(_kind(one) == "Stack" for one in inputs):
             inputs = [each for one in inputs for each in _inputs(one)]
         if any(_size(one) > 1 for one in inputs) or _is_bent(node):
             yield _Reduction(node, is_scaled)
         elif len(rest) < _MOST_NODES:
-            is_scaled |= _name(node).startswith(_SCALES)
+            is_scaled |= _kind(node) in _SCALES
             rest += [(one, is_scaled) for one in inputs if one not in seen]
             seen.update(inputs)
 
 
 def _is_bent(node: Any) -> bool:
     """Whether a number is no multiple of the one, or no sum of those, that it is computed from, which the batch has."""
-    name, inputs = _name(node), _inputs(node)
-    of_several = name.startswith(_SCALES) and len(inputs) > 1
-    return (of_several or name.startswith(_BENT)) and all(map(_is_of_batch, inputs))
+    kind, inputs = _kind(node), _inputs(node)
+    of_several = kind in _SCALES and len(inputs) > 1
+    return (of_several or kind in _BENT) and all(map(_is_of_batch, inputs))
 
 
 def _below(node: Any) -> Iterator[Any]:
@@ -194,7 +194,7 @@ def _below(node: Any) -> Iterator[Any]:
 
 def _is_averaged(node: Any) -> bool:
     """Whether what it sums are means over samples."""
-    return any(_name(one) == "MeanBackward1" for one in islice(_below(node), _MOST_NODES) if _is_alike(one, node))
+    return any(one.name() == "MeanBackward1" for one in islice(_below(node), _MOST_NODES) if _is_alike(one, node))
 
 
 def _is_alike(one: Any, node: Any) -> bool:
@@ -205,19 +205,19 @@ def _is_alike(one: Any, node: Any) -> bool:
 def _is_of_a_part(node: Any, samples: int) -> bool:
     """Whether it has as many numbers as something selected, and not as many for each sample."""
     rows = max((_shape(one)[0] for one in _inputs(node) if _shape(one)), default=0)
-    return rows % samples > 0 and _selects(node, ("Index", "MaskedSelect"), rows, samples)
+    return rows % samples > 0 and _selects(node, {"Index", "MaskedSelect"}, rows, samples)
 
 
 def _is_of_the_largest(node: Any, samples: int) -> bool:
     """Whether it has those of the batch that are the largest."""
     rows = {_shape(one)[0] for one in _inputs(node) if _shape(one)}
-    return any(_selects(node, ("Topk", "Sort"), each, samples) for each in rows)
+    return any(_selects(node, {"Topk", "Sort"}, each, samples) for each in rows)
 
 
-def _selects(node: Any, kinds: tuple[str, ...], rows: int, samples: int) -> bool:
+def _selects(node: Any, kinds: set[str], rows: int, samples: int) -> bool:
     """Whether so many rows have been selected by one of these from those of all samples."""
     same = (one for one in islice(_below(node), _MOST_NODES) if _shape(one)[:1] == (rows,))
-    selected = [_inputs(one)[0] for one in same if _name(one).startswith(kinds)]
+    selected = [_inputs(one)[0] for one in same if _kind(one) in kinds]
     return any(_shape(of) and _shape(of)[0] % samples == 0 and _shape(of)[0] > rows for of in selected)
 
 
@@ -225,15 +225,15 @@ def _compares(node: Any, samples: int) -> str | None:
     """By which function of two tensors it compares each sample with each other one: both come from the batch."""
     for one in islice(_below(node), _MOST_NODES):
         inputs = _inputs(one)
-        is_such = _name(one).startswith(_PRODUCTS) and all(size % samples == 0 for size in _shape(one))
+        is_such = _kind(one) in _PRODUCTS and all(size % samples == 0 for size in _shape(one))
         if len(inputs) == 2 and (is_such or _is_outer(inputs, samples)) and all(map(_is_of_batch, inputs)):
-            return _name(one).partition("Backward")[0]
+            return _kind(one)
     return None
 
 
 def _is_outer(inputs: Sequence[Any], samples: int) -> bool:
     """Whether each sample of one meets all of the other: ``z[:, None] - z[None]``."""
-    shapes = [_shape(_inputs(one)[0] if _name(one).startswith("Expand") else one) for one in inputs]
+    shapes = [_shape(_inputs(one)[0] if _kind(one) == "Expand" else one) for one in inputs]
     dims = max(map(len, shapes))
     first, other = ((1,) * (dims - len(shape)) + shape for shape in shapes)
     spread = [(a, b) for a, b in zip(first, other, strict=True) if a != b]
@@ -244,9 +244,8 @@ def _is_outer(inputs: Sequence[Any], samples: int) -> bool:
 def _is_of_batch(node: Any) -> bool:
     """Whether a layer has got what needs no gradient for it: parameters alone are the same for each batch."""
     for one in chain((node,), _below(node)):
-        name = _name(one)
-        place = next((at for kind, at in _GIVEN_AT.items() if name.startswith(kind)), None)
-        if name.startswith("Embedding") or (place is not None and one.next_functions[place][0] is None):
+        kind, place = _kind(one), _GIVEN_AT.get(_kind(one))
+        if kind.startswith("Embedding") or (place is not None and one.next_functions[place][0] is None):
             return True
     return False
 
@@ -277,8 +276,9 @@ def _inputs(node: Any) -> list[Any]:
     return [one for one, _ in node.next_functions if one is not None]
 
 
-def _name(node: Any) -> str:
-    return str(node.name())
+def _kind(node: Any) -> str:
+    """As torch calls what it belongs to."""
+    return str(node.name()).partition("Backward")[0]
 
 
 def _shape(node: Any) -> tuple[int, ...]:
