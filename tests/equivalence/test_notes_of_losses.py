@@ -162,6 +162,36 @@ class Recurrent(nn.Module):
         return torch.cdist(hidden @ self.last, self.last)
 
 
+def test_an_input_that_needs_a_gradient(capsys: pytest.CaptureFixture[str]) -> None:
+    class Needs(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x.requires_grad_())
+
+    def needs() -> nn.Module:
+        return Needs(3, 4)
+
+    (line,) = told(lambda output, _: output.square().sum(), capsys, model=fresh(needs))
+    assert "a sum over the samples" in line
+
+
+class Filled(nn.Module):
+    """Its outputs are put in one place after the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found = torch.zeros(len(x), 2 * BATCH, 4, dtype=x.dtype)
+        for at in range(2 * BATCH):
+            found[:, at] = self.layer(x)
+        return found.mean(1)
+
+
+def test_slices_are_no_pairs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert told(lambda output, _: output.square().mean(), capsys, model=fresh(Filled)) == []
+
+
 def test_parameters_are_no_samples(capsys: pytest.CaptureFixture[str]) -> None:
     def loss_of(output: torch.Tensor, _y: torch.Tensor) -> torch.Tensor:
         penalty = torch.stack([p.square().sum() for p in model.parameters()]).sum()

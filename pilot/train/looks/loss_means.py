@@ -15,6 +15,7 @@ from itertools import chain, islice
 from typing import Any
 
 import torch
+from torch import nn
 
 from pilot.train.data.sampler import Batching
 from pilot.train.looks.spaced import Spaced
@@ -32,6 +33,7 @@ _BENT = {"Sqrt", "Rsqrt", "Pow", "Log", "Exp", "Abs", "Reciprocal", "Sigmoid", "
 """Functions of a number; and those of many, over samples."""
 _NORMS = {"LinalgVectorNorm", "Norm", "Std", "Var", "Logsumexp", "Max", "Min", "Median"}
 _PRODUCTS = {"Mm", "Cdist", "EuclideanDist"}
+_PAIRS = {"Sub", "Add", "Mul", "Div"}
 _GIVEN_AT = {"Addmm": 1, "Mm": 0, "Bmm": 0, "Convolution": 0}
 """Which of a layer's inputs is what it is applied to."""
 _MEAN, _SUM = 1, 2
@@ -225,8 +227,9 @@ def _compares(node: Any, samples: int) -> str | None:
     """By which function of two tensors it compares each sample with each other one: both come from the batch."""
     for one in islice(_below(node), _MOST_NODES):
         inputs = _inputs(one)
-        is_such = _kind(one) in _PRODUCTS and all(size % samples == 0 for size in _shape(one))
-        if len(inputs) == 2 and (is_such or _is_outer(inputs, samples)) and all(map(_is_of_batch, inputs)):
+        is_product = _kind(one) in _PRODUCTS and all(size % samples == 0 for size in _shape(one))
+        is_such = is_product or (_kind(one) in _PAIRS and len(inputs) == 2 and _is_outer(inputs, samples))
+        if is_such and len(inputs) == 2 and all(map(_is_of_batch, inputs)):
             return _kind(one)
     return None
 
@@ -242,12 +245,17 @@ def _is_outer(inputs: Sequence[Any], samples: int) -> bool:
 
 
 def _is_of_batch(node: Any) -> bool:
-    """Whether a layer has got what needs no gradient for it: parameters alone are the same for each batch."""
+    """Whether a layer has got what is no parameter for it: parameters alone are the same for each batch."""
     for one in chain((node,), _below(node)):
         kind, place = _kind(one), _GIVEN_AT.get(_kind(one))
-        if kind.startswith("Embedding") or (place is not None and one.next_functions[place][0] is None):
+        if kind.startswith("Embedding") or (place is not None and _is_given(one.next_functions[place][0])):
             return True
     return False
+
+
+def _is_given(node: Any) -> bool:
+    """Whether a layer's input was not computed: it needs no gradient, or is no parameter but needs one."""
+    return node is None or (hasattr(node, "variable") and not isinstance(node.variable, nn.Parameter))
 
 
 def _has_weights(node: Any) -> bool:
