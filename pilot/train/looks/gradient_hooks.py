@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import partial
 from itertools import chain, pairwise
-from types import CodeType, FunctionType
+from types import CodeType
 from typing import Any
 
 from pilot.train.looks.attached import HOOKS_OF_PARAMETERS
 from pilot.train.script import refusal
 from pilot.train.script.bytecode import instructions
-from pilot.train.script.refusal import is_of_a_library
+from pilot.train.script.objects import own_code
 from pilot.train.script.statements import is_in_place
 from pilot.train.state.training import Training
 
@@ -63,7 +63,7 @@ class GradientHooks:
 def _not_linear(hook: Any) -> str:
     """What it calls that is not, or empty."""
     function = _function(hook)
-    if code := _code_of(function):
+    if code := own_code(function):
         return _named_in(code, function.__globals__, _DEPTH)
     name = getattr(function, "__name__", "")
     return name if name in _NOT_LINEAR else ""
@@ -77,25 +77,19 @@ def _named_in(code: CodeType, around: Mapping[str, Any], depth: int) -> str:
     does = [name for name in names if name in _NOT_LINEAR]
     if any(one.argrepr in _DIVIDES for one in whole if one.opname == "BINARY_OP"):
         does += [f"/ {name}" for name in names if name in _SIZES]
-    called = [found for name in names if depth and (found := _code_of(around.get(name)))]
+    called = [found for name in names if depth and (found := own_code(around.get(name)))]
     return next(iter(does), "") or next(filter(None, (_named_in(one, around, depth - 1) for one in called)), "")
 
 
 def _changes(hook: Any) -> bool:
     """Whether it gives another gradient, or changes the one that it gets: one that only shows it does neither."""
-    code = _code_of(_function(hook))
+    code = own_code(_function(hook))
     if code is None or any(map(is_in_place, code.co_names)):
         return True
     whole = instructions(code)
     given = [one for one, then in pairwise(whole) if then.opname == "RETURN_VALUE"]
     given += [one for one in whole if one.opname == "RETURN_CONST"]
     return any(one.opname not in ("LOAD_CONST", "RETURN_CONST") for one in given)
-
-
-def _code_of(function: Any) -> CodeType | None:
-    """If it is the script's."""
-    is_own = isinstance(function, FunctionType) and not is_of_a_library(function.__code__.co_filename)
-    return function.__code__ if is_own else None
 
 
 def _function(hook: Any) -> Any:

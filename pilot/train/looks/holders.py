@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import queue
 import sys
 import threading
@@ -13,7 +12,7 @@ from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial, singledispatch
 from itertools import chain, islice
-from types import FunctionType, GeneratorType, ModuleType, SimpleNamespace
+from types import FunctionType, GeneratorType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -22,12 +21,12 @@ from torch.distributions import Distribution
 from torch.nn.modules.batchnorm import _NormBase
 
 from pilot.train.script import refusal
-from pilot.train.script.objects import MOST, inner, is_of_the_script, package_of
+from pilot.train.script.objects import MOST, NAMESPACES, inner, is_of_the_script, package_of
 from pilot.train.script.plain_marks import PLAIN
 
 _MOST_PARTS = 1000
 _WITHOUT_OWN_CLASS = (
-    *(argparse.Namespace, SimpleNamespace, Distribution, threading.local),
+    *(*NAMESPACES, Distribution, threading.local),
     *(UserDict, UserList, ChainMap, weakref.WeakKeyDictionary),
 )
 """Objects in which scripts keep values, without a class of their own."""

@@ -13,8 +13,7 @@ from torch import nn
 
 from pilot.train.script import loop_code
 from pilot.train.script.bytecode import instructions
-from pilot.train.script.objects import is_of_the_script
-from pilot.train.script.refusal import is_of_a_library
+from pilot.train.script.objects import is_of_the_script, own_code
 from pilot.train.script.statements import ADDS, Statement, is_in_place, statements_in
 from pilot.train.script.step_uses import RunningStatement, StepUses, parts_between
 from pilot.train.state.training import Training
@@ -109,10 +108,8 @@ def _held(frame: FrameType, path: str) -> Any:
 
 def _changed_by(value: object, method: str) -> set[str]:
     """The attributes of an object that a method of a class of the script's changes, and others."""
-    function = getattr(type(value), method, None)
-    if not isinstance(function, FunctionType) or is_of_a_library(function.__code__.co_filename):
-        return set()
-    statements = [one for one in statements_in(instructions(function.__code__)) if _changes_something(one)]
+    code = own_code(getattr(type(value), method, None))
+    statements = [one for one in statements_in(instructions(code)) if _changes_something(one)] if code else []
     stored = {name.rpartition(".")[2] for one in statements for name in one.sets if "." in name}
     return stored.union(*(one.attributes for one in statements if not one.sets or one.stores))
 

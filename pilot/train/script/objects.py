@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from itertools import islice
-from types import FrameType, MemberDescriptorType, ModuleType, SimpleNamespace
+from types import CodeType, FrameType, FunctionType, MemberDescriptorType, ModuleType, SimpleNamespace
 from typing import Any
 
 from torch import nn
@@ -105,6 +105,12 @@ def is_of_the_script(kind: type) -> bool:
     """
     file = _file_of(kind)
     return issubclass(kind, NAMESPACES) or (file is not None and not is_of_a_library(file))
+
+
+def own_code(function: object) -> CodeType | None:
+    """Of a function that is the script's own; None: it is none."""
+    code = function.__code__ if isinstance(function, FunctionType) else None
+    return None if code is None or is_of_a_library(code.co_filename) else code
 
 
 def is_of_a_package(kind: type) -> bool:

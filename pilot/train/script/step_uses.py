@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from dis import Instruction
 from functools import cache, cached_property
-from types import CodeType, FrameType, FunctionType, MethodType
+from types import CodeType, FrameType, MethodType
 
 from pilot.train.script import loop_code
 from pilot.train.script.bytecode import between, instructions, running_at
-from pilot.train.script.refusal import is_of_a_library
+from pilot.train.script.objects import own_code
 from pilot.train.script.statements import Item, Statement, items_in, loop_at, statements_in
 from pilot.train.script.steering import steers
 
@@ -78,8 +78,8 @@ def _functions_of(frame: FrameType, path: list[str]) -> Iterator[CodeType]:
     found = [getattr(kind, name, None) for name in _CALLED if not issubclass(kind, type)]
     found += [value.__func__ if isinstance(value, MethodType) else value, getattr(type(owner), path[-1], None)]
     for one in found:
-        if isinstance(one, FunctionType) and not is_of_a_library(one.__code__.co_filename):
-            yield one.__code__
+        if (code := own_code(one)) is not None:
+            yield code
 
 
 def parts_between(
