@@ -10,6 +10,7 @@ from os import getpid
 from pathlib import Path
 
 from pilot.core.errors import CheckpointError
+from pilot.io.own_folder import shown
 
 _STEM = r"g(?P<generation>[0-9]{6,})-s(?P<step>[0-9]{8,})"
 _CHECKPOINT = re.compile(_STEM + r"\.h5")
@@ -135,7 +136,7 @@ def _matching(directory: Path, pattern: re.Pattern[str]) -> Iterator[tuple[Path,
     except FileNotFoundError:
         return
     except OSError as error:
-        raise CheckpointError(f"cannot read the directory {directory}: {error.strerror}") from None
+        raise CheckpointError(f"cannot read the directory {shown(directory)}: {error.strerror}") from None
     for name in names:
         if match := pattern.fullmatch(name):
             yield directory / name, match

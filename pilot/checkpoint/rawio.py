@@ -19,6 +19,7 @@ from pilot.checkpoint.leaves import Bytes
 from pilot.checkpoint.names import temporary_name
 from pilot.core.errors import CheckpointError
 from pilot.io.files import sync_directory
+from pilot.io.own_folder import shown
 
 DIGEST_CHARACTERS = 32
 
@@ -91,8 +92,7 @@ def published(path: Path, step: int) -> Iterator[int]:
     """
     temporary = path.with_name(temporary_name(path.name))
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             yield fd
             os.fsync(fd)
@@ -114,6 +114,7 @@ def _not_written(path: Path, step: int, error: OSError) -> CheckpointError:
         errno.EFBIG: "the file would exceed the size limit: raise it (ulimit -f)",
     }.get(error.errno or 0, error.strerror or str(error))
     return CheckpointError(
-        f"the checkpoint of step {step} was not written to {path.parent}: {advice}; earlier checkpoints are untouched",
+        f"the checkpoint of step {step} was not written to {shown(path.parent)}: {advice}; earlier checkpoints are"
+        " untouched",
         transient=True,
     )

@@ -15,12 +15,13 @@ from typing import Any
 
 from pilot.checkpoint import names, publish, rawio, reader, retention
 from pilot.checkpoint.names import Age, FileEntry
+from pilot.checkpoint.own_directory import held
 from pilot.checkpoint.parts import publish_index, write_part
 from pilot.checkpoint.rawio import uncollected
 from pilot.checkpoint.reader import Wanted, everything
 from pilot.checkpoint.tree import Encoded
 from pilot.core.errors import CheckpointError, UserError
-from pilot.io import trainer_folder
+from pilot.io.own_folder import shown
 
 __all__ = [
     "Loaded",
@@ -29,6 +30,7 @@ __all__ = [
     "load",
     "load_newest",
     "next_step_of",
+    "remove_part",
     "set_apart",
     "verify",
     "write",
@@ -82,7 +84,9 @@ def write(
         untouched
     """
     age = Age(generation, step)
-    return _written(directory, age, kept, agreed_step, lambda: publish.single(directory, generation, step, state, uid))
+    return _written(
+        directory, age, kept, agreed_step, uid, lambda place: publish.single(place, generation, step, state, uid)
+    )
 
 
 def write_index(
@@ -95,7 +99,9 @@ def write_index(
     CheckpointError : a part is missing or belongs to another state or trainer, or writing fails
     """
     age = Age(generation, step)
-    return _written(directory, age, kept, agreed_step, lambda: publish_index(directory, generation, step, parts, uid))
+    return _written(
+        directory, age, kept, agreed_step, uid, lambda place: publish_index(place, generation, step, parts, uid)
+    )
 
 
 def write_next_step(directory: Path, generation: int, step: int, block: bytes, uid: str = "") -> None:
@@ -105,30 +111,40 @@ def write_next_step(directory: Path, generation: int, step: int, block: bytes, u
     ------
     CheckpointError : the folder is another trainer's, or writing fails
     """
-    trainer_folder.check(directory, uid)
-    with rawio.published(directory / names.next_name(generation, step), step) as fd:
+    with (
+        held(directory, uid, make=True) as place,
+        rawio.published(place / names.next_name(generation, step), step) as fd,
+    ):
         rawio.write(fd, [memoryview(block)])
 
 
-def next_step_of(path: Path) -> bytes:
-    """What lies beside the checkpoint at ``path``; b"": nothing that can be read."""
+def next_step_of(path: Path, uid: str = "") -> bytes:
+    """What lies beside the checkpoint of trainer ``uid`` at ``path``; b"": nothing that can be read."""
     age = names.age_of(path.name)
     if age is None:
         return b""
     try:
-        return path.with_name(names.next_name(age.generation, age.step)).read_bytes()
-    except OSError:
+        with held(path.parent, uid) as place:
+            return (place / names.next_name(age.generation, age.step)).read_bytes()
+    except (CheckpointError, OSError):
         return b""
 
 
-def set_apart(directory: Path, step: int) -> Path | None:
+def set_apart(directory: Path, step: int, uid: str = "") -> Path | None:
     """Rename the checkpoints of steps after ``step``, so that nobody resumes from them; returns the newest left."""
-    entries = names.checkpoints(directory)
-    for entry in entries:
-        if entry.age.step > step:
-            with suppress(FileNotFoundError):  # another rank did it
-                entry.path.rename(entry.path.with_name(names.doubtful_name(entry.path.name)))
-    return next((entry.path for entry in entries if entry.age.step <= step), None)
+    with held(directory, uid, make=True) as place:
+        entries = names.checkpoints(place)
+        for entry in entries:
+            if entry.age.step > step:
+                with suppress(FileNotFoundError):  # another rank did it
+                    entry.path.rename(entry.path.with_name(names.doubtful_name(entry.path.name)))
+        return next((shown(entry.path) for entry in entries if entry.age.step <= step), None)
+
+
+def remove_part(part: Path, uid: str = "") -> None:
+    """Remove a published part of trainer ``uid``, if it is still there."""
+    with suppress(CheckpointError, OSError), held(part.parent, uid) as place:
+        (place / part.name).unlink(missing_ok=True)
 
 
 def load_newest(
@@ -141,10 +157,25 @@ def load_newest(
     """The newest intact checkpoint of trainer ``uid`` with a generation up to ``granted``; None if there is none.
     ``on_skip`` is called for each file that is skipped; ``Loaded.skipped`` lists them, too. ``wanted``: see
     :func:`pilot.checkpoint.reader.load`.
+
+    Raises
+    ------
+    CheckpointError : the folder is another trainer's or not ours alone, or cannot be read
     """
+    try:
+        with held(directory, uid) as place:
+            return _newest(place, granted, on_skip, uid, wanted)
+    except FileNotFoundError:
+        return None
+
+
+def _newest(
+    directory: Path, granted: int, on_skip: Callable[[Path, str], None], uid: str, wanted: Wanted
+) -> Loaded | None:
     skipped: dict[Path, str] = {}
 
     def skip(path: Path, reason: str) -> None:
+        path = shown(path)
         if path not in skipped:
             skipped[path] = reason
             on_skip(path, reason)
@@ -184,12 +215,15 @@ def listing(directory: Path) -> list[FileEntry]:
 
 
 @uncollected()
-def _written(directory: Path, age: Age, kept: int, agreed_step: int | None, publication: Callable[[], int]) -> Written:
+def _written(
+    directory: Path, age: Age, kept: int, agreed_step: int | None, uid: str, publication: Callable[[Path], int]
+) -> Written:
     if kept < 1:
         raise UserError(f"at least 1 checkpoint must be kept, got {kept}")
     started_s = time.monotonic()
-    size = publication()
-    retention.keep(directory, age, kept, agreed_step)
+    with held(directory, uid, make=True) as place:
+        size = publication(place)
+        retention.keep(place, age, kept, agreed_step)
     path = directory / names.checkpoint_name(age.generation, age.step)
     return Written(path, size, time.monotonic() - started_s)
 
@@ -197,4 +231,4 @@ def _written(directory: Path, age: Age, kept: int, agreed_step: int | None, publ
 @uncollected()
 def _loaded(path: Path, skipped: list[tuple[Path, str]], uid: str | None, wanted: Wanted) -> Loaded:
     structure, state = reader.load(path, uid, wanted)
-    return Loaded(state, path, structure.generation, structure.step, skipped)
+    return Loaded(state, shown(path), structure.generation, structure.step, skipped)

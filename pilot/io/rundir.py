@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pilot.core.errors import NoRestartError, PilotError, UserError
 from pilot.core.ids import TrainerId
-from pilot.io import heartbeat, trainer_folder
+from pilot.io import heartbeat, own_folder, trainer_folder
 from pilot.io.heartbeat import Owner
 
 GLANCE_S = 0.5
@@ -89,7 +89,7 @@ class RunDir:
                 f"run directory {self.root}: jobs cannot be submitted from a path with {odd[0]!r}; choose another one"
             )
         try:
-            self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            own_folder.make(self.root)
             status = self.root.stat()
             if status.st_uid != os.geteuid():
                 raise UserError(f"run directory {self.root} belongs to user {status.st_uid}; choose another one")
@@ -116,7 +116,8 @@ class RunDir:
         if not left:
             return None
         aside = self.root / "earlier" / time.strftime("%Y%m%d-%H%M%S")
-        aside.mkdir(mode=0o700, parents=True)
+        own_folder.make(aside.parent)
+        aside.mkdir(mode=0o700)
         for path in left:
             path.rename(aside / path.name)
         for folder in [entry for entry in self.trainers.iterdir() if trainer_folder.is_nameless(entry)]:

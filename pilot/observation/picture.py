@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from pilot.observation.timeline import Fate, Timeline, Use
 
@@ -15,8 +14,8 @@ STYLE = {
 IDLE = "#e6e6e6"
 
 
-def draw(timeline: Timeline, path: Path) -> None:
-    """Write the picture to ``path``, in the format of its suffix."""
+def draw(timeline: Timeline, file: BinaryIO) -> None:
+    """Write the picture to ``file``, in PNG."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -47,7 +46,7 @@ def draw(timeline: Timeline, path: Path) -> None:
     axes.set_title("Nodes over time (hatched: warming up or waiting; grey: idle)")
     axes.spines[["top", "right"]].set_visible(False)
     _legend(axes, colours)
-    figure.savefig(path, dpi=120)
+    figure.savefig(file, format="png", dpi=120)
     plt.close(figure)
 
 

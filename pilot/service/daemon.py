@@ -278,7 +278,8 @@ class Live:
     async def _tidy(self) -> None:
         """Limit the size of what pilots leave behind, and of our own log."""
         while True:
-            logs = [self._launches.directory(t.spec) / "logs" for t in self._driver.core.trainers.values()]
+            specs = [trainer.spec for trainer in self._driver.core.trainers.values()]
+            logs = [(self._launches.directory(spec) / "logs", spec.uid) for spec in specs]
             here = set(self._roster.pilots)
             with suppress(RuntimeError):  # no thread can be started now
                 await asyncio.to_thread(housekeeping.tidy, self._rundir.pilots, logs, here)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from pilot.core.errors import UserError
-from pilot.io.files import write_output
+from pilot.io.output import write_output
 from pilot.traces.changes import Change
 from pilot.traces.fragments import pool_size
 from pilot.traces.statistics import change_chance, fragment_lengths, preemption_chance

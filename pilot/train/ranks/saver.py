@@ -108,7 +108,7 @@ class Saver:
         from pilot.checkpoint import store
 
         self.wait()
-        return store.set_apart(self._directory, step)
+        return store.set_apart(self._directory, step, self._uid)
 
     def keep_next(self, generation: int, step: int, block: bytes) -> None:
         """Write ``block`` in the background, beside the checkpoint of this step, which may still be being written."""
@@ -123,9 +123,11 @@ class Saver:
 
     def drop_part(self) -> None:
         """Remove the part that was or is being written, because there will be no checkpoint of it."""
+        from pilot.checkpoint import store
+
         self.wait()
         if self._part is not None:
-            self._part.path.unlink(missing_ok=True)
+            store.remove_part(self._part.path, self._uid)
             self._part = None
 
     def write(self, generation: int, step: int, state: Encoded, *, asked: bool, part: Part | None = None) -> None:
@@ -248,16 +250,24 @@ class Saver:
             remark(f"checkpoint {path.name} was skipped: {why}")
 
         loaded = store.load_newest(self._directory, granted, skipped, self._uid, wanted)
+        if loaded is None:
+            return self._given(wanted)
+        self.next_step = store.next_step_of(loaded.path, self._uid)
+        return loaded.state
+
+    def _given(self, wanted: Wanted) -> Mapping[str, Any] | None:
+        """The state that the trainer was submitted with; None: it starts from scratch."""
+        from pilot.checkpoint import store
+        from pilot.checkpoint.own_directory import held
+
         start = trainer_folder.start_of(self._directory.parent)
-        if loaded is None and start.exists():
-            try:
-                loaded = store.load(start, wanted)
-            except CheckpointError as error:
-                raise UserError(f"cannot start from the given checkpoint: {error}") from None
-            return for_another(loaded.state)
-        if loaded is not None:
-            self.next_step = store.next_step_of(loaded.path)
-        return loaded.state if loaded is not None else None
+        try:
+            with held(start.parent, self._uid) as place:
+                return for_another(store.load(place / start.name, wanted).state)
+        except FileNotFoundError:
+            return None
+        except CheckpointError as error:
+            raise UserError(f"cannot start from the given checkpoint: {error}") from None
 
 
 def _bytes_under_way(directory: Path) -> int:

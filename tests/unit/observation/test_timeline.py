@@ -70,5 +70,6 @@ def test_a_node_that_goes_at_a_drain_is_neither_preempted_nor_lost() -> None:
 
 
 def test_the_picture_is_a_png(tmp_path: Path) -> None:
-    draw(of(lived_through()), tmp_path / "nodes.png")
+    with (tmp_path / "nodes.png").open("wb") as file:
+        draw(of(lived_through()), file)
     assert (tmp_path / "nodes.png").read_bytes().startswith(b"\x89PNG")
