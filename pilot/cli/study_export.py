@@ -55,7 +55,7 @@ def _csv(told: TrialList) -> str:
     names = list(dict.fromkeys(name for trial in told.trials for name in trial.parameters))
     rungs = [f"{told.study.metric}_{reports}" for reports in told.study.rungs]
     text = io.StringIO()
-    table = csv.writer(text)
+    table = csv.writer(text, lineterminator="\n")
     table.writerow(["trial", "state", *names, *rungs, "reports", "node_hours", "reason"])
     for trial in told.trials:
         given = [trial.parameters.get(name, "") for name in names]
