@@ -1,4 +1,4 @@
-"""The pages of a pool and of a study whose every text is hostile: they are written, quietly, and nothing in them runs."""
+"""The pages of a pool and of a study of hostile texts: they are written, quietly, and nothing in them runs."""
 
 from __future__ import annotations
 
