@@ -62,6 +62,8 @@ def build(root: Path, texts: Sequence[str]) -> None:
         world.settle()
         if study.trainer(number) in world.core.trainers:
             world.report(study.trainer(number), 0.1 * number)
+    world.settle()
+    _fail(world, next(name for name, _ in world.workers), f"ValueError: x\n=1+1{texts[0]}")
     _write(root, header, world)
     _write_study(root, study, texts)
 
@@ -76,9 +78,13 @@ def _train_and_fail(world: World, text: str) -> None:
         metrics = ((text, 1.0 / step), (f"{text} 2", -1e308 * (-1) ** step))
         world.steps[trainer] = step
         world.send(Progress(trainer, group.generation, step, 0, 32 * step, metrics=metrics))
-    [node] = group.members
+    _fail(world, trainer, f"Traceback\nValueError: {text}")
+
+
+def _fail(world: World, trainer: TrainerId, detail: str) -> None:
+    node = next(node for name, node in world.workers if name == trainer)
     del world.workers[trainer, node]
-    world.send(WorkerExited(trainer, node, ExitCause.RAISED, f"Traceback\nValueError: {text}"))
+    world.send(WorkerExited(trainer, node, ExitCause.RAISED, detail))
     world.settle()
 
 

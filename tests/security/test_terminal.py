@@ -135,6 +135,8 @@ def test_in_a_pipe_json_stays_what_it_is(place: Path) -> None:
             json.loads(text)
         if words[:3] == ["checkpoint", "show", "--json"] and words[3].endswith("checkpoints"):
             assert json.loads(text)["values"][EVIL] == EVIL
+        if "--csv" in words:
+            assert ",'=1+1" in text and not re.search("(^|,)=", text, re.MULTILINE), "a spreadsheet would calculate it"
 
 
 def test_all_tables_are_printed_on_the_console_that_escapes() -> None:
