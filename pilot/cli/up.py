@@ -84,7 +84,9 @@ START_LIMIT_S = 600.0
     help="For a new pool: how many ended trainers stay listed; 'pilot report' shows all of them.",
 )
 @click.option("--fresh", is_flag=True, help="Start a new pool; the previous one is moved to earlier/.")
-@click.option("--foreground", is_flag=True, help="Stay in the foreground; Ctrl-C drains the pool.")
+@click.option(
+    "--foreground", is_flag=True, help="Stay in the foreground; Ctrl-C, or closing the terminal, drains the pool."
+)
 @site_run_dir_option
 @json_option
 def command(run_dir: Path | None, site: str, foreground: bool, as_json: bool, **settings: Any) -> None:
@@ -111,7 +113,8 @@ def command(run_dir: Path | None, site: str, foreground: bool, as_json: bool, **
     for line in shortages(there, settings["pilots"]):
         click.echo(f"warning: {line}; 'pilot doctor' has details", err=True)
     if foreground:
-        click.echo(f"the coordinator runs in the foreground; Ctrl-C drains the pool; log: {root}/coordinator.log")
+        drains = "Ctrl-C, or closing the terminal, drains the pool"
+        click.echo(f"the coordinator runs in the foreground; {drains}; log: {root}/coordinator.log")
         sys.stdout.flush()
         os.execv(arguments[0], arguments)
     told = start(root, arguments, supervised=True)

@@ -55,12 +55,20 @@ def check_readable(root: Path) -> None:
         if not stat.S_ISDIR(root.stat().st_mode):
             raise UserError(f"run directory {root}: not a directory")
         if not os.access(root, os.R_OK | os.X_OK):
-            raise UserError(f"run directory {root}: permission denied")
+            raise UserError(f"run directory {root}: permission denied{_of_whom(root)}")
     except FileNotFoundError:
         return
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise UserError(f"run directory {root}: {reason}") from None
+
+
+def _of_whom(path: Path) -> str:
+    """Who may change the mode of ``path``, and to what, a clause; "" if that cannot be read."""
+    try:
+        return f"; it belongs to user {path.stat().st_uid}, who can chmod u+rX {shlex.quote(str(path))}"
+    except OSError:
+        return ""
 
 
 class RunDir:
@@ -143,7 +151,9 @@ class Lock:
                 os.close(self._file)
                 raise
         except OSError as error:
-            raise UserError(f"cannot lock the run directory {rundir.root}: {error.strerror}") from None
+            raise UserError(
+                f"cannot lock the run directory {rundir.root}: {error.strerror}; choose another one (--run-dir)"
+            ) from None
 
     def _acquire(self) -> None:
         deadline = time.monotonic() + GLANCE_S
@@ -246,26 +256,27 @@ def is_abandoned(rundir: RunDir) -> bool:
 
 
 def _look(rundir: RunDir) -> tuple[bool, Owner | None]:
-    """Whether the lock is held, and who held it last."""
+    """Whether the lock is held, and who held it last. Needs no right to write: it tries for a shared lock."""
     check_readable(rundir.root)
     try:
-        descriptor = os.open(rundir.lock, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = os.open(rundir.lock, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):
         return False, None
     except OSError as error:
-        raise UserError(f"cannot read {rundir.lock}: {error.strerror}") from None
+        whose = _of_whom(rundir.lock) if isinstance(error, PermissionError) else ""
+        raise UserError(f"cannot read {rundir.lock}: {error.strerror}{whose}") from None
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise UserError(f"cannot read {rundir.lock}: it is not a regular file")
-        held = not _try_lock(descriptor)
+        held = not _try_lock(descriptor, fcntl.LOCK_SH)
         return held, heartbeat.parse(os.pread(descriptor, heartbeat.LINE_BYTES, 0))
     finally:
         os.close(descriptor)
 
 
-def _try_lock(descriptor: int) -> bool:
+def _try_lock(descriptor: int, how: int = fcntl.LOCK_EX) -> bool:
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, how | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True

@@ -133,7 +133,7 @@ class Live:
         memory.freeze_what_is_loaded()
         stopped = asyncio.Event()
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in _heeded():
             loop.add_signal_handler(number, self._asked_to_end, number, stopped)
         async with asyncio.TaskGroup() as tasks:
             scaling = tasks.create_task(self._autoscaler.run())
@@ -221,11 +221,11 @@ class Live:
         self._driver.remark(text=text)
 
     def _asked_to_end(self, number: int, stopped: asyncio.Event) -> None:
-        if self._driver.core.draining:
+        if not self._driver.core.draining:
+            self._api.drain(signal.Signals(number).name)
+        elif number != signal.SIGHUP:  # nobody's word: a terminal that closes sends it twice, systemd after SIGTERM
             log.warning("stopped by a second signal")
             stopped.set()
-        else:
-            self._api.drain(signal.Signals(number).name)
 
     def _scale(self, pilots: int | None) -> None:
         self._autoscaler.scale(pilots)
@@ -316,7 +316,7 @@ def main(arguments: list[str] | None = None) -> int:
     memory.return_large_blocks()
     allow_many_files()
     _children_without_threads()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in _heeded():
         signal.signal(number, _stop_starting)
     screen = os.dup(2)
     options = _parser().parse_args(arguments)
@@ -348,6 +348,12 @@ def main(arguments: list[str] | None = None) -> int:
             return PilotError.exit_status  # what worked before may work again (a disk, a quota): the supervisor tries
         return status
     return 0
+
+
+def _heeded() -> list[signal.Signals]:
+    """The signals that ask the coordinator to end; under nohup, a terminal that closes does not."""
+    hang_up = [] if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else [signal.SIGHUP]
+    return [signal.SIGTERM, signal.SIGINT, *hang_up]
 
 
 def _stop_starting(number: int, _frame: object) -> NoReturn:

@@ -293,6 +293,30 @@ def test_a_signal_drains_and_a_second_one_ends_at_once(live: Pool) -> None:
     assert ended.load(live.run_dir / "ended.json") == Ended(nodes_left=(peer.node,))
 
 
+def test_a_hang_up_drains_and_another_one_does_not_end_at_once(live: Pool) -> None:
+    """A terminal that closes signals twice: its shell and the kernel do; systemd sends one after SIGTERM."""
+    peer = joined(live, 1)[0]
+    assert live.process is not None
+    live.process.send_signal(signal.SIGHUP)
+    peer.hears(wire.ReleaseNode)
+    live.process.send_signal(signal.SIGHUP)
+    assert live.client.status().draining
+    peer.die()
+    assert live.ended() == 0
+    assert ended.load(live.run_dir / "ended.json") == Ended()
+
+
+def test_under_nohup_a_hang_up_changes_nothing(tmp_path: Path) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with pool(tmp_path) as live:
+            assert live.process is not None
+            live.process.send_signal(signal.SIGHUP)
+            assert not live.client.status().draining
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 def limit_files(live: Pool, size: int) -> None:
     """The coordinator's files may not grow beyond ``size`` bytes."""
     assert live.process is not None

@@ -16,7 +16,7 @@ from pilot.core.ids import TrainerId
 from pilot.core.ledger import Verdict
 from pilot.core.ledger_proof import proof
 from pilot.io.journal import read, replay
-from pilot.io.output import output, write_output
+from pilot.io.output import write_output
 from pilot.io.pool_status import PoolStatus, Told, TrainerStatus
 from pilot.observation.ledgers import ledgers
 from pilot.observation.monitor import Monitor
@@ -101,8 +101,7 @@ def judge(run: Run) -> DemoReport:
 def write(report: DemoReport) -> Path:
     """Write ``report.json`` and the picture; returns the picture's path."""
     picture = report.run.folder / "nodes.png"
-    with output(picture) as file:
-        draw(report.timeline, file)
+    write_output(picture, draw(report.timeline))
     write_output(report.run.folder / "report.json", f"{to_json(report.told())}\n".encode())
     return picture
 
