@@ -17,7 +17,7 @@ from pilot.cli.asking import find_run_dir, json_option, pool_at, run_dir_option,
 from pilot.cli.numbers import Count, FiniteRange, Sizes
 from pilot.cli.script_arguments import for_script, mention_our_options
 from pilot.cli.shared_options import env_option, python_option
-from pilot.core.errors import UserError
+from pilot.core.errors import Unreadable, UserError
 from pilot.core.ids import TrainerId
 from pilot.core.run_identity import acceptable
 from pilot.core.sizes import check_sizes
@@ -188,7 +188,8 @@ def _start(root: Path, given: str) -> Start:
     """The newest intact checkpoint of the trainer with this name (also from an earlier pool in ``root``), or the one at
     this path.
 
-    Any trainer's checkpoint will do, because the user named it, but it must verify.
+    Any trainer's checkpoint will do, because the user named it, but it must verify. If one cannot be read now, an older
+    one does not take its place.
     """
     from pilot.checkpoint import store
     from pilot.checkpoint.describe import describe
@@ -197,13 +198,16 @@ def _start(root: Path, given: str) -> Start:
     place = folder if Path(given).name == given and folder.is_dir() else Path(given)
     if not place.exists():
         raise UserError(f"--from {given}: no trainer of this name in {root}, and no such file")
-    entries = [entry.path for entry in store.listing(place)] if place.is_dir() else [place]
-    if not entries:
-        raise UserError(f"--from {given}: no checkpoint in {place}")
-    path = next((path for path in entries if not store.verify(path)), None)
-    if path is None:
-        raise UserError(f"--from {given}: {store.verify(entries[0])[0]}")
-    found = describe(path)
+    try:
+        entries = [entry.path for entry in store.listing(place)] if place.is_dir() else [place]
+        if not entries:
+            raise UserError(f"--from {given}: no checkpoint in {place}")
+        path = next((path for path in entries if not store.verify(path)), None)
+        if path is None:
+            raise UserError(f"--from {given}: {store.verify(entries[0])[0]}")
+        found = describe(path)
+    except Unreadable as error:
+        raise UserError(f"--from {given}: {error}; try again when it can be read") from None
     parts = [file for file in found.files if file != path]
     return Start([str(file.absolute()) for file in (path, *parts)], found.generation)
 

@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from pilot.core.errors import CheckpointError
+from pilot.core.errors import CheckpointError, Unreadable
 from pilot.core.ids import TrainerId, TrainerUid
 from pilot.io.files import publish
 
@@ -52,6 +52,14 @@ def owner_of(folder: Path) -> str:
 def start_of(folder: Path) -> Path:
     """The path of the checkpoint that the trainer of ``folder`` starts from, if it was submitted with one."""
     return folder / "start" / "index.h5"
+
+
+def is_started_from(folder: Path) -> bool:
+    """Whether its trainer starts from a checkpoint; :class:`Unreadable` if that cannot be known now."""
+    try:
+        return start_of(folder).parent in folder.iterdir()
+    except OSError as error:
+        raise Unreadable(f"cannot read the folder {folder}: {error.strerror}") from None
 
 
 def start_from(folder: Path, files: Sequence[str]) -> None:
