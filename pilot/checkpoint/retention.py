@@ -27,11 +27,21 @@ class Keep:
     given_up: int = 0
 
 
+_read: dict[Path, Age] = {}
+"""The newest checkpoint of each folder that this process has read in whole and found intact."""
+
+
+def was_read(directory: Path, age: Age) -> None:
+    """A checkpoint in ``directory`` was read in whole and is intact."""
+    _read[directory] = age
+
+
 def tidy(directory: Path, newest: Age, keep: Keep) -> None:
     """Remove what is older than ``newest``, which was just published, and not to be kept.
 
     An index is removed before its parts, so a listed checkpoint never lacks a part. One of another generation is
-    removed only if it can be read now, and after ``newest`` was read back from the disk.
+    removed only if it can be read now, and if a newer one has been read in whole: when it was loaded, or else
+    ``newest`` is read back from the disk.
 
     Raises
     ------
@@ -42,8 +52,10 @@ def tidy(directory: Path, newest: Age, keep: Keep) -> None:
     agreed = [newest, *(entry.age for entry in older)] if keep.agreed_step is not None else []
     spared = next((age for age in agreed if age.step <= (keep.agreed_step or 0)), None)
     obsolete = [entry for entry in older[keep.kept - 1 :] if entry.age != spared]
-    if any(entry.age.generation != newest.generation for entry in obsolete):
+    known = _read.get(directory, Age(0, 0))
+    if any(known <= entry.age < Age(newest.generation, 0) for entry in obsolete):
         _read_back(directory / names.checkpoint_name(newest.generation, newest.step))
+        was_read(directory, newest)
     for entry in obsolete:
         if entry.age.generation == newest.generation or _is_readable(entry.path):
             _remove(entry.path)

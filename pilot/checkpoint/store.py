@@ -204,7 +204,9 @@ def load_newest(
                 skip(entry.path, f"generation {entry.age.generation} was not granted (only up to {granted})")
                 continue
             try:
-                return _loaded(entry.path, list(skipped.items()), uid, wanted)
+                loaded = _loaded(entry.path, list(skipped.items()), uid, wanted)
+                retention.was_read(directory, entry.age)
+                return loaded
             except Damaged as error:
                 skip(entry.path, str(error).removeprefix(f"{entry.path.name}: "))
         before, entries = entries, found()

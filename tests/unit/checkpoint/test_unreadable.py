@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from pilot.checkpoint import describe, names, rawio, store
+from pilot.checkpoint import describe, names, rawio, retention, store
 from pilot.core.errors import CheckpointError, Unreadable
 
 STATE = {"w": torch.rand(600, 600), "nested": [{"bias": torch.rand(9)}, torch.arange(3)], "step": 4}
@@ -171,6 +171,22 @@ def test_one_of_another_generation_goes_when_the_new_one_was_read_back(tmp_path:
     with failing(-1, OSError()) as offsets:
         _written(tmp_path, 2, 3)
     assert not offsets, "of the same generation, nothing is read"
+
+
+def test_what_was_loaded_lets_older_ones_go_and_is_itself_kept_until_a_new_one_was_read_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for step in (1, 2):
+        store.write(tmp_path, 1, step, STATE, kept=2)
+    assert step_of(tmp_path) == 2
+    read_back: list[Path] = []
+    monkeypatch.setattr(retention, "_read_back", read_back.append)
+    store.write(tmp_path, 2, 3, STATE, kept=2)
+    assert (_left(tmp_path), read_back) == ([names.checkpoint_name(1, 2), names.checkpoint_name(2, 3)], [])
+    store.write(tmp_path, 2, 4, STATE, kept=2)
+    assert read_back == [tmp_path / names.checkpoint_name(2, 4)]
+    store.write(tmp_path, 3, 5, STATE, kept=2)
+    assert len(read_back) == 1
 
 
 def test_while_the_new_one_cannot_be_read_back_older_ones_stay(tmp_path: Path) -> None:
