@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from os import getpid
 from pathlib import Path
 
-from pilot.core.errors import CheckpointError
+from pilot.core.errors import Unreadable
 from pilot.io.own_folder import shown
 
 _STEM = r"g(?P<generation>[0-9]{6,})-s(?P<step>[0-9]{8,})"
@@ -133,10 +133,8 @@ def _age(match: re.Match[str]) -> Age:
 def _matching(directory: Path, pattern: re.Pattern[str]) -> Iterator[tuple[Path, re.Match[str]]]:
     try:
         names = sorted(path.name for path in directory.iterdir())
-    except FileNotFoundError:
-        return
     except OSError as error:
-        raise CheckpointError(f"cannot read the directory {shown(directory)}: {error.strerror}") from None
+        raise Unreadable(f"cannot read the folder {shown(directory)}: {error.strerror}") from None
     for name in names:
         if match := pattern.fullmatch(name):
             yield directory / name, match

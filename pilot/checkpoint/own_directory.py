@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
-from pilot.core.errors import CheckpointError
+from pilot.core.errors import CheckpointError, Unreadable
 from pilot.io import trainer_folder
 from pilot.io.own_folder import Refused
 
@@ -18,7 +18,7 @@ def held(directory: Path, uid: str, *, make: bool = False) -> Iterator[Path]:
     Raises
     ------
     FileNotFoundError : it does not exist
-    CheckpointError : it is not ours or not this trainer's, or it cannot be opened
+    CheckpointError : it is not ours alone or another trainer's; :class:`Unreadable` if it cannot be opened now
     """
     with _told(trainer_folder.held(directory, uid, make=make)) as place:
         yield place
@@ -39,6 +39,6 @@ def _told(holding: AbstractContextManager[Path]) -> Iterator[Path]:
         except FileNotFoundError:
             raise
         except OSError as error:
-            transient = not isinstance(error, Refused)
-            raise CheckpointError(f"cannot use {error.filename}: {error.strerror}", transient=transient) from None
+            kind = CheckpointError if isinstance(error, Refused) else Unreadable
+            raise kind(f"cannot use {error.filename}: {error.strerror}") from None
         yield place

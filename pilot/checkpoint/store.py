@@ -15,12 +15,14 @@ from typing import Any
 
 from pilot.checkpoint import names, publish, rawio, reader, retention
 from pilot.checkpoint.names import Age, FileEntry
+from pilot.checkpoint.openfile import Damaged, open_file
 from pilot.checkpoint.own_directory import held
 from pilot.checkpoint.parts import publish_index, write_part
 from pilot.checkpoint.rawio import uncollected
 from pilot.checkpoint.reader import Wanted, everything
+from pilot.checkpoint.retention import Keep
 from pilot.checkpoint.tree import Encoded
-from pilot.core.errors import CheckpointError, UserError
+from pilot.core.errors import CheckpointError, Unreadable, UserError
 from pilot.io.own_folder import shown
 
 __all__ = [
@@ -49,6 +51,13 @@ class Written:
     seconds: float
 
 
+Told = Callable[[Written], None]
+
+
+def _nobody(_written: Written) -> None:
+    """Nobody is told."""
+
+
 @dataclass(frozen=True, slots=True)
 class Loaded:
     """A fully verified state, and the newer files that were skipped, each with the reason."""
@@ -68,6 +77,8 @@ def write(
     kept: int,
     agreed_step: int | None = None,
     uid: str = "",
+    told: Told = _nobody,
+    given_up: int = 0,
 ) -> Written:
     """Publish ``state`` as one file; then keep the last ``kept`` checkpoints and remove the files of dead writers.
 
@@ -77,6 +88,8 @@ def write(
     kept : how many checkpoints to keep, at least 1
     agreed_step : the newest one up to this step is kept as well (None: not needed)
     uid : of the trainer; "" if the folder belongs to none
+    told : called as soon as it is published, before older ones are removed: for that it may have to be read back
+    given_up : older ones of generations up to this one neither count nor are removed
 
     Raises
     ------
@@ -85,12 +98,25 @@ def write(
     """
     age = Age(generation, step)
     return _written(
-        directory, age, kept, agreed_step, uid, lambda place: publish.single(place, generation, step, state, uid)
+        directory,
+        age,
+        uid,
+        lambda place: publish.single(place, generation, step, state, uid),
+        told,
+        Keep(kept, agreed_step, given_up),
     )
 
 
 def write_index(
-    directory: Path, generation: int, step: int, parts: int, kept: int, agreed_step: int | None = None, uid: str = ""
+    directory: Path,
+    generation: int,
+    step: int,
+    parts: int,
+    kept: int,
+    agreed_step: int | None = None,
+    uid: str = "",
+    told: Told = _nobody,
+    given_up: int = 0,
 ) -> Written:
     """Combine ``parts`` published parts into a checkpoint; then clean up like :func:`write`.
 
@@ -100,7 +126,12 @@ def write_index(
     """
     age = Age(generation, step)
     return _written(
-        directory, age, kept, agreed_step, uid, lambda place: publish_index(place, generation, step, parts, uid)
+        directory,
+        age,
+        uid,
+        lambda place: publish_index(place, generation, step, parts, uid),
+        told,
+        Keep(kept, agreed_step, given_up),
     )
 
 
@@ -119,15 +150,21 @@ def write_next_step(directory: Path, generation: int, step: int, block: bytes, u
 
 
 def next_step_of(path: Path, uid: str = "") -> bytes:
-    """What lies beside the checkpoint of trainer ``uid`` at ``path``; b"": nothing that can be read."""
+    """What lies beside the checkpoint of trainer ``uid`` at ``path``; b"": nothing. :class:`Unreadable` if that cannot
+    be known now."""
     age = names.age_of(path.name)
     if age is None:
         return b""
     try:
-        with held(path.parent, uid) as place:
-            return (place / names.next_name(age.generation, age.step)).read_bytes()
-    except (CheckpointError, OSError):
+        with (
+            held(path.parent, uid) as place,
+            open_file(place / names.next_name(age.generation, age.step)) as file,
+        ):
+            return file.read()
+    except Damaged:
         return b""
+    except OSError as error:
+        raise Unreadable(f"{path.name}, of the step after it: {error.strerror}") from None
 
 
 def set_apart(directory: Path, step: int, uid: str = "") -> Path | None:
@@ -153,24 +190,28 @@ def load_newest(
     on_skip: Callable[[Path, str], None] = lambda _path, _reason: None,
     uid: str = "",
     wanted: Wanted = everything,
+    given_up: int = 0,
 ) -> Loaded | None:
-    """The newest intact checkpoint of trainer ``uid`` with a generation up to ``granted``; None if there is none.
-    ``on_skip`` is called for each file that is skipped; ``Loaded.skipped`` lists them, too. ``wanted``: see
-    :func:`pilot.checkpoint.reader.load`.
+    """The newest intact checkpoint of trainer ``uid`` with a generation up to ``granted``; None if there is no
+    checkpoint at all. Those of generations up to ``given_up`` count as not there. ``on_skip`` is called for each file
+    that is skipped; ``Loaded.skipped`` lists them, too. ``wanted``: see :func:`pilot.checkpoint.reader.load`.
 
     Raises
     ------
-    CheckpointError : the folder is another trainer's or not ours alone, or cannot be read
+    CheckpointError : there are checkpoints, and none is intact; or the folder is another trainer's or not ours alone
+    Unreadable : the folder or the newest of them cannot be read now: an older one is not loaded instead
     """
     try:
         with held(directory, uid) as place:
-            return _newest(place, granted, on_skip, uid, wanted)
-    except FileNotFoundError:
-        return None
+            return _newest(place, granted, on_skip, uid, wanted, given_up)
+    except FileNotFoundError as error:
+        if given_up:
+            return None
+        raise Unreadable(f"cannot read the folder {directory}: {error.strerror}") from None
 
 
 def _newest(
-    directory: Path, granted: int, on_skip: Callable[[Path, str], None], uid: str, wanted: Wanted
+    directory: Path, granted: int, on_skip: Callable[[Path, str], None], uid: str, wanted: Wanted, given_up: int
 ) -> Loaded | None:
     skipped: dict[Path, str] = {}
 
@@ -180,32 +221,41 @@ def _newest(
             skipped[path] = reason
             on_skip(path, reason)
 
+    def found() -> list[FileEntry]:
+        return [entry for entry in names.checkpoints(directory) if entry.age.generation > given_up]
+
     for temporary in names.temporaries(directory):
         if not names.is_next(temporary.target):
             skip(temporary.path, "a temporary file: it was not finished")
-    entries = names.checkpoints(directory)
+    entries = found()
     while entries:
         for entry in entries:
             if entry.age.generation > granted:
                 skip(entry.path, f"generation {entry.age.generation} was not granted (only up to {granted})")
                 continue
             try:
-                return _loaded(entry.path, list(skipped.items()), uid, wanted)
-            except CheckpointError as error:
+                loaded = _loaded(entry.path, list(skipped.items()), uid, wanted)
+                retention.was_read(directory, entry.age)
+                return loaded
+            except Damaged as error:
                 skip(entry.path, str(error).removeprefix(f"{entry.path.name}: "))
-        before, entries = entries, names.checkpoints(directory)
+        before, entries = entries, found()
         if entries == before:  # otherwise a writer has changed the folder meanwhile: look again
-            break
+            newest = shown(entries[0].path)
+            more = f" (nor the {len(entries) - 1} before it)" if len(entries) > 1 else ""
+            raise CheckpointError(f"{newest} cannot be used{more}: {skipped[newest]}")
     return None
 
 
 def load(path: Path, wanted: Wanted = everything) -> Loaded:
-    """The checkpoint at ``path``, whatever its name and trainer; :class:`CheckpointError` if it is damaged."""
+    """The checkpoint at ``path``, whatever its name and trainer; :class:`CheckpointError` if it is damaged, and
+    :class:`Unreadable` if that cannot be known now."""
     return _loaded(path, [], None, wanted)
 
 
 def verify(path: Path) -> list[str]:
-    """Read every byte of the checkpoint at ``path``, including its parts; returns what is wrong, one line each."""
+    """Read every byte of the checkpoint at ``path``, including its parts, from the disk; returns what is wrong, one
+    line each. :class:`Unreadable` if that cannot be known now."""
     return reader.verify(path)
 
 
@@ -216,16 +266,18 @@ def listing(directory: Path) -> list[FileEntry]:
 
 @uncollected()
 def _written(
-    directory: Path, age: Age, kept: int, agreed_step: int | None, uid: str, publication: Callable[[Path], int]
+    directory: Path, age: Age, uid: str, publication: Callable[[Path], int], told: Told, keep: Keep
 ) -> Written:
-    if kept < 1:
-        raise UserError(f"at least 1 checkpoint must be kept, got {kept}")
+    if keep.kept < 1:
+        raise UserError(f"at least 1 checkpoint must be kept, got {keep.kept}")
     started_s = time.monotonic()
     with held(directory, uid, make=True) as place:
         size = publication(place)
-        retention.keep(place, age, kept, agreed_step)
-    path = directory / names.checkpoint_name(age.generation, age.step)
-    return Written(path, size, time.monotonic() - started_s)
+        path = directory / names.checkpoint_name(age.generation, age.step)
+        written = Written(path, size, time.monotonic() - started_s)
+        told(written)
+        retention.tidy(place, age, keep)
+    return written
 
 
 @uncollected()

@@ -21,7 +21,7 @@ from pilot.cli.told_of_files import (
     Verified,
     VerifiedList,
 )
-from pilot.core.errors import CheckpointError, UserError
+from pilot.core.errors import CheckpointError, Unreadable, UserError
 from pilot.core.ids import TrainerId
 from pilot.io.own_folder import shown
 from pilot.io.rundir import RunDir
@@ -103,24 +103,31 @@ def ls(paths: tuple[Path, ...], as_json: bool) -> int:
 @click.argument("paths", type=PATH, nargs=-1, required=True)
 @JSON
 def verify(paths: tuple[Path, ...], as_json: bool) -> int:
-    """Read the checkpoints in PATHS and compare their checksums. Exit status 1 if one is damaged.
+    """Read the checkpoints in PATHS from the disk and compare their checksums. Exit status 1 if one is damaged, or
+    cannot be read now.
 
     \b
     Example:
       pilot checkpoint verify g000003-s00001200.h5
     """
+    found = [_verified(file) for path in paths for file in _files(path)]
+    if as_json:
+        click.echo(to_json(VerifiedList(checkpoints=found)))
+    else:
+        for row in found:
+            click.echo(f"{row.path}  {'unreadable' if row.unreadable else 'damaged' if row.problems else 'ok'}")
+            for problem in row.problems:
+                click.echo(f"  {problem}")
+    return 1 if any(row.problems for row in found) else 0
+
+
+def _verified(file: Path) -> Verified:
     from pilot.checkpoint import store
 
-    found = {shown(file): store.verify(file) for path in paths for file in _files(path)}
-    if as_json:
-        rows = [Verified(path=str(file), problems=list(problems)) for file, problems in found.items()]
-        click.echo(to_json(VerifiedList(checkpoints=rows)))
-    else:
-        for file, problems in found.items():
-            click.echo(f"{file}  {'damaged' if problems else 'ok'}")
-            for problem in problems:
-                click.echo(f"  {problem}")
-    return 1 if any(found.values()) else 0
+    try:
+        return Verified(path=str(shown(file)), problems=store.verify(file))
+    except Unreadable as error:
+        return Verified(path=str(shown(file)), problems=[str(error)], unreadable=True)
 
 
 @command.command("show")

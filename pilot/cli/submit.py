@@ -17,7 +17,7 @@ from pilot.cli.asking import find_run_dir, json_option, pool_at, run_dir_option,
 from pilot.cli.numbers import Count, FiniteRange, Sizes
 from pilot.cli.script_arguments import for_script, mention_our_options
 from pilot.cli.shared_options import env_option, python_option
-from pilot.core.errors import CheckpointError, UserError
+from pilot.core.errors import CheckpointError, Unreadable, UserError
 from pilot.core.ids import TrainerId
 from pilot.core.run_identity import acceptable
 from pilot.core.sizes import check_sizes
@@ -189,7 +189,8 @@ def _start(root: Path, given: str) -> Start:
     """The newest intact checkpoint of the trainer with this name (also from an earlier pool in ``root``), or the one at
     this path.
 
-    Any trainer's checkpoint will do, because the user named it, but it must verify.
+    Any trainer's checkpoint will do, because the user named it, but it must verify. If one cannot be read now, an older
+    one does not take its place.
     """
     from pilot.checkpoint.own_directory import held_here
 
@@ -200,6 +201,8 @@ def _start(root: Path, given: str) -> Start:
                 return _start_at(place, given)
         if Path(given).exists():
             return _start_at(Path(given), given)
+    except Unreadable as error:
+        raise UserError(f"--from {given}: {error}; try again when it can be read") from None
     except CheckpointError as error:
         raise UserError(f"--from {given}: {error}") from None
     raise UserError(f"--from {given}: no trainer of this name in {root}, and no such file")

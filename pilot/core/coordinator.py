@@ -42,7 +42,16 @@ from pilot.core.assign import assign, give_back, start_on
 from pilot.core.between import next_due_s, question
 from pilot.core.blame import Blame, Judgement
 from pilot.core.budget import Usage, seconds
-from pilot.core.commands import CloseTrainer, Command, DrainPool, Outcome, ReleaseNode, Solve, WarnOfBudget
+from pilot.core.commands import (
+    CloseTrainer,
+    Command,
+    DrainPool,
+    HoldTrainer,
+    Outcome,
+    ReleaseNode,
+    Solve,
+    WarnOfBudget,
+)
 from pilot.core.config import CoordinatorConfig
 from pilot.core.ends import Ending, all_end_s, ending
 from pilot.core.errors import InvariantError
@@ -67,6 +76,7 @@ from pilot.core.events import (
     TrainerHeld,
     WorkerExited,
 )
+from pilot.core.evidence import Stage
 from pilot.core.ids import NodeId, PlanId, StudyId, TrainerId
 from pilot.core.losses import Losses
 from pilot.core.measured import KEPT_OF_POOL, RescaleCosts, experience, learn
@@ -274,6 +284,14 @@ class Coordinator:
         trainer = self._roll.hold(event.trainer, event.reason)
         return self._without_nodes(trainer, "is held") if trainer is not None else []
 
+    def _hold(self, trainer: Trainer, why: str) -> list[Command]:
+        """Hold ``trainer`` because its state cannot be loaded, for which no node is to blame."""
+        if not why or self._roll.hold(trainer.id, why) is None:
+            return []
+        trainer.unread = None
+        trainer.evidence.pardon(Stage.READ)
+        return [HoldTrainer(trainer.id, why), *self._without_nodes(trainer, "is held")]
+
     def _without_nodes(self, trainer: Trainer, why: str) -> list[Command]:
         self._take_back(trainer)
         return self._ask_if(f"trainer {trainer.id} {why}")
@@ -458,7 +476,7 @@ class Coordinator:
         if isinstance(event, Progress) and not self._question:
             self._question = outdated(trainer, self.now_s - self.asked_s, self.config)
         failure = noted.failure or judgement.failure
-        ended = self._end(trainer.id, Outcome.FAILED, failure) if failure else []
+        ended = self._end(trainer.id, Outcome.FAILED, failure) if failure else self._hold(trainer, noted.hold)
         return noted.commands + judgement.commands + reported + ended
 
     def _judge(self, trainer: Trainer, noted: Noted) -> Judgement:

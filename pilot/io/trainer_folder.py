@@ -140,6 +140,8 @@ def is_nameless(folder: Path) -> bool:
 
 def _check_owner(folder: Path, uid: str) -> None:
     """:class:`Refused` unless ``folder`` is that of trainer ``uid`` ("": of no trainer)."""
-    if (owner := owner_of(folder)) != uid:
-        whose = f"the folder of another trainer ({owner})" if owner else "the folder of no trainer (any more)"
-        raise Refused(f"it is {whose}", own_folder.shown(folder))
+    owner = owner_of(folder)
+    if owner and owner != uid:
+        raise Refused(f"it is the folder of another trainer ({owner})", own_folder.shown(folder))
+    if owner != uid:  # it was removed, or the file system is not mounted now
+        raise OSError(errno.ESTALE, "it is the folder of no trainer (any more)", str(own_folder.shown(folder)))

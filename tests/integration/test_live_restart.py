@@ -195,11 +195,12 @@ def test_a_damaged_line_is_left_out_with_a_remark_and_a_copy_is_kept(live: Pool)
     assert live.trainer(trainer).trainer == trainer
 
 
-def test_what_was_submitted_and_cannot_be_read_back_ends_that_trainer_when_it_needs_a_worker(live: Pool) -> None:
+def test_what_was_submitted_and_cannot_be_read_back_holds_that_trainer_when_it_needs_a_worker(live: Pool) -> None:
     trainer, peers = running(live, 1)
     other = live.submit(name="b", max_nodes=1)
     file = live.run_dir / "trainers" / trainer / "spec.json"
     live.kill(signal.SIGKILL)
+    whole = file.read_bytes()
     file.write_text("damage")
     live.up()
     assert any(str(file.name) in remark for remark in live.trainer(trainer).remarks)
@@ -209,9 +210,14 @@ def test_what_was_submitted_and_cannot_be_read_back_ends_that_trainer_when_it_ne
     peer.say(wire.WorkerExited(trainer, "died", "killed"))
     assert peer.hears(wire.StopWorker).trainer == trainer
     peer.say(wire.WorkerExited(trainer, "stopped", "it was not running"))
-    until(lambda: live.trainer(trainer).phase == "cancelled")
-    assert "none of its workers can be started" in live.trainer(trainer).remarks[-1]
+    until(lambda: "none of its workers can be started" in live.trainer(trainer).held)
     assert peer.hears(wire.StartWorker).trainer == other, "the pool goes on"
+    file.write_bytes(whole)
+    live.client.cancel(other)
+    assert peer.hears(wire.StopWorker).trainer == other
+    peer.say(wire.WorkerExited(other, "stopped", "as asked"))
+    live.client.release(trainer)
+    assert peer.hears(wire.StartWorker).trainer == trainer, "once it can be read"
     replays(live)
 
 

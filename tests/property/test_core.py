@@ -98,7 +98,7 @@ def act(world: World, action: str, number: int) -> None:
         case "release" if trainers:
             world.send(TrainerReleased(rng.choice(trainers)))
         case "resume" if trainers:
-            world.resume(rng.choice(trainers))
+            world.resume(rng.choice(trainers), from_scratch=number % 2 == 0)
         case "remove" if trainers and number % 8 == 0:
             world.send(TrainerRemoved(rng.choice(trainers)))
         case "reopen" if number % 4 == 0:

@@ -17,6 +17,7 @@ from pilot.core.commands import (
     DissolveGroup,
     DrainPool,
     FormGroup,
+    HoldTrainer,
     LookAtGroup,
     Outcome,
     PaceCheckpoints,
@@ -48,6 +49,7 @@ from pilot.core.events import (
     Progress,
     Seen,
     TrainerResumed,
+    Unloaded,
     WorkerExited,
     WorkerReady,
     WorkerSlow,
@@ -179,6 +181,8 @@ class World:
                 assert command.until_s > self.now_s, "a node is set aside for no time"
                 aside = {(node, trainer) for node, trainer, _ in self.core.blame.set_aside()}
                 assert (command.node, command.trainer) in aside, "what is told does not hold"
+            case HoldTrainer():
+                assert self.core.trainers[command.trainer].held == command.reason
             case WarnOfBudget():
                 assert command.trainer is None or command.trainer in self.core.trainers
             case DrainPool():
@@ -198,7 +202,12 @@ class World:
             self.send(self._answer(self.pending.pop(index % len(self.pending)), plan, ok))
 
     def _not_formed(self, command: FormGroup) -> GroupBroken:
-        """Every other time because the first and the last member cannot reach each other."""
+        """Sometimes because the first member cannot load the state, or the last member cannot reach it."""
+        trainer = self.core.trainers[command.trainer]
+        if not any(map(trainer.holds_state, command.members)) and command.generation % 3 == 0:
+            unloaded = Unloaded.DAMAGED if command.generation % 2 else Unloaded.UNREAD
+            of, node = (command.trainer, command.generation), command.members[0]
+            return GroupBroken(*of, "it is away", node, unloaded=unloaded)
         ends = (command.members[0], command.members[-1])
         unreached = (ends,) if ends[0] != ends[1] and command.generation % 2 == 0 else ()
         return GroupBroken(command.trainer, command.generation, "forming took too long", unreached=unreached)
@@ -216,7 +225,9 @@ class World:
                 return WorkerExited(command.trainer, command.node, ExitCause.STOPPED)
             case FormGroup():
                 if ok:
-                    return GroupFormed(command.trainer, command.generation, self.steps.get(command.trainer, 0))
+                    step = self.steps.get(command.trainer, 0)
+                    has_state = any(map(self.core.trainers[command.trainer].holds_state, command.members))
+                    return GroupFormed(command.trainer, command.generation, step, None if has_state else step)
                 return self._not_formed(command)
             case PauseGroup():
                 if ok:
@@ -305,12 +316,12 @@ class World:
         for event in self.core.timers.due(self.now_s):
             self.send(event)
 
-    def resume(self, trainer: TrainerId) -> None:
-        """It is resumed after its end, with a fixed script."""
+    def resume(self, trainer: TrainerId, *, from_scratch: bool = False) -> None:
+        """It is resumed after its end, with a fixed script; or, held, from scratch."""
         self.broken_scripts.discard(trainer)
         if self.core.trainers[trainer].outcome in (Outcome.FAILED, Outcome.CANCELLED, Outcome.STOPPED):
             self.closed.remove(trainer)
-        self.send(TrainerResumed(trainer))
+        self.send(TrainerResumed(trainer, from_scratch=from_scratch))
 
     def publish(self, trainer: TrainerId, alone_s: float) -> None:
         """One of its periodic checkpoints was written."""

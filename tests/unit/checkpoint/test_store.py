@@ -57,12 +57,13 @@ def test_a_generation_that_was_not_granted_is_skipped_and_said(tmp_path: Path) -
 
 
 def test_none_where_nothing_can_be_loaded_and_the_reasons_are_heard(tmp_path: Path) -> None:
-    assert store.load_newest(tmp_path / "not there", 9) is None
+    assert store.load_newest(tmp_path, 9) is None
     (tmp_path / "g000001-s00000001.h5").write_bytes(b"")
     (tmp_path / "g000001-s00000002.h5").write_bytes(b"no HDF5 at all")
     (tmp_path / "g000001-s00000003.h5").mkdir()
     heard: dict[str, str] = {}
-    assert store.load_newest(tmp_path, 9, lambda path, reason: heard.update({path.name: reason})) is None
+    with pytest.raises(CheckpointError, match=r"nor the 2 before it\): Is a directory"):
+        store.load_newest(tmp_path, 9, lambda path, reason: heard.update({path.name: reason}))
     assert heard == {
         "g000001-s00000001.h5": "the file is empty",
         "g000001-s00000002.h5": "not an HDF5 file",
@@ -74,7 +75,8 @@ def test_another_name_inside_than_outside_is_damage_but_a_copy_may_have_any_name
     path = _write(tmp_path, 1, 5)
     renamed = path.rename(tmp_path / names.checkpoint_name(2, 5))
     assert store.verify(renamed) == ["g000002-s00000005.h5: it holds generation 1, step 5"]
-    assert store.load_newest(tmp_path, 2) is None
+    with pytest.raises(CheckpointError, match="it holds generation 1, step 5"):
+        store.load_newest(tmp_path, 2)
     copy = renamed.rename(tmp_path / "best.h5")
     assert store.verify(copy) == []
     assert store.load(copy).step == 5
