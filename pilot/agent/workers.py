@@ -159,7 +159,8 @@ class Workers:
 
     def _launch(self, worker: NodeWorker) -> None:
         order = worker.order
-        check(order)
+        with trainer_folder.held(Path(order.directory, "logs"), order.uid, make=True):
+            check(order)
         for rank in range(order.ranks):
             worker.lives.append(self._begin(worker, rank))
 

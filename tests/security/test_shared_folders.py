@@ -212,7 +212,8 @@ def test_a_worker_does_not_start_there(shared: Shared, how: str) -> None:
     before = shared.harmless()
     shared.swap(how)
     order = wire.StartWorker(
-        "t", "s.py", "", [], "/", sys.executable, {}, str(shared.pool / HOME), 60.0, 2, 1, UID, code=__file__
+        "t", "s.py", "", [], "/", sys.executable, {}, str(shared.pool / HOME), 60.0, 2, 1, UID,
+        code=str(shared.pool / HOME / "code.zip"),
     )  # fmt: skip
     emitted: list[Said | WorkerEnded] = []
 
