@@ -47,7 +47,7 @@ def leave_mb(group: Path, megabytes: int) -> None:
     (group / "memory.limit_in_bytes").write_text(str(int(used["total_rss"]) + (megabytes << 20)))
 
 
-def test_a_rank_and_a_worker_that_the_kernel_kills_for_want_of_memory(pool: Pool, memory: Path) -> None:
+def test_a_rank_and_a_worker_that_the_kernel_kills_for_want_of_memory(memory: Path, pool: Pool) -> None:
     script = pool.folder / "hungry.py"
     script.write_text(SCRIPT)
     pool.up()
@@ -58,23 +58,22 @@ def test_a_rank_and_a_worker_that_the_kernel_kills_for_want_of_memory(pool: Pool
     name = pool.submit(script, *until, options=(*pool.gains(), "--max-nodes", "2"))
     pool.trains(name, 2)
 
-    def eat(victim: str) -> None:
-        before = kills(memory)
-        (worker,) = pool.workers(poor)
+    (worker,) = pool.workers(poor)
+    ranks = [p for p in psutil.Process(poor.pid).children(recursive=True) if "pilot.comm.rank" in p.cmdline()]
+    for rank in ranks:
+        Path(f"/proc/{rank.pid}/oom_score_adj").write_text("1000")
+
+    def eat(megabytes: int, victims: list[psutil.Process]) -> None:
         leave_mb(memory, 40)
-        (pool.folder / f"eat-{worker.pid}").write_text("60" if victim == "rank" else "400")
-        pool.until(f"the kernel kills a {victim}", lambda _: kills(memory) > before)
+        (pool.folder / f"eat-{worker.pid}").write_text(str(megabytes))
+        pool.until("the kernel kills one", lambda _: not all(process.is_running() for process in victims))
         (memory / "memory.limit_in_bytes").write_text("-1")
+        assert kills(memory)
         pool.trains(name, 2)
 
-    for rank in psutil.Process(poor.pid).children(recursive=True):
-        if "pilot.comm.rank" in rank.cmdline():
-            Path(f"/proc/{rank.pid}/oom_score_adj").write_text("1000")
-    (worker,) = pool.workers(poor)
-    eat("rank")
-    assert pool.workers(poor) == [worker], "a worker outlives its rank process"
-    eat("worker")
-    assert pool.workers(poor) != [worker]
+    eat(60, ranks)
+    assert pool.workers(poor) == [worker], "it outlives its rank process"
+    eat(400, [worker])
     assert "killed by SIGKILL (by hand, or out of memory)" in pool.pilot("events", name).stdout
     done = pool.finish(name)
     assert (done.lost_steps, done.worker_deaths) == (0, 1)

@@ -110,6 +110,7 @@ class World:
         self.pending: list[Asynchronous] = []
         self.generations: dict[TrainerId, int] = {}
         self.steps: dict[TrainerId, int] = {}
+        self.saved: dict[TrainerId, int] = {}
         self.closed: list[TrainerId] = []
         self.released: set[NodeId] = set()
         self.history: list[tuple[float, Event, list[Command]]] = []
@@ -151,6 +152,7 @@ class World:
                 self.pending.append(command)
             case FormGroup():
                 assert command.generation > self.generations.get(command.trainer, 0), "a generation did not rise"
+                assert command.saved_step == self.saved.get(command.trainer, 0), "what was saved is forgotten"
                 for node in command.members:
                     assert self.workers[command.trainer, node] == "ready", "a group with a worker that is not ready"
                 self.generations[command.trainer] = command.generation
@@ -245,8 +247,10 @@ class World:
             case TellTrial():
                 return TrialTold(command.study, command.number, "" if ok else "it was killed")
             case WriteCheckpoint():
-                error = "" if ok else "no space left on device"
-                return CheckpointWritten(command.trainer, command.node, self.steps.get(command.trainer, 0), error)
+                error, step = "" if ok else "no space left on device", self.steps.get(command.trainer, 0)
+                if ok and command.node in self.core.trainers[command.trainer].writing:
+                    self.saved[command.trainer] = step
+                return CheckpointWritten(command.trainer, command.node, step, error)
 
     def _started(self, command: StartWorker) -> Event:
         if command.node in self.sick or command.trainer in self.broken_scripts:
@@ -321,10 +325,14 @@ class World:
         self.broken_scripts.discard(trainer)
         if self.core.trainers[trainer].outcome in (Outcome.FAILED, Outcome.CANCELLED, Outcome.STOPPED):
             self.closed.remove(trainer)
+        known = self.core.trainers[trainer]
+        if from_scratch and (known.ended_early or known.rests):
+            self.saved[trainer] = 0
         self.send(TrainerResumed(trainer, from_scratch=from_scratch))
 
     def publish(self, trainer: TrainerId, alone_s: float) -> None:
         """One of its periodic checkpoints was written."""
+        self.saved[trainer] = self.steps.get(trainer, 0)
         self.send(CheckpointPublished(trainer, self.steps.get(trainer, 0), alone_s))
 
     def settle(self, plan: Callable[[Problem], Plan] = generous_plan) -> None:
