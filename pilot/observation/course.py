@@ -86,7 +86,7 @@ class Courses:
         match event:
             case TrainerSubmitted() | TrialAsked():
                 self.of[event.spec.trainer] = Course()
-            case TrainerResumed():
+            case TrainerResumed() if event.trainer in self.of:
                 self.of[event.trainer].ended_s = None
             case GroupFormed():
                 self._formed(now_s, event)
@@ -97,6 +97,8 @@ class Courses:
             case _:
                 pass
         for command in commands:
+            if getattr(command, "trainer", None) not in self.of:
+                continue  # it is about none, or the submission is missing in a damaged journal
             if isinstance(command, FormGroup):
                 self._forming[command.trainer, command.generation] = command
             elif isinstance(command, DissolveGroup):

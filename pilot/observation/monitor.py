@@ -48,7 +48,7 @@ from pilot.core.run_identity import AcceptedChange
 from pilot.core.study_events import (
     TrialAsked,
 )
-from pilot.io.journal import Decision
+from pilot.io.entries import Decision
 from pilot.observation.records import OpenFor, SolveTimes, TrainerRecord
 from pilot.observation.words import plan_change
 
@@ -207,6 +207,9 @@ class Monitor:
                 pass
 
     def _commanded(self, command: Command) -> None:
+        about = getattr(command, "trainer", None)
+        if about is not None and about not in self.trainers:
+            return  # its submission is missing in a damaged journal
         match command:
             case Solve():
                 self.asked[command.plan_id] = (command.problem, self.now_s)

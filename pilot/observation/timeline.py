@@ -9,7 +9,8 @@ from enum import StrEnum
 from pilot.core.coordinator import Coordinator
 from pilot.core.events import PoolChanged
 from pilot.core.ids import NodeId, TrainerId
-from pilot.io.journal import Decision
+from pilot.io.entries import Decision
+from pilot.io.follower import Follower
 
 
 class Use(StrEnum):
@@ -65,6 +66,7 @@ class TimelineMaker:
 
     def __init__(self, core: Coordinator) -> None:
         self._core = core
+        self._follower = Follower(core)
         self._open: dict[NodeId, tuple[float, Use, TrainerId | None]] = {}
         self._nodes: dict[NodeId, None] = {}
         self._spans: list[Span] = []
@@ -78,7 +80,7 @@ class TimelineMaker:
         if isinstance(decision.event, PoolChanged):
             self._noticed.update(decision.event.leaving)
             self._marks += _marks(self._core, decision.event, now_s, self._noticed)
-        self._core.handle(now_s, decision.event)
+        self._follower.follow(decision)
         current = {node: _use(self._core, node) for node in self._core.pool.nodes}
         self._nodes.update(dict.fromkeys(current))
         self._spans += _close(self._open, current, now_s)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from pilot.core.goal import has_session
-from pilot.io.journal import Contents, Decision
+from pilot.io.entries import Decision
+from pilot.io.journal import Contents
 from pilot.observation.course import Courses
 from pilot.observation.monitor import Monitor
 from pilot.observation.page import Life

@@ -16,7 +16,8 @@ from pilot.core.events import PoolChanged, TrainerSubmitted
 from pilot.core.ids import NodeId, TrainerId
 from pilot.core.spec import TrainerSpec
 from pilot.io import core_state, segments
-from pilot.io.journal import FORMAT, Decision, Header, header_line
+from pilot.io.entries import Decision
+from pilot.io.journal import FORMAT, Header, header_line
 from pilot.io.journal_writer import JournalWriter
 from pilot.service.settings import core_of
 from pilot.service.snapshot import Books, taken

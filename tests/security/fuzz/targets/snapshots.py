@@ -57,7 +57,7 @@ def attempt(place: Place, rng: random.Random) -> str:
         case _:
             _signed_anew(place, snapshot, rng)
     try:
-        restored = restore(read(place.path, whole=False), journals.core)
+        restored = restore(read(place.path), journals.core)
     except JournalError as error:
         check_line(str(error))
         return REFUSED
