@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from pilot.core.commands import Command, FormGroup, Solve
 from pilot.core.coordinator import Coordinator
-from pilot.core.errors import one_line
+from pilot.core.errors import InvariantError, one_line
 from pilot.core.events import EntriesLost, Event
 from pilot.core.ids import Generation, PlanId, TrainerId
+from pilot.core.study_events import TrialAsked
 from pilot.io.core_state import decoded, encoded
 from pilot.io.entries import Decision
 
@@ -40,13 +41,16 @@ class Follower:
         behind = _behind(self.core, decision)
         events: list[Event] = [decision.event] if behind is None else [behind, decision.event]
         try:
-            return [(event, self.handle(decision.now_s, event)) for event in events]
+            applied = [(event, self.handle(decision.now_s, event)) for event in events]
+            if isinstance(decision.event, TrialAsked) and decision.event.spec.trainer not in self.core.trainers:
+                raise InvariantError(f"study {decision.event.study} is missing")
         except Exception as error:  # whatever it is, it would be the same the next time
             del self._since[before:]
             self._go_back()
             kind = type(decision.event).__name__
             self.refused.append(f"entry {decision.seq} ({kind}) cannot be applied: {one_line(str(error))}")
             return []
+        return applied
 
     def handle(self, now_s: float, event: Event) -> list[Command]:
         """The core's commands for an event."""

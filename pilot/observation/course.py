@@ -97,8 +97,6 @@ class Courses:
             case _:
                 pass
         for command in commands:
-            if getattr(command, "trainer", None) not in self.of:
-                continue  # it is about none, or the submission is missing in a damaged journal
             if isinstance(command, FormGroup):
                 self._forming[command.trainer, command.generation] = command
             elif isinstance(command, DissolveGroup):
