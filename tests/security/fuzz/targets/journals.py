@@ -16,7 +16,7 @@ from pilot.core.events import PoolChanged, TrainerSubmitted
 from pilot.core.ids import NodeId, TrainerId
 from pilot.core.spec import TrainerSpec
 from pilot.io import core_state, segments
-from pilot.io.entries import Decision
+from pilot.io.entries import Decision, sealed, unsealed
 from pilot.io.journal import FORMAT, Header, header_line
 from pilot.io.journal_writer import JournalWriter
 from pilot.service.settings import core_of
@@ -101,15 +101,16 @@ def attempt(place: Place, rng: random.Random) -> str:
             data = b"".join(changed)
             changed = [changed_bytes(rng, data)]
         case 1:
-            head = json.loads(changed[0])
+            head = unsealed(changed[0].rstrip())
             head["settings"][rng.choice(("objective", "planner", "node_order"))] = rng.choice((f"{EVIL}:f", "x", 5))
-            changed[0] = json.dumps(head).encode() + b"\n"
+            changed[0] = sealed(head)
         case 2:
             one = rng.choice(list(closed))
             text = gzip.decompress(closed[one])
             closed[one] = rng.choice((changed_bytes(rng, closed[one]), gzip.compress(changed_bytes(rng, text))))
         case _:
-            changed[at] = json.dumps(changed_value(rng, json.loads(changed[at]))).encode() + b"\n"
+            value = changed_value(rng, unsealed(changed[at].rstrip()))
+            changed[at] = sealed(value) if isinstance(value, dict) else json.dumps(value).encode() + b"\n"
     place.path.write_bytes(b"".join(changed))
     for path, data in closed.items():
         path.write_bytes(data)
