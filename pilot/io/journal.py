@@ -131,7 +131,7 @@ class Contents:
         known, digest = 0, ""
         for path, end in zip(closed, ends, strict=False):
             segment = _followed(self._read_closed(path, known, end), digest)
-            known, digest = end, segment.digest
+            known, digest = end, "" if segment.missing or segment.odd else segment.digest
             yield segment
         yield _followed(self.last, digest) if known == self.header.after else self._without_others()
 
@@ -203,7 +203,7 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
         with open_regular(path) as file:
             yield file
     except OSError as error:
-        raise JournalError(f"cannot read the journal {path}: {error.strerror}", transient=True) from None
+        raise JournalError(f"cannot read the journal {path}: {error.strerror}") from None
 
 
 def _parsed(

@@ -10,7 +10,6 @@ from pilot.core.coordinator import Coordinator
 from pilot.core.errors import CheckpointError
 from pilot.core.ids import NO_GENERATION, Generation, TrainerId
 from pilot.core.spec import TrainerSpec
-from pilot.io import trainer_folder
 from pilot.io.rundir import RunDir
 from pilot.service.launch_store import SPEC, LaunchStore
 
@@ -42,14 +41,15 @@ def lost_trainers(rundir: RunDir, core: Coordinator, began_unix_s: float) -> str
 
     ``began_unix_s``: when the pool began. Earlier pools have left folders, too.
     """
-    known = {trainer_folder.name(trainer.id, trainer.spec.uid) for trainer in core.trainers.values()}
     lost: list[str] = []
-    for spec in sorted(rundir.trainers.glob(f"*/{SPEC}")):
-        folder = spec.parent
-        forgotten = folder.name.rpartition("-")[0] in core.past
-        if folder.is_symlink() or folder.name in known or forgotten or spec.stat().st_mtime < began_unix_s:
-            continue
-        lost.append(folder.name)
+    try:
+        for folder in sorted(rundir.trainers.iterdir()):
+            name, spec = TrainerId(folder.name.rpartition("-")[0]), folder / SPEC
+            known = not name or name in core.trainers or name in core.past or folder.is_symlink()
+            if not known and spec.exists() and spec.stat().st_mtime >= began_unix_s:
+                lost.append(folder.name)
+    except OSError as error:
+        log.warning("cannot look for trainers that the journal lacks: %s", error)
     if not lost:
         return ""
     return (
