@@ -68,7 +68,12 @@ def restore(contents: Contents, fresh: Callable[[], Coordinator]) -> Restored:
         why = f"{kept.refused[0]} after the snapshot"
     except JournalError as error:
         why, again = str(error), error.transient
-    whole = _from_nothing(contents, fresh)
+    try:
+        whole = _from_nothing(contents, fresh)
+    except JournalError:
+        if kept is None:
+            raise
+        return kept
     if whole.missing and kept is not None:
         return kept
     if whole.missing and again:

@@ -92,24 +92,27 @@ def attempt(place: Place, rng: random.Random) -> str:
             return "without header"
         raise Wrong(f"one header is whole: {error}") from None
     restored = restore(contents, fresh)
-    _check(place, restored)
+    ends = _check(place, restored)
     said_once(lambda: run(["events", "--run-dir", str(place.path.parent)]), (0,))
     said_once(lambda: run(["replay", "--journal", str(place.path)]), (0, 1))
-    if restored.missing:
-        return "said"
+    if restored.missing or ends < len(place.entries):
+        return "said" if restored.missing else "cut off"
     if core_state.encoded(restored.core) != place.state:
         raise Wrong("nothing is said to be missing, and another state was restored")
     return "repaired" if restored.flaws else ACCEPTED
 
 
-def _check(place: Place, restored: Restored) -> None:
+def _check(place: Place, restored: Restored) -> int:
+    """Returns the number of the last entry: later ones may have been cut off without a trace."""
     for text in restored.flaws:
         check_line(text)
     whole = set(place.path.read_bytes().split(b"\n"))
     mine = [entry for entry in place.entries if entry.line() in place.files[place.path]]
     intact = [entry for entry in mine if entry.line().removesuffix(b"\n") in whole]
     told = _told(restored.missing)
-    if unsaid := {entry.seq for entry in mine} - {entry.seq for entry in intact} - told:
+    *_, last, _ = [b"", *place.path.read_bytes().split(b"\n")]
+    ends = max((entry.seq for entry in intact if entry.line() == last + b"\n"), default=place.entries[-1].seq)
+    if unsaid := {entry.seq for entry in mine if entry.seq <= ends} - {entry.seq for entry in intact} - told:
         raise Wrong(f"nothing is said of the entries {sorted(unsaid)[:10]}: {restored.flaws}")
     removed = {entry.event.trainer for entry in place.entries if isinstance(entry.event, TrainerRemoved)}
     core = restored.core
@@ -124,6 +127,7 @@ def _check(place: Place, restored: Restored) -> None:
                 continue
             if max(trainer.generation, restored.generations.get(trainer.id, 0)) < generation:
                 raise Wrong(f"entry {entry.seq} names generation {generation} of {name}: {restored.flaws}")
+    return ends
 
 
 def _told(missing: list[str]) -> set[int]:
