@@ -313,7 +313,7 @@ def _header(text: bytes) -> Header:
 def _no_header(text: bytes) -> str:
     """Why the line ``text`` is no header."""
     if not text:
-        return "the journal has no header; nothing can be restored from it"
+        return "the journal has no header"
     try:
         data = loads(text)
     except JournalError as error:

@@ -178,11 +178,11 @@ class Live:
         restored = restore(contents, self._pool.core)
         driver.adopt(restored)
         driver.pending.restart(now_s)
-        self._damage = self._look_for_damage(restored)
         text = f"the coordinator was restarted after {down_s:.1f} s"
-        if self._pool.reopened or driver.core.draining:  # it is not drained, so that it was up again was lost
+        if self._pool.reopened or driver.core.draining:  # if it was not drained, that it came up again was lost
             driver.reopen(self._pool.header, pilots_come_back=self._pool.known)
             text = f"the pool is up again; it was down for {down_s:.1f} s"
+        self._damage = self._look_for_damage(restored)
         self._roster.expect(now_s, driver.core.pool.nodes)
         self._roster.gone.update(driver.books.lost)
         for trainer in driver.core.trainers.values():
