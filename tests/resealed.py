@@ -1,10 +1,16 @@
-"""Lines of journals with other content, and its checksum."""
+"""Lines of journals with any content, and its checksum."""
 
 from __future__ import annotations
 
 import json
+import zlib
+from typing import Any
 
-from pilot.io.entries import sealed
+
+def line_of(data: dict[str, Any]) -> bytes:
+    """The line with ``data``, also with texts that a journal cannot have."""
+    rest = json.dumps(data).encode()[1:]
+    return b'{"crc":"%08x",' % zlib.crc32(rest) + rest + b"\n"
 
 
 def changed(line: bytes, old: bytes, new: bytes) -> bytes:
@@ -12,4 +18,4 @@ def changed(line: bytes, old: bytes, new: bytes) -> bytes:
     assert old in line
     data = json.loads(line.replace(old, new))
     del data["crc"]
-    return sealed(data)
+    return line_of(data)

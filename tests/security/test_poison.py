@@ -21,8 +21,8 @@ from pilot.core.measured import Measured
 from pilot.core.spec import TrainerSpec
 from pilot.io import segments
 from pilot.io.client import request
-from pilot.io.entries import sealed
 from tests.integration.live_pool import DEADLINE_S, LAUNCH, Pool, pool, until
+from tests.resealed import line_of
 
 BAD = [float("nan"), float("inf"), float("-inf"), -1.0, 1e300]
 
@@ -116,7 +116,7 @@ def test_a_restart_leaves_it_out_says_so_and_keeps_the_file(tmp_path: Path, pois
         if isinstance(poison, dict):
             poison = {"seq": last["seq"] + 1, "now_s": last["now_s"], **poison}
         with file.open("a") as tail:
-            tail.write(sealed(poison).decode() if isinstance(poison, dict) else json.dumps(poison) + "\n")
+            tail.write(line_of(poison).decode() if isinstance(poison, dict) else json.dumps(poison) + "\n")
         found = file.read_bytes()
         live.up()
         assert [row.trainer for row in live.client.trainers().trainers] == [good]

@@ -138,4 +138,4 @@ def _told(missing: list[str]) -> set[int]:
     return told | {seq for last in tails for seq in range(last + 1, 2 * ENTRIES)}
 
 
-TARGET = Target("journal_blocks", 1500, 60, make, prepare, attempt)
+TARGET = Target("journal_blocks", 1000, 20, make, prepare, attempt)

@@ -16,11 +16,12 @@ from pilot.core.events import PoolChanged, TrainerSubmitted
 from pilot.core.ids import NodeId, TrainerId
 from pilot.core.spec import TrainerSpec
 from pilot.io import core_state, segments
-from pilot.io.entries import Decision, sealed, unsealed
+from pilot.io.entries import Decision, unsealed
 from pilot.io.journal import FORMAT, Header, header_line
 from pilot.io.journal_writer import JournalWriter
 from pilot.service.settings import core_of
 from pilot.service.snapshot import Books, taken
+from tests.resealed import line_of
 from tests.security.fuzz.cli import said_once
 from tests.security.fuzz.mutate import changed_bytes, changed_value
 from tests.security.fuzz.target import ACCEPTED, REFUSED, Target, Wrong
@@ -103,14 +104,14 @@ def attempt(place: Place, rng: random.Random) -> str:
         case 1:
             head = unsealed(changed[0].rstrip())
             head["settings"][rng.choice(("objective", "planner", "node_order"))] = rng.choice((f"{EVIL}:f", "x", 5))
-            changed[0] = sealed(head)
+            changed[0] = line_of(head)
         case 2:
             one = rng.choice(list(closed))
             text = gzip.decompress(closed[one])
             closed[one] = rng.choice((changed_bytes(rng, closed[one]), gzip.compress(changed_bytes(rng, text))))
         case _:
             value = changed_value(rng, unsealed(changed[at].rstrip()))
-            changed[at] = sealed(value) if isinstance(value, dict) else json.dumps(value).encode() + b"\n"
+            changed[at] = line_of(value) if isinstance(value, dict) else json.dumps(value).encode() + b"\n"
     place.path.write_bytes(b"".join(changed))
     for path, data in closed.items():
         path.write_bytes(data)
