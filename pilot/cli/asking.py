@@ -133,7 +133,7 @@ def what_happened(rundir: RunDir) -> Contents:
     Raises
     ------
     UserError
-        No pool has run in that directory, or its journal is damaged from the first line.
+        No pool has run in that directory, or nothing of its journal is readable.
     """
     from pilot.core.errors import JournalError
     from pilot.io.journal import read
@@ -141,7 +141,7 @@ def what_happened(rundir: RunDir) -> Contents:
     if not rundir.journal.exists():
         raise UserError(f"no pool has run in {rundir.root}: it has no {rundir.journal.name}; give another --run-dir")
     try:
-        return read(rundir.journal, whole=False)
+        return read(rundir.journal)
     except JournalError as error:
         raise UserError(str(error)) from None
 

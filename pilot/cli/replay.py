@@ -218,8 +218,8 @@ def _replay_journal(path: Path, named: Sequence[str], report: Path | None, budge
         raise UserError(str(error)) from None
     if report is not None:
         _report_journal(contents, report)
-    if contents.last.warning:
-        click.echo(contents.last.warning, err=True)
+    for odd in contents.last.odd:
+        click.echo(odd, err=True)
     if difference:
         click.echo(f"{path}: the replay differs: {one_line(difference)}", err=True)
         return 1

@@ -131,7 +131,7 @@ def _to_see(status: PoolStatus, trainers: list[TrainerStatus]) -> Iterator[tuple
             yield f"{trainer.trainer} failed:", "red"
             yield from ((f"  {line}", "red") for line in trainer.reason.splitlines())
         yield from ((f"{trainer.trainer}: {remark}", "yellow") for remark in trainer.remarks)
-    yield from ((remark, "yellow") for remark in status.remarks)
+    yield from ((line, "yellow") for line in dict.fromkeys([*status.damage, *status.remarks]))
 
 
 def _decisions(status: PoolStatus) -> Iterator[str]:

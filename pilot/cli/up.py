@@ -17,6 +17,7 @@ from pilot.cli.shared_options import solve_limit_option
 from pilot.core.errors import PilotError, UserError
 from pilot.core.pool import NODE_ORDER_NAMES
 from pilot.io.pool_status import PoolStatus
+from pilot.io.printable import printable
 from pilot.planners import NAMES, usual_objective
 
 START_LIMIT_S = 600.0
@@ -124,6 +125,8 @@ def command(run_dir: Path | None, site: str, foreground: bool, as_json: bool, **
         click.echo(f"pool {told.coordinator} on site {told.site} is up at {told.endpoint}; files: {root}")
         if going_on := [trainer.trainer for trainer in told.trainers if trainer.phase not in AT_REST]:
             click.echo(f"resumed: {', '.join(going_on)} (--fresh would have started a new pool)")
+        for line in told.damage:
+            click.echo(f"warning: {printable(line)}", err=True)
 
 
 def coordinator_command(root: Path, site: str, settings: dict[str, Any]) -> list[str]:

@@ -61,6 +61,7 @@ from pilot.core.events import (
     CheckpointPublished,
     DecisionDue,
     DrainRequested,
+    EntriesLost,
     Event,
     GroupFormed,
     NodeCleared,
@@ -94,6 +95,8 @@ from pilot.core.study_events import StudyEvent
 from pilot.core.timers import Timers
 from pilot.core.trainer import Phase, Trainer
 from pilot.core.transitions import Noted, TrainerEvent, note
+
+LOST = "entries of the journal are missing"
 
 
 class Coordinator:
@@ -148,6 +151,7 @@ class Coordinator:
         """Continue from ``state``, which must not be shared with anyone."""
         for name in [item.name for item in fields(State) if item.name not in ("pool", "blame")]:
             setattr(self, name, getattr(state, name))
+        self._touched.clear()  # an event that could not be handled may have left some
         self._roll = Roll(self.trainers, self.past)
         self._studies = Studies(self.studies, self._roll)
         self.pool = Pool(self.config.node_order, state.pool, self.config.topology)
@@ -198,6 +202,8 @@ class Coordinator:
                 return self._drain()
             case PoolReopened():
                 return self._reopened()
+            case EntriesLost():
+                return self._entries_lost(event)
             case PlanReady():
                 return self._plan_ready(event)
             case PlanFailed():
@@ -251,6 +257,20 @@ class Coordinator:
         budget_s = seconds(self.config.budget_node_hours, self.config.charge_factor)
         self.usage = Usage(budget_s, nodes=len(self.pool), since_s=self.now_s)
         return self._ask_if("the pool is up again")
+
+    def _entries_lost(self, event: EntriesLost) -> list[Command]:
+        """A generation that may exist is never granted again. What a group of it did is learned from its pilots."""
+        out: list[Command] = []
+        for trainer_id, generation in event.generations:
+            trainer = self.trainers.get(trainer_id)
+            if trainer is not None and trainer.generation < generation:
+                out += dissolve(trainer, LOST) if trainer.forming is not None else []
+                trainer.generation = generation
+                self._touch(trainer_id)
+        if event.plan_id is None:
+            return out + self._ask_if(LOST)
+        self.plan_id = max(self.plan_id, event.plan_id)
+        return out
 
     # --- trainers come and end --------------------------------------------------------------------------------------
 

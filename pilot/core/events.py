@@ -102,6 +102,15 @@ class PoolReopened:
 
 
 @dataclass(frozen=True, slots=True)
+class EntriesLost:
+    """Entries of the journal are missing. In them, trainers had groups of these ``generations``, and plans were asked
+    for up to ``plan_id`` (None: not known, so another one is to be asked for)."""
+
+    generations: tuple[tuple[TrainerId, Generation], ...] = ()
+    plan_id: PlanId | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class PlanReady:
     """Completes ``Solve``."""
 
@@ -361,6 +370,7 @@ Event = (
     | TrainerRemoved
     | DrainRequested
     | PoolReopened
+    | EntriesLost
     | PlanReady
     | PlanFailed
     | WorkerReady

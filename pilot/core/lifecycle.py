@@ -16,6 +16,7 @@ from pilot.core.events import (
     CheckpointWritten,
     DecisionDue,
     DrainRequested,
+    EntriesLost,
     Event,
     GroupBroken,
     GroupFormed,
@@ -100,6 +101,12 @@ EFFECTS = (
         "the grace",
     ),
     Effect(PoolReopened, "the drain is over; the new configuration applies", "if there are trainers"),
+    Effect(
+        EntriesLost,
+        "the next groups get higher generations, and the next plan a higher id, than those that are named; a group "
+        "that forms is dissolved if it could have one of these generations",
+        "if no plan's id is named",
+    ),
     Effect(
         PlanReady,
         "targets, if the plan's id is the newest and trainers can have its counts",

@@ -49,7 +49,7 @@ from pilot.core.run_identity import AcceptedChange
 from pilot.core.study_events import (
     TrialAsked,
 )
-from pilot.io.journal import Decision
+from pilot.io.entries import Decision
 from pilot.observation.records import OpenFor, SolveTimes, TrainerRecord
 from pilot.observation.words import plan_change
 

@@ -52,7 +52,7 @@ from pilot.core.study_events import (
     TrialAsked,
     TrialNotAsked,
 )
-from pilot.io.journal import Decision, Entry
+from pilot.io.entries import Decision, Entry
 from pilot.io.pool_status import Told
 from pilot.observation.words import counted, node_count, node_names, plan_change
 

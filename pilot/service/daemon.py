@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from pilot.core.errors import JournalError, NoRestartError, PilotError, UserError
+from pilot.core.events import EntriesLost
 from pilot.core.ids import StudyId
 from pilot.core.spec import TrainerSpec
 from pilot.core.study import Study
@@ -38,7 +39,8 @@ from pilot.service.autoscaler import Autoscaler
 from pilot.service.launch_store import LaunchStore
 from pilot.service.learned_keeper import LearnedKeeper
 from pilot.service.live_driver import Clock, LiveDriver
-from pilot.service.restore import restore
+from pilot.service.on_disk import lost_generations, lost_trainers
+from pilot.service.restore import Restored, restore
 from pilot.service.roster import Roster
 from pilot.service.sampler_process import SamplerProcess
 from pilot.service.service import Service
@@ -100,6 +102,7 @@ class Live:
         self._studies = StudyStore(rundir, self._launches)
         self._sampler = SamplerProcess(self._studies, self._study, rundir.sampler, self._driver.post)
         self._roster = Roster(site)
+        self._damage: list[str] = []
         if pool.contents is not None:
             self._restore(pool.contents)
         elif pool.lost:
@@ -176,9 +179,10 @@ class Live:
         driver.adopt(restored)
         driver.pending.restart(now_s)
         text = f"the coordinator was restarted after {down_s:.1f} s"
-        if self._pool.reopened:
+        if self._pool.reopened or driver.core.draining:  # if it was not drained, that it came up again was lost
             driver.reopen(self._pool.header, pilots_come_back=self._pool.known)
             text = f"the pool is up again; it was down for {down_s:.1f} s"
+        self._damage = self._look_for_damage(restored)
         self._roster.expect(now_s, driver.core.pool.nodes)
         self._roster.gone.update(driver.books.lost)
         for trainer in driver.core.trainers.values():
@@ -192,11 +196,11 @@ class Live:
             self._sampler.perform(asked)
         if self._pool.lost:
             self._tell(f"pilots of before the restart cannot come back, they save and leave: {self._pool.lost}")
-        for remark in restored.remarks:
-            self._tell(remark)
-        if restored.left_out:
-            self._tell_left_out(restored.left_out)
+        for what in self._damage:
+            self._tell(what)
         driver.remark(text=text, down_s=down_s)
+        if self._damage:
+            driver.begin_segment()  # with a snapshot, so that the next restart need not read what is damaged
         log.warning("%s; %d nodes may come back", text, len(driver.core.pool))
 
     def _read_back(self, trainer: TrainerSpec) -> None:
@@ -207,11 +211,16 @@ class Live:
             log.error("%s", error)
             self._driver.remark(trainer=trainer.trainer, text=f"it continues with its present workers: {error}")
 
-    def _tell_left_out(self, left_out: list[str]) -> None:
-        copy = startup.copy_journal(self._rundir)
-        for what in left_out:
-            log.error("skipped in the journal: %s", what)
-            self._driver.remark(text=f"skipped in the journal: {what}; the original is {copy}")
+    def _look_for_damage(self, restored: Restored) -> list[str]:
+        """What is damaged or lost, for people. Generations that the core has lost are never granted again."""
+        core = self._driver.core
+        generations = lost_generations(core, self._launches, restored.generations)
+        if generations or restored.missing:
+            self._driver.post(EntriesLost(generations))
+        lost = lost_trainers(self._rundir, core, self._pool.header.started_unix_s)
+        told = [f"{trainer} goes on after generation {generation}" for trainer, generation in generations]
+        unknown = [f"the journal lacks the newest groups: {', '.join(told)}"] if told else []
+        return [*restored.flaws, *unknown, *([lost] if lost else [])]
 
     def _study(self, study: StudyId) -> Study | None:
         return self._driver.core.studies.get(study)
@@ -241,6 +250,7 @@ class Live:
             objective=self._pool.settings.objective,
             only_nodes=self._site.only_nodes or "",
             trouble=self._driver.trouble,
+            damage=tuple(self._damage),
         )
 
     async def _beat(self) -> None:

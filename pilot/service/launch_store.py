@@ -17,6 +17,9 @@ from pilot.io.files import publish, replace_link
 from pilot.io.rundir import RunDir
 from pilot.io.submission import LaunchSpec
 
+SPEC = "spec.json"
+"""The file in a trainer's folder with how its script is started."""
+
 
 class LaunchStore:
     """The launches by trainer, in memory and as ``spec.json`` (mode 0600, because an environment may contain a secret).
@@ -131,7 +134,7 @@ class LaunchStore:
             raise JournalError(f"cannot read what was submitted as {trainer.trainer} from {path}: {error}") from None
 
     def _spec(self, trainer: TrainerSpec) -> Path:
-        return self._rundir.trainers / trainer_folder.name(trainer.trainer, trainer.uid) / "spec.json"
+        return self._rundir.trainers / trainer_folder.name(trainer.trainer, trainer.uid) / SPEC
 
 
 @contextmanager

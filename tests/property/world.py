@@ -37,6 +37,7 @@ from pilot.core.events import (
     CheckpointPublished,
     CheckpointWritten,
     DrainRequested,
+    EntriesLost,
     Event,
     ExitCause,
     GroupBroken,
@@ -54,7 +55,7 @@ from pilot.core.events import (
     WorkerReady,
     WorkerSlow,
 )
-from pilot.core.ids import Generation, NodeId, StudyId, TrainerId
+from pilot.core.ids import Generation, NodeId, PlanId, StudyId, TrainerId
 from pilot.core.problem import Plan, PlanStatus, Problem
 from pilot.core.reconcile import reconcile
 from pilot.core.study_events import (
@@ -194,6 +195,13 @@ class World:
                 assert command.trainer not in self.closed, "a trainer ends twice"
                 assert not [t for t, _ in self.workers if t == command.trainer], "a trainer ends with workers"
                 self.closed.append(command.trainer)
+
+    def lose_entries(self, trainer: TrainerId, beyond: int) -> None:
+        """A restart finds that the journal lacks ``beyond`` generations of ``trainer``, and as many plans."""
+        generation = self.core.trainers[trainer].generation + beyond
+        self.send(EntriesLost(((trainer, Generation(generation)),), PlanId(self.core.plan_id + beyond)))
+        self.generations[trainer] = max(generation, self.generations.get(trainer, 0))
+        self.send(EntriesLost())
 
     def _drop(self, which: Callable[[Asynchronous], bool]) -> None:
         self.pending = [p for p in self.pending if not which(p)]
