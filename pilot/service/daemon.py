@@ -23,7 +23,7 @@ from pilot.io.heartbeat import BEAT_S
 from pilot.io.journal import Contents
 from pilot.io.known_pools import remember
 from pilot.io.learned import Learned
-from pilot.io.listener import allow_many_files
+from pilot.io.gate import allow_many_files
 from pilot.io.node_pattern import NodePattern
 from pilot.io.printable import printable
 from pilot.io.rundir import Lock, RunDir, default_path, learned_path
