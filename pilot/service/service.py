@@ -19,7 +19,7 @@ from pilot.core.spec import TrainerSpec
 from pilot.io import wire
 from pilot.io.printable import printable
 from pilot.io.site import Site
-from pilot.service import inbound, software
+from pilot.service import inbound, intake, software
 from pilot.service.admission import Admission
 from pilot.service.coalesce import Coalescer
 from pilot.service.effects import Effects, Sampler, Solver
@@ -41,6 +41,9 @@ TICK_S = 0.5
 
 SETTLE_S = 2.0
 """Within this time an agent that came back has reported what happened meanwhile."""
+
+ELSEWHERE_MAX = 100
+"""Hosts outside of the pool whose pilots are told of, each once."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
@@ -99,10 +102,10 @@ class Service:
         self.effects = Effects(site, driver.pending, launches, solver, sampler, self.send, self)
         self._stir = asyncio.Event()
         self._ticked_s = -TICK_S
-        self._strangers: set[Peer] = set()
         self._elsewhere: set[str] = set()
         self._trouble = ""
         self._unheard: dict[str, None] = {}
+        self._loud: dict[NodeId, None] = {}
         self._seen = software.Seen()
 
     async def run(self) -> None:
@@ -156,6 +159,8 @@ class Service:
             return
         log.log(logging.INFO if self.roster.pilots[node].leaving else logging.WARNING, "%s is gone: %s", node, why)
         self.send(node, wire.ReleaseNode(f"it counts as lost: {why}", again=True))
+        if (link := self.roster.pilots[node].link) is not None:
+            self._server.drop(link)
         self.roster.remove(node, why)
         self._coalescer.lost(self.driver.clock(), node, why)
         self._stir.set()
@@ -193,6 +198,7 @@ class Service:
             self.lose(node, why)
         if now_s >= self._ticked_s + TICK_S:
             self._ticked_s = now_s
+            self._tell_of_loud(now_s)
             if self._decides(now_s):
                 self._end_waits(now_s)
         if self._coalescer.due_s is not None and self.driver.clock() >= self._coalescer.due_s:
@@ -204,9 +210,7 @@ class Service:
         if trouble and not self._trouble:
             log.error("%s; decisions take effect once there is space again", trouble)
         elif self._trouble and not trouble:
-            text = f"decisions had to wait for disk space: {self._trouble}"
-            log.warning("%s", text)
-            self.driver.remark(text=text)
+            self._tell(f"decisions had to wait for disk space: {self._trouble}")
             self.driver.pending.restart(now_s)
             for trainer in self._unheard:
                 self._remark(trainer, "its progress reports could not be written: its ledger has a gap")
@@ -250,7 +254,6 @@ class Service:
 
     def closed(self, link: Peer) -> None:
         """A connection closed: its pilot is lost unless it reconnects at once."""
-        self._strangers.discard(link)
         pilot = self.roster.closed(self.driver.clock(), link)
         if pilot is not None:
             log.info("the connection of %s closed", pilot.node)
@@ -266,16 +269,10 @@ class Service:
             case _:
                 pilot = self.roster.at(link)
                 if pilot is None:
-                    self._stranger(link, message)
+                    self._server.refuse(link, f"it sent {type(message).__name__} before Hello")
                     return
                 self.roster.heard(self.driver.clock(), pilot)
-                self._said(pilot, message)
-
-    def _stranger(self, link: Peer, message: wire.FromAgent) -> None:
-        """Log, once per connection, a sender that has not registered or counts as lost."""
-        if link not in self._strangers:
-            self._strangers.add(link)
-            log.warning("dropped a %s from %s, which is not registered", type(message).__name__, link.address)
+                self._took(pilot, message)
 
     # --- pilots ---------------------------------------------------------------------------------------------------
 
@@ -283,7 +280,8 @@ class Service:
         node = NodeId(f"{hello.host}.{hello.pilot}")
         if reason := self._objection(link, node, hello):
             self._server.refuse(link, reason)
-            if reason == self._admission.elsewhere(hello) and hello.host not in self._elsewhere:
+            is_new = hello.host not in self._elsewhere and len(self._elsewhere) < ELSEWHERE_MAX
+            if reason == self._admission.elsewhere(hello) and is_new:
                 self._elsewhere.add(hello.host)  # logged once: the scheduler may start many there
                 self.driver.remark(text=f"a pilot was refused: {reason}")
             return
@@ -291,8 +289,13 @@ class Service:
             log.warning("refused pilot %s: it counts as lost (%s)", node, self.roster.gone[node])
             why = f"this pilot counts as lost: {self.roster.gone[node]}"
             self._server.send(link, wire.ReleaseNode(why, again=True))
+            self._server.drop(link)
             return
-        self._enter(link, node, hello)
+        now_s, known = self.driver.clock(), self.roster.pilots.get(node)
+        if not (known.speech.takes(now_s, hello) if known is not None else link.grant.may_join(now_s)):
+            self._server.drop(link, f"{node} comes too often")
+        elif self._server.keep(link, known.link if known is not None else None):
+            self._enter(link, node, intake.in_lines(hello))
 
     def _objection(self, peer: Peer, node: NodeId, hello: wire.Hello) -> str:
         if not (_NAME.fullmatch(hello.host) and _NAME.fullmatch(hello.pilot)):
@@ -349,15 +352,35 @@ class Service:
         for command in rejoined.unanswered():
             self.effects.perform(command)
 
+    def _took(self, pilot: Pilot, message: wire.FromAgent) -> None:
+        """Act on a message if it is what this pilot may say."""
+        if not pilot.speech.takes(self.driver.clock(), message):
+            self._loud[pilot.node] = None
+        elif intake.is_own(self.driver.core, self.driver.pending, pilot.node, message):
+            self._said(pilot, intake.in_lines(message))
+
+    def _tell_of_loud(self, now_s: float) -> None:
+        for node in list(self._loud):
+            pilot = self.roster.pilots.get(node)
+            if pilot is None or pilot.speech.due(now_s):
+                del self._loud[node]
+            if pilot is not None and pilot.speech.due(now_s):
+                self._tell(pilot.speech.tell(now_s, node))
+
+    def _tell(self, text: str) -> None:
+        log.warning("%s", text)
+        self.driver.remark(text=text)
+
     def _said(self, pilot: Pilot, message: wire.FromAgent) -> None:
         node = pilot.node
         match message:
             case wire.Heartbeat():
                 self.send(node, wire.Heard(message.sent_s))
                 for trainer, pace in message.paces.items():
-                    pilot.took(trainer, inbound.pace(pace))
+                    if intake.runs(self.driver.core, node, trainer):
+                        pilot.took(trainer, inbound.pace(pace))
             case wire.Leaving():
-                self.notice(pilot, inbound.short(message.cause), inbound.grace_s(message))
+                self.notice(pilot, message.cause, inbound.grace_s(message))
             case wire.WorkerReady():
                 self._post(self._inbound.worker_ready(node, message))
             case wire.WorkerExited():
@@ -387,7 +410,8 @@ class Service:
             case wire.Remark():
                 self._remark(message.trainer, message.text)
             case _:
-                log.warning("%s sent a %s, which an agent does not send", node, type(message).__name__)
+                assert pilot.link is not None
+                self._server.refuse(pilot.link, f"an agent does not send {type(message).__name__}")
 
     def _progressed(self, node: NodeId, message: wire.Progress) -> None:
         if not self.driver.overfull:
@@ -410,7 +434,6 @@ class Service:
         self._post(self._inbound.checkpoint_written(node, message))
 
     def _remark(self, trainer: str, text: str, **more: str) -> None:
-        text = inbound.short(text)
         log.info("%s: %s", trainer, text)
         if TrainerId(trainer) in self.driver.core.trainers:
-            self.driver.remark(trainer=trainer, text=text[:2000], **more)
+            self.driver.remark(trainer=trainer, text=text, **more)

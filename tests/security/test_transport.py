@@ -17,8 +17,7 @@ import psutil
 import pytest
 
 from pilot.core.errors import UserError
-from pilot.io import gate
-from pilot.io import wire
+from pilot.io import gate, wire
 from pilot.io.certificate import Certificate, client_context
 from pilot.io.connection import load
 from pilot.io.framing import framed

@@ -25,7 +25,7 @@ from pilot.core.events import (
 )
 from pilot.core.ids import Generation, NodeId, TrainerId
 from pilot.io import wire
-from pilot.service.inbound import DETAIL_MAX, Inbound
+from pilot.service.inbound import Inbound
 from pilot.service.pending import PendingCommands
 from tests.property.test_core import play
 from tests.property.world import World
