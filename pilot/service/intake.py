@@ -70,20 +70,40 @@ class Speech:
         return f"{count} messages of {node} were dropped: a pilot may say {FACTS_PER_S:g} things a second"
 
 
-def is_own(core: Coordinator, pending: PendingCommands, node: NodeId, message: wire.FromAgent) -> bool:
-    """Whether ``message`` is about what ``node`` runs. One that comes late may not be."""
-    if isinstance(message, _ABOUT_ITSELF):
-        return True
-    if runs(core, node, name := TrainerId(getattr(message, "trainer", ""))):
-        return True
-    group = pending.groups.get((name, Generation(getattr(message, "generation", 0))))
-    return group is not None and node in group.members
+class Intake:
+    """Takes pilots' messages; it only remembers who said too much."""
 
+    def __init__(self, core: Coordinator, pending: PendingCommands) -> None:
+        self._core = core
+        self._pending = pending
+        self._loud: dict[NodeId, Speech] = {}
 
-def runs(core: Coordinator, node: NodeId, name: str) -> bool:
-    """Whether ``node`` has a worker of the trainer ``name``."""
-    trainer = core.trainers.get(TrainerId(name))
-    return trainer is not None and node in trainer.workers
+    def taken(self, now_s: float, node: NodeId, speech: Speech, message: wire.FromAgent) -> wire.FromAgent | None:
+        """``message`` as it may be acted upon; None: it is too much, or about what ``node`` does not run."""
+        if not speech.takes(now_s, message):
+            self._loud[node] = speech
+            return None
+        return in_lines(message) if self._is_own(node, message) else None
+
+    def dropped(self, now_s: float) -> list[str]:
+        """Lines about what was dropped, one a pilot, if it is time for them."""
+        due = [(node, speech) for node, speech in self._loud.items() if speech.due(now_s)]
+        for node, _ in due:
+            del self._loud[node]
+        return [speech.tell(now_s, node) for node, speech in due]
+
+    def runs(self, node: NodeId, name: str) -> bool:
+        """Whether ``node`` has a worker of the trainer ``name``."""
+        trainer = self._core.trainers.get(TrainerId(name))
+        return trainer is not None and node in trainer.workers
+
+    def _is_own(self, node: NodeId, message: wire.FromAgent) -> bool:
+        """Whether ``message`` is about what ``node`` runs. One that comes late may not be."""
+        if isinstance(message, _ABOUT_ITSELF):
+            return True
+        name = TrainerId(getattr(message, "trainer", ""))
+        group = self._pending.groups.get((name, Generation(getattr(message, "generation", 0))))
+        return self.runs(node, name) or (group is not None and node in group.members)
 
 
 def in_lines(message: M) -> M:

@@ -19,11 +19,12 @@ from pilot.core.spec import TrainerSpec
 from pilot.io import wire
 from pilot.io.printable import printable
 from pilot.io.site import Site
-from pilot.service import inbound, intake, software
+from pilot.service import inbound, software
 from pilot.service.admission import Admission
 from pilot.service.coalesce import Coalescer
 from pilot.service.effects import Effects, Sampler, Solver
 from pilot.service.inbound import Inbound
+from pilot.service.intake import Intake, in_lines
 from pilot.service.launch_store import LaunchStore
 from pilot.service.live_driver import LiveDriver
 from pilot.service.pending import Of
@@ -95,6 +96,7 @@ class Service:
         self._requests = requests
         self._jobs = jobs
         self._coalescer = Coalescer()
+        self._intake = Intake(driver.core, driver.pending)
         self._inbound = Inbound(driver.core, driver.pending, self._broke)
         self._stall_checks = StallChecks(driver.core, driver.pending)
         self._rendezvous = Rendezvous(driver.pending, self.send, self._broke)
@@ -105,7 +107,6 @@ class Service:
         self._elsewhere: set[str] = set()
         self._trouble = ""
         self._unheard: dict[str, None] = {}
-        self._loud: dict[NodeId, None] = {}
         self._seen = software.Seen()
 
     async def run(self) -> None:
@@ -198,7 +199,8 @@ class Service:
             self.lose(node, why)
         if now_s >= self._ticked_s + TICK_S:
             self._ticked_s = now_s
-            self._tell_of_loud(now_s)
+            for line in self._intake.dropped(now_s):
+                self._tell(line)
             if self._decides(now_s):
                 self._end_waits(now_s)
         if self._coalescer.due_s is not None and self.driver.clock() >= self._coalescer.due_s:
@@ -272,7 +274,8 @@ class Service:
                     self._server.refuse(link, f"it sent {type(message).__name__} before Hello")
                     return
                 self.roster.heard(self.driver.clock(), pilot)
-                self._took(pilot, message)
+                if (taken := self._intake.taken(self.driver.clock(), pilot.node, pilot.speech, message)) is not None:
+                    self._said(pilot, taken)
 
     # --- pilots ---------------------------------------------------------------------------------------------------
 
@@ -295,7 +298,7 @@ class Service:
         if not (known.speech.takes(now_s, hello) if known is not None else link.grant.may_join(now_s)):
             self._server.drop(link, f"{node} comes too often")
         elif self._server.keep(link, known.link if known is not None else None):
-            self._enter(link, node, intake.in_lines(hello))
+            self._enter(link, node, in_lines(hello))
 
     def _objection(self, peer: Peer, node: NodeId, hello: wire.Hello) -> str:
         if not (_NAME.fullmatch(hello.host) and _NAME.fullmatch(hello.pilot)):
@@ -352,21 +355,6 @@ class Service:
         for command in rejoined.unanswered():
             self.effects.perform(command)
 
-    def _took(self, pilot: Pilot, message: wire.FromAgent) -> None:
-        """Act on a message if it is what this pilot may say."""
-        if not pilot.speech.takes(self.driver.clock(), message):
-            self._loud[pilot.node] = None
-        elif intake.is_own(self.driver.core, self.driver.pending, pilot.node, message):
-            self._said(pilot, intake.in_lines(message))
-
-    def _tell_of_loud(self, now_s: float) -> None:
-        for node in list(self._loud):
-            pilot = self.roster.pilots.get(node)
-            if pilot is None or pilot.speech.due(now_s):
-                del self._loud[node]
-            if pilot is not None and pilot.speech.due(now_s):
-                self._tell(pilot.speech.tell(now_s, node))
-
     def _tell(self, text: str) -> None:
         log.warning("%s", text)
         self.driver.remark(text=text)
@@ -377,7 +365,7 @@ class Service:
             case wire.Heartbeat():
                 self.send(node, wire.Heard(message.sent_s))
                 for trainer, pace in message.paces.items():
-                    if intake.runs(self.driver.core, node, trainer):
+                    if self._intake.runs(node, trainer):
                         pilot.took(trainer, inbound.pace(pace))
             case wire.Leaving():
                 self.notice(pilot, message.cause, inbound.grace_s(message))
