@@ -289,10 +289,9 @@ class Service:
                 self.driver.remark(text=f"a pilot was refused: {reason}")
             return
         if node in self.roster.gone:
-            log.warning("refused pilot %s: it counts as lost (%s)", node, self.roster.gone[node])
             why = f"this pilot counts as lost: {self.roster.gone[node]}"
             self._server.send(link, wire.ReleaseNode(why, again=True))
-            self._server.drop(link)
+            self._server.drop(link, f"{node}: {why}")
             return
         now_s, known = self.driver.clock(), self.roster.pilots.get(node)
         if not (known.speech.takes(now_s, hello) if known is not None else link.grant.may_join(now_s)):
