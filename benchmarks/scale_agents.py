@@ -18,7 +18,7 @@ from pilot import __version__
 from pilot.agent.coordinator_link import COORDINATOR
 from pilot.io import connection, transport, wire
 from pilot.io.connection import Connection
-from pilot.io.listener import allow_many_files
+from pilot.io.gate import allow_many_files
 from pilot.io.tokens import life_name
 
 AT_ONCE = 32

@@ -25,7 +25,8 @@ from typing import Any, Protocol
 import psutil
 
 from pilot.io.certificate import Certificate
-from pilot.io.listener import Listener, allow_many_files
+from pilot.io.gate import allow_many_files
+from pilot.io.listener import Listener
 from pilot.io.transport import Limits, Link, connect
 
 PEERS = 5000

@@ -80,10 +80,14 @@ class Stream:
 
 
 class ThreadedServer:
-    """A server that admits every peer and queues incoming frames as (link, frame). Its loop runs in a thread."""
+    """A server that admits every peer and queues incoming frames as (link, frame). Its loop runs in a thread.
+
+    ``knocks`` is how many connections have been closed again.
+    """
 
     def __init__(self, certificate: Certificate, port: int = 0) -> None:
         self.came: queue.Queue[tuple[Link, bytes]] = queue.Queue()
+        self.knocks = 0
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
@@ -96,8 +100,9 @@ class ThreadedServer:
         self._listener.proven(link, FREE)
         self.came.put((link, frame))
 
-    def closed(self, link: Link, reason: str) -> None:
+    def closed(self, link: Link, reason: str) -> None:  # noqa: ARG002  # the listener's signature
         """Called by the listener."""
+        self.knocks += 1
 
     def send(self, link: Link, body: bytes) -> None:
         """Send one frame."""

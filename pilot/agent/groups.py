@@ -15,6 +15,7 @@ from pathlib import Path
 
 from pilot.agent.fork_server import ALLOCATOR, THREAD_VARIABLES
 from pilot.agent.node_ranks import NodeRanks
+from pilot.agent.shortage import tolerated
 from pilot.agent.vocabulary import RankEnded, RankEntered, RankJoined
 from pilot.agent.workdir import Workdir
 from pilot.comm import mpich
@@ -70,7 +71,8 @@ class Groups:
     def warm_up(self) -> None:
         """Prepare a rank process for the next order, on each rail."""
         if self._spare is None and not self._closing:
-            self._spare = self._start()
+            with tolerated():  # the next order starts one, and reports what is wrong
+                self._spare = self._start()
 
     def join(self, message: JoinGroup, sockets: Sequence[Path]) -> None:
         """Start a rank for the worker whose processes listen on ``sockets``; OSError if no file can be written here."""

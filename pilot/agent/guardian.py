@@ -73,9 +73,10 @@ def main(path: Path, agent: int) -> None:
     os.write(sys.stdout.fileno(), b"watching\n")
     stopped = False
     while not _has_ended():
-        if proc.is_stopped(agent) != stopped:
-            stopped = not stopped
-            _signal_all(path, agent, signal.SIGSTOP if stopped else signal.SIGCONT)
+        with contextlib.suppress(OSError):  # no descriptor for a look at it
+            if proc.is_stopped(agent) != stopped:
+                _signal_all(path, agent, signal.SIGCONT if stopped else signal.SIGSTOP)
+                stopped = not stopped
     left = workdirs.erase(path)
     if left:
         print(f"pilot guardian: could not kill {left}; they hang in the kernel", file=sys.stderr)

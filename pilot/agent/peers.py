@@ -4,6 +4,9 @@ MPI_Init waits for ever for a node that it cannot reach, and does not say for wh
 fails, or one direction of it, the coordinator hears both. So each agent listens on the interface of its ranks, and some
 time after a group was introduced each member sends every other :data:`PROBE_BYTES`, enough to find a link that passes
 only small packets, and waits for an answer.
+
+Anybody may connect, so nothing that comes has a meaning, and the :class:`~pilot.io.gate.Gate` bounds how many are
+listened to, and how long.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from collections.abc import Callable, Sequence
 
 from pilot.agent.vocabulary import PeersUnreached
 from pilot.core.errors import PilotError
+from pilot.io.gate import OUT_OF, Gate
 from pilot.io.wire import GroupAddresses
 
 AFTER_S = 10.0
@@ -22,7 +26,11 @@ LIMIT_S = 5.0
 ROUNDS = 6
 AT_ONCE = 32
 PROBE_BYTES = 1 << 16
+PATIENCE_S = 0.1
+"""How long a connection may take while others wait: a peer sends all at once."""
+
 _ANSWER = b"."
+_ignored = bytearray(PROBE_BYTES)
 
 
 class Peers:
@@ -36,21 +44,22 @@ class Peers:
     def __init__(self, address: str, emit: Callable[[PeersUnreached], None]) -> None:
         self._address = address
         self._emit = emit
-        self._server: asyncio.Server | None = None
+        self._gate: Gate[_Asker] | None = None
         self._probes: dict[str, tuple[int, asyncio.Task[None]]] = {}
 
     @property
     def endpoint(self) -> str:
         """``host:port``, where the others reach this agent."""
-        assert self._server is not None
-        return f"{self._address}:{self._server.sockets[0].getsockname()[1]}"
+        assert self._gate is not None
+        return f"{self._address}:{self._gate.port}"
 
-    async def listen(self) -> None:
+    def listen(self, port: int = 0) -> None:
         """Answer the others from now on; :class:`PilotError` if that is not possible here."""
         try:
-            self._server = await asyncio.start_server(_answer, self._address, 0)
+            gate = self._gate = Gate[_Asker](self._address, port, limit_s=LIMIT_S, patience_s=PATIENCE_S)
         except OSError as error:
             raise PilotError(f"cannot listen on {self._address}, the ranks' interface: {error.strerror}") from None
+        gate.start(lambda: _Asker(gate))
 
     def introduced(self, group: GroupAddresses) -> None:
         """Try to reach the members of ``group``, unless it has been introduced before."""
@@ -67,8 +76,10 @@ class Peers:
         for _, probe in self._probes.values():
             probe.cancel()
         await asyncio.gather(*(probe for _, probe in self._probes.values()), return_exceptions=True)
-        if self._server is not None:
-            self._server.close()
+        if self._gate is not None:
+            self._gate.close()
+            for asker in list(self._gate.guests):
+                asker.drop("")
 
     async def _probe(self, group: GroupAddresses) -> None:
         told = list[int]()
@@ -90,8 +101,10 @@ async def _unreached(endpoints: Sequence[str]) -> list[int]:
             try:
                 async with asyncio.timeout(LIMIT_S):
                     return await _asked(endpoint)
-            except (OSError, OverflowError):  # no answer in time is one, too; no such port exists
+            except OverflowError:  # no such port exists
                 return False
+            except OSError as error:  # no answer in time is one, too
+                return error.errno in OUT_OF  # that says nothing about the other one
 
     answered = await asyncio.gather(*map(answers, endpoints))
     return [rank for rank, answer in enumerate(answered) if not answer]
@@ -108,13 +121,40 @@ async def _asked(endpoint: str) -> bool:
         writer.close()
 
 
-async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Anybody may connect, so nothing that is read has a meaning, and nobody is listened to for long."""
-    try:
-        async with asyncio.timeout(LIMIT_S):
-            await reader.readexactly(PROBE_BYTES)
-        writer.write(_ANSWER)
-    except (OSError, EOFError):
-        pass
-    finally:
-        writer.close()
+class _Asker(asyncio.BufferedProtocol):
+    """A connection of an agent, or of anybody else: all :data:`PROBE_BYTES` are answered, less is not."""
+
+    def __init__(self, gate: Gate[_Asker]) -> None:
+        self._gate = gate
+        self._transport: asyncio.Transport | None = None
+        self._dropped = False
+        self._missing_bytes = PROBE_BYTES
+
+    def drop(self, reason: str) -> None:  # noqa: ARG002  # nobody is told
+        """Hang up."""
+        self._dropped = True
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The connection is open."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        if self._dropped:
+            transport.abort()
+
+    def get_buffer(self, sizehint: int) -> bytearray:  # noqa: ARG002  # asyncio's signature
+        """One buffer for all connections, which nobody reads."""
+        return _ignored
+
+    def buffer_updated(self, count: int) -> None:
+        """``count`` bytes arrived."""
+        self._missing_bytes -= count
+        if self._missing_bytes <= 0:
+            assert self._transport is not None
+            self._transport.write(_ANSWER)
+            self._transport.close()
+
+    def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002  # asyncio's signature
+        """The connection is closed."""
+        self._gate.gone(self)

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, assert_never
 
@@ -25,6 +26,7 @@ from pilot.agent.departure import Departure
 from pilot.agent.groups import Groups
 from pilot.agent.job_environment import JobEnvironment
 from pilot.agent.peers import Peers
+from pilot.agent.shortage import tolerated, when_possible
 from pilot.agent.stall_probe import StallProbe, StoppedProcesses
 from pilot.agent.vocabulary import (
     CannotJoin,
@@ -156,7 +158,7 @@ class Agent:
         for notice in guardian.NOTICES:
             asyncio.get_running_loop().add_signal_handler(notice, self._signalled, notice)
         log.info("agent %s on %s (%s), pid %d", self._workdir.path.name, self._job.host, self._address, os.getpid())
-        await self._peers.listen()
+        self._peers.listen()
         self._state.endpoint = self._peers.endpoint
         self._workers.warm_up(self._python)
         work: list[Coroutine[Any, Any, None]] = [self._coordinator.run(), self._join_in_time(), self._tick()]
@@ -182,7 +184,7 @@ class Agent:
         try:
             while self._events and not self._exit.done():
                 for effect in self._state.handle(time.monotonic(), self._events.popleft()):
-                    self._perform(effect)
+                    when_possible(partial(self._perform, effect))
         finally:
             self._taking = False
 
@@ -209,15 +211,19 @@ class Agent:
             await asyncio.sleep(TICK_S)
             ticks += 1
             self._take(Ticked())
-            for watched in self._stall_probe.tick(self._workers.silent()):
-                self._workers.looked_at(watched.trainer)
-                self._take(watched)
-            if ticks % LOOK_EVERY_TICKS == 0:
-                self._look_for_stopped()
-            if ticks % ROTATE_EVERY_TICKS == 0:
-                self._rotate_logs()
+            with tolerated():
+                self._look(ticks)
             for pid, status in reap([*self._groups.pids(), *self._workers.server_pids()]):
                 self._workers.reaped(pid, status)
+
+    def _look(self, ticks: int) -> None:
+        for watched in self._stall_probe.tick(self._workers.silent()):
+            self._workers.looked_at(watched.trainer)
+            self._take(watched)
+        if ticks % LOOK_EVERY_TICKS == 0:
+            self._look_for_stopped()
+        if ticks % ROTATE_EVERY_TICKS == 0:
+            self._rotate_logs()
 
     def _rotate_logs(self) -> None:
         """In a thread, one at a time: a hanging file system must not keep us from watching the lease."""

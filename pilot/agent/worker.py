@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pilot.agent.fork_client import ForkClient
+from pilot.agent.shortage import when_possible
 from pilot.agent.vocabulary import WorkerEnded
 from pilot.agent.worker_socket import WorkerSocket
 from pilot.core.errors import UserError
@@ -154,7 +155,6 @@ def _check_unedited(order: wire.StartWorker) -> None:
 
 
 def kill_session(pid: int) -> None:
-    """Kill a training process's session and all its descendants."""
+    """Kill a training process's session and all its descendants, as soon as there are descriptors to find them."""
     if pid:
-        proc.kill(proc.tree(pid))
-        proc.kill(proc.session(pid))
+        when_possible(lambda: proc.kill([*proc.tree(pid), *proc.session(pid)]))

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from pilot.agent import fork_server, job_environment
 from pilot.agent.fork_client import ForkClient
+from pilot.agent.shortage import when_possible
 from pilot.agent.vocabulary import Said, WorkerEnded
 from pilot.agent.workdir import Workdir
 from pilot.agent.worker import LocalRanks, NodeWorker, TrainingProcess, check, kill_session
@@ -308,7 +309,7 @@ class Workers:
                 life.control.close()
                 kill_session(life.pid)
                 path = self.workdir.socket(life.number)
-                proc.kill(proc.marked(f"{_SOCKET}={path}"))  # what it started in sessions of their own
+                when_possible(partial(_kill_marked, f"{_SOCKET}={path}"))  # what it started in sessions of their own
                 with suppress(OSError):  # it may be gone, or the file system read-only by now
                     path.unlink()
                 worker.lives.remove(life)
@@ -337,3 +338,7 @@ class Workers:
 
 def _said_by(error: Exception) -> str:
     return f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
+
+
+def _kill_marked(entry: str) -> None:
+    proc.kill(proc.marked(entry))

@@ -13,7 +13,7 @@ import click
 from pilot.cli import candidates
 from pilot.cli.asking import BACK_S, find_run_dir, is_past, json_option, run_dir_option, what_happened
 from pilot.cli.numbers import Count
-from pilot.core.errors import UserError
+from pilot.core.errors import UserError, one_line
 
 if TYPE_CHECKING:
     from pilot.io.entries import Entry
@@ -81,7 +81,5 @@ def _batches(rundir: RunDir, follow: bool) -> Iterator[Iterable[Entry]]:
 
 
 def _line(happening: Happening) -> str:
-    from pilot.io.printable import printable
-
     at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(happening.unix_s))
-    return f"{at}  {printable(happening.text)}"
+    return f"{at}  {one_line(happening.text)}"

@@ -103,6 +103,7 @@ def _decode(path: Path, data: bytes) -> Connection:
                 raise ValueError(f"its {name} is invalid")
         if int(connection.endpoint.rpartition(":")[2]) > 65535:
             raise ValueError("its endpoint has no port")
+        connection.address[0].encode("idna")  # as the resolver will; names are checked there only
         return connection
     except (ValueError, RecursionError) as error:
         raise LostFileError(f"connection file {path} is damaged: {error}; run pilot up again") from None

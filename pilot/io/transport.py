@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from pilot.core.errors import ProtocolError
+from pilot.io.allowance import Allowance
 from pilot.io.certificate import client_context, is_pinned
 from pilot.io.framing import Frames, framed
 
@@ -90,7 +91,7 @@ class Link(asyncio.BufferedProtocol):
         """Apply these limits from now on."""
         self._limits = limits
         self._frames.max_bytes = limits.frame_bytes
-        self._allowance, self._counted_s = limits.burst, self._loop.time()
+        self._allowance = Allowance(limits.rate_per_s, limits.burst, self._loop.time())
 
     def send(self, body: bytes) -> bool:
         """Send a frame; False if the connection is closed, or is dropped now because the peer has left too much
@@ -202,12 +203,10 @@ class Link(asyncio.BufferedProtocol):
         return data
 
     def _spend(self, units: float) -> None:
-        limits, now_s = self._limits, self._loop.time()
-        self._allowance = min(limits.burst, self._allowance + (now_s - self._counted_s) * limits.rate_per_s) - units
-        self._counted_s = now_s
-        if self._allowance < 0 and self._transport is not None and self._transport.is_reading():
+        wait_s = self._allowance.owes_s(self._loop.time(), units)
+        if wait_s and self._transport is not None and self._transport.is_reading():
             self._transport.pause_reading()
-            self._loop.call_later(-self._allowance / limits.rate_per_s, self._resume)
+            self._loop.call_later(wait_s, self._resume)
 
     def _resume(self) -> None:
         if self._transport is not None and not self._transport.is_closing():

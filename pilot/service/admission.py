@@ -30,6 +30,7 @@ import msgspec
 
 from pilot.core.errors import UserError
 from pilot.io import connection, wire
+from pilot.io.allowance import Allowance
 from pilot.io.connection import Connection
 from pilot.io.node_pattern import NodePattern
 from pilot.io.tokens import digest, new_token, owns
@@ -43,6 +44,12 @@ SUFFIX = ".connection.json"
 UNCLAIMED_MAX = 64
 """Tokens whose job is unknown: from submissions that failed but may have been accepted anyway."""
 
+ENROLLING_MAX = 128
+SPARE = 6
+"""Connections and new pilots of one job beyond its nodes: agents that were cut off come back before that is noticed."""
+
+JOINS_PER_S = 0.1
+"""New pilots of one job, such as those of its restarts."""
 
 P = ParamSpec("P")
 
@@ -56,11 +63,25 @@ class Role(enum.Enum):
 
 @dataclass(slots=True, eq=False)
 class Grant:
-    """What one token allows. ``file`` is that of a job's own token; ``job`` is "" until it is known."""
+    """What one token allows. ``file`` is that of a job's own token; ``job`` is "" until it is known. ``unnamed_max``
+    connections may have shown it without being a pilot's yet; ``joins``: how often a pilot may join with it (None: as
+    often as it likes).
+    """
 
     role: Role
     file: Path | None = None
     job: str = ""
+    unnamed_max: int = ENROLLING_MAX
+    joins: Allowance | None = None
+
+    @classmethod
+    def of_job(cls, file: Path, nodes: int, job: str = "") -> Grant:
+        """A token of a job of so many nodes."""
+        return cls(Role.PILOT, file, job, nodes + SPARE, Allowance(JOINS_PER_S, 2 * nodes + SPARE, 0.0))
+
+    def may_join(self, now_s: float) -> bool:
+        """Whether one more pilot may join with it now."""
+        return self.joins is None or self.joins.allows(now_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +121,7 @@ class Admission:
         token = new_token()
         path = self.folder / f"{new_token()[:12]}{SUFFIX}"
         connection.write(path, msgspec.structs.replace(self.where, token="", enrolment=token))
-        self._grants[digest(token)] = Grant(Role.PILOT, path)
+        self._grants[digest(token)] = Grant.of_job(path, self.nodes_per_pilot)
         self._forget_unclaimed()
         return path
 
@@ -136,7 +157,7 @@ class Admission:
         except (UserError, OSError) as error:
             log.warning("the pilots of %s cannot reconnect: %s", path.name, error)
             return
-        self._grants[digest(where.enrolment)] = Grant(Role.PILOT, path, where.job)
+        self._grants[digest(where.enrolment)] = Grant.of_job(path, self.nodes_per_pilot, where.job)
 
     def _forget_unclaimed(self) -> None:
         unclaimed = [(k, g) for k, g in list(self._grants.items()) if g.file is not None and not g.job]

@@ -20,11 +20,11 @@ from pilot.core.spec import TrainerSpec
 from pilot.core.study import Study
 from pilot.io import ended
 from pilot.io.ended import Ended
+from pilot.io.gate import allow_many_files
 from pilot.io.heartbeat import BEAT_S
 from pilot.io.journal import Contents
 from pilot.io.known_pools import remember
 from pilot.io.learned import Learned
-from pilot.io.listener import allow_many_files
 from pilot.io.node_pattern import NodePattern
 from pilot.io.printable import printable
 from pilot.io.rundir import Lock, RunDir, default_path, learned_path

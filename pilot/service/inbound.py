@@ -1,7 +1,8 @@
 """Turns agents' messages into events, if they complete a pending command or report something current.
 
 Everything else is stale or repeated and is dropped here, by trainer, generation and sender: an agent may be late or
-wrong, but it cannot complete a command twice, or complete another agent's command.
+wrong, but it cannot complete a command twice, or complete another agent's command. What gets here is about what the
+agent runs, and its texts are lines (:mod:`pilot.service.intake`).
 """
 
 from __future__ import annotations
@@ -43,7 +44,6 @@ FromWorkers = (
     | wire.Progress
     | wire.TrainerFinished
 )
-DETAIL_MAX = 8000
 REPORTS_MOST = 1000
 METRICS_MAX, METRIC_NAME_MAX = 64, 64
 WORDS_MAX = 64
@@ -76,9 +76,9 @@ class Inbound:
         trainer = self._core.trainers.get(TrainerId(message.trainer))
         if trainer is None or node not in trainer.workers:
             return []
-        detail = short(message.detail)
+        detail = message.detail
         if message.log:
-            detail = f"{detail}\n(log: {short(message.log)})"
+            detail = f"{detail}\n(log: {message.log})"
         return [WorkerExited(trainer.id, node, _cause(message.cause), detail)]
 
     def group_formed(self, node: NodeId, message: wire.GroupFormed) -> list[Event]:
@@ -99,9 +99,7 @@ class Inbound:
             return
         for group in (trainer.group, trainer.forming):
             if group is not None and group.generation == message.generation and node in group.members:
-                self._broken(
-                    GroupBroken(*_of(message), f"{node}: {short(message.reason)}", node, unloaded=message.unloaded)
-                )
+                self._broken(GroupBroken(*_of(message), f"{node}: {message.reason}", node, unloaded=message.unloaded))
 
     def rank_paused(self, node: NodeId, message: wire.RankPaused) -> list[Event]:
         """Completes ``PauseGroup`` when the last member has reported."""
@@ -126,7 +124,7 @@ class Inbound:
         alone_s = _measured(message.alone_s) if message.path else None
         out: list[Event] = [] if alone_s is None else [CheckpointPublished(trainer.id, message.step, alone_s)]
         if message.asked and (trainer.id, node) in self._pending.writing:
-            out.append(CheckpointWritten(trainer.id, node, message.step, short(message.error)))
+            out.append(CheckpointWritten(trainer.id, node, message.step, message.error))
         return out
 
     def progress(self, node: NodeId, message: wire.Progress) -> list[Event]:
@@ -196,8 +194,3 @@ def grace_s(message: wire.Leaving) -> float:
 def pace(told: wire.Pace) -> Pace:
     """Some steps of a node, as an agent says."""
     return Pace(told.steps, told.samples, told.own_s, told.wall_s)
-
-
-def short(text: str) -> str:
-    """The end of a long text for people; errors are usually at its end."""
-    return text[-DETAIL_MAX:]

@@ -26,6 +26,7 @@ from pilot.io import wire
 from pilot.io.site import Site
 from pilot.observation.paces import KEPT, Pace
 from pilot.service.admission import Grant, Living, same_job
+from pilot.service.intake import Speech
 from pilot.service.server import Peer
 from pilot.service.snapshot import remember_lost
 
@@ -53,6 +54,7 @@ class Pilot:
     leaving: str = ""
     paced: str = ""
     paces: deque[Pace] = field(default_factory=lambda: deque(maxlen=KEPT))
+    speech: Speech = field(default_factory=Speech)
 
     def took(self, trainer: str, pace: Pace) -> None:
         """Its worker of ``trainer`` measured this."""

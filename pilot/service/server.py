@@ -1,7 +1,9 @@
 """The coordinator's port: checks a peer's token, then passes on its messages, and reports when it is gone.
 
 A connection is unproven until its first frame, :class:`pilot.io.wire.Credentials`, has a valid token. That frame is
-small, and nothing else is decoded before it. Until then the limits of :mod:`pilot.io.listener` apply.
+small, and nothing else is decoded before it. A pilot's connection stays unproven until the pilot is registered
+(:meth:`Server.keep`): a token alone holds no place. Until then the limits of :mod:`pilot.io.listener` apply; beyond
+them a connection is closed without a word, so that an honest agent tries again.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from typing import Protocol
 from pilot.core.errors import ProtocolError
 from pilot.core.version import __version__
 from pilot.io import wire
+from pilot.io.allowance import Allowance
 from pilot.io.certificate import Certificate
 from pilot.io.listener import Listener
 from pilot.io.transport import Limits, Link
@@ -25,8 +28,9 @@ log = logging.getLogger(__name__)
 PILOT = Limits(frame_bytes=1 << 20, unsent_bytes=16 << 20, rate_per_s=500, burst=5000)
 USER = Limits(frame_bytes=wire.MAX_FRAME_BYTES, unsent_bytes=16 << 20, rate_per_s=500, burst=5000)
 
-WARNED_EVERY_S = 10.0
-"""How often to log refused strangers, however often they connect."""
+STRANGERS_WARNED_PER_S, KNOWN_WARNED_PER_S = 0.1, 1.0
+KNOWN_WARNED_AT_ONCE = 20
+"""How often to log that a peer is refused, however often it connects."""
 
 Admit = Callable[[str], Grant | None]
 """What a token allows."""
@@ -62,13 +66,16 @@ class Server:
         self._listener = Listener(certificate.server_context(), address, port)
         self.port = self._listener.port
         self._peers: dict[Link, Peer] = {}
+        self._unnamed: set[Peer] = set()
         self._sent: tuple[wire.Message | None, bytes] = (None, b"")
-        self._warned_s = -WARNED_EVERY_S
 
     async def run(self, receiver: Receiver, admit: Admit) -> None:
         """Pass on what arrives until cancelled, or until ``receiver`` raises; its exception is raised here."""
         self._receiver, self._admit = receiver, admit
-        self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        self._failure: asyncio.Future[None] = loop.create_future()
+        self._strangers_warned = Allowance(STRANGERS_WARNED_PER_S, 1, loop.time())
+        self._known_warned = Allowance(KNOWN_WARNED_PER_S, KNOWN_WARNED_AT_ONCE, loop.time())
         self._listener.start(self)
         await self._failure
 
@@ -77,6 +84,23 @@ class Server:
         if message is not self._sent[0]:  # a message to all members of a group is encoded once
             self._sent = (message, wire.encode(message))
         return peer.link.send(self._sent[1])
+
+    def keep(self, peer: Peer, before: Peer | None) -> bool:
+        """A pilot has registered on ``peer``, which may stay; its connection ``before`` is closed. False if there is no
+        place: ``peer`` is closed.
+        """
+        if before is not None and before is not peer:
+            before.link.close()
+        elif before is None and self._listener.is_full:
+            self.drop(peer, "no more pilots, the other open files are needed here; raise the limit (ulimit -n)")
+            return False
+        self._unnamed.discard(peer)
+        self._listener.proven(peer.link, PILOT)
+        return True
+
+    def drop(self, peer: Peer, reason: str = "") -> None:
+        """Close a peer's connection after sending pending data; the log gets the ``reason``."""
+        peer.link.close(reason)
 
     def refuse(self, peer: Peer, reason: str) -> None:
         """Tell a peer, and the log, why it is refused, and close its connection."""
@@ -113,6 +137,7 @@ class Server:
         if reason:
             self._warn(link, reason, known=peer is not None)
         if peer is not None:
+            self._unnamed.discard(peer)
             try:
                 self._receiver.closed(peer)
             except Exception as error:
@@ -131,9 +156,15 @@ class Server:
         elif shown.protocol != wire.PROTOCOL or (grant.role is Role.PILOT and shown.version != __version__):
             theirs, ours = f"{shown.version} (protocol {shown.protocol})", f"{__version__} (protocol {wire.PROTOCOL})"
             self._refuse(link, f"a {grant.role.value} of version {theirs}; this coordinator is {ours}", known=True)
-        else:
+        elif grant.role is Role.USER:
             self._peers[link] = Peer(link, grant)
-            self._listener.proven(link, USER if grant.role is Role.USER else PILOT)
+            self._listener.proven(link, USER)
+        elif sum(peer.grant is grant for peer in self._unnamed) >= grant.unnamed_max:
+            link.drop(f"{grant.unnamed_max} connections have shown its token and are no pilots yet")
+        else:
+            self._peers[link] = peer = Peer(link, grant)
+            self._unnamed.add(peer)
+            link.allow(PILOT)
 
     def _refuse(self, link: Link, reason: str, *, known: bool) -> None:
         self._warn(link, reason, known=known)
@@ -141,8 +172,7 @@ class Server:
         link.close()
 
     def _warn(self, link: Link, reason: str, *, known: bool) -> None:
-        """Log it: always for a known peer, from time to time for strangers."""
+        """Log it, but strangers only from time to time, and known peers not in masses."""
         now_s = asyncio.get_running_loop().time()
-        if known or now_s - self._warned_s >= WARNED_EVERY_S:
-            self._warned_s = self._warned_s if known else now_s
+        if (self._known_warned if known else self._strangers_warned).allows(now_s):
             log.warning("refused a peer at %s: %s", link.address, reason)

@@ -24,6 +24,7 @@ from pilot.service.admission import Admission
 from pilot.service.coalesce import Coalescer
 from pilot.service.effects import Effects, Sampler, Solver
 from pilot.service.inbound import Inbound
+from pilot.service.intake import Intake, in_lines
 from pilot.service.launch_store import LaunchStore
 from pilot.service.live_driver import LiveDriver
 from pilot.service.pending import Of
@@ -41,6 +42,9 @@ TICK_S = 0.5
 
 SETTLE_S = 2.0
 """Within this time an agent that came back has reported what happened meanwhile."""
+
+ELSEWHERE_MAX = 100
+"""Hosts outside of the pool whose pilots are told of, each once."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
@@ -92,6 +96,7 @@ class Service:
         self._requests = requests
         self._jobs = jobs
         self._coalescer = Coalescer()
+        self._intake = Intake(driver.core, driver.pending)
         self._inbound = Inbound(driver.core, driver.pending, self._broke)
         self._stall_checks = StallChecks(driver.core, driver.pending)
         self._rendezvous = Rendezvous(driver.pending, self.send, self._broke)
@@ -99,7 +104,6 @@ class Service:
         self.effects = Effects(site, driver.pending, launches, solver, sampler, self.send, self)
         self._stir = asyncio.Event()
         self._ticked_s = -TICK_S
-        self._strangers: set[Peer] = set()
         self._elsewhere: set[str] = set()
         self._trouble = ""
         self._unheard: dict[str, None] = {}
@@ -154,6 +158,8 @@ class Service:
             return
         log.log(logging.INFO if self.roster.pilots[node].leaving else logging.WARNING, "%s is gone: %s", node, why)
         self.send(node, wire.ReleaseNode(f"it counts as lost: {why}", again=True))
+        if (link := self.roster.pilots[node].link) is not None:
+            self._server.drop(link)
         self.roster.remove(node, why)
         self._coalescer.lost(self.driver.clock(), node, why)
         self._stir.set()
@@ -191,6 +197,8 @@ class Service:
             self.lose(node, why)
         if now_s >= self._ticked_s + TICK_S:
             self._ticked_s = now_s
+            for line in self._intake.dropped(now_s):
+                self._tell(line)
             if self._decides(now_s):
                 self._end_waits(now_s)
         if self._coalescer.due_s is not None and self.driver.clock() >= self._coalescer.due_s:
@@ -202,9 +210,7 @@ class Service:
         if trouble and not self._trouble:
             log.error("%s; decisions take effect once there is space again", trouble)
         elif self._trouble and not trouble:
-            text = f"decisions had to wait for disk space: {self._trouble}"
-            log.warning("%s", text)
-            self.driver.remark(text=text)
+            self._tell(f"decisions had to wait for disk space: {self._trouble}")
             self.driver.pending.restart(now_s)
             for trainer in self._unheard:
                 self._remark(trainer, "its progress reports could not be written: its ledger has a gap")
@@ -248,7 +254,6 @@ class Service:
 
     def closed(self, link: Peer) -> None:
         """A connection closed: its pilot is lost unless it reconnects at once."""
-        self._strangers.discard(link)
         pilot = self.roster.closed(self.driver.clock(), link)
         if pilot is not None:
             log.info("the connection of %s closed", pilot.node)
@@ -264,16 +269,11 @@ class Service:
             case _:
                 pilot = self.roster.at(link)
                 if pilot is None:
-                    self._stranger(link, message)
+                    self._server.refuse(link, f"it sent {type(message).__name__} before Hello")
                     return
                 self.roster.heard(self.driver.clock(), pilot)
-                self._said(pilot, message)
-
-    def _stranger(self, link: Peer, message: wire.FromAgent) -> None:
-        """Log, once per connection, a sender that has not registered or counts as lost."""
-        if link not in self._strangers:
-            self._strangers.add(link)
-            log.warning("dropped a %s from %s, which is not registered", type(message).__name__, link.address)
+                if (taken := self._intake.taken(self.driver.clock(), pilot.node, pilot.speech, message)) is not None:
+                    self._said(pilot, taken)
 
     # --- pilots ---------------------------------------------------------------------------------------------------
 
@@ -281,16 +281,21 @@ class Service:
         node = NodeId(f"{hello.host}.{hello.pilot}")
         if reason := self._objection(link, node, hello):
             self._server.refuse(link, reason)
-            if reason == self._admission.elsewhere(hello) and hello.host not in self._elsewhere:
+            is_new = hello.host not in self._elsewhere and len(self._elsewhere) < ELSEWHERE_MAX
+            if reason == self._admission.elsewhere(hello) and is_new:
                 self._elsewhere.add(hello.host)  # logged once: the scheduler may start many there
                 self.driver.remark(text=f"a pilot was refused: {reason}")
             return
         if node in self.roster.gone:
-            log.warning("refused pilot %s: it counts as lost (%s)", node, self.roster.gone[node])
             why = f"this pilot counts as lost: {self.roster.gone[node]}"
             self._server.send(link, wire.ReleaseNode(why, again=True))
+            self._server.drop(link, f"{node}: {why}")
             return
-        self._enter(link, node, hello)
+        now_s, known = self.driver.clock(), self.roster.pilots.get(node)
+        if not (known.speech.takes(now_s, hello) if known is not None else link.grant.may_join(now_s)):
+            self._server.drop(link, f"{node} comes too often")
+        elif self._server.keep(link, known.link if known is not None else None):
+            self._enter(link, node, in_lines(hello))
 
     def _objection(self, peer: Peer, node: NodeId, hello: wire.Hello) -> str:
         if not (_NAME.fullmatch(hello.host) and _NAME.fullmatch(hello.pilot)):
@@ -347,15 +352,20 @@ class Service:
         for command in rejoined.unanswered():
             self.effects.perform(command)
 
+    def _tell(self, text: str) -> None:
+        log.warning("%s", text)
+        self.driver.remark(text=text)
+
     def _said(self, pilot: Pilot, message: wire.FromAgent) -> None:
         node = pilot.node
         match message:
             case wire.Heartbeat():
                 self.send(node, wire.Heard(message.sent_s))
                 for trainer, pace in message.paces.items():
-                    pilot.took(trainer, inbound.pace(pace))
+                    if self._intake.runs(node, trainer):
+                        pilot.took(trainer, inbound.pace(pace))
             case wire.Leaving():
-                self.notice(pilot, inbound.short(message.cause), inbound.grace_s(message))
+                self.notice(pilot, message.cause, inbound.grace_s(message))
             case wire.WorkerReady():
                 self._post(self._inbound.worker_ready(node, message))
             case wire.WorkerExited():
@@ -385,7 +395,8 @@ class Service:
             case wire.Remark():
                 self._remark(message.trainer, message.text)
             case _:
-                log.warning("%s sent a %s, which an agent does not send", node, type(message).__name__)
+                assert pilot.link is not None
+                self._server.refuse(pilot.link, f"an agent does not send {type(message).__name__}")
 
     def _progressed(self, node: NodeId, message: wire.Progress) -> None:
         if not self.driver.overfull:
@@ -408,7 +419,6 @@ class Service:
         self._post(self._inbound.checkpoint_written(node, message))
 
     def _remark(self, trainer: str, text: str, **more: str) -> None:
-        text = inbound.short(text)
         log.info("%s: %s", trainer, text)
         if TrainerId(trainer) in self.driver.core.trainers:
-            self.driver.remark(trainer=trainer, text=text[:2000], **more)
+            self.driver.remark(trainer=trainer, text=text, **more)

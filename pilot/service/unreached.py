@@ -22,8 +22,8 @@ class Unreached:
         groups, of = self._pending.groups, (TrainerId(message.trainer), Generation(message.generation))
         self._by_group = {known: unreached for known, unreached in self._by_group.items() if known in groups}
         if of in groups and node in (members := groups[of].members):
-            unreached = [members[rank] for rank in message.ranks if rank < len(members)]
-            self._by_group.setdefault(of, {})[node] = unreached
+            others = [members[rank] for rank in sorted(set(message.ranks)) if rank < len(members)]
+            self._by_group.setdefault(of, {})[node] = [other for other in others if other != node]
 
     def explained(self, event: Event) -> Event:
         """``event``; if a group did not form or was looked at, with those of its members that cannot reach each

@@ -17,12 +17,12 @@ import psutil
 import pytest
 
 from pilot.core.errors import UserError
-from pilot.io import listener as listening
-from pilot.io import wire
+from pilot.io import gate, wire
 from pilot.io.certificate import Certificate, client_context
 from pilot.io.connection import load
 from pilot.io.framing import framed
-from pilot.io.listener import UNPROVEN, UNPROVEN_MAX, Listener
+from pilot.io.gate import UNPROVEN_MAX
+from pilot.io.listener import UNPROVEN, Listener, gate_at
 from pilot.io.transport import ClientLink, Limits, Link, NotTaken, connect
 from tests.integration.live_pool import DEADLINE_S, Peer, Pool, pool, until
 from tests.streams import FREE, Stream
@@ -82,7 +82,7 @@ def test_a_stranger_is_ended_in_time_though_it_says_something_now_and_then(live:
                 with suppress(TimeoutError):
                     if stranger.recv(1) == b"":
                         break
-                assert time.monotonic() - began_s < 3 * listening.PROVE_LIMIT_S
+                assert time.monotonic() - began_s < 3 * gate.PROVE_LIMIT_S
 
 
 def test_what_is_sent_without_a_token_is_bounded_and_not_decoded(live: Pool) -> None:
@@ -299,7 +299,7 @@ def test_strangers_are_few_and_the_oldest_makes_room() -> None:
             for _ in range(3 * UNPROVEN_MAX):
                 _, writer = await asyncio.open_connection("127.0.0.1", listener.port)
                 heard.links.append(writer)
-                assert len(listener._unproven) <= UNPROVEN_MAX
+                assert listener._gate.unproven <= UNPROVEN_MAX
             strangers, heard.links = heard.links, []
             async with asyncio.timeout(DEADLINE_S):
                 link = await connect("127.0.0.1", listener.port, pin, Heard(), FREE)
@@ -315,4 +315,4 @@ def test_strangers_are_few_and_the_oldest_makes_room() -> None:
 def test_a_port_in_use_is_one_clear_line() -> None:
     taken = socket.create_server(("127.0.0.1", 0))
     with taken, pytest.raises(UserError, match="the port is in use"):
-        listening.bound("127.0.0.1", taken.getsockname()[1])
+        gate_at("127.0.0.1", taken.getsockname()[1])

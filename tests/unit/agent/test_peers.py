@@ -40,7 +40,7 @@ class Agent:
 async def agents(count: int) -> AsyncIterator[list[Agent]]:
     made = [Agent() for _ in range(count)]
     for agent in made:
-        await agent.peers.listen()
+        agent.peers.listen()
     try:
         yield made
     finally:
@@ -72,7 +72,7 @@ def test_who_refuses_and_who_never_answers_is_not_reached_and_who_answers_is() -
 
 def test_an_agent_that_cannot_listen_says_so_in_one_line() -> None:
     with pytest.raises(PilotError, match=r"cannot listen on 203\.0\.113\.7, the ranks' interface: "):
-        asyncio.run(Peers("203.0.113.7", print).listen())
+        Peers("203.0.113.7", print).listen()
 
 
 def test_who_is_reached_again_is_told() -> None:
@@ -82,9 +82,10 @@ def test_who_is_reached_again_is_told() -> None:
             await other.peers.close()
             one.peers.introduced(group(one.peers.endpoint, endpoint))
             assert await one.hears() == PeersUnreached("t", 1, [1])
-            back = await asyncio.start_server(peers._answer, *endpoint.split(":"))
+            back = Peers(LOCAL, print)
+            back.listen(int(endpoint.rpartition(":")[2]))
             assert await one.hears() == PeersUnreached("t", 1, [])
-            back.close()
+            await back.close()
 
     asyncio.run(scene())
 

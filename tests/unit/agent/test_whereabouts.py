@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -49,3 +51,54 @@ def test_a_file_that_stays_away_says_so_and_one_that_cannot_be_read_says_nothing
     file.unlink()
     monkeypatch.setattr(whereabouts, "GONE_S", 0.1)
     assert "was removed" in until(where.look)
+
+
+def _text(text: str) -> Callable[[Path], object]:
+    return lambda file: file.write_text(text)
+
+
+def _readable(file: Path) -> None:
+    connection.write(file, msgspec.structs.replace(OURS, endpoint="tcp://127.0.0.1:3"))
+    file.chmod(0o644)
+
+
+def _sent_to(endpoint: str) -> Callable[[Path], object]:
+    return lambda file: connection.write(file, msgspec.structs.replace(OURS, endpoint=endpoint))
+
+
+SWAPS: dict[str, Callable[[Path], object]] = {
+    "nothing in it": _text(""),
+    "garbage": _text("\x00\x1b[2J" * 1000),
+    "deep": _text("[" * 100_000),
+    "half": _text('{"endpoint": "tcp://127.0.0.1:2", "cert'),
+    "folder": Path.mkdir,
+    "fifo": os.mkfifo,
+    "link to a device": lambda file: file.symlink_to("/dev/zero"),
+    "link to itself": lambda file: file.symlink_to(file),
+    "readable by others": _readable,
+    "no host": _sent_to("tcp://a..b:1"),
+    "long host": _sent_to(f"tcp://{'a' * 64}:1"),
+    "no address": _sent_to("tcp://[...]:1"),
+    "no port": _sent_to("tcp://127.0.0.1:66666"),
+}
+"""What the file was swapped for, while the agent was looking for its coordinator: all of it may pass."""
+
+
+@pytest.mark.parametrize("swap", SWAPS.values(), ids=SWAPS)
+def test_what_is_no_connection_file_changes_nothing_and_hinders_no_later_one(
+    file: Path, swap: Callable[[Path], object]
+) -> None:
+    where = Whereabouts(file)
+    file.unlink()
+    swap(file)
+    for _ in range(2):
+        assert where.look() == ""
+        assert where._reader is not None
+        where._reader.join(10.0)
+        assert not where._reader.is_alive()
+    assert (where.look(), where.now, where._missing_since_s) == ("", OURS, None)
+    where._reader.join(10.0)
+    file.rmdir() if file.is_dir() else file.unlink()
+    moved = msgspec.structs.replace(OURS, endpoint="tcp://127.0.0.1:2")
+    connection.write(file, moved)
+    until(lambda: where.look() == "" and where.now == moved)

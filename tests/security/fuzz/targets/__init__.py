@@ -9,6 +9,7 @@ from tests.security.fuzz.targets import (
     connections,
     control_packets,
     curves,
+    hearsay,
     hostlists,
     journal_blocks,
     journals,
@@ -34,6 +35,7 @@ TARGETS: list[Target] = [
         notes,
         worker_packets,
         control_packets,
+        hearsay,
         cli,
     )
 ]
