@@ -16,7 +16,7 @@ _STEM = r"g(?P<generation>[0-9]{6,})-s(?P<step>[0-9]{8,})"
 _CHECKPOINT = re.compile(_STEM + r"\.h5")
 _PART = re.compile(_STEM + r"\.part(?P<part>[0-9]+)of(?P<parts>[0-9]+)\.h5")
 _NEXT = re.compile(_STEM + r"\.next")
-_ANY = re.compile(r"\.?" + _STEM + r".*")
+_ANY = re.compile(r"\.?g(?P<generation>[0-9]{6,15})-s[0-9]{8,}.*")
 _TEMPORARY = re.compile(
     r"\.(?P<target>g[0-9]+-s[0-9]+[^/]*\.(h5|next))\.(?P<pid>[0-9]+)-(?P<started>[0-9]+)@(?P<host>[^/]*)\.tmp"
 )
@@ -106,7 +106,8 @@ def parts(directory: Path) -> list[FileEntry]:
 
 
 def highest_generation(directory: Path) -> int:
-    """The highest generation of which there is any file, finished or not; 0 if there is none."""
+    """The highest generation of which there is any file, finished or not; 0 if there is none. Nobody wrote one with
+    more than 15 digits."""
     return max((int(match["generation"]) for _, match in _matching(directory, _ANY)), default=0)
 
 

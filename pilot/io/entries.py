@@ -23,7 +23,7 @@ from pilot.io.serialize import command_of, dumps, event_of, loads, plain
 LAST_S = 1e10
 """No pool is 300 years old."""
 
-NUMBER_MAX = 1 << 53
+NUMBER_MAX = 10**15
 """Entries and generations have smaller numbers."""
 
 _SEAL = b'{"crc":"%08x",'
@@ -59,6 +59,9 @@ class JournalNote:
 
 
 Entry = Decision | JournalNote
+
+Flaw = tuple[int, str]
+"""The number of a line, and what is wrong with it."""
 
 
 @dataclass(slots=True)
@@ -110,21 +113,8 @@ def may_begin(text: bytes) -> bool:
 def scan(path: Path, lines: Iterable[bytes], first: int, after: int, now_s: float, upto: int | None = None) -> Scanned:
     """Read ``lines`` of the file ``path``, the first of which is its line ``first``. They should have the entries that
     follow entry ``after``, which happened at ``now_s``, up to entry ``upto`` (None: nobody knows)."""
-    found: dict[int, Entry] = {}
-    flaws: dict[int, tuple[int, str]] = {}
     scanned = Scanned([], after)
-    previous, repeated = after, False
-    for number, text in enumerate(lines, first):
-        try:
-            data = unsealed(text)
-            _note_generations(data, scanned.generations)
-            entry = _entry(data)
-        except JournalError as error:
-            flaws.setdefault(previous, (number, str(error)))
-            continue
-        repeated = repeated or entry.seq <= after or entry.seq in found
-        found.setdefault(entry.seq, entry)
-        previous = entry.seq
+    found, flaws, repeated = _found(lines, first, after, scanned.generations)
     for seq in sorted(seq for seq in found if after < seq <= (upto or seq)):
         if seq > scanned.last_seq + 1:
             scanned.tell_missing(seq - 1, now_s, _place(path, flaws.pop(scanned.last_seq, None)))
@@ -140,7 +130,27 @@ def scan(path: Path, lines: Iterable[bytes], first: int, after: int, now_s: floa
     return scanned
 
 
-def _place(path: Path, flaw: tuple[int, str] | None) -> str:
+def _found(
+    lines: Iterable[bytes], first: int, after: int, generations: dict[TrainerId, Generation]
+) -> tuple[dict[int, Entry], dict[int, Flaw], bool]:
+    """The intact entries by number; the first flaw after each; whether an entry is repeated. Notes ``generations``."""
+    found: dict[int, Entry] = {}
+    flaws: dict[int, Flaw] = {}
+    previous, repeated = after, False
+    for number, text in enumerate(lines, first):
+        try:
+            data = unsealed(text)
+            _note_generations(data, generations)
+            entry = _entry(data)
+        except JournalError as error:
+            flaws.setdefault(previous, (number, str(error)))
+            continue
+        repeated = repeated or entry.seq <= after or entry.seq in found
+        previous = found.setdefault(entry.seq, entry).seq
+    return found, flaws, repeated
+
+
+def _place(path: Path, flaw: Flaw | None) -> str:
     return f"{path}:{flaw[0]}: {flaw[1]}" if flaw is not None else str(path)
 
 

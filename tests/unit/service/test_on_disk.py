@@ -36,7 +36,14 @@ def test_the_highest_generation_is_that_of_any_file_or_of_the_journal(rundir: Ru
         launches.add(spec(name, digit), LAUNCH)
         core.handle(0.0, TrainerSubmitted(spec(name, digit)))
     folder = rundir.trainer(TrainerId("a")) / "checkpoints"
-    for file in ("g000002-s00000007.h5", "g000003-s00000009.part0of2.h5", "g000001-s00000001.next", "g9.h5", "x"):
+    for file in (
+        "g000002-s00000007.h5",
+        "g000003-s00000009.part0of2.h5",
+        "g000001-s00000001.next",
+        "g9.h5",
+        f"g{9**30}-s00000001.h5",
+        "x",
+    ):
         (folder / file).touch()
     named = {TrainerId("b"): Generation(4), TrainerId("gone"): Generation(8)}
     assert lost_generations(core, launches, named) == (("a", 3), ("b", 4))
