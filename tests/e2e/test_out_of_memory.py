@@ -74,6 +74,6 @@ def test_a_rank_and_a_worker_that_the_kernel_kills_for_want_of_memory(memory: Pa
     eat(60, ranks)
     assert pool.workers(poor) == [worker], "it outlives its rank process"
     eat(400, [worker])
-    assert "killed by SIGKILL (by hand, or out of memory)" in pool.pilot("events", name).stdout
+    assert "killed by SIGKILL (by hand, or out of memory)" in pool.pilot("events", "--trainer", name).stdout
     done = pool.finish(name)
     assert (done.lost_steps, done.worker_deaths) == (0, 1)

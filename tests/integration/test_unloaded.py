@@ -13,7 +13,8 @@ SCRIPT = Path(__file__).with_name("script.py")
 
 
 def test_a_folder_that_comes_back_and_a_file_that_is_mended(tmp_path: Path) -> None:
-    arguments = ("--epochs", "1000", "--global-batch-size", "32", "--gate", str(tmp_path / "gate"))
+    arguments = ["--epochs", "1000", "--global-batch-size", "32", "--gate", str(tmp_path / "gate")]
+    arguments += ["--save", str(tmp_path / "saved.pt")]
     with plane(tmp_path, SCRIPT, *arguments, interval_s=0.1) as cluster:
         a, b = cluster.start(2)
         cluster.form([a])
@@ -39,7 +40,7 @@ def test_a_folder_that_comes_back_and_a_file_that_is_mended(tmp_path: Path) -> N
         generation = cluster.form([c], wait=False)
         broken = cluster.wait_for(c, wire.GroupBroken, generation)
         assert broken.unloaded is Unloaded.DAMAGED
-        assert "cannot be used (nor the" in broken.reason
+        assert "cannot be used: the file is truncated" in broken.reason
         cluster.dissolve()
         for path, content in whole.items():
             path.write_bytes(content)

@@ -121,6 +121,7 @@ def test_ranks_whose_parameters_differ_make_no_checkpoint_and_the_leader_then_wr
     assert store.listing(tmp_path) == []
     done = steps_until_told(ranks)
     assert done.error == ""
+    ranks[0].saver.wait()
     assert [path.name for path in tmp_path.iterdir()] == [names.checkpoint_name(1, done.step)]
     assert "differs" in steps_until_told(ranks, generation=2).error, "another generation has another chance"
     settle(ranks)
@@ -153,6 +154,7 @@ def test_a_regroup_gives_the_checkpoint_up_and_the_next_one_is_due_at_once(tmp_p
     survivors = ranks[1:]
     done = steps_until_told(survivors, generation=2)
     assert done.generation == 2
+    survivors[0].saver.wait()
     left = [entry.path.name for entry in names.parts(tmp_path)]
     assert left == [names.part_name(2, done.step, part, 2) for part in range(2)]
     settle(ranks)
@@ -161,6 +163,7 @@ def test_a_regroup_gives_the_checkpoint_up_and_the_next_one_is_due_at_once(tmp_p
 def test_a_group_of_one_writes_the_whole(tmp_path: Path) -> None:
     ranks = [Rank(tmp_path)]
     done = steps_until_told(ranks)
+    ranks[0].saver.wait()
     assert [path.name for path in tmp_path.iterdir()] == [names.checkpoint_name(1, done.step)]
     assert done.alone_s == done.seconds
     settle(ranks)
