@@ -187,7 +187,7 @@ def measure(folder: Path, days: int, rounds: int) -> dict[str, Any]:
 
 async def live(rundir: RunDir, days: int) -> list[dict[str, float]]:
     """Continue for ``days``; after each: memory, bytes of the journal on disk and of the snapshot."""
-    contents = read(rundir.journal, whole=False)
+    contents = read(rundir.journal)
     now_s = [contents.last_s]
     core = Simulated(fresh_core(contents).config)
     writer = JournalWriter.resume(rundir.journal, contents)

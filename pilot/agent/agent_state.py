@@ -54,7 +54,7 @@ from pilot.agent.vocabulary import (
     WorkerEnded,
 )
 from pilot.comm.rank_order import WORKER_GONE
-from pilot.core.events import Seen
+from pilot.core.events import Seen, Unloaded
 from pilot.io import wire
 
 STOP_LIMIT_S = 30.0
@@ -241,8 +241,8 @@ class AgentState:
             case wire.CheckpointWritten():
                 ended = self.shutdown.done(event.trainer) if self.shutdown and message.asked else []
                 return [Send(message), *ended]
-            case wire.GroupBroken(_, generation, reason):
-                return self._give_up((event.trainer, generation), reason)
+            case wire.GroupBroken(_, generation, reason, unloaded):
+                return self._give_up((event.trainer, generation), reason, unloaded)
             case wire.RankStalled():
                 worker.waiting = message
                 return [Send(message)]
@@ -328,7 +328,7 @@ class AgentState:
         worker.stuck_reason = f"the others were waiting for it and {detail}: killed"
         return [looked, KillWorker(look.trainer)]
 
-    def _give_up(self, key: tuple[str, int], reason: str) -> list[Effect]:
+    def _give_up(self, key: tuple[str, int], reason: str, unloaded: Unloaded | None = None) -> list[Effect]:
         """The generation cannot continue: end it here, and report that once."""
         if key in self._over:
             return []
@@ -337,7 +337,8 @@ class AgentState:
         trainer, generation = key
         tell = [Tell(trainer, wire.DissolveGroup(trainer, generation, reason))] if trainer in self.workers else []
         note = LogLine(f"{trainer}: generation {generation} ended: {reason}")
-        return [note, KillRank(trainer, generation), *tell, Send(wire.GroupBroken(trainer, generation, reason))]
+        broken = wire.GroupBroken(trainer, generation, reason, unloaded)
+        return [note, KillRank(trainer, generation), *tell, Send(broken)]
 
     def _end_groups(self, trainer: str) -> list[Effect]:
         """Without a report, because the worker's end is reported."""

@@ -58,7 +58,8 @@ class ForkClient:
             self._channel.send(json.dumps(["preload", str(file), list(unfit)]).encode())
 
     def launch(self, packet: bytes, descriptors: Sequence[int]) -> None:
-        """Fork a worker for the job in ``packet``; the descriptors are the worker's control socket and its log.
+        """Fork a worker for the job in ``packet``; the descriptors are the worker's control socket, its log, and the
+        folder of that.
 
         If the fork server has just ended, ``gone`` is reported.
         """

@@ -4,7 +4,8 @@ It is exec'ed by the agent, one per interpreter: ``python -m pilot.agent.fork_se
 SEQPACKET socket pair. A process that has run a multi-threaded torch operation must not be forked (the child's first
 operation hangs), so this one only imports: one thread, no asyncio, no CUDA call.
 
-Packets to it: a :class:`ForkJob` as JSON, with two descriptors (the worker's control socket, its log); or
+Packets to it: a :class:`ForkJob` as JSON, with three descriptors (the worker's control socket, its log, the log's
+folder); or
 ``["preload", file, unfit]``: import what scripts imported before (:mod:`pilot.agent.preload`), between jobs.
 
 Packets from it, as JSON: ``["ready", seconds, threads]`` or ``["failed", why]`` once; for each job ``["forked", life,
@@ -138,7 +139,7 @@ def serve(channel: socket.socket) -> ForkJob | None:
         if not readable([channel], 0.0 if preloader.has_more else None):
             _preload_one(channel, preloader)
         else:
-            packet, descriptors, _, _ = socket.recv_fds(channel, MAX_PACKET_BYTES, 2)
+            packet, descriptors, _, _ = socket.recv_fds(channel, MAX_PACKET_BYTES, 3)
             if not packet:
                 return None
             order = json.loads(packet)
@@ -189,16 +190,17 @@ def _preload_one(channel: socket.socket, preloader: Preloader) -> None:
 
 def become_worker(job: ForkJob, descriptors: Sequence[int]) -> None:
     """In the forked process: set up its own session, log, environment, and signal handling."""
-    control, log = descriptors
+    control, log, logs = descriptors
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.register_at_fork(after_in_child=_default_signals)
     os.setsid()
     os.dup2(log, sys.stdout.fileno())
     os.dup2(log, sys.stderr.fileno())
     os.close(log)
-    script_log.take_over()
+    script_log.take_over(logs)
     faulthandler.enable()
-    os.set_inheritable(control, False)
+    for descriptor in (control, logs):
+        os.set_inheritable(descriptor, False)
     os.environ.update(job.environment, PILOT_CONTROL_FD=str(control))
     for name in THREAD_VARIABLES:
         os.environ[name] = job.environment.get(name, str(job.threads))

@@ -52,7 +52,7 @@ from pilot.agent.vocabulary import (
 from pilot.agent.whereabouts import Whereabouts
 from pilot.agent.workers import Workers
 from pilot.core.errors import PilotError
-from pilot.io import addresses, log_rotation, proc, wire
+from pilot.io import addresses, log_rotation, proc, trainer_folder, wire
 from pilot.io.prctl import become_subreaper
 from pilot.io.reaping import reap
 
@@ -314,10 +314,12 @@ class Agent:
         proc.kill(proc.tree(os.getpid())[1:])
 
 
-def _rotate(logs: list[Path]) -> None:
-    for path in logs:
+def _rotate(logs: list[tuple[Path, str]]) -> None:
+    for path, uid in logs:
         with suppress(OSError):
-            log_rotation.rotate_if_full(path)
+            if log_rotation.is_full(path):
+                with trainer_folder.held(path.parent, uid) as folder:
+                    log_rotation.rotate_if_full(folder / path.name)
 
 
 def _on_our_clock(unix_s: float | None) -> float:

@@ -50,9 +50,9 @@ class Log(io.FileIO):
                 self._marker.mark()
 
 
-def take_over() -> None:
-    """Make ``sys.stdout`` and ``sys.stderr`` write like this, line by line."""
-    marker = mark_log(1)
+def take_over(folder: int) -> None:
+    """Make ``sys.stdout`` and ``sys.stderr`` write like this, line by line; ``folder`` is that of the log, open."""
+    marker = mark_log(1, folder)
     sys.stdout = sys.__stdout__ = _text(1, marker)  # type: ignore[misc]  # typed Final; both names lead to the same file, as ever
     sys.stderr = sys.__stderr__ = _text(2, marker)  # type: ignore[misc]  # as above
 

@@ -24,7 +24,7 @@ from pilot.agent.shortage import when_possible
 from pilot.agent.vocabulary import WorkerEnded
 from pilot.agent.worker_socket import WorkerSocket
 from pilot.core.errors import UserError
-from pilot.io import proc, wire
+from pilot.io import proc, trainer_folder, wire
 
 _TAIL_BYTES = 8192
 
@@ -81,8 +81,8 @@ class LocalRanks:
 
 @dataclass(slots=True)
 class TrainingProcess:
-    """One training process, from the order to its end. ``begin`` is where its part of the log starts, ``server``
-    identifies its fork server.
+    """One training process, from the order to its end. ``uid`` is its trainer's, ``begin`` is where its part of the log
+    starts, ``server`` identifies its fork server.
     """
 
     number: int
@@ -90,6 +90,7 @@ class TrainingProcess:
     server: ForkClient
     control: WorkerSocket
     log: Path
+    uid: str
     begin: int
     pid: int = 0
     doomed: bool = False
@@ -108,7 +109,7 @@ class TrainingProcess:
     def last_words(self) -> str:
         """The last lines that it wrote."""
         try:
-            with self.log.open("rb") as file:
+            with trainer_folder.held(self.log.parent, self.uid) as logs, (logs / self.log.name).open("rb") as file:
                 size = file.seek(0, os.SEEK_END)
                 begin = self.begin if self.begin <= size else 0  # the log was rotated
                 file.seek(max(begin, size - _TAIL_BYTES))

@@ -22,7 +22,7 @@ from pilot.agent.workdir import Workdir
 from pilot.agent.worker import LocalRanks, NodeWorker, TrainingProcess, check, kill_session
 from pilot.agent.worker_socket import WorkerSocket
 from pilot.core.errors import UserError
-from pilot.io import proc, wire
+from pilot.io import own_folder, proc, trainer_folder, wire
 from pilot.io.imports import VARIABLE as IMPORTS
 from pilot.io.imports import file_of
 
@@ -79,7 +79,7 @@ class Workers:
         try:
             self._launch(worker)
         except (OSError, ValueError, UserError) as error:
-            self._end(worker, WorkerEnded(order.trainer, None, str(error)))
+            self._end(worker, WorkerEnded(order.trainer, None, _said_by(error)))
 
     def tell(self, trainer: str, message: wire.Message) -> None:
         """Send to the worker; a process that no longer reads is killed. One that has closed its end is exiting: how it
@@ -117,9 +117,9 @@ class Workers:
         """(trainer, pid) of the training processes that have been forked."""
         return ((trainer, life.pid) for trainer in self._workers for life in self._lives(trainer) if life.pid)
 
-    def logs(self) -> list[Path]:
-        """The logs of the training processes."""
-        return [life.log for life in self._all()]
+    def logs(self) -> list[tuple[Path, str]]:
+        """The logs of the training processes, each with its trainer's uid."""
+        return [(life.log, life.uid) for life in self._all()]
 
     def silent(self) -> dict[str, list[int]]:
         """By trainer, the training processes that have not answered the last ``LookAtGroup``."""
@@ -160,8 +160,8 @@ class Workers:
 
     def _launch(self, worker: NodeWorker) -> None:
         order = worker.order
-        check(order)
-        Path(order.directory, "logs").mkdir(mode=0o700, parents=True, exist_ok=True)
+        with trainer_folder.held(Path(order.directory, "logs"), order.uid, make=True):
+            check(order)
         for rank in range(order.ranks):
             worker.lives.append(self._begin(worker, rank))
 
@@ -173,11 +173,15 @@ class Workers:
         packet = fork_server.encode(self._job(worker, rank))
         ours, theirs = socket.socketpair()
         server = self.warm_up(order.python, bare=bare)
-        with theirs, path.open("ab") as file:
-            server.launch(packet, [theirs.fileno(), file.fileno()])
+        with (
+            theirs,
+            trainer_folder.held(path.parent, order.uid, make=True) as logs,
+            open(logs / path.name, "ab", opener=own_folder.private) as file,
+        ):
+            server.launch(packet, [theirs.fileno(), file.fileno(), own_folder.descriptor_of(logs)])
             begin = file.tell()
         said, broken = partial(self._said, order.trainer, rank), partial(self._nonsense, order.trainer)
-        return TrainingProcess(self._count, rank, server, WorkerSocket(ours, said, broken), path, begin)
+        return TrainingProcess(self._count, rank, server, WorkerSocket(ours, said, broken), path, order.uid, begin)
 
     def _job(self, worker: NodeWorker, rank: int) -> fork_server.ForkJob:
         order = worker.order
@@ -278,7 +282,7 @@ class Workers:
                         raise UserError("it was stopped before it started")
                     worker.lives.insert(place, self._begin(worker, life.rank, bare=bare))
                 except (OSError, ValueError, UserError) as error:
-                    self._end(worker, WorkerEnded(worker.order.trainer, None, str(error)))
+                    self._end(worker, WorkerEnded(worker.order.trainer, None, _said_by(error)))
 
     def _give_up(self, key: tuple[str, bool], status: int | None, why: str) -> None:
         """The fork server is unusable. Processes that it forked continue; the others were never started."""
@@ -330,6 +334,10 @@ class Workers:
 
     def _lives(self, trainer: str) -> list[TrainingProcess]:
         return self._workers[trainer].lives if trainer in self._workers else []
+
+
+def _said_by(error: Exception) -> str:
+    return f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
 
 
 def _kill_marked(entry: str) -> None:

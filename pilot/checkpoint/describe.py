@@ -40,16 +40,17 @@ def describe(path: Path) -> Description:
     with reader.opened(path) as (_, structure):
         shares = structure.datasets.items()
         state = tree.decode(structure.tree, lambda _, name: _Array(name))
-    names = sorted({piece.file for _, share in shares for piece in share.pieces if piece.file})
-    files = tuple(path.parent / name for name in names) or (path,)
-    size = sum(file.stat().st_size for file in {path, *files} if file.exists())
+        names = sorted({piece.file for _, share in shares for piece in share.pieces if piece.file})
+        files = tuple(path.parent / name for name in names) or (path,)
+        size = sum(file.stat().st_size for file in {path, *files} if file.exists())
+        written_s = path.stat().st_mtime
     return Description(
         path,
         structure.generation,
         structure.step,
         files,
         size,
-        path.stat().st_mtime,
+        written_s,
         tuple(DatasetRow(name, share.dtype, share.shape, share.rows * share.row_bytes) for name, share in shares),
         dict(structure.aliases),
         dict(_values("", state)),

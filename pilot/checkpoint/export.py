@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
 
 from pilot.checkpoint import store
 from pilot.core.errors import UserError
+from pilot.io import output as files
 
 
 def export(path: Path, output: Path, only: str = "") -> int:
@@ -29,20 +29,13 @@ def export(path: Path, output: Path, only: str = "") -> int:
     if output.suffix not in writers:
         raise UserError(f"{output.name}: unknown format; end the name in .pt or .safetensors")
     state = _below(store.load(path).state, only, path)
-    temporary = output.with_name(f".{output.name}.{os.getpid()}.tmp")
-    try:
-        writers[output.suffix](state, temporary)
-        temporary.replace(output)
-    except OSError as error:
-        raise UserError(f"cannot write {output}: {error.strerror or error}") from error
-    finally:
-        temporary.unlink(missing_ok=True)
+    with files.output(output) as file:
+        writers[output.suffix](state, file)
     return output.stat().st_size
 
 
-def _write_pt(state: Any, path: Path) -> None:
-    with path.open("wb") as file:
-        torch.save(_for_torch(state), file)
+def _write_pt(state: Any, file: BinaryIO) -> None:
+    torch.save(_for_torch(state), file)
 
 
 def _for_torch(value: Any) -> Any:
@@ -69,16 +62,16 @@ def _array_for_torch(array: np.ndarray[Any, Any]) -> Any:
     return torch.from_numpy(array.astype(kind.newbyteorder("="), copy=True))
 
 
-def _write_safetensors(state: Any, path: Path) -> None:
+def _write_safetensors(state: Any, file: BinaryIO) -> None:
     try:
-        from safetensors.torch import save_file
+        from safetensors.torch import save
     except ImportError:
         raise UserError("safetensors is not installed: pip install safetensors, or export to .pt") from None
     tensors = {name: tensor.clone() for name, tensor in _tensors("", state)}  # safetensors refuses shared memory
     if not tensors:
         raise UserError("there is no tensor to export")
     try:
-        save_file(tensors, path)
+        file.write(save(tensors))
     except (KeyError, ValueError) as error:
         raise UserError(f"safetensors cannot store this state: {error}; export to .pt") from error
 

@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from os import getpid
 from pathlib import Path
 
-from pilot.core.errors import CheckpointError
+from pilot.core.errors import Unreadable
+from pilot.io.own_folder import shown
 
 _STEM = r"g(?P<generation>[0-9]{6,})-s(?P<step>[0-9]{8,})"
 _CHECKPOINT = re.compile(_STEM + r"\.h5")
 _PART = re.compile(_STEM + r"\.part(?P<part>[0-9]+)of(?P<parts>[0-9]+)\.h5")
 _NEXT = re.compile(_STEM + r"\.next")
+_ANY = re.compile(r"\.?" + _STEM + r".*")
 _TEMPORARY = re.compile(
     r"\.(?P<target>g[0-9]+-s[0-9]+[^/]*\.(h5|next))\.(?P<pid>[0-9]+)-(?P<started>[0-9]+)@(?P<host>[^/]*)\.tmp"
 )
@@ -103,6 +105,11 @@ def parts(directory: Path) -> list[FileEntry]:
     return sorted(found, key=lambda entry: (entry.age, entry.part))
 
 
+def highest_generation(directory: Path) -> int:
+    """The highest generation of which there is any file, finished or not; 0 if there is none."""
+    return max((int(match["generation"]) for _, match in _matching(directory, _ANY)), default=0)
+
+
 def next_steps(directory: Path) -> list[FileEntry]:
     """What is known of steps after checkpoints."""
     return [FileEntry(path, _age(match)) for path, match in _matching(directory, _NEXT)]
@@ -132,10 +139,8 @@ def _age(match: re.Match[str]) -> Age:
 def _matching(directory: Path, pattern: re.Pattern[str]) -> Iterator[tuple[Path, re.Match[str]]]:
     try:
         names = sorted(path.name for path in directory.iterdir())
-    except FileNotFoundError:
-        return
     except OSError as error:
-        raise CheckpointError(f"cannot read the directory {directory}: {error.strerror}") from None
+        raise Unreadable(f"cannot read the folder {shown(directory)}: {error.strerror}") from None
     for name in names:
         if match := pattern.fullmatch(name):
             yield directory / name, match

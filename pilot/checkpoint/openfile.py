@@ -1,14 +1,19 @@
 """One file of a checkpoint, open for reading.
 
 h5py is only used to find out where an array is; its bytes are read with ``preadv`` to their final place and hashed.
-Files are never locked: a published file does not change, and locks fail on several shared file systems.
+HDF5 reads through our descriptor, too, so that we know whether it complains of what it read (the file is *damaged*, and
+will be tomorrow) or could not read (the file is *unreadable* now, on this node): its errors do not tell. Files are
+never locked: a published file does not change, and locks fail on several shared file systems.
 """
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import re
-from contextlib import ExitStack, suppress
+import stat
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -21,7 +26,7 @@ from pilot.checkpoint import structure as fields
 from pilot.checkpoint.hdf5_types import hdf5_type
 from pilot.checkpoint.leaves import Bytes
 from pilot.checkpoint.structure import DatasetShare, RowRange, Structure
-from pilot.core.errors import CheckpointError
+from pilot.core.errors import CheckpointError, Unreadable
 from pilot.io.files import open_regular
 
 BROKEN = (
@@ -42,17 +47,49 @@ class Damaged(CheckpointError):
     """The file does not contain what it should; the message says where."""
 
 
+class _Reads(io.RawIOBase):
+    """What HDF5 reads from ``fd``. A ``failure`` is stored instead of raised, as in :mod:`pilot.checkpoint.layout`."""
+
+    failure: OSError | None = None
+
+    def __init__(self, fd: int) -> None:
+        self._fd, self._at = fd, 0
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """HDF5 seeks from the beginning, and to the end for the size."""
+        self._at = offset + (os.fstat(self._fd).st_size if whence == os.SEEK_END else 0)
+        return self._at
+
+    def tell(self) -> int:
+        """Where it reads next."""
+        return self._at
+
+    def readinto(self, into: Any) -> int:
+        """Fill ``into``, with zeros where nothing could be read."""
+        view, done = np.asarray(into), 0
+        try:
+            done = rawio.fill(self._fd, view, self._at)
+        except OSError as error:
+            self.failure = self.failure or error
+        except OverflowError:
+            pass  # no file is so long
+        view[done:] = 0
+        return len(view)
+
+
 class OpenFile:
-    """One HDF5 file, open twice: by h5py for its layout, by descriptor for its bytes. :class:`Damaged` if it cannot."""
+    """One HDF5 file, open. :class:`Unreadable` if it cannot be read now, :class:`Damaged` if it is no such file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         with ExitStack() as stack:
-            self.fd = stack.enter_context(_opened(path)).fileno()
+            self.fd = stack.enter_context(open_file(path)).fileno()
+            self._reads = _Reads(self.fd)
             try:
-                self.file = stack.enter_context(h5py.File(path, "r", locking=False))
+                self.file = stack.enter_context(h5py.File(self._reads, "r"))
             except BROKEN as error:
-                raise Damaged(f"{path.name}: {_open_problem(self.fd, error)}") from error
+                self.excuse(error)
+                raise Damaged(f"{path.name}: {self._open_problem(error)}") from error
             self._stack = stack.pop_all()
 
     def __enter__(self) -> OpenFile:
@@ -60,6 +97,18 @@ class OpenFile:
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
+
+    def excuse(self, error: BaseException) -> None:
+        """:class:`Unreadable` if ``error`` came about because of what could not be read: then the file is not to blame.
+
+        With HDF5 reading through us, only our own system calls raise an error with a number; and no memory is
+        requested for more than the file has.
+        """
+        found = self._reads.failure or error
+        if isinstance(found, OSError) and found.errno:
+            raise Unreadable(f"{self.path.name}: {os.strerror(found.errno)}") from error
+        if isinstance(found, MemoryError):
+            raise Unreadable(f"{self.path.name}: there is no memory to read it") from error
 
     def structure(self) -> Structure:
         """The structure according to the file; :class:`Damaged` if that itself is damaged."""
@@ -72,6 +121,7 @@ class OpenFile:
             if beside != (structure.generation, structure.step):
                 raise ValueError("generation and step are not those beside it")
         except BROKEN as error:
+            self.excuse(error)
             raise Damaged(f"{self.path.name}: dataset '{fields.TEXT}': {words(error)}") from error
         return structure
 
@@ -81,6 +131,7 @@ class OpenFile:
         try:
             return str(self.file.attrs.get(fields.UID, ""))
         except BROKEN as error:
+            self.excuse(error)
             raise Damaged(f"{self.path.name}: attribute '{fields.UID}': {words(error)}") from error
 
     def check_uid(self, uid: str) -> None:
@@ -89,23 +140,26 @@ class OpenFile:
             whose = f"the state of another trainer ({self.uid})" if self.uid else "no trainer's uid"
             raise Damaged(f"{self.path.name}: it holds {whose}")
 
-    def read(self, piece: RowRange, into: Bytes) -> bool:
+    def read(self, piece: RowRange, into: Bytes | int) -> bool:
         """Read ``piece`` from its recorded offset, without HDF5; returns whether the checksum is right."""
-        with suppress(OSError, OverflowError):
-            return piece.offset > 0 and rawio.read_at(self.fd, into, piece.offset) == piece.digest
-        return False
+        return piece.offset > 0 and self._read_at(into, piece.offset) == piece.digest
 
-    def problem(self, path: str, share: DatasetShare, piece: RowRange, into: Bytes) -> str | None:
+    def problem(self, path: str, share: DatasetShare, piece: RowRange, into: Bytes | int) -> str | None:
         """Read ``piece`` of dataset ``path`` into ``into``; returns what is wrong with it, or None."""
         try:
             dataset = self._dataset(path)
             if dataset.shape != share.piece_shape(piece) or dataset.get_type() != hdf5_type(share.dtype):
                 return "its shape or type is not what the structure says"
-            if rawio.read_at(self.fd, into, dataset.get_offset() or 0) != piece.digest:
+            if self._read_at(into, dataset.get_offset() or 0) != piece.digest:
                 return "its bytes do not match its checksum"
         except BROKEN as error:
+            self.excuse(error)
             return words(error)
         return None
+
+    def forget_cached(self) -> None:
+        """Have what follows read from the disk, not from this node's memory."""
+        os.posix_fadvise(self.fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
     @property
     def size(self) -> int:
@@ -117,7 +171,8 @@ class OpenFile:
         try:
             *folders, last = path.encode().split(b"/")
             return not _has(_folder(self.file.id, folders), last)
-        except BROKEN:
+        except BROKEN as error:
+            self.excuse(error)
             return True
 
     def _dataset(self, path: str) -> Any:
@@ -134,14 +189,31 @@ class OpenFile:
         dataset = self._dataset(path)
         if dataset.get_storage_size() > self.size:
             raise ValueError("the file ends before it")
-        data = np.empty(dataset.get_storage_size(), np.uint8)
-        if rawio.read_at(self.fd, data, dataset.get_offset()) is None:
+        data = rawio.room(dataset.get_storage_size())
+        if self._read_at(data, dataset.get_offset() or 0) is None:
             raise ValueError("the file ends before it")
         return data
+
+    def _read_at(self, into: Bytes | int, offset: int) -> str | None:
+        """The checksum of what is at ``offset``; None if the file ends before that."""
+        length = into if isinstance(into, int) else len(into)
+        return rawio.read_at(self.fd, into, offset) if offset + length <= self.size else None
 
     def _offsets(self) -> list[int]:
         """The recorded offsets: a shortcut, because HDF5 knows them, too."""
         return [] if self.lacks(fields.OFFSETS) else self._bytes(fields.OFFSETS).view("<i8").tolist()
+
+    def _open_problem(self, error: BaseException) -> str:
+        """HDF5's error message, shortened."""
+        head = np.zeros(8, np.uint8)
+        try:
+            there = rawio.fill(self.fd, head, 0)
+        except OSError as failure:
+            self.excuse(failure)
+            raise
+        if head.tobytes() != b"\x89HDF\r\n\x1a\n":
+            return "not an HDF5 file" if there else "the file is empty"
+        return "the file is truncated" if "truncated" in str(error) else words(error)
 
     def _number(self, path: str) -> int:
         return int(self._bytes(path).view("<i8")[0])
@@ -166,23 +238,23 @@ def _check_hard(folder: Any, name: bytes) -> None:
         raise ValueError(f"'{name.decode(errors='replace')}' is a link")
 
 
-def _opened(path: Path) -> BinaryIO:
+def open_file(path: Path) -> BinaryIO:
+    """The file at ``path``; :class:`Damaged` if there is none, :class:`Unreadable` if that cannot be known now."""
     try:
         return open_regular(path)
-    except FileNotFoundError as error:
-        raise Damaged(f"{path.name}: the file is missing") from error
     except OSError as error:
-        raise Damaged(f"{path.name}: {error.strerror}") from error
+        if not _is_no_file(path):
+            raise Unreadable(f"{path.name}: {error.strerror}") from error
+        missing = isinstance(error, FileNotFoundError)
+        raise Damaged(f"{path.name}: {'the file is missing' if missing else error.strerror}") from error
 
 
-def _open_problem(fd: int, error: BaseException) -> str:
-    """HDF5's error message, shortened."""
-    if isinstance(error, OSError) and error.errno:
-        return os.strerror(error.errno)
-    head = os.pread(fd, 8, 0)
-    if head != b"\x89HDF\r\n\x1a\n":
-        return "not an HDF5 file" if head else "the file is empty"
-    return "the file is truncated" if "truncated" in str(error) else words(error)
+def _is_no_file(path: Path) -> bool:
+    """Whether there certainly is no file: the folder can be read, and has none of this name."""
+    try:
+        return path not in path.parent.iterdir() or not stat.S_ISREG(path.stat().st_mode)
+    except OSError as error:
+        return error.errno == errno.ELOOP
 
 
 def words(error: BaseException) -> str:

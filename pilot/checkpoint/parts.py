@@ -15,6 +15,7 @@ from pilot.checkpoint import names, rawio, tree
 from pilot.checkpoint.layout import DatasetSlot
 from pilot.checkpoint.leaves import Leaf
 from pilot.checkpoint.openfile import OpenFile
+from pilot.checkpoint.own_directory import held
 from pilot.checkpoint.publish import Array, publish
 from pilot.checkpoint.structure import DatasetShare, RowRange, Structure, rows_of
 from pilot.checkpoint.tree import Encoded
@@ -77,9 +78,10 @@ def write_part(
     table = {array.slot.path: described for array, described in pieces}
     checksum = _checksum(common, digests)
     about = Structure(generation, step, part, parts, checksum, encoded.tree, table, encoded.aliases)
-    path = directory / names.part_name(generation, step, part, parts)
-    size = publish(path, about, [array for array, _ in pieces], uid, linked=False)
-    return WrittenPart(path, size, time.monotonic() - started_s)
+    name = names.part_name(generation, step, part, parts)
+    with held(directory, uid, make=True) as place:
+        size = publish(place / name, about, [array for array, _ in pieces], uid, linked=False)
+    return WrittenPart(directory / name, size, time.monotonic() - started_s)
 
 
 def _piece(leaf: Leaf, start: int, stop: int, whole: str) -> tuple[Array, DatasetShare]:
@@ -101,7 +103,7 @@ def _checksum(leaves: Sequence[Leaf], digests: Mapping[str, str]) -> str:
 
 
 def publish_index(directory: Path, generation: int, step: int, parts: int, uid: str) -> int:
-    """Publish the index of the parts; returns the checkpoint's total size in bytes.
+    """Publish the index of the parts in ``directory``, which is held; returns the checkpoint's total size in bytes.
 
     Raises
     ------

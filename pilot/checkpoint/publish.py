@@ -16,7 +16,6 @@ from pilot.checkpoint.leaves import Bytes
 from pilot.checkpoint.structure import DatasetShare, RowRange, Structure, rows_of
 from pilot.checkpoint.tree import Encoded
 from pilot.core.errors import CheckpointError
-from pilot.io import trainer_folder
 
 _TEXT_STEP_BYTES = 16 * 1024
 """The text is padded with spaces to a multiple of this, so that its length, and thus the layout, rarely changes."""
@@ -39,10 +38,9 @@ class Array:
 def publish(path: Path, about: Structure, arrays: Sequence[Array], uid: str, *, linked: bool = True) -> int:
     """Publish ``arrays`` and the text of ``about`` as ``path``; returns its size in bytes.
 
-    ``uid`` is the trainer's: nothing is written to another trainer's folder. ``linked``: include links for the other
-    files and names in ``about``. A part has none, because their targets may be elsewhere.
+    ``uid`` is the trainer's. ``linked``: include links for the other files and names in ``about``. A part has none,
+    because their targets may be elsewhere.
     """
-    trainer_folder.check(path.parent, uid)
     text = _padded(about.to_json())
     texts = (
         DatasetSlot(structure.TEXT, layout.TEXT, text.shape),

@@ -13,12 +13,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import numpy as np
 import xxhash
 
 from pilot.checkpoint.leaves import Bytes
 from pilot.checkpoint.names import temporary_name
-from pilot.core.errors import CheckpointError
+from pilot.core.errors import CheckpointError, Unreadable
 from pilot.io.files import sync_directory
+from pilot.io.own_folder import shown
 
 DIGEST_CHARACTERS = 32
 
@@ -61,26 +63,37 @@ def write(fd: int, buffers: Sequence[memoryview]) -> None:
             rest[-1] = rest[-1][written:]
 
 
-def read_at(fd: int, into: Bytes, offset: int) -> str | None:
-    """Fill ``into`` from ``offset`` and return its checksum, computed while in the cache; None if the file is too
-    short."""
-    state = xxhash.xxh3_128()
-    for start in range(0, len(into), CHUNK_BYTES):
-        chunk = into[start : start + CHUNK_BYTES]
-        if not _fill(fd, chunk, offset + start):
+def room(size: int) -> Bytes:
+    """Memory for ``size`` bytes that a file really has; :class:`Unreadable` if there is none."""
+    try:
+        return np.empty(size, np.uint8)  # by numpy, which requests huge pages
+    except MemoryError:
+        raise Unreadable(f"there is no memory to read {size:,} bytes") from None
+
+
+def read_at(fd: int, into: Bytes | int, offset: int) -> str | None:
+    """Fill ``into`` from ``offset``, or only read that many bytes, and return their checksum, computed while in the
+    cache; None if the file is too short."""
+    state, size = xxhash.xxh3_128(), into if isinstance(into, int) else len(into)
+    target = room(min(size, CHUNK_BYTES)) if isinstance(into, int) else into
+    for start in range(0, size, CHUNK_BYTES):
+        first = 0 if isinstance(into, int) else start
+        chunk = target[first : first + min(CHUNK_BYTES, size - start)]
+        if fill(fd, chunk, offset + start) < len(chunk):
             return None
         state.update(chunk.data)
     return state.hexdigest()
 
 
-def _fill(fd: int, chunk: Bytes, offset: int) -> bool:
+def fill(fd: int, chunk: Bytes, offset: int) -> int:
+    """Fill ``chunk`` from ``offset``; returns how many bytes there were."""
     done = 0
     while done < len(chunk):
         got = os.preadv(fd, [chunk.data[done:]], offset + done)
         if got == 0:
-            return False
+            break
         done += got
-    return True
+    return done
 
 
 @contextmanager
@@ -91,8 +104,7 @@ def published(path: Path, step: int) -> Iterator[int]:
     """
     temporary = path.with_name(temporary_name(path.name))
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             yield fd
             os.fsync(fd)
@@ -114,6 +126,7 @@ def _not_written(path: Path, step: int, error: OSError) -> CheckpointError:
         errno.EFBIG: "the file would exceed the size limit: raise it (ulimit -f)",
     }.get(error.errno or 0, error.strerror or str(error))
     return CheckpointError(
-        f"the checkpoint of step {step} was not written to {path.parent}: {advice}; earlier checkpoints are untouched",
+        f"the checkpoint of step {step} was not written to {shown(path.parent)}: {advice}; earlier checkpoints are"
+        " untouched",
         transient=True,
     )

@@ -7,10 +7,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
-from pilot.checkpoint import leaves, tree
+from pilot.checkpoint import leaves, rawio, tree
 from pilot.checkpoint.leaves import Bytes
 from pilot.checkpoint.names import age_of
 from pilot.checkpoint.openfile import BROKEN, Damaged, OpenFile, words
@@ -23,22 +22,23 @@ class _Room:
 
     Parameters
     ----------
-    flat : the bytes of the kept rows
+    flat : the bytes of the kept rows; None: nothing is kept
     rows : which they are; None: all
     """
 
-    def __init__(self, flat: Bytes, row_bytes: int, rows: Rows | None) -> None:
+    def __init__(self, flat: Bytes | None, row_bytes: int, rows: Rows | None) -> None:
         self._flat, self._row_bytes, self._rows = flat, row_bytes, rows
 
-    def of(self, piece: RowRange) -> Bytes:
-        """The memory to read ``piece`` into."""
-        if self._rows is None:
-            return self._flat[piece.start * self._row_bytes : piece.stop * self._row_bytes]
-        return np.empty((piece.stop - piece.start) * self._row_bytes, np.uint8)
+    def of(self, piece: RowRange) -> Bytes | int:
+        """The memory to read ``piece`` into; its size, if it is only to be read."""
+        size = (piece.stop - piece.start) * self._row_bytes
+        if self._flat is None:
+            return size
+        return self._flat[piece.start * self._row_bytes :][:size] if self._rows is None else rawio.room(size)
 
-    def keep(self, piece: RowRange, read: Bytes) -> None:
+    def keep(self, piece: RowRange, read: Bytes | int) -> None:
         """Keep the wanted rows of ``piece``."""
-        if self._rows is not None:
+        if self._flat is not None and self._rows is not None and not isinstance(read, int):
             first, size = self._rows.first, self._row_bytes
             start, stop = max(piece.start, first), min(piece.stop, first + self._rows.count)
             if start < stop:
@@ -50,15 +50,16 @@ class _Room:
 def opened(path: Path) -> Iterator[tuple[OpenFile, Structure]]:
     """Open the checkpoint (not a part) at ``path``, with its structure; :class:`Damaged` if it is incomplete, and
     instead of anything that h5py, numpy, torch or the tree raise while reading it, so that the previous checkpoint is
-    used.
+    used. :class:`Unreadable` if that cannot be known now.
     """
-    try:
-        with OpenFile(path) as file:
+    with OpenFile(path) as file:
+        try:
             structure = file.structure()
             _check_name(path, structure)
             yield file, structure
-    except BROKEN as error:
-        raise Damaged(f"{path.name}: {words(error)}") from error
+        except BROKEN as error:
+            file.excuse(error)
+            raise Damaged(f"{path.name}: {words(error)}") from error
 
 
 Wanted = Callable[[str, tuple[int, ...]], Rows | None]
@@ -82,7 +83,7 @@ def load(path: Path, uid: str | None = None, wanted: Wanted = everything) -> tup
     def place(name: str, share: DatasetShare) -> _Room:
         rows = wanted(name, share.shape)
         count = share.rows if rows is None else rows.count
-        flat = np.empty(count * share.row_bytes, np.uint8)  # by numpy, which requests huge pages
+        flat = rawio.room(count * share.row_bytes)
         shape = share.shape if rows is None else (rows.count, *share.shape[1:])
         arrays[name] = leaves.shaped(share.dtype, shape, flat)
         return _Room(flat, share.row_bytes, rows)
@@ -99,16 +100,15 @@ def load(path: Path, uid: str | None = None, wanted: Wanted = everything) -> tup
 
 
 def verify(path: Path) -> list[str]:
-    """All problems of the checkpoint at ``path``; empty if it is intact."""
+    """All problems of the checkpoint at ``path``; empty if it is intact. It is read from the disk.
+
+    Raises
+    ------
+    Unreadable : that cannot be known now
+    """
     try:
         with opened(path) as (file, structure):
-            largest = max((s.rows * s.row_bytes for s in structure.datasets.values()), default=0)
-            scratch = np.empty(largest, np.uint8)
-
-            def room(_name: str, share: DatasetShare) -> _Room:
-                return _Room(scratch[: share.rows * share.row_bytes], share.row_bytes, None)
-
-            return list(_problems(file, structure, room, thorough=True))
+            return list(_problems(file, structure, lambda _, share: _Room(None, share.row_bytes, None), thorough=True))
     except Damaged as error:
         return [str(error)]
 
@@ -131,6 +131,8 @@ def _problems(
         if sum(share.rows * share.row_bytes for share in structure.datasets.values()) > size:
             yield f"{index.path.name}: its arrays would be larger than its files"
             return
+        for opened_file in files.values() if thorough else ():
+            opened_file.forget_cached()
         for name, share in structure.datasets.items():
             room = place(name, share)
             for piece in share.pieces:

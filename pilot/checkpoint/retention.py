@@ -4,31 +4,86 @@ from __future__ import annotations
 
 import socket
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
-from pilot.checkpoint import names
+from pilot.checkpoint import names, reader
 from pilot.checkpoint.names import Age, Temporary
+from pilot.checkpoint.openfile import Damaged, OpenFile
+from pilot.core.errors import CheckpointError, Unreadable
+from pilot.io.own_folder import shown
 
 _FOREIGN_IDLE_S = 600.0
 """A temporary file of another host, whose writer is invisible here, is dead if nothing was written for this long."""
 
 
-def keep(directory: Path, newest: Age, kept: int, agreed_step: int | None = None) -> None:
-    """Keep ``newest``, which was just published, and the ``kept`` - 1 before it. Newer ones are left alone.
-
-    The newest one up to ``agreed_step`` is always kept: the ranks do not know yet that later ones hold the same state
-    on all of them.  An index is removed before its parts, so a listed checkpoint never lacks a part.
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """What is kept: the last ``kept``, and the newest up to ``agreed_step``, because the ranks do not know yet that
+    later ones hold the same state on all of them. Those of generations up to ``given_up`` are the user's to remove.
     """
-    older = [entry for entry in names.checkpoints(directory) if entry.age < newest]
-    agreed = [newest, *(entry.age for entry in older)] if agreed_step is not None else []
-    spared = next((age for age in agreed if age.step <= (agreed_step or 0)), None)
-    for entry in older[kept - 1 :]:
-        if entry.age != spared:
+
+    kept: int
+    agreed_step: int | None = None
+    given_up: int = 0
+
+
+_read: dict[Path, Age] = {}
+"""The newest checkpoint of each folder that this process has read in whole and found intact."""
+
+
+def was_read(directory: Path, age: Age) -> None:
+    """A checkpoint in ``directory`` was read in whole and is intact."""
+    _read[shown(directory)] = age
+
+
+def tidy(directory: Path, newest: Age, keep: Keep) -> None:
+    """Remove what is older than ``newest``, which was just published, and not to be kept.
+
+    An index is removed before its parts, so a listed checkpoint never lacks a part. One of another generation is
+    removed only if it can be read now, and if a newer one has been read in whole: when it was loaded, or else
+    ``newest`` is read back from the disk.
+
+    Raises
+    ------
+    CheckpointError : ``newest`` cannot be read back
+    """
+    oldest = Age(keep.given_up + 1, 0)
+    older = [entry for entry in names.checkpoints(directory) if oldest <= entry.age < newest]
+    agreed = [newest, *(entry.age for entry in older)] if keep.agreed_step is not None else []
+    spared = next((age for age in agreed if age.step <= (keep.agreed_step or 0)), None)
+    obsolete = [entry for entry in older[keep.kept - 1 :] if entry.age != spared]
+    known = _read.get(shown(directory), Age(0, 0))
+    if any(known <= entry.age < Age(newest.generation, 0) for entry in obsolete):
+        _read_back(directory / names.checkpoint_name(newest.generation, newest.step))
+        was_read(directory, newest)
+    for entry in obsolete:
+        if entry.age.generation == newest.generation or _is_readable(entry.path):
             _remove(entry.path)
     living = {entry.age for entry in names.checkpoints(directory)}
     for one in [*names.parts(directory), *names.next_steps(directory)]:
-        if one.age < newest and one.age not in living:
+        if oldest <= one.age < newest and one.age not in living:
             _remove(one.path)
+
+
+def _read_back(path: Path) -> None:
+    try:
+        problems = reader.verify(path)
+    except Unreadable as error:
+        problems = [str(error)]
+    if problems:
+        raise CheckpointError(f"it was written, but cannot be read back: {problems[0]}; earlier checkpoints are kept")
+
+
+def _is_readable(path: Path) -> bool:
+    try:
+        with OpenFile(path) as file:
+            file.structure()
+    except Unreadable:
+        return False
+    except Damaged:
+        pass
+    return True
 
 
 def sweep(directory: Path, now_s: float) -> None:

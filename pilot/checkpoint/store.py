@@ -15,12 +15,15 @@ from typing import Any
 
 from pilot.checkpoint import names, publish, rawio, reader, retention
 from pilot.checkpoint.names import Age, FileEntry
+from pilot.checkpoint.openfile import Damaged, open_file
+from pilot.checkpoint.own_directory import held
 from pilot.checkpoint.parts import publish_index, write_part
 from pilot.checkpoint.rawio import uncollected
 from pilot.checkpoint.reader import Wanted, everything
+from pilot.checkpoint.retention import Keep
 from pilot.checkpoint.tree import Encoded
-from pilot.core.errors import CheckpointError, UserError
-from pilot.io import trainer_folder
+from pilot.core.errors import CheckpointError, Unreadable, UserError
+from pilot.io.own_folder import shown
 
 __all__ = [
     "Loaded",
@@ -29,6 +32,7 @@ __all__ = [
     "load",
     "load_newest",
     "next_step_of",
+    "remove_part",
     "set_apart",
     "verify",
     "write",
@@ -45,6 +49,13 @@ class Written:
     path: Path
     bytes: int
     seconds: float
+
+
+Told = Callable[[Written], None]
+
+
+def _nobody(_written: Written) -> None:
+    """Nobody is told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +77,8 @@ def write(
     kept: int,
     agreed_step: int | None = None,
     uid: str = "",
+    told: Told = _nobody,
+    given_up: int = 0,
 ) -> Written:
     """Publish ``state`` as one file; then keep the last ``kept`` checkpoints and remove the files of dead writers.
 
@@ -75,6 +88,8 @@ def write(
     kept : how many checkpoints to keep, at least 1
     agreed_step : the newest one up to this step is kept as well (None: not needed)
     uid : of the trainer; "" if the folder belongs to none
+    told : called as soon as it is published, before older ones are removed: for that it may have to be read back
+    given_up : older ones of generations up to this one neither count nor are removed
 
     Raises
     ------
@@ -82,11 +97,26 @@ def write(
         untouched
     """
     age = Age(generation, step)
-    return _written(directory, age, kept, agreed_step, lambda: publish.single(directory, generation, step, state, uid))
+    return _written(
+        directory,
+        age,
+        uid,
+        lambda place: publish.single(place, generation, step, state, uid),
+        told,
+        Keep(kept, agreed_step, given_up),
+    )
 
 
 def write_index(
-    directory: Path, generation: int, step: int, parts: int, kept: int, agreed_step: int | None = None, uid: str = ""
+    directory: Path,
+    generation: int,
+    step: int,
+    parts: int,
+    kept: int,
+    agreed_step: int | None = None,
+    uid: str = "",
+    told: Told = _nobody,
+    given_up: int = 0,
 ) -> Written:
     """Combine ``parts`` published parts into a checkpoint; then clean up like :func:`write`.
 
@@ -95,7 +125,14 @@ def write_index(
     CheckpointError : a part is missing or belongs to another state or trainer, or writing fails
     """
     age = Age(generation, step)
-    return _written(directory, age, kept, agreed_step, lambda: publish_index(directory, generation, step, parts, uid))
+    return _written(
+        directory,
+        age,
+        uid,
+        lambda place: publish_index(place, generation, step, parts, uid),
+        told,
+        Keep(kept, agreed_step, given_up),
+    )
 
 
 def write_next_step(directory: Path, generation: int, step: int, block: bytes, uid: str = "") -> None:
@@ -105,30 +142,46 @@ def write_next_step(directory: Path, generation: int, step: int, block: bytes, u
     ------
     CheckpointError : the folder is another trainer's, or writing fails
     """
-    trainer_folder.check(directory, uid)
-    with rawio.published(directory / names.next_name(generation, step), step) as fd:
+    with (
+        held(directory, uid, make=True) as place,
+        rawio.published(place / names.next_name(generation, step), step) as fd,
+    ):
         rawio.write(fd, [memoryview(block)])
 
 
-def next_step_of(path: Path) -> bytes:
-    """What lies beside the checkpoint at ``path``; b"": nothing that can be read."""
+def next_step_of(path: Path, uid: str = "") -> bytes:
+    """What lies beside the checkpoint of trainer ``uid`` at ``path``; b"": nothing. :class:`Unreadable` if that cannot
+    be known now."""
     age = names.age_of(path.name)
     if age is None:
         return b""
     try:
-        return path.with_name(names.next_name(age.generation, age.step)).read_bytes()
-    except OSError:
+        with (
+            held(path.parent, uid) as place,
+            open_file(place / names.next_name(age.generation, age.step)) as file,
+        ):
+            return file.read()
+    except Damaged:
         return b""
+    except OSError as error:
+        raise Unreadable(f"{path.name}, of the step after it: {error.strerror}") from None
 
 
-def set_apart(directory: Path, step: int) -> Path | None:
+def set_apart(directory: Path, step: int, uid: str = "") -> Path | None:
     """Rename the checkpoints of steps after ``step``, so that nobody resumes from them; returns the newest left."""
-    entries = names.checkpoints(directory)
-    for entry in entries:
-        if entry.age.step > step:
-            with suppress(FileNotFoundError):  # another rank did it
-                entry.path.rename(entry.path.with_name(names.doubtful_name(entry.path.name)))
-    return next((entry.path for entry in entries if entry.age.step <= step), None)
+    with held(directory, uid, make=True) as place:
+        entries = names.checkpoints(place)
+        for entry in entries:
+            if entry.age.step > step:
+                with suppress(FileNotFoundError):  # another rank did it
+                    entry.path.rename(entry.path.with_name(names.doubtful_name(entry.path.name)))
+        return next((shown(entry.path) for entry in entries if entry.age.step <= step), None)
+
+
+def remove_part(part: Path, uid: str = "") -> None:
+    """Remove a published part of trainer ``uid``, if it is still there."""
+    with suppress(CheckpointError, OSError), held(part.parent, uid) as place:
+        (place / part.name).unlink(missing_ok=True)
 
 
 def load_newest(
@@ -137,44 +190,72 @@ def load_newest(
     on_skip: Callable[[Path, str], None] = lambda _path, _reason: None,
     uid: str = "",
     wanted: Wanted = everything,
+    given_up: int = 0,
 ) -> Loaded | None:
-    """The newest intact checkpoint of trainer ``uid`` with a generation up to ``granted``; None if there is none.
-    ``on_skip`` is called for each file that is skipped; ``Loaded.skipped`` lists them, too. ``wanted``: see
-    :func:`pilot.checkpoint.reader.load`.
+    """The newest intact checkpoint of trainer ``uid`` with a generation up to ``granted``; None if there is no
+    checkpoint at all. Those of generations up to ``given_up`` count as not there. ``on_skip`` is called for each file
+    that is skipped; ``Loaded.skipped`` lists them, too. ``wanted``: see :func:`pilot.checkpoint.reader.load`.
+
+    Raises
+    ------
+    CheckpointError : there are checkpoints, and none is intact; or the folder is another trainer's or not ours alone
+    Unreadable : the folder or the newest of them cannot be read now: an older one is not loaded instead
     """
+    try:
+        with held(directory, uid) as place:
+            return _newest(place, granted, on_skip, uid, wanted, given_up)
+    except FileNotFoundError as error:
+        if given_up:
+            return None
+        raise Unreadable(f"cannot read the folder {directory}: {error.strerror}") from None
+
+
+def _newest(
+    directory: Path, granted: int, on_skip: Callable[[Path, str], None], uid: str, wanted: Wanted, given_up: int
+) -> Loaded | None:
     skipped: dict[Path, str] = {}
 
     def skip(path: Path, reason: str) -> None:
+        path = shown(path)
         if path not in skipped:
             skipped[path] = reason
             on_skip(path, reason)
 
+    def found() -> list[FileEntry]:
+        return [entry for entry in names.checkpoints(directory) if entry.age.generation > given_up]
+
     for temporary in names.temporaries(directory):
         if not names.is_next(temporary.target):
             skip(temporary.path, "a temporary file: it was not finished")
-    entries = names.checkpoints(directory)
+    entries = found()
     while entries:
         for entry in entries:
             if entry.age.generation > granted:
                 skip(entry.path, f"generation {entry.age.generation} was not granted (only up to {granted})")
                 continue
             try:
-                return _loaded(entry.path, list(skipped.items()), uid, wanted)
-            except CheckpointError as error:
+                loaded = _loaded(entry.path, list(skipped.items()), uid, wanted)
+                retention.was_read(directory, entry.age)
+                return loaded
+            except Damaged as error:
                 skip(entry.path, str(error).removeprefix(f"{entry.path.name}: "))
-        before, entries = entries, names.checkpoints(directory)
+        before, entries = entries, found()
         if entries == before:  # otherwise a writer has changed the folder meanwhile: look again
-            break
+            newest = shown(entries[0].path)
+            more = f" (nor the {len(entries) - 1} before it)" if len(entries) > 1 else ""
+            raise CheckpointError(f"{newest} cannot be used{more}: {skipped[newest]}")
     return None
 
 
 def load(path: Path, wanted: Wanted = everything) -> Loaded:
-    """The checkpoint at ``path``, whatever its name and trainer; :class:`CheckpointError` if it is damaged."""
+    """The checkpoint at ``path``, whatever its name and trainer; :class:`CheckpointError` if it is damaged, and
+    :class:`Unreadable` if that cannot be known now."""
     return _loaded(path, [], None, wanted)
 
 
 def verify(path: Path) -> list[str]:
-    """Read every byte of the checkpoint at ``path``, including its parts; returns what is wrong, one line each."""
+    """Read every byte of the checkpoint at ``path``, including its parts, from the disk; returns what is wrong, one
+    line each. :class:`Unreadable` if that cannot be known now."""
     return reader.verify(path)
 
 
@@ -184,17 +265,22 @@ def listing(directory: Path) -> list[FileEntry]:
 
 
 @uncollected()
-def _written(directory: Path, age: Age, kept: int, agreed_step: int | None, publication: Callable[[], int]) -> Written:
-    if kept < 1:
-        raise UserError(f"at least 1 checkpoint must be kept, got {kept}")
+def _written(
+    directory: Path, age: Age, uid: str, publication: Callable[[Path], int], told: Told, keep: Keep
+) -> Written:
+    if keep.kept < 1:
+        raise UserError(f"at least 1 checkpoint must be kept, got {keep.kept}")
     started_s = time.monotonic()
-    size = publication()
-    retention.keep(directory, age, kept, agreed_step)
-    path = directory / names.checkpoint_name(age.generation, age.step)
-    return Written(path, size, time.monotonic() - started_s)
+    with held(directory, uid, make=True) as place:
+        size = publication(place)
+        path = directory / names.checkpoint_name(age.generation, age.step)
+        written = Written(path, size, time.monotonic() - started_s)
+        told(written)
+        retention.tidy(place, age, keep)
+    return written
 
 
 @uncollected()
 def _loaded(path: Path, skipped: list[tuple[Path, str]], uid: str | None, wanted: Wanted) -> Loaded:
     structure, state = reader.load(path, uid, wanted)
-    return Loaded(state, path, structure.generation, structure.step, skipped)
+    return Loaded(state, shown(path), structure.generation, structure.step, skipped)

@@ -16,6 +16,7 @@ from pilot.core.commands import Outcome
 from pilot.core.errors import PilotError, UserError
 from pilot.core.trainer import Phase
 from pilot.io.known_pools import known_pools
+from pilot.io.printable import all_printable
 from pilot.io.rundir import RunDir, check_readable, default_path, is_abandoned, owner
 
 if TYPE_CHECKING:
@@ -96,7 +97,11 @@ def to_json(value: Any) -> str:
 
     if isinstance(value, msgspec.Struct):
         value = {"format": JSON_FORMAT, **msgspec.to_builtins(value)}
-    return msgspec.json.format(msgspec.json.encode(value)).decode()
+    try:
+        text = msgspec.json.encode(value)
+    except UnicodeEncodeError:  # a file name that is not valid text
+        text = msgspec.json.encode(all_printable(msgspec.to_builtins(value)))
+    return msgspec.json.format(text).decode()
 
 
 def find_run_dir(given: Path | None, *, past: bool = False) -> Path:
@@ -128,7 +133,7 @@ def what_happened(rundir: RunDir) -> Contents:
     Raises
     ------
     UserError
-        No pool has run in that directory, or its journal is damaged from the first line.
+        No pool has run in that directory, or nothing of its journal is readable.
     """
     from pilot.core.errors import JournalError
     from pilot.io.journal import read
@@ -136,7 +141,7 @@ def what_happened(rundir: RunDir) -> Contents:
     if not rundir.journal.exists():
         raise UserError(f"no pool has run in {rundir.root}: it has no {rundir.journal.name}; give another --run-dir")
     try:
-        return read(rundir.journal, whole=False)
+        return read(rundir.journal)
     except JournalError as error:
         raise UserError(str(error)) from None
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from pilot.checkpoint.own_directory import held_here
 from pilot.cli.asking import find_run_dir, to_json
 from pilot.cli.told_of_files import (
     CheckpointList,
@@ -20,8 +21,9 @@ from pilot.cli.told_of_files import (
     Verified,
     VerifiedList,
 )
-from pilot.core.errors import CheckpointError, UserError
+from pilot.core.errors import CheckpointError, Unreadable, UserError
 from pilot.core.ids import TrainerId
+from pilot.io.own_folder import shown
 from pilot.io.rundir import RunDir
 
 if TYPE_CHECKING:
@@ -45,9 +47,10 @@ class Place(click.ParamType):  # type: ignore[type-arg]  # generic only for the 
             self.fail(f"no such file: {value}", param, ctx)
         root = find_run_dir(ctx.meta.get(RUN_DIR_META) if ctx is not None else None, past=True)
         folder = RunDir(root).trainer(TrainerId(value)) / "checkpoints"
-        if not folder.is_dir():
+        if ctx is None or not folder.is_dir():
             self.fail(f"no file {value}, and no trainer of this name in {root}", param, ctx)
-        return folder
+        with _refused():
+            return ctx.with_resource(held_here(folder))
 
 
 PATH = Place()
@@ -100,24 +103,31 @@ def ls(paths: tuple[Path, ...], as_json: bool) -> int:
 @click.argument("paths", type=PATH, nargs=-1, required=True)
 @JSON
 def verify(paths: tuple[Path, ...], as_json: bool) -> int:
-    """Read the checkpoints in PATHS and compare their checksums. Exit status 1 if one is damaged.
+    """Read the checkpoints in PATHS from the disk and compare their checksums. Exit status 1 if one is damaged, or
+    cannot be read now.
 
     \b
     Example:
       pilot checkpoint verify g000003-s00001200.h5
     """
+    found = [_verified(file) for path in paths for file in _files(path)]
+    if as_json:
+        click.echo(to_json(VerifiedList(checkpoints=found)))
+    else:
+        for row in found:
+            click.echo(f"{row.path}  {'unreadable' if row.unreadable else 'damaged' if row.problems else 'ok'}")
+            for problem in row.problems:
+                click.echo(f"  {problem}")
+    return 1 if any(row.problems for row in found) else 0
+
+
+def _verified(file: Path) -> Verified:
     from pilot.checkpoint import store
 
-    found = {file: store.verify(file) for path in paths for file in _files(path)}
-    if as_json:
-        rows = [Verified(path=str(file), problems=list(problems)) for file, problems in found.items()]
-        click.echo(to_json(VerifiedList(checkpoints=rows)))
-    else:
-        for file, problems in found.items():
-            click.echo(f"{file}  {'damaged' if problems else 'ok'}")
-            for problem in problems:
-                click.echo(f"  {problem}")
-    return 1 if any(found.values()) else 0
+    try:
+        return Verified(path=str(shown(file)), problems=store.verify(file))
+    except Unreadable as error:
+        return Verified(path=str(shown(file)), problems=[str(error)], unreadable=True)
 
 
 @command.command("show")
@@ -139,7 +149,9 @@ def show(path: Path, as_json: bool) -> None:
     if as_json:
         click.echo(to_json(_told(described)))
         return
-    click.echo(f"{described.path}: generation {described.generation}, step {described.step}, {described.bytes:,} bytes")
+    click.echo(
+        f"{shown(described.path)}: generation {described.generation}, step {described.step}, {described.bytes:,} bytes"
+    )
     _print_columns([(row.name, row.dtype, str(list(row.shape)), f"{row.bytes:,}") for row in described.datasets])
     _print_columns([(name, "=", first) for name, first in described.aliases.items()])
     _print_columns([(name, _shortened(value)) for name, value in described.values.items()])
@@ -183,7 +195,7 @@ def _files(path: Path) -> list[Path]:
         return [path]
     if entries := store.listing(path):
         return [entry.path for entry in entries]
-    raise UserError(f"no checkpoint in {path}; their names look like g000003-s00001200.h5")
+    raise UserError(f"no checkpoint in {shown(path)}; their names look like g000003-s00001200.h5")
 
 
 def _summary(path: Path) -> CheckpointRow:
@@ -192,9 +204,9 @@ def _summary(path: Path) -> CheckpointRow:
     try:
         described = describe(path)
     except CheckpointError as error:
-        return CheckpointRow(path=str(path), problem=str(error))
+        return CheckpointRow(path=str(shown(path)), problem=str(error))
     return CheckpointRow(
-        path=str(path),
+        path=str(shown(path)),
         generation=described.generation,
         step=described.step,
         bytes=described.bytes,
@@ -212,7 +224,7 @@ def _line(row: CheckpointRow) -> str:
 def _told(described: Description) -> CheckpointShown:
     rows = described.datasets
     return CheckpointShown(
-        path=str(described.path),
+        path=str(shown(described.path)),
         generation=described.generation,
         step=described.step,
         files=[file.name for file in described.files],

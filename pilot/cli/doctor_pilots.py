@@ -19,6 +19,7 @@ from pilot.core.errors import PilotError
 from pilot.core.ids import TrainerId
 from pilot.core.trainer import Phase
 from pilot.doctor.finding import Finding, fail, ok
+from pilot.io import own_folder, trainer_folder
 from pilot.io.pool_status import PoolStatus
 from pilot.io.rundir import RunDir
 from pilot.io.site_files import SiteFile
@@ -59,7 +60,7 @@ def _folder() -> Iterator[Path]:
     from pilot.io.rundir import default_path
 
     parent = default_path("doctor").parent
-    parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    own_folder.make(parent)
     with tempfile.TemporaryDirectory(prefix="doctor-", dir=parent) as folder:
         yield Path(folder)
 
@@ -100,10 +101,11 @@ def _train(root: Path, name: str, what: str, pilots: int, deadline_s: float) -> 
 
 def _nodes(root: Path, trainer: str) -> Iterator[Finding]:
     """What the test trainer found on each of its nodes: GPUs, and how fast data moves within the node."""
-    for file in sorted(RunDir(root).trainer(TrainerId(trainer)).glob("node-*.json")):
-        host, *lines = json.loads(file.read_bytes())
-        for line in lines:
-            yield ok("node", f"{host}: {line}")
+    with trainer_folder.held_here(RunDir(root).trainer(TrainerId(trainer)) / "logs") as logs:
+        for file in sorted(logs.glob("node-*.json")):
+            host, *lines = json.loads(file.read_bytes())
+            for line in lines:
+                yield ok("node", f"{host}: {line}")
 
 
 def _until(root: Path, deadline_s: float, reached: Callable[[PoolStatus], bool]) -> PoolStatus | None:

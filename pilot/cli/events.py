@@ -16,7 +16,7 @@ from pilot.cli.numbers import Count
 from pilot.core.errors import UserError, one_line
 
 if TYPE_CHECKING:
-    from pilot.io.journal import Entry
+    from pilot.io.entries import Entry
     from pilot.io.rundir import RunDir
     from pilot.observation.story import Happening
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import click
@@ -14,6 +15,7 @@ from pilot.cli.asking import ENDED, find_run_dir, is_past, patiently, run_dir_op
 from pilot.cli.merged_logs import MergedLogs, Piece, newest, text_of
 from pilot.cli.numbers import Count, moment
 from pilot.core.errors import UserError
+from pilot.io import trainer_folder
 from pilot.io.log_marks import NO_RANK
 from pilot.io.pool_status import TrainerStatus
 from pilot.io.printable import printable, printable_output
@@ -42,7 +44,8 @@ def command(
       pilot logs vit --tail 20
     """
     root = find_run_dir(run_dir, past=True)
-    logs = MergedLogs(log_folder(root, trainer), every_rank=every_rank, since_s=since or 0.0, whole_lines=follow)
+    folder = click.get_current_context().with_resource(log_folder(root, trainer))
+    logs = MergedLogs(folder, every_rank=every_rank, since_s=since or 0.0, whole_lines=follow)
     pieces = logs.grown()
     shown = ((piece, text_of(piece)) for piece in pieces) if tail is None else newest(pieces, tail)
     printed = _print(shown)
@@ -63,8 +66,9 @@ def _trains(root: Path, trainer: str) -> bool:
     return row is not None and row.phase not in ENDED
 
 
-def log_folder(root: Path, trainer: str) -> Path:
-    """The folder of the trainer's logs; if the pool is down, the one in the run directory."""
+@contextmanager
+def log_folder(root: Path, trainer: str) -> Iterator[Path]:
+    """Hold the folder of the trainer's logs; if the pool is down, the one in the run directory."""
     from pilot.io.rundir import RunDir, is_abandoned
 
     if Path(trainer).name != trainer:
@@ -73,9 +77,14 @@ def log_folder(root: Path, trainer: str) -> Path:
     if rundir.connection.exists() and not is_abandoned(rundir):
         row = _row(root, trainer)
         folder = Path(row.directory) / "logs" if row is not None else folder
-    if not folder.is_dir():
-        raise UserError(f"no logs of a trainer named {trainer!r} in {root}; see pilot ls")
-    return folder
+    with ExitStack() as stack:
+        try:
+            place = stack.enter_context(trainer_folder.held_here(folder))
+        except FileNotFoundError:
+            raise UserError(f"no logs of a trainer named {trainer!r} in {root}; see pilot ls") from None
+        except OSError as error:
+            raise UserError(f"cannot read the logs of {trainer}: {error.filename}: {error.strerror}") from None
+        yield place
 
 
 def _row(root: Path, trainer: str) -> TrainerStatus | None:
@@ -85,8 +94,9 @@ def _row(root: Path, trainer: str) -> TrainerStatus | None:
 
 def newest_lines(root: Path, trainer: str, count: int) -> list[str]:
     """The last ``count`` lines of the trainer's processes, safe for a terminal."""
-    pieces = MergedLogs(log_folder(root, trainer), every_rank=True).grown()
-    told = ((_whose(piece), _lines(text)) for piece, text in newest(pieces, count) if text)
+    with log_folder(root, trainer) as folder:
+        found = newest(MergedLogs(folder, every_rank=True).grown(), count)
+    told = ((_whose(piece), _lines(text)) for piece, text in found if text)
     return [f"{whose}{printable(line)}" for whose, lines in told for line in lines]
 
 

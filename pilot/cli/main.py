@@ -20,7 +20,7 @@ from pilot.core.errors import PilotError, one_line
 from pilot.core.version import __version__
 from pilot.io import crash_log
 from pilot.io.files import SICK
-from pilot.io.printable import printable
+from pilot.io.printable import PrintableStream
 
 COMMANDS = {
     "up": "Start the coordinator and keep pilots submitted.",
@@ -98,9 +98,9 @@ cli.commands = {name: click.Command(name) for name in COMMANDS}  # for their nam
 
 def main(arguments: list[str] | None = None) -> None:
     """Run a command and exit with its status."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # file names need not be valid text
+    for name in ("stdout", "stderr"):
+        if isinstance(stream := getattr(sys, name), io.TextIOWrapper):
+            setattr(sys, name, PrintableStream(stream))  # all commands write here, except the output of pilot logs
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores one of them
             signal.signal(number, _interrupt_once)
@@ -128,7 +128,7 @@ def run(arguments: list[str] | None = None) -> int:
         click.echo(f"pilot: {one_line(' '.join(error.format_message().split()))}", err=True)
         return 2
     except PilotError as error:
-        click.echo(f"pilot: {printable(str(error))}", err=True)
+        click.echo(f"pilot: {error}", err=True)
         return error.exit_status
     except (click.Abort, KeyboardInterrupt):
         click.echo("pilot: interrupted", err=True)

@@ -12,6 +12,7 @@ from pilot.core.errors import UserError
 from pilot.io.files import open_regular
 from pilot.io.log_marks import BEGINS, NO_RANK, PERIOD_S, Mark, marks
 from pilot.io.log_rotation import rotated
+from pilot.io.own_folder import shown
 
 PIECE_BYTES = 1 << 20
 BLOCK_BYTES = 1 << 16
@@ -102,7 +103,7 @@ class ProcessLog:
                 file.seek(begin := max(0, size - BLOCK_BYTES))
                 end = file.read().rfind(b"\n") + 1 if self.whole_lines else 0
         except OSError as error:
-            raise UserError(f"cannot read the log {self.path}: {error.strerror}") from None
+            raise UserError(f"cannot read the log {shown(self.path)}: {error.strerror}") from None
         return begin + end if end else size
 
     def _rotated_out(self) -> list[Piece]:
@@ -195,7 +196,7 @@ def text_of(piece: Piece) -> bytes:
             file.seek(begin)
             return file.read(max(0, end - begin))
     except OSError as error:
-        raise UserError(f"cannot read the log {piece.path}: {error.strerror}") from None
+        raise UserError(f"cannot read the log {shown(piece.path)}: {error.strerror}") from None
 
 
 def newest(pieces: Sequence[Piece], count: int) -> list[tuple[Piece, bytes]]:

@@ -73,7 +73,10 @@ def _token(root: Path) -> str:
     if path.exists():
         return path.read_text().strip()
     token = secrets.token_urlsafe(32)
-    publish(path, token.encode())
+    try:
+        publish(path, token.encode())
+    except OSError as error:
+        raise UserError(f"cannot store the token in {path}: {error.strerror}; without --port it needs none") from None
     return token
 
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
-from pilot.io.files import write_output
+from pilot.io.output import write_output
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

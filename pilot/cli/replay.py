@@ -158,18 +158,19 @@ def _run(inputs: Inputs, cases: Sequence[Case], solve_limit_s: float, processes:
 @contextmanager
 def _progress(cases: int) -> Iterator[Callable[[float], None]]:
     """A progress bar on stderr, if it is a terminal."""
-    from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+    from pilot.cli.show import console
+
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:.1f}%"))
-    console = Console(stderr=True)
+    screen = console(stderr=True)
     with Progress(
         *columns,
         TimeElapsedColumn(),
         TimeRemainingColumn(),
-        console=console,
+        console=screen,
         transient=True,
-        disable=not console.is_terminal,
+        disable=not screen.is_terminal,
     ) as bar:
         task = bar.add_task("replay" if cases == 1 else f"{cases} replays", total=1.0)
         yield lambda share: bar.update(task, completed=share)
@@ -217,8 +218,8 @@ def _replay_journal(path: Path, named: Sequence[str], report: Path | None, budge
         raise UserError(str(error)) from None
     if report is not None:
         _report_journal(contents, report)
-    if contents.last.warning:
-        click.echo(contents.last.warning, err=True)
+    for odd in contents.last.odd:
+        click.echo(odd, err=True)
     if difference:
         click.echo(f"{path}: the replay differs: {one_line(difference)}", err=True)
         return 1

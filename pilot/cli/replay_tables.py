@@ -131,14 +131,15 @@ def print_tables(replays: Sequence[Replay], names: Sequence[str]) -> None:
 
 def _print_table(cells: Sequence[Mapping[str, str]]) -> None:
     from rich.box import SIMPLE
-    from rich.console import Console
     from rich.table import Table
+
+    from pilot.cli.show import console
 
     table = Table(box=SIMPLE, pad_edge=False)
     for name in cells[0]:
         table.add_column(name, no_wrap=True)
     for row in cells:
         table.add_row(*row.values())
-    console = Console()
-    console.width = max(console.width, console.measure(table, options=console.options.update(max_width=1000)).maximum)
-    console.print(table)
+    screen = console()
+    screen.width = max(screen.width, screen.measure(table, options=screen.options.update(max_width=1000)).maximum)
+    screen.print(table)

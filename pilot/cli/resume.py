@@ -20,19 +20,25 @@ from pilot.cli.submit import launch_again
     metavar="NODE-HOURS",
     help="Node-hours it may use in total, as charged by the site (default: as submitted).",
 )
+@click.option(
+    "--from-scratch",
+    is_flag=True,
+    help="Start again as when it was submitted. Its checkpoints so far are not used; they stay until you remove them.",
+)
 @run_dir_option
 @json_option
-def command(trainer: str, budget: float | None, run_dir: Path | None, as_json: bool) -> None:
+def command(trainer: str, budget: float | None, from_scratch: bool, run_dir: Path | None, as_json: bool) -> None:
     """Continue TRAINER, which failed, was cancelled or was stopped, from its newest checkpoint, under the same name and
     with the same logs. Its script is read again, so that a fix takes effect; arguments and environment stay as
-    submitted.
+    submitted. With --from-scratch, TRAINER may also be held because its checkpoints cannot be loaded.
 
     \b
     Examples:
       pilot resume vit
       pilot resume vit --budget 40
+      pilot resume vit --from-scratch
     """
     root = find_run_dir(run_dir)
     client = pool_at(root)
-    told = client.resume(trainer, launch_again(root, trainer), budget)
+    told = client.resume(trainer, launch_again(root, trainer), budget, from_scratch=from_scratch)
     click.echo(to_json(told) if as_json else f"{told.trainer} resumed; it is {told.phase}")

@@ -10,7 +10,6 @@ from rich.text import Text
 from pilot.cli.asking import ENDED
 from pilot.core.trainer import Phase
 from pilot.io.pool_status import TrainerStatus
-from pilot.io.printable import printable
 
 PHASE_STYLE = {
     Phase.RUNNING: "green",
@@ -113,7 +112,7 @@ def notes(trainer: TrainerStatus) -> Iterator[tuple[str, str]]:
     if trainer.metrics:
         first = [name for name in FIRST_METRICS if name in trainer.metrics]
         names = dict.fromkeys([*first, *trainer.metrics])
-        yield ", ".join(f"{printable(name)} {_metric(trainer.metrics[name])}" for name in names), "dim"
+        yield ", ".join(f"{name} {_metric(trainer.metrics[name])}" for name in names), "dim"
 
 
 def _metric(value: float | None) -> str:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.text import Text
 
 from pilot.cli.asking import AT_REST
@@ -25,9 +26,26 @@ PIPED_WIDTH = 160
 """Output to a file or pipe is not wrapped at 80 columns."""
 
 
-def console() -> Console:
-    """The console that tables are printed on."""
-    return Console(highlight=False, width=None if sys.stdout.isatty() else PIPED_WIDTH)
+class _Printable(Console):
+    """Escapes control characters in what it shows; its own, for colours and progress bars, reach the terminal."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """See :class:`rich.console.Console`."""
+        for text, style, control in super().render(renderable, options):
+            yield Segment(text if control else printable(text), style, control)
+
+
+def console(*, stderr: bool = False, soft_wrap: bool = False) -> Console:
+    """The console that tables are printed on. Brackets in texts are no markup, and colons no emoji."""
+    stream = sys.stderr if stderr else sys.stdout
+    return _Printable(
+        file=getattr(stream, "as_it_is", stream),
+        highlight=False,
+        markup=False,
+        emoji=False,
+        soft_wrap=soft_wrap,
+        width=None if stream.isatty() else PIPED_WIDTH,
+    )
 
 
 def show(screen: Console, lines: list[Text]) -> None:
@@ -113,7 +131,7 @@ def _to_see(status: PoolStatus, trainers: list[TrainerStatus]) -> Iterator[tuple
             yield f"{trainer.trainer} failed:", "red"
             yield from ((f"  {line}", "red") for line in trainer.reason.splitlines())
         yield from ((f"{trainer.trainer}: {remark}", "yellow") for remark in trainer.remarks)
-    yield from ((remark, "yellow") for remark in status.remarks)
+    yield from ((line, "yellow") for line in dict.fromkeys([*status.damage, *status.remarks]))
 
 
 def _decisions(status: PoolStatus) -> Iterator[str]:
@@ -121,7 +139,7 @@ def _decisions(status: PoolStatus) -> Iterator[str]:
     if status.decisions:
         yield "last decisions:"
     for decision in reversed(status.decisions[-DECISIONS_SHOWN:]):
-        yield f"{INDENT}{short(status.now_s - decision.at_s)} ago: {printable(decision.text)}"
+        yield f"{INDENT}{short(status.now_s - decision.at_s)} ago: {decision.text}"
     yield worth(status)
 
 

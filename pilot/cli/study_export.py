@@ -14,6 +14,9 @@ from pilot.cli.pages import page_option, write_page
 from pilot.core.evidence import headline
 from pilot.io.study_verbs import TrialList
 
+FORMULA = frozenset("=+-@")
+"""Spreadsheets calculate a cell that begins with one of these."""
+
 
 @click.command("export")
 @click.argument("study", shell_complete=candidates.studies)
@@ -55,11 +58,12 @@ def _csv(told: TrialList) -> str:
     names = list(dict.fromkeys(name for trial in told.trials for name in trial.parameters))
     rungs = [f"{told.study.metric}_{reports}" for reports in told.study.rungs]
     text = io.StringIO()
-    table = csv.writer(text)
+    table = csv.writer(text, lineterminator="\n")
     table.writerow(["trial", "state", *names, *rungs, "reports", "node_hours", "reason"])
     for trial in told.trials:
         given = [trial.parameters.get(name, "") for name in names]
         values = [*trial.values, *[""] * (len(rungs) - len(trial.values))]
         reason = headline(trial.reason) if trial.reason else ""
+        reason = f"'{reason}" if reason[:1] in FORMULA else reason  # it is what a script says
         table.writerow([trial.number, trial.state, *given, *values, trial.reports, f"{trial.node_hours:.4f}", reason])
     return text.getvalue()

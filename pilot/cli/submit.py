@@ -17,12 +17,13 @@ from pilot.cli.asking import find_run_dir, json_option, pool_at, run_dir_option,
 from pilot.cli.numbers import Count, FiniteRange, Sizes
 from pilot.cli.script_arguments import for_script, mention_our_options
 from pilot.cli.shared_options import env_option, python_option
-from pilot.core.errors import UserError
+from pilot.core.errors import CheckpointError, Unreadable, UserError
 from pilot.core.ids import TrainerId
 from pilot.core.run_identity import acceptable
 from pilot.core.sizes import check_sizes
 from pilot.core.spec import Profiling
 from pilot.io.files import read_regular, umask
+from pilot.io.own_folder import shown
 from pilot.io.rundir import RunDir
 from pilot.io.script_code import Code, collect
 from pilot.io.submission import LaunchSpec, Start, Submission
@@ -188,24 +189,38 @@ def _start(root: Path, given: str) -> Start:
     """The newest intact checkpoint of the trainer with this name (also from an earlier pool in ``root``), or the one at
     this path.
 
-    Any trainer's checkpoint will do, because the user named it, but it must verify.
+    Any trainer's checkpoint will do, because the user named it, but it must verify. If one cannot be read now, an older
+    one does not take its place.
     """
+    from pilot.checkpoint.own_directory import held_here
+
+    folder = RunDir(root).trainer(TrainerId(given)) / "checkpoints"
+    try:
+        if Path(given).name == given and folder.is_dir():
+            with held_here(folder) as place:
+                return _start_at(place, given)
+        if Path(given).exists():
+            return _start_at(Path(given), given)
+    except Unreadable as error:
+        raise UserError(f"--from {given}: {error}; try again when it can be read") from None
+    except CheckpointError as error:
+        raise UserError(f"--from {given}: {error}") from None
+    raise UserError(f"--from {given}: no trainer of this name in {root}, and no such file")
+
+
+def _start_at(place: Path, given: str) -> Start:
     from pilot.checkpoint import store
     from pilot.checkpoint.describe import describe
 
-    folder = RunDir(root).trainer(TrainerId(given)) / "checkpoints"
-    place = folder if Path(given).name == given and folder.is_dir() else Path(given)
-    if not place.exists():
-        raise UserError(f"--from {given}: no trainer of this name in {root}, and no such file")
     entries = [entry.path for entry in store.listing(place)] if place.is_dir() else [place]
     if not entries:
-        raise UserError(f"--from {given}: no checkpoint in {place}")
+        raise UserError(f"--from {given}: no checkpoint in {shown(place)}")
     path = next((path for path in entries if not store.verify(path)), None)
     if path is None:
         raise UserError(f"--from {given}: {store.verify(entries[0])[0]}")
     found = describe(path)
     parts = [file for file in found.files if file != path]
-    return Start([str(file.absolute()) for file in (path, *parts)], found.generation)
+    return Start([str(shown(file).absolute()) for file in (path, *parts)], found.generation)
 
 
 def launch_again(root: Path, trainer: str) -> LaunchSpec:

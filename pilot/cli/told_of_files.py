@@ -114,10 +114,12 @@ class Verified(Told, frozen=True):
     ----------
     path : the path of the file
     problems : what is wrong with it; empty: nothing is
+    unreadable : whether it cannot be read now, so that it may be intact
     """
 
     path: str
     problems: list[str]
+    unreadable: bool = False
 
 
 class VerifiedList(Told, frozen=True):

@@ -291,14 +291,15 @@ def _print_statistics(
 
         click.echo(to_json(TracesTold(traces=columns, fragment_distance=fragment_distance)))
         return
-    from rich.console import Console
     from rich.table import Table
+
+    from pilot.cli.show import console
 
     rows = {name: dict(_statistics_rows(column)) for name, column in columns.items()}
     table = Table("", *columns, box=None, pad_edge=False, header_style="bold")
     for label in next(iter(rows.values())):
         table.add_row(label, *(column[label] for column in rows.values()))
-    Console().print(table)
+    console().print(table)
     if fragment_distance is not None:
         click.echo(f"fragment distance (Kolmogorov-Smirnov): {fragment_distance:.3f}")
 

@@ -17,6 +17,7 @@ from pilot.cli.shared_options import solve_limit_option
 from pilot.core.errors import PilotError, UserError
 from pilot.core.pool import NODE_ORDER_NAMES
 from pilot.io.pool_status import PoolStatus
+from pilot.io.printable import printable
 from pilot.planners import NAMES, usual_objective
 
 START_LIMIT_S = 600.0
@@ -84,7 +85,9 @@ START_LIMIT_S = 600.0
     help="For a new pool: how many ended trainers stay listed; 'pilot report' shows all of them.",
 )
 @click.option("--fresh", is_flag=True, help="Start a new pool; the previous one is moved to earlier/.")
-@click.option("--foreground", is_flag=True, help="Stay in the foreground; Ctrl-C drains the pool.")
+@click.option(
+    "--foreground", is_flag=True, help="Stay in the foreground; Ctrl-C, or closing the terminal, drains the pool."
+)
 @site_run_dir_option
 @json_option
 def command(run_dir: Path | None, site: str, foreground: bool, as_json: bool, **settings: Any) -> None:
@@ -111,7 +114,8 @@ def command(run_dir: Path | None, site: str, foreground: bool, as_json: bool, **
     for line in shortages(there, settings["pilots"]):
         click.echo(f"warning: {line}; 'pilot doctor' has details", err=True)
     if foreground:
-        click.echo(f"the coordinator runs in the foreground; Ctrl-C drains the pool; log: {root}/coordinator.log")
+        drains = "Ctrl-C, or closing the terminal, drains the pool"
+        click.echo(f"the coordinator runs in the foreground; {drains}; log: {root}/coordinator.log")
         sys.stdout.flush()
         os.execv(arguments[0], arguments)
     told = start(root, arguments, supervised=True)
@@ -121,6 +125,8 @@ def command(run_dir: Path | None, site: str, foreground: bool, as_json: bool, **
         click.echo(f"pool {told.coordinator} on site {told.site} is up at {told.endpoint}; files: {root}")
         if going_on := [trainer.trainer for trainer in told.trainers if trainer.phase not in AT_REST]:
             click.echo(f"resumed: {', '.join(going_on)} (--fresh would have started a new pool)")
+        for line in told.damage:
+            click.echo(f"warning: {printable(line)}", err=True)
 
 
 def coordinator_command(root: Path, site: str, settings: dict[str, Any]) -> list[str]:

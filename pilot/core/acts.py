@@ -134,7 +134,8 @@ def form(reason: str) -> Act:
         previous = trainer.group.generation if trainer.group is not None else None
         trainer.generation = Generation(trainer.generation + 1)
         trainer.forming = Group(trainer.generation, members, previous)
-        return [FormGroup(trainer.id, trainer.generation, members, previous, reason)]
+        known = trainer.saved_step, trainer.given_up
+        return [FormGroup(trainer.id, trainer.generation, members, previous, reason, *known)]
 
     return act
 

@@ -13,6 +13,9 @@ nodes, while others hold the state, without a step in
 between or within half an hour
 its worker gets warm elsewhere (for a failure while        the doubt is settled: the trainer blames the node
 starting), its group makes a new step (for one in a group)
+it could not read its checkpoint                           the node is set aside for this trainer, for a minute; if it
+                                                           is read elsewhere, and only one failed, it blames the node;
+                                                           if nowhere for five minutes, the trainer is held
 members of a group that did not form cannot reach each     the fewest without which it could have formed are set
 other through the network                                  aside and blamed: no script can cause that
 a second trainer blames the node, or the same one again    the node is set aside for all; work on it goes on
@@ -161,6 +164,8 @@ class Blame(BlameState):
 
     def _script(self, trainer: Trainer, accusation: Accusation, once_more: bool) -> str:
         """Why the script is at fault; "" if that is not known."""
+        if accusation.stage is Stage.READ:
+            return ""
         doubted = trainer.evidence.doubted(accusation.stage)
         lives = any(w.phase is not WorkerPhase.STOPPING for n, w in trainer.workers.items() if n not in doubted)
         tried_out = len(doubted) >= NODES_TRIED
@@ -180,8 +185,9 @@ class Blame(BlameState):
 
     def _set_aside(self, now_s: float, trainer: Trainer, accusation: Accusation) -> Command:
         node, evidence = accusation.node, trainer.evidence
-        evidence.times[node] = evidence.times.get(node, 0) + 1
-        until_s = now_s + _for_s(evidence.times[node])
+        if accusation.again_s is None:
+            evidence.times[node] = evidence.times.get(node, 0) + 1
+        until_s = now_s + (accusation.again_s or _for_s(evidence.times[node]))
         evidence.aside[node] = SetAside(until_s, accusation.reason)
         if node in trainer.target:
             trainer.target.remove(node)

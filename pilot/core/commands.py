@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from pilot.core.ids import Generation, NodeId, PlanId, StudyId, TrainerId
+from pilot.core.ids import NO_GENERATION, Generation, NodeId, PlanId, StudyId, TrainerId
 from pilot.core.problem import Problem
 from pilot.core.spec import TrainerSpec
 
@@ -50,7 +50,9 @@ class FormGroup:
     """Form ``generation`` over ``members``, rank i on the i-th; the first leads.
 
     ``previous`` is the generation that trains on until the switch (its ranks agree on the step); None: none trains.
-    Ranks of ``previous`` that are not members stop at the switch and hold their state until told otherwise.
+    Ranks of ``previous`` that are not members stop at the switch and hold their state until told otherwise. If no
+    member holds a state, one is loaded: ``saved_step`` is the newest that a checkpoint is known to hold (0: none is
+    known; only then may the group start from scratch), and checkpoints of generations up to ``given_up`` do not count.
     Completes with ``GroupFormed`` or ``GroupBroken``, unless dissolved before.
     """
 
@@ -59,6 +61,8 @@ class FormGroup:
     members: tuple[NodeId, ...]
     previous: Generation | None
     reason: str
+    saved_step: int = 0
+    given_up: Generation = NO_GENERATION
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +137,14 @@ class SetNodeAside:
 
 
 @dataclass(frozen=True, slots=True)
+class HoldTrainer:
+    """``trainer`` gets no nodes until a user releases it; tell the user. Requires no action."""
+
+    trainer: TrainerId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class WarnOfBudget:
     """Most of the budget of ``trainer`` (None: of the pool) is used; tell the user. Requires no action."""
 
@@ -200,6 +212,7 @@ Command = (
     | PaceCheckpoints
     | ReleaseNode
     | SetNodeAside
+    | HoldTrainer
     | WarnOfBudget
     | DrainPool
     | CloseTrainer

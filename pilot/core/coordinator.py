@@ -42,7 +42,16 @@ from pilot.core.assign import assign, give_back, start_on
 from pilot.core.between import next_due_s, question
 from pilot.core.blame import Blame, Judgement
 from pilot.core.budget import Usage, seconds
-from pilot.core.commands import CloseTrainer, Command, DrainPool, Outcome, ReleaseNode, Solve, WarnOfBudget
+from pilot.core.commands import (
+    CloseTrainer,
+    Command,
+    DrainPool,
+    HoldTrainer,
+    Outcome,
+    ReleaseNode,
+    Solve,
+    WarnOfBudget,
+)
 from pilot.core.config import CoordinatorConfig
 from pilot.core.ends import Ending, all_end_s, ending
 from pilot.core.errors import InvariantError
@@ -52,6 +61,7 @@ from pilot.core.events import (
     CheckpointPublished,
     DecisionDue,
     DrainRequested,
+    EntriesLost,
     Event,
     GroupFormed,
     NodeCleared,
@@ -67,6 +77,7 @@ from pilot.core.events import (
     TrainerHeld,
     WorkerExited,
 )
+from pilot.core.evidence import Stage
 from pilot.core.ids import NodeId, PlanId, StudyId, TrainerId
 from pilot.core.losses import Losses
 from pilot.core.measured import KEPT_OF_POOL, RescaleCosts, experience, learn
@@ -84,6 +95,8 @@ from pilot.core.study_events import StudyEvent
 from pilot.core.timers import Timers
 from pilot.core.trainer import Phase, Trainer
 from pilot.core.transitions import Noted, TrainerEvent, note
+
+LOST = "entries of the journal are missing"
 
 
 class Coordinator:
@@ -138,6 +151,7 @@ class Coordinator:
         """Continue from ``state``, which must not be shared with anyone."""
         for name in [item.name for item in fields(State) if item.name not in ("pool", "blame")]:
             setattr(self, name, getattr(state, name))
+        self._touched.clear()  # an event that could not be handled may have left some
         self._roll = Roll(self.trainers, self.past)
         self._studies = Studies(self.studies, self._roll)
         self.pool = Pool(self.config.node_order, state.pool, self.config.topology)
@@ -188,6 +202,8 @@ class Coordinator:
                 return self._drain()
             case PoolReopened():
                 return self._reopened()
+            case EntriesLost():
+                return self._entries_lost(event)
             case PlanReady():
                 return self._plan_ready(event)
             case PlanFailed():
@@ -242,6 +258,20 @@ class Coordinator:
         self.usage = Usage(budget_s, nodes=len(self.pool), since_s=self.now_s)
         return self._ask_if("the pool is up again")
 
+    def _entries_lost(self, event: EntriesLost) -> list[Command]:
+        """A generation that may exist is never granted again. What a group of it did is learned from its pilots."""
+        out: list[Command] = []
+        for trainer_id, generation in event.generations:
+            trainer = self.trainers.get(trainer_id)
+            if trainer is not None and trainer.generation < generation:
+                out += dissolve(trainer, LOST) if trainer.forming is not None else []
+                trainer.generation = generation
+                self._touch(trainer_id)
+        if event.plan_id is None:
+            return out + self._ask_if(LOST)
+        self.plan_id = max(self.plan_id, event.plan_id)
+        return out
+
     # --- trainers come and end --------------------------------------------------------------------------------------
 
     def _rolled(self, event: RollEvent) -> list[Command]:
@@ -273,6 +303,14 @@ class Coordinator:
     def _held(self, event: TrainerHeld) -> list[Command]:
         trainer = self._roll.hold(event.trainer, event.reason)
         return self._without_nodes(trainer, "is held") if trainer is not None else []
+
+    def _hold(self, trainer: Trainer, why: str) -> list[Command]:
+        """Hold ``trainer`` because its state cannot be loaded, for which no node is to blame."""
+        if not why or self._roll.hold(trainer.id, why) is None:
+            return []
+        trainer.unread = None
+        trainer.evidence.pardon(Stage.READ)
+        return [HoldTrainer(trainer.id, why), *self._without_nodes(trainer, "is held")]
 
     def _without_nodes(self, trainer: Trainer, why: str) -> list[Command]:
         self._take_back(trainer)
@@ -458,7 +496,7 @@ class Coordinator:
         if isinstance(event, Progress) and not self._question:
             self._question = outdated(trainer, self.now_s - self.asked_s, self.config)
         failure = noted.failure or judgement.failure
-        ended = self._end(trainer.id, Outcome.FAILED, failure) if failure else []
+        ended = self._end(trainer.id, Outcome.FAILED, failure) if failure else self._hold(trainer, noted.hold)
         return noted.commands + judgement.commands + reported + ended
 
     def _judge(self, trainer: Trainer, noted: Noted) -> Judgement:

@@ -72,6 +72,13 @@ class CheckpointError(PilotError):
     """A checkpoint could not be written, or failed verification."""
 
 
+class Unreadable(CheckpointError):
+    """A checkpoint or its folder cannot be read now, so nothing is known about it; another try may succeed."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, transient=True)
+
+
 class JournalError(PilotError):
     """The journal cannot be written or read; the coordinator must not continue from it."""
 

@@ -57,11 +57,13 @@ class TrainerResumed:
     """A user resumed a trainer that failed, was cancelled or was stopped; it becomes the last in the order of
     submission.
 
-    ``budget_node_hours`` is its new budget, for its total use; None: unchanged.
+    ``budget_node_hours`` is its new budget, for its total use; None: unchanged. ``from_scratch``: its checkpoints are
+    given up, and it starts as it did when it was submitted; one that is held may be told so, too.
     """
 
     trainer: TrainerId
     budget_node_hours: float | None = None
+    from_scratch: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +99,15 @@ class DrainRequested:
 class PoolReopened:
     """``pilot up`` after a drain: unfinished trainers get nodes again, when there are some. The next configuration
     applies from here on."""
+
+
+@dataclass(frozen=True, slots=True)
+class EntriesLost:
+    """Entries of the journal are missing. In them, trainers had groups of these ``generations``, and plans were asked
+    for up to ``plan_id`` (None: not known, so another one is to be asked for)."""
+
+    generations: tuple[tuple[TrainerId, Generation], ...] = ()
+    plan_id: PlanId | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,12 +181,21 @@ class GroupFormed:
     accepted: tuple[tuple[int, str, str, str], ...] = ()
 
 
+class Unloaded(StrEnum):
+    """Why a group has no state, although there is or should be a checkpoint."""
+
+    UNREAD = "unread"
+    """It cannot be read, or is not there: that may pass, or be the node's fault."""
+    DAMAGED = "damaged"
+    """All that is there was read, and none of it can be used."""
+
+
 @dataclass(frozen=True, slots=True)
 class GroupBroken:
     """A group that forms or trains cannot go on (completes ``FormGroup`` and ``PauseGroup`` too). Its members live.
 
     ``node`` is where it was noticed first, if an agent noticed. ``unreached``: pairs of members (a, b) where a cannot
-    reach b through the network.
+    reach b through the network. ``unloaded``: ``node`` could not load the state.
     """
 
     trainer: TrainerId
@@ -183,6 +203,7 @@ class GroupBroken:
     reason: str
     node: NodeId | None = None
     unreached: tuple[tuple[NodeId, NodeId], ...] = ()
+    unloaded: Unloaded | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,6 +370,7 @@ Event = (
     | TrainerRemoved
     | DrainRequested
     | PoolReopened
+    | EntriesLost
     | PlanReady
     | PlanFailed
     | WorkerReady

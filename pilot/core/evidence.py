@@ -20,19 +20,24 @@ class Stage(StrEnum):
 
     START = "start"
     """It was not in a group yet. A worker that gets warm elsewhere shows that the script can start."""
+    READ = "read"
+    """It could not read its checkpoint. A worker that loads it elsewhere shows that it can be read."""
     RUN = "run"
     """It was in a group, or was to be. A step without it shows that the script can train."""
 
 
 @dataclass(frozen=True, slots=True)
 class Accusation:
-    """A trainer failed on ``node``. ``strikes``: how much that counts. ``sure``: it cannot be the script's fault."""
+    """A trainer failed on ``node``. ``strikes``: how much that counts. ``sure``: it cannot be the script's fault.
+    ``again_s``: when the node is tried again (None: after longer each time).
+    """
 
     node: NodeId
     stage: Stage
     reason: str
     strikes: int = STRIKES
     sure: bool = False
+    again_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +97,13 @@ class Evidence:
         for node in on:
             if self.doubts.get(node) is stage:
                 del self.doubts[node]
-        return settled
+        return settled if stage is not Stage.READ or len(settled) == 1 else []  # several: it was the file system's
+
+    def pardon(self, stage: Stage) -> None:
+        """Forget the failures at ``stage``: they were no node's fault."""
+        for node in self.doubted(stage):
+            for known in (self.strikes, self.doubts, self.aside):
+                known.pop(node, None)
 
     def forget(self, node: NodeId) -> None:
         """Forget what is known about ``node``."""

@@ -16,6 +16,7 @@ from pilot.core.events import (
     CheckpointWritten,
     DecisionDue,
     DrainRequested,
+    EntriesLost,
     Event,
     GroupBroken,
     GroupFormed,
@@ -85,7 +86,8 @@ EFFECTS = (
     Effect(
         TrainerResumed,
         "one that failed or was cancelled is open again, last in the order of submission, with its step, its "
-        "generation and its measurements; its arrival",
+        "generation and its measurements; from scratch, one that is held as well, and its checkpoints are given up; "
+        "its arrival",
         "as for a submission",
     ),
     Effect(TrainerHeld, "its target becomes empty, and no plan includes it until it is released", "if it was open"),
@@ -99,6 +101,12 @@ EFFECTS = (
         "the grace",
     ),
     Effect(PoolReopened, "the drain is over; the new configuration applies", "if there are trainers"),
+    Effect(
+        EntriesLost,
+        "the next groups get higher generations, and the next plan a higher id, than those that are named; a group "
+        "that forms is dissolved if it could have one of these generations",
+        "if no plan's id is named",
+    ),
     Effect(
         PlanReady,
         "targets, if the plan's id is the newest and trainers can have its counts",
@@ -117,12 +125,18 @@ EFFECTS = (
         "node (it is set aside)",
         "if it failed, or a node was set aside",
     ),
-    Effect(GroupFormed, "the forming group trains; its members hold the state"),
+    Effect(
+        GroupFormed,
+        "the forming group trains; its members hold the state; if it was loaded, and one other node could not load it, "
+        "that node was at fault",
+        "if a node was set aside for all",
+    ),
     Effect(
         GroupBroken,
         "the group is dissolved; five in a row without a new step: the trainer failed; a node that keeps groups from "
-        "forming, or that others cannot reach, is set aside",
-        "if it failed, or a node was set aside",
+        "forming, that others cannot reach, or that cannot load the state is set aside; if no node can for five "
+        "minutes, or the checkpoints are damaged, the trainer is held",
+        "if it failed or is held, or a node was set aside",
     ),
     Effect(GroupPaused, "no group trains; all members hold the same state"),
     Effect(GroupStalled, "its members are examined, unless they already are"),
@@ -176,7 +190,7 @@ EFFECTS = (
 TRAINER_CHANGES = (
     PhaseChange(None, Phase.QUEUED, (TrainerSubmitted,)),
     PhaseChange(None, Phase.STARTING, (TrainerSubmitted,)),
-    PhaseChange(Phase.QUEUED, Phase.STARTING, (PlanReady, TrainerReleased)),
+    PhaseChange(Phase.QUEUED, Phase.STARTING, (PlanReady, TrainerReleased, TrainerResumed)),
     PhaseChange(Phase.QUEUED, Phase.RUNNING, (GroupFormed,)),
     PhaseChange(Phase.STARTING, Phase.RUNNING, (GroupFormed,)),
     PhaseChange(Phase.STARTING, Phase.QUEUED, (PlanReady, WorkerExited, GroupBroken, PoolChanged, DrainRequested)),

@@ -71,12 +71,14 @@ class Roll:
 
     def _resume(self, event: TrainerResumed, charge_factor: float) -> Trainer | None:
         """Reopen a trainer that failed or was cancelled, last in order and with its failures forgotten; None if it
-        cannot be.
+        cannot be. From scratch, one that is held can be, too.
         """
         trainer = self.trainers.get(event.trainer)
-        if trainer is None or trainer.outcome in (None, Outcome.FINISHED):
+        if trainer is None or not (trainer.ended_early or (event.from_scratch and trainer.rests)):
             return None
         trainer.reopen()
+        if event.from_scratch:
+            trainer.given_up, trainer.saved_step = trainer.generation, 0
         if event.budget_node_hours is not None:
             trainer.usage.allow(seconds(event.budget_node_hours, charge_factor))
         self.trainers[trainer.id] = self.open[trainer.id] = self.trainers.pop(trainer.id)

@@ -113,6 +113,15 @@ class Counts:
     lost_steps: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """No group could load its checkpoint, from ``since_s`` to ``last_s``; ``reason`` is of the last time."""
+
+    since_s: float
+    last_s: float
+    reason: str
+
+
 @dataclass(slots=True)
 class Trainer:
     """One trainer in the core.
@@ -126,7 +135,9 @@ class Trainer:
     not grow until a node is tried again. ``held``: why it gets no nodes; ``stops``: and ends once it has none.
     ``shelved``: why it, a trial, gets none until its study promotes it. ``usage``: what its workers used.
     ``total_samples``: of its whole loop, as its session last said. ``profile``: on which counts it is measured.
-    ``interrupted_s``: when its last group formed.
+    ``interrupted_s``: when its last group formed. ``saved_step``: the newest that a checkpoint is known to hold;
+    ``given_up``: its checkpoints of generations up to this one do not count. ``unread``: its checkpoint could not be
+    loaded lately.
     """
 
     spec: TrainerSpec
@@ -158,6 +169,9 @@ class Trainer:
     total_samples: float | None = None
     profile: Profile = field(default_factory=Profile)
     interrupted_s: float = 0.0
+    saved_step: int = 0
+    given_up: Generation = NO_GENERATION
+    unread: Unread | None = None
     closing: Outcome | None = None
     outcome: Outcome | None = None
     reason: str = ""
@@ -174,11 +188,21 @@ class Trainer:
         """Whether it may still get nodes."""
         return self.closing is None and self.outcome is None
 
+    @property
+    def ended_early(self) -> bool:
+        """Whether it has ended, but not because its loop was over."""
+        return self.outcome not in (None, Outcome.FINISHED)
+
+    @property
+    def rests(self) -> bool:
+        """Whether it is held, and no worker of it is left."""
+        return bool(self.held) and not (self.stops or self.workers)
+
     def reopen(self) -> None:
         """Continue after an end, with what is known about its speed; earlier failures no longer count."""
         self.outcome, self.reason, self.held, self.shelved, self.stops, self.refusal = None, "", "", "", False, ""
         self.deaths_in_a_row, self.died, self.broken_in_a_row, self.failed_writes = 0, {}, 0, 0
-        self.reached = 0
+        self.reached, self.unread = 0, None
 
     @property
     def living(self) -> tuple[Generation, ...]:

@@ -23,13 +23,14 @@ from pilot.core.events import (
     GroupStalled,
     Progress,
     Seen,
+    Unloaded,
     WorkerExited,
     WorkerReady,
     WorkerSlow,
 )
 from pilot.core.evidence import DEATHS_WITHIN_S, STRIKES, Accusation, Stage, headline
 from pilot.core.ids import NO_GENERATION, NodeId
-from pilot.core.trainer import Group, Trainer, Worker, WorkerPhase
+from pilot.core.trainer import Group, Trainer, Unread, Worker, WorkerPhase
 
 DEATHS_ALLOWED = 3
 """After this many deaths of members of a trainer's groups without a new step between them, it or its nodes have failed:
@@ -40,6 +41,12 @@ SICK_NODES = 2
 
 BREAKS_ALLOWED = 5
 """After this many of a trainer's groups broke on running pilots without a new step between them, it has failed."""
+
+UNREAD_S = 300.0
+"""If a trainer's checkpoint could not be loaded on any node for this long, the trainer is held."""
+
+UNREAD_AGAIN_S = 60.0
+"""A node that could not load it is tried again after this time."""
 
 PASSING_BREAKS = 3
 """After this many, the network between most of a trainer's nodes is not expected to come back soon."""
@@ -63,13 +70,15 @@ TrainerEvent = (
 class Noted:
     """``commands`` that follow at once; ``failure`` says why the trainer has failed, if it has.
 
-    ``accusations`` : what failed on nodes; ``works`` : where it works, and how far it got there.
+    ``accusations`` : what failed on nodes; ``works`` : where it works, and how far it got there; ``hold`` : why it must
+    be held.
     """
 
     commands: list[Command] = field(default_factory=list)
     failure: str = ""
     accusations: tuple[Accusation, ...] = ()
     works: tuple[tuple[NodeId, ...], Stage] | None = None
+    hold: str = ""
 
 
 def note(now_s: float, trainer: Trainer, event: TrainerEvent) -> Noted | None:
@@ -84,17 +93,18 @@ def note(now_s: float, trainer: Trainer, event: TrainerEvent) -> Noted | None:
         case GroupFormed():
             return _group_formed(trainer, event)
         case GroupBroken():
-            return _group_broken(trainer, event)
+            return _group_broken(now_s, trainer, event)
         case GroupPaused():
             return _group_paused(trainer, event)
         case GroupStalled():
             return _group_stalled(trainer, event)
         case GroupLookedAt():
-            return _group_looked_at(trainer, event)
+            return _group_looked_at(now_s, trainer, event)
         case CheckpointWritten():
             return _checkpoint_written(trainer, event)
         case CheckpointPublished():
             trainer.measured.wrote(event.alone_s)
+            trainer.saved_step = event.step
             return Noted()
         case Progress():
             return _progress(now_s, trainer, event)
@@ -187,7 +197,8 @@ def _group_formed(trainer: Trainer, event: GroupFormed) -> Noted | None:
     for node in trainer.group.members:
         trainer.workers[node].has_state = True
         trainer.workers[node].attempt = trainer.deaths_in_a_row
-    return Noted()
+    trainer.unread = None
+    return Noted(works=(trainer.group.members[:1], Stage.READ) if event.resumed else None)
 
 
 def _count_rescale(trainer: Trainer, before: int, after: int) -> None:
@@ -198,14 +209,32 @@ def _count_rescale(trainer: Trainer, before: int, after: int) -> None:
         trainer.counts.rescales_down += 1
 
 
-def _group_broken(trainer: Trainer, event: GroupBroken) -> Noted | None:
+def _group_broken(now_s: float, trainer: Trainer, event: GroupBroken) -> Noted | None:
     groups = [g.generation for g in (trainer.group, trainer.forming) if g is not None]
     if not trainer.open or event.generation not in groups:
         return None
     forming = trainer.forming
     kept = forming is not None and event.generation == forming.generation
+    if event.unloaded is not None and event.node is not None and kept:
+        return _unloaded(now_s, trainer, event, event.node)
     accusations = _who_kept_it(trainer, forming, event) if forming is not None and kept else ()
     return _broke(trainer, event.reason, accusations)
+
+
+def _unloaded(now_s: float, trainer: Trainer, event: GroupBroken, node: NodeId) -> Noted:
+    """Other nodes may be able to load its state, or this one in a while. If it is damaged, no node is."""
+    commands, earlier = dissolve(trainer, event.reason), trainer.unread
+    lately = earlier is not None and now_s - earlier.last_s < UNREAD_S + trainer.spec.warm_up_s
+    since_s = earlier.since_s if earlier is not None and lately else now_s
+    trainer.unread = Unread(since_s, now_s, event.reason)
+    instead = f"pilot resume {trainer.id} --from-scratch starts without it"
+    if event.unloaded is Unloaded.DAMAGED:
+        return Noted(commands, hold=f"held: its state cannot be loaded: {event.reason}; {instead}")
+    if now_s - since_s >= UNREAD_S:
+        minutes = f"held: for {UNREAD_S / 60:.0f} minutes no node could load its state"
+        return Noted(commands, hold=f"{minutes}: {event.reason}; {instead}")
+    accusation = Accusation(node, Stage.READ, event.reason, again_s=UNREAD_AGAIN_S)
+    return Noted(commands, accusations=(accusation,))
 
 
 def _who_kept_it(trainer: Trainer, forming: Group, event: GroupBroken) -> tuple[Accusation, ...]:
@@ -274,7 +303,7 @@ def _group_stalled(trainer: Trainer, event: GroupStalled) -> Noted | None:
     return Noted([LookAtGroup(trainer.id, group.generation, group.members, event.reason, kill)])
 
 
-def _group_looked_at(trainer: Trainer, event: GroupLookedAt) -> Noted | None:
+def _group_looked_at(now_s: float, trainer: Trainer, event: GroupLookedAt) -> Noted | None:
     """Agents kill lost members; slow ones are waited for. If all are waiting, they wait for one another."""
     if event.generation != trainer.looking:
         return None
@@ -286,7 +315,8 @@ def _group_looked_at(trainer: Trainer, event: GroupLookedAt) -> Noted | None:
     if group is not None and group.generation == event.generation:
         return _broke(trainer, reason, _cut_off(trainer, group, event.unreached))
     if forming is not None and forming.generation == event.generation:
-        return _group_broken(trainer, GroupBroken(trainer.id, event.generation, reason, unreached=event.unreached))
+        broken = GroupBroken(trainer.id, event.generation, reason, unreached=event.unreached)
+        return _group_broken(now_s, trainer, broken)
     return Noted()
 
 
@@ -297,7 +327,7 @@ def _checkpoint_written(trainer: Trainer, event: CheckpointWritten) -> Noted | N
     if event.error:
         trainer.failed_writes += 1
     else:
-        trainer.saved = True
+        trainer.saved, trainer.saved_step = True, event.step
     return Noted()
 
 

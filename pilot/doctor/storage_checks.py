@@ -9,6 +9,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -16,6 +17,7 @@ import psutil
 from pilot.checkpoint import probe
 from pilot.core.errors import CheckpointError, SubmitError
 from pilot.doctor.finding import Finding, fail, ok, warn
+from pilot.io import own_folder
 from pilot.io.site import Site
 from pilot.provisioning.scheduler import run_command
 
@@ -26,6 +28,12 @@ ALLOCATED_BYTES = 64 * 1024 * 1024
 SLOW_WRITE_S = 2.0
 SKEW_S = 1.0
 COMMAND_LIMIT_S = 20.0
+OTHERS = {
+    "run directory": "choose one in a folder to which only you may write: whoever replaces it answers your commands",
+    "checkpoint directory": "pilot uses only folders that it made there and that are yours alone, so others can stop"
+    " your trainers but not change them; a folder of your own, or its sticky bit (chmod +t), prevents that, too",
+}
+"""What to do if others may replace what is in the folder."""
 _LOCAL_LOCKS = frozenset({"localflock", "nolock", "local_lock=flock", "local_lock=all"})
 
 
@@ -34,14 +42,28 @@ def storage(site: Site, run_dir: Path) -> Iterator[Finding]:
     places = {run_dir: "run directory"}
     if site.checkpoint_dir is not None:
         places.setdefault(Path(site.checkpoint_dir), "checkpoint directory")
+        yield from _pools("checkpoint directory", run_dir)
     for place, check in places.items():
         folder = existing(place)
         if not os.access(folder, os.W_OK | os.X_OK):
             yield fail(check, f"{folder} is not writable", "choose another directory (--run-dir, checkpoint_dir)")
             continue
+        if (open_to := own_folder.open_to_others(folder.resolve())) is not None:
+            yield warn(check, f"others may rename and replace folders in {open_to}", OTHERS[check])
         yield from _locks(check, folder)
         yield from _checkpoints(check, folder)
         yield from _space(check, folder)
+
+
+def _pools(check: str, run_dir: Path) -> Iterator[Finding]:
+    """Check that the folders in which this run directory's pools have their checkpoints and logs are still ours."""
+    links = [link for link in run_dir.glob("trainers/*/checkpoints") if link.is_symlink()]
+    for pool in sorted({link.readlink().parents[1] for link in links}):
+        try:
+            with suppress(FileNotFoundError), own_folder.held(pool, follow=False):
+                pass
+        except OSError as error:
+            yield fail(check, f"{error.filename}: {error.strerror}", "its trainers are refused until then")
 
 
 def existing(path: Path) -> Path:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 from pilot.core.errors import one_line
 from pilot.core.version import __version__
+from pilot.io import own_folder
+from pilot.io.files import publish
 
 
 def saved() -> str:
@@ -22,8 +24,8 @@ def saved() -> str:
 
 def _save() -> Path:
     base = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "pilot"
-    base.mkdir(mode=0o700, parents=True, exist_ok=True)
+    own_folder.make(base)
     path = base / f"crash-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
     text = f"pilot {__version__}, arguments: {sys.argv[1:]}\n{traceback.format_exc()}"
-    path.write_text(text, errors="backslashreplace")
+    publish(path, text.encode(errors="backslashreplace"))
     return path

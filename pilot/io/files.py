@@ -6,10 +6,10 @@ import errno
 import os
 import stat
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
-
-from pilot.core.errors import UserError
 
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """Errors of a full disk, a quota, or a limit."""
@@ -19,7 +19,14 @@ SICK = NO_ROOM | {errno.EIO, errno.ESTALE, errno.EROFS}
 
 
 def publish(path: Path, data: bytes, mode: int = 0o600) -> None:
-    """Write ``data`` to ``path`` so that a reader sees the old file or the new one, never a part of it.
+    """Write ``data`` to ``path`` so that a reader sees the old file or the new one, never a part of it."""
+    with published(path, mode) as file:
+        file.write(data)
+
+
+@contextmanager
+def published(path: Path, mode: int = 0o600) -> Iterator[BinaryIO]:
+    """A file to write to, which becomes ``path`` when the block ends.
 
     The temporary file is in the same directory, because a rename cannot cross file systems; it is removed on an error.
     """
@@ -27,7 +34,7 @@ def publish(path: Path, data: bytes, mode: int = 0o600) -> None:
     try:
         with os.fdopen(descriptor, "wb") as file:
             os.fchmod(descriptor, mode)
-            file.write(data)
+            yield file
             file.flush()
             os.fsync(descriptor)
         Path(temporary).replace(path)
@@ -35,24 +42,6 @@ def publish(path: Path, data: bytes, mode: int = 0o600) -> None:
         Path(temporary).unlink(missing_ok=True)
         raise
     sync_directory(path.parent)
-
-
-def write_output(path: Path, data: bytes) -> None:
-    """Publish a file that the user named, with the permissions that the user's umask allows; a pipe or device that has
-    this name is written to instead.
-
-    Raises
-    ------
-    UserError
-        It cannot be written.
-    """
-    try:
-        if path.exists() and not path.is_file():
-            path.write_bytes(data)
-        else:
-            publish(path.resolve(), data, 0o666 & ~umask())
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror or error}") from None
 
 
 def umask() -> int:

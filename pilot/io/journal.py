@@ -1,39 +1,37 @@
 """The journal: an append-only file of events and decisions. It is the source of truth.
 
-It has one JSON object per line. The first is the header; every other one has ``seq`` (1, 2, …) and ``now_s``, and is
-either a decision, ``{"event": …, "commands": […]}``, or a note for people, ``{"note": {…}}``. A crash can cut off the
-last line, which then was never acted upon; a reader skips it and says so. Damage anywhere else is an error with the
-line number.
+It has one JSON object per line (:mod:`pilot.io.entries`). The first is the header; every other one is an entry, with
+its number ``seq`` (1, 2, …) and ``now_s``: either a decision, ``{"event": …, "commands": […]}``, or a note for people,
+``{"note": {…}}``. A crash can cut off the last line, which then was never acted upon. Damage costs only the entries
+that it hits: the intact ones are read, in order, and what is missing is said.
 
 A journal is a chain of *segments* of a few megabytes (:mod:`pilot.io.segments`). The header of each has the digests of
-the previous segment, of the core's state at that point, and of the snapshot from which a restart continues.
+the previous segment, of the core's state at that point, and of the snapshot from which a restart continues. If the
+header itself is damaged, its copy in another file is used.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from functools import partial
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 
 from pilot.core.commands import Command
 from pilot.core.coordinator import Coordinator
 from pilot.core.errors import JournalError, PilotError, one_line
-from pilot.core.events import Event
+from pilot.core.ids import Generation, TrainerId
 from pilot.core.version import __version__
 from pilot.io import segments
 from pilot.io.core_state import state_digest
+from pilot.io.entries import LAST_S, Decision, Entry, Scanned, may_begin, scan, sealed, unsealed
 from pilot.io.files import open_regular
-from pilot.io.serialize import command_of, dumps, event_of, loads, plain, same
+from pilot.io.serialize import dumps, loads, plain, same
 
-FORMAT = 2
-
-LAST_S = 1e10
-"""No pool is 300 years old."""
+FORMAT = 3
 
 
 class Configured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -73,49 +71,23 @@ class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
-    """An event that entered the core at ``now_s``, and the commands that it returned."""
-
-    seq: int
-    now_s: float
-    event: Event
-    commands: tuple[Command, ...]
-
-    def line(self) -> bytes:
-        """Its line in the journal."""
-        return _line(self.seq, self.now_s, event=plain(self.event), commands=[plain(c) for c in self.commands])
-
-
-@dataclass(frozen=True, slots=True)
-class JournalNote:
-    """Information for people that has no effect on decisions: a restart, a script's remark."""
-
-    seq: int
-    now_s: float
-    note: dict[str, Any] = field(hash=False)
-
-    def line(self) -> bytes:
-        """Its line in the journal."""
-        return _line(self.seq, self.now_s, note=self.note)
-
-
-Entry = Decision | JournalNote
-
-
-@dataclass(frozen=True, slots=True)
 class Segment:
-    """One file of a journal: ``good_bytes`` is the length of its complete lines; ``warning`` says what was cut off.
-    ``last_seq`` is the number of the last complete entry, ``skipped`` says which entries were skipped and why,
-    ``digest`` is that of the complete lines.
+    """One file of a journal: its intact entries, in order.
+
+    ``missing`` says which are not there; a note among the entries says it, too. ``odd`` says what else is wrong:
+    nothing is lost by it. ``good_bytes`` is the length of its complete lines, ``digest`` theirs. ``last_seq`` is the
+    number of the last intact entry. ``generations`` has the highest generation of each trainer that a line names, also
+    one that is no valid entry.
     """
 
     header: Header
     entries: list[Entry]
     good_bytes: int
     last_seq: int
-    warning: str = ""
-    skipped: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    odd: tuple[str, ...] = ()
     digest: str = ""
+    generations: dict[TrainerId, Generation] = field(default_factory=dict)
 
     @property
     def decisions(self) -> Iterator[Decision]:
@@ -134,7 +106,6 @@ class Contents:
 
     path: Path
     last: Segment
-    whole: bool = True
 
     @property
     def header(self) -> Header:
@@ -148,14 +119,21 @@ class Contents:
 
     @property
     def segments(self) -> Iterator[Segment]:
-        """All segments, each after checking that it is the one named by its successor.
+        """All segments, as far as they are readable.
 
         Raises
         ------
         JournalError
-            One is missing or damaged.
+            One cannot be read now, though it may be intact.
         """
-        yield from _chain(self.path, itertools.chain(self._closed(), [self.last]))
+        closed = segments.closed(self.path, self.header.after)
+        ends = [*(segments.after(path) for path in closed[1:]), self.header.after]
+        known, digest = 0, ""
+        for path, end in zip(closed, ends, strict=False):
+            segment = _followed(self._read_closed(path, known, end), digest)
+            known, digest = end, "" if segment.missing or segment.odd else segment.digest
+            yield segment
+        yield _followed(self.last, digest) if known == self.header.after else self._without_others()
 
     @property
     def entries(self) -> Iterator[Entry]:
@@ -167,98 +145,108 @@ class Contents:
         """The decisions of all segments. Raises like :attr:`segments`."""
         return (decision for segment in self.segments for decision in segment.decisions)
 
-    def _closed(self) -> Iterator[Segment]:
-        for path in segments.closed(self.path, self.header.after):
-            yield _parsed(path, segments.read_closed(path), whole=self.whole)
+    def _read_closed(self, path: Path, known: int, end: int) -> Segment:
+        """A closed segment, with the entries after ``known`` up to ``end``."""
+        data, wrong = segments.read_closed(path)
+        other = msgspec.structs.replace(
+            self.header, after=segments.after(path), now_s=0.0, version="", previous="", core="", snapshot=""
+        )
+        segment = _parsed(path, data, lambda: other, known, end)
+        return replace(segment, odd=(*segment.odd, wrong)) if wrong else segment
+
+    def _without_others(self) -> Segment:
+        """The last segment, where all the others are missing."""
+        lost = Scanned([], 0)
+        lost.tell_missing(self.header.after, self.header.now_s, f"there is none in {segments.folder(self.path)}")
+        return replace(
+            self.last, entries=[*lost.entries, *self.last.entries], missing=(*lost.missing, *self.last.missing)
+        )
 
 
-def read(path: Path, *, whole: bool = True) -> Contents:
-    """Read a journal's last segment; unless it must be ``whole``, damaged entries are skipped.
+def read(path: Path) -> Contents:
+    """Read a journal's last segment, as far as it is readable.
 
     Raises
     ------
     JournalError
-        There is none, or a line is damaged (the message has its number). An incomplete last line is only skipped.
+        There is none, it cannot be read now, or nothing can be restored from it: it has another format, or its header
+        is lost.
     """
-    try:
-        with open_regular(path) as file:
-            data = file.read()
-    except OSError as error:
-        raise JournalError(f"cannot read the journal {path}: {error.strerror}") from None
-    return Contents(path, _parsed(path, data, whole=whole), whole)
+    with _opened(path) as file:
+        data = file.read()
+    return Contents(path, _parsed(path, data, lambda: _header(segments.read_header(path))))
 
 
 def read_more(path: Path, last: Segment) -> Segment | None:
-    """Read the entries added to the journal's ``last`` segment since it was read, without damaged ones. None: a new
-    segment has begun.
+    """Read the entries added to the journal's ``last`` segment since it was read. None: a new segment has begun.
 
     Raises
     ------
     JournalError
         The journal has become unreadable.
     """
+    with _opened(path) as file:
+        text = file.readline()
+        header, _ = _header_or(path, text.rstrip(b"\n"), lambda: _header(segments.read_header(path)))
+        if header != last.header:
+            return None
+        file.seek(last.good_bytes)
+        data = file.read()
+    lines, good = _lines(data)
+    scanned = scan(path, lines, 2, last.last_seq, last.last_s)
+    return _segment(header, scanned, last.good_bytes + good)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
     try:
         with open_regular(path) as file:
-            if _at_line(path, 1, partial(_header, file.readline())) != last.header:
-                return None
-            file.seek(last.good_bytes)
-            data = file.read()
+            yield file
     except OSError as error:
         raise JournalError(f"cannot read the journal {path}: {error.strerror}") from None
+
+
+def _parsed(
+    path: Path, data: bytes, other: Callable[[], Header], known: int | None = None, end: int | None = None
+) -> Segment:
+    """The segment in ``path``, with the ``other`` header if its own is damaged. It should have the entries after
+    ``known`` (None: as its header says) up to ``end`` (None: it is the last one)."""
+    lines, good = _lines(data)
+    header, odd = _header_or(path, lines[0] if lines else b"", other)
+    first = 1 if odd else 2  # without the header's line, the first one may be an entry
+    if cut := data[good:]:
+        odd = (*odd, f"{path}:{len(lines) + 1}: skipped the last line, which was cut off after {len(cut)} bytes")
+        lines += [] if may_begin(cut) else [cut]
+    scanned = scan(path, lines[first - 1 :], first, header.after if known is None else known, header.now_s, end)
+    return replace(_segment(header, scanned, good, odd), digest=segments.digest(data[:good]))
+
+
+def _lines(data: bytes) -> tuple[list[bytes], int]:
+    """The complete lines, and their length in all."""
     good = data.rfind(b"\n") + 1
-    lines = data[:good].split(b"\n")[:-1]
-    entries, skipped = _entries(path, last.last_seq, lines, last.last_seq - last.header.after + 2)
-    return Segment(last.header, entries, last.good_bytes + good, last.last_seq + len(lines), skipped=tuple(skipped))
+    return data[:good].split(b"\n")[:-1], good
 
 
-def _parsed(path: Path, data: bytes, *, whole: bool) -> Segment:
-    good = data.rfind(b"\n") + 1
-    lines = data[:good].split(b"\n")[:-1]
-    if not lines:
-        raise JournalError(f"{path}:1: the journal has no header; nothing can be restored from it")
-    header: Header = _at_line(path, 1, partial(_header, lines[0]))
-    entries, skipped = _entries(path, header.after, lines[1:])
-    if skipped and whole:
-        raise JournalError(skipped[0])
-    cut = len(data) - good
-    warning = f"{path}:{len(lines) + 1}: skipped the last line, which was cut off after {cut} bytes" if cut else ""
-    last_seq = header.after + len(lines) - 1
-    return Segment(header, entries, good, last_seq, warning, tuple(skipped), segments.digest(data[:good]))
+def _segment(header: Header, scanned: Scanned, good: int, odd: tuple[str, ...] = ()) -> Segment:
+    missing, odd = tuple(scanned.missing), (*odd, *scanned.odd)
+    return Segment(header, scanned.entries, good, scanned.last_seq, missing, odd, "", scanned.generations)
 
 
-def _entries(path: Path, after: int, lines: list[bytes], first: int = 2) -> tuple[list[Entry], list[str]]:
-    """The entries in ``lines``, which begin at line ``first`` of the file; and what is wrong with the invalid ones."""
-    entries: list[Entry] = []
-    wrong: list[str] = []
-    for place, text in enumerate(lines):
-        try:
-            entries.append(_at_line(path, first + place, partial(_entry, after + place + 1, text)))
-        except JournalError as error:
-            wrong.append(str(error))
-    return entries, wrong
-
-
-def _chain(path: Path, found: Iterator[Segment]) -> Iterator[Segment]:
-    """Yield from ``found``, checking that it begins with the first segment and that each matches its successor's
-    header."""
-    known, held = 0, None
-    for segment in found:
-        if segment.header.after != known:
-            raise JournalError(f"{path}: entry {known + 1} of the journal is missing, with its segment")
-        if held is not None:
-            if segment.header.previous != held.digest:
-                raise JournalError(f"{path}: the segment that ends with entry {known} was changed after it was closed")
-            yield held
-        known, held = segment.last_seq, segment
-    if held is not None:
-        yield held
+def _followed(segment: Segment, previous: str) -> Segment:
+    """The segment, which says so if the one before it does not have the digest that its header says."""
+    if "" in (previous, segment.header.previous) or segment.header.previous == previous:
+        return segment
+    odd = f"the segment that ends with entry {segment.header.after} of the journal was changed after it was closed"
+    return replace(segment, odd=(*segment.odd, odd))
 
 
 def replay(contents: Contents, core: Coordinator, seen: Callable[[Decision], object] = lambda _: None) -> str:
     """Feed the decisions to a fresh ``core``. Returns "" if it gives the same commands and has the same state at the
-    beginning of each segment; otherwise the first difference, in words. ``seen`` is called with each decision that is
-    the same, because reading a journal takes as long as replaying it."""
+    beginning of each segment; otherwise the first difference, in words: also that entries are missing. ``seen`` is
+    called with each decision that is the same, because reading a journal takes as long as replaying it."""
     for segment in contents.segments:
+        if segment.missing:
+            return segment.missing[0]
         after, expected = segment.header.after, segment.header.core
         if after and segment.header.version == __version__ and state_digest(core) != expected:
             return f"entry {after}: the state after it is not the one that was recorded"
@@ -290,18 +278,29 @@ def _difference(recorded: tuple[Command, ...], given: list[Command]) -> str:
 
 def header_line(header: Header) -> bytes:
     """The journal's first line."""
-    return dumps(msgspec.to_builtins(header)).encode() + b"\n"
+    return sealed(msgspec.to_builtins(header))
 
 
-def _line(seq: int, now_s: float, **content: Any) -> bytes:
-    return dumps({"seq": seq, "now_s": now_s, **content}).encode() + b"\n"
+def _header_or(path: Path, text: bytes, other: Callable[[], Header]) -> tuple[Header, tuple[str, ...]]:
+    """The header in the line ``text``, or else the ``other`` one, and a line that says so."""
+    try:
+        return _header(text), ()
+    except JournalError as error:
+        own = f"{path}:1: {error}"
+    try:
+        return other(), (f"{own}; what other files say was used instead",)
+    except JournalError:
+        raise JournalError(own) from None
 
 
 def _header(text: bytes) -> Header:
-    data = loads(text)
-    number = data.get("journal") if isinstance(data, dict) else None
-    if number != FORMAT:
-        raise JournalError(f"not a journal of format {FORMAT} (its first line says {number})")
+    """The header in a line without its end."""
+    try:
+        data = unsealed(text)
+    except JournalError:
+        raise JournalError(_no_header(text)) from None
+    if not isinstance(data, dict) or data.get("journal") != FORMAT:
+        raise JournalError(_no_header(text))
     try:
         header = msgspec.convert(data, Header)
     except (msgspec.ValidationError, ValueError) as error:
@@ -311,23 +310,15 @@ def _header(text: bytes) -> Header:
     return header
 
 
-def _entry(seq: int, text: bytes) -> Entry:
-    data = loads(text)
-    now_s = data.get("now_s") if isinstance(data, dict) else None
-    if not isinstance(data, dict) or data.get("seq") != seq or not isinstance(now_s, float | int):
-        raise JournalError(f"damaged: entry {seq} was expected")
-    if not 0 <= now_s < LAST_S:
-        raise JournalError(f"damaged: entry {seq} has no valid time")
-    match data:
-        case {"event": event, "commands": list(commands)}:
-            return Decision(seq, float(now_s), event_of(event), tuple(command_of(c) for c in commands))
-        case {"note": dict(note)}:
-            return JournalNote(seq, float(now_s), note)
-    raise JournalError(f"damaged: entry {seq} is neither a decision nor a note")
-
-
-def _at_line(path: Path, number: int, parse: Callable[[], Any]) -> Any:
+def _no_header(text: bytes) -> str:
+    """Why the line ``text`` is no header."""
+    if not text:
+        return "the journal has no header"
     try:
-        return parse()
+        data = loads(text)
     except JournalError as error:
-        raise JournalError(f"{path}:{number}: {error}") from None
+        return f"damaged header: {error}"
+    number = data.get("journal") if isinstance(data, dict) else None
+    if number == FORMAT:
+        return "damaged header"
+    return f"not a journal of format {FORMAT} (its first line says {number}); the version that wrote it can read it"

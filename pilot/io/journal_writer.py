@@ -21,8 +21,9 @@ from pilot.core.errors import JournalError
 from pilot.core.events import Event, Progress
 from pilot.core.version import __version__
 from pilot.io import segments
+from pilot.io.entries import Decision, JournalNote
 from pilot.io.files import NO_ROOM, publish
-from pilot.io.journal import Contents, Decision, Header, JournalNote, header_line
+from pilot.io.journal import Contents, Header, header_line
 
 log = logging.getLogger(__name__)
 
@@ -94,6 +95,7 @@ class JournalWriter:
             if path.exists():
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
             publish(path, line)  # nothing could be restored from half a header
+            segments.write_header(path, line)
             return os.open(path, os.O_RDWR | os.O_CLOEXEC)
 
         return cls(path, _open(path, start), header, len(line), header.after)
@@ -233,6 +235,7 @@ class JournalWriter:
             segments.write_snapshot(self._path, end.after, end.snapshot)
             segments.write_closed(self._path, self._header.after, text)
             line = header_line(header)
+            segments.write_header(self._path, line)
             publish(self._path, line)
         except OSError as error:
             log.warning("the journal's segment was not closed properly: %s", error)

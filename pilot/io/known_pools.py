@@ -10,6 +10,7 @@ import hashlib
 from contextlib import suppress
 from pathlib import Path
 
+from pilot.io import own_folder
 from pilot.io.files import replace_link
 from pilot.io.rundir import RunDir, state_path
 
@@ -20,7 +21,7 @@ def remember(root: Path) -> None:
         if root.parent == state_path():
             return
         folder = _links()
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        own_folder.make(folder)
         replace_link(folder / hashlib.sha256(str(root).encode()).hexdigest()[:16], str(root))
 
 

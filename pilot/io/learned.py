@@ -22,6 +22,7 @@ from pilot.core.curve_learned import curve_of, estimates
 from pilot.core.curve_model import ON_SUMMIT, Point, Priors, priors_of
 from pilot.core.ids import TrainerUid
 from pilot.core.spec import NODES_MAX, TrainerSpec
+from pilot.io import own_folder
 from pilot.io.files import publish, read_regular
 
 log = logging.getLogger(__name__)
@@ -98,7 +99,7 @@ class Learned:
         if self.folder is None or not measured:
             return
         try:
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            own_folder.make(self.folder)
             for uid, measurement in measured:
                 publish(self.folder / f"{uid}.json", msgspec.json.encode(measurement) + b"\n")
             for path in _oldest_first(self.folder)[:-KEPT]:

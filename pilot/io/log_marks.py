@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from pilot.io import own_folder
 from pilot.io.files import open_regular
 
 PERIOD_S = 0.5
@@ -64,7 +65,7 @@ class Marker:
                 os.close(self._file)
                 self._file = None
             if self._file is None:
-                self._file = os.open(times, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+                self._file = own_folder.private(times, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC)
             os.write(self._file, f"{time.time():.2f} {size} {self.rank}\n".encode())
 
 
@@ -75,10 +76,11 @@ def _is(path: Path, descriptor: int) -> bool:
         return False
 
 
-def mark_log(descriptor: int) -> Marker:
-    """From now on, write marks for this process's log."""
+def mark_log(descriptor: int, folder: int) -> Marker:
+    """From now on, write marks for this process's log, into its ``folder``; both are open."""
     global _marker  # a process has one log
-    _marker = Marker(descriptor, Path(f"/proc/self/fd/{descriptor}").readlink())
+    name = Path(f"/proc/self/fd/{descriptor}").readlink().name
+    _marker = Marker(descriptor, Path(f"/proc/self/fd/{folder}", name))
     _marker.mark()
     _marker.rank = NO_RANK
     return _marker

@@ -12,6 +12,7 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
+from pilot.io import own_folder
 from pilot.io.log_marks import times_of
 
 LOG_BYTES = 64 << 20
@@ -50,7 +51,7 @@ def copy_and_empty(path: Path) -> None:
         size = os.fstat(log.fileno()).st_size
         with suppress(FileNotFoundError):
             times_of(path).replace(times_of(rotated(path)))
-        with open(rotated(path), "wb", opener=_private) as old:
+        with open(rotated(path), "wb", opener=own_folder.private) as old:
             if size > MOST_BYTES:
                 log.seek(size - LOG_BYTES)
                 times_of(rotated(path)).unlink(missing_ok=True)  # its marks are those of other places
@@ -58,8 +59,3 @@ def copy_and_empty(path: Path) -> None:
                 old.write(dropped.encode())
             shutil.copyfileobj(log, old, 1 << 20)
         log.truncate(0)
-
-
-def _private(name: str, flags: int) -> int:
-    """Open a file that is the user's alone, whatever the umask."""
-    return os.open(name, flags, 0o600)

@@ -70,9 +70,11 @@ class PoolClient:
         """Keep this many pilots; None: as many as the trainers can use."""
         return self._ask(verbs.SCALE, verbs.Pilots(pilots))
 
-    def resume(self, trainer: str, launch: LaunchSpec, budget_node_hours: float | None = None) -> verbs.Standing:
+    def resume(
+        self, trainer: str, launch: LaunchSpec, budget_node_hours: float | None = None, *, from_scratch: bool = False
+    ) -> verbs.Standing:
         """Continue a trainer that failed or was cancelled; its script is started as in ``launch``."""
-        return self._ask(verbs.RESUME, verbs.Resumption(trainer, launch, budget_node_hours))
+        return self._ask(verbs.RESUME, verbs.Resumption(trainer, launch, budget_node_hours, from_scratch))
 
     def hold(self, trainer: str) -> verbs.Standing:
         """Take a trainer's nodes away until it is released."""

@@ -355,6 +355,7 @@ class PoolStatus(Told, frozen=True):
     keeper : its jobs in the queue
     trouble : why decisions do not take effect at the moment: there is no space for the journal. Training continues
     remarks : messages for the user that concern no trainer, newest last
+    damage : what of the pool's files was damaged or lost when its coordinator last started
     """
 
     coordinator: str
@@ -380,6 +381,7 @@ class PoolStatus(Told, frozen=True):
     keeper: KeeperStatus
     trouble: str
     remarks: list[str]
+    damage: list[str] = []
 
     def trainer(self, name: str) -> TrainerStatus:
         """The trainer of this name, which must exist."""

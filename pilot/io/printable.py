@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import codecs
+import io
 import logging
 import re
 from typing import Any
@@ -17,8 +19,8 @@ _PLAIN = "\x1b[0m"
 
 
 def printable(text: str) -> str:
-    """``text`` with control characters escaped, such as ``\\x1b``."""
-    return _CONTROLS.sub(lambda found: found.group().encode("unicode_escape", "surrogatepass").decode(), text)
+    """``text`` with control characters escaped, such as ``\\u001b``. That is JSON's notation: JSON keeps its values."""
+    return _CONTROLS.sub(lambda found: f"\\u{ord(found.group()):04x}", text)
 
 
 def printable_output(line: str) -> str:
@@ -40,6 +42,24 @@ def all_printable(value: Any) -> Any:
         case list() | tuple():
             return [all_printable(inner) for inner in value]
     return value
+
+
+class PrintableStream(io.TextIOWrapper):
+    """Standard output or standard error for a program that quotes files, peers and names: what it writes becomes
+    :func:`printable`. ``as_it_is`` is the stream without that, for a writer who escapes what it quotes.
+    """
+
+    def __init__(self, stream: io.TextIOWrapper) -> None:
+        # click writes past a stream in ASCII, in UTF-8; file names need not be valid text
+        encoding = "utf-8" if codecs.lookup(stream.encoding).name == "ascii" else stream.encoding
+        line, at_once = stream.line_buffering, stream.write_through
+        super().__init__(stream.buffer, encoding, "backslashreplace", line_buffering=line, write_through=at_once)
+        self.as_it_is = stream
+
+    def write(self, text: str, /) -> int:
+        """See :class:`io.TextIOWrapper`."""
+        super().write(printable(text))
+        return len(text)
 
 
 class PrintableFormatter(logging.Formatter):

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pilot.core.errors import NoRestartError, PilotError, UserError
 from pilot.core.ids import TrainerId
-from pilot.io import heartbeat, trainer_folder
+from pilot.io import heartbeat, own_folder, trainer_folder
 from pilot.io.heartbeat import Owner
 
 GLANCE_S = 0.5
@@ -55,12 +55,20 @@ def check_readable(root: Path) -> None:
         if not stat.S_ISDIR(root.stat().st_mode):
             raise UserError(f"run directory {root}: not a directory")
         if not os.access(root, os.R_OK | os.X_OK):
-            raise UserError(f"run directory {root}: permission denied")
+            raise UserError(f"run directory {root}: permission denied{_of_whom(root)}")
     except FileNotFoundError:
         return
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise UserError(f"run directory {root}: {reason}") from None
+
+
+def _of_whom(path: Path) -> str:
+    """Who may change the mode of ``path``, and to what, a clause; "" if that cannot be read."""
+    try:
+        return f"; it belongs to user {path.stat().st_uid}, who can chmod u+rX {shlex.quote(str(path))}"
+    except OSError:
+        return ""
 
 
 class RunDir:
@@ -89,7 +97,7 @@ class RunDir:
                 f"run directory {self.root}: jobs cannot be submitted from a path with {odd[0]!r}; choose another one"
             )
         try:
-            self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            own_folder.make(self.root)
             status = self.root.stat()
             if status.st_uid != os.geteuid():
                 raise UserError(f"run directory {self.root} belongs to user {status.st_uid}; choose another one")
@@ -116,7 +124,8 @@ class RunDir:
         if not left:
             return None
         aside = self.root / "earlier" / time.strftime("%Y%m%d-%H%M%S")
-        aside.mkdir(mode=0o700, parents=True)
+        own_folder.make(aside.parent)
+        aside.mkdir(mode=0o700)
         for path in left:
             path.rename(aside / path.name)
         for folder in [entry for entry in self.trainers.iterdir() if trainer_folder.is_nameless(entry)]:
@@ -142,7 +151,9 @@ class Lock:
                 os.close(self._file)
                 raise
         except OSError as error:
-            raise UserError(f"cannot lock the run directory {rundir.root}: {error.strerror}") from None
+            raise UserError(
+                f"cannot lock the run directory {rundir.root}: {error.strerror}; choose another one (--run-dir)"
+            ) from None
 
     def _acquire(self) -> None:
         deadline = time.monotonic() + GLANCE_S
@@ -245,26 +256,27 @@ def is_abandoned(rundir: RunDir) -> bool:
 
 
 def _look(rundir: RunDir) -> tuple[bool, Owner | None]:
-    """Whether the lock is held, and who held it last."""
+    """Whether the lock is held, and who held it last. Needs no right to write: it tries for a shared lock."""
     check_readable(rundir.root)
     try:
-        descriptor = os.open(rundir.lock, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = os.open(rundir.lock, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):
         return False, None
     except OSError as error:
-        raise UserError(f"cannot read {rundir.lock}: {error.strerror}") from None
+        whose = _of_whom(rundir.lock) if isinstance(error, PermissionError) else ""
+        raise UserError(f"cannot read {rundir.lock}: {error.strerror}{whose}") from None
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise UserError(f"cannot read {rundir.lock}: it is not a regular file")
-        held = not _try_lock(descriptor)
+        held = not _try_lock(descriptor, fcntl.LOCK_SH)
         return held, heartbeat.parse(os.pread(descriptor, heartbeat.LINE_BYTES, 0))
     finally:
         os.close(descriptor)
 
 
-def _try_lock(descriptor: int) -> bool:
+def _try_lock(descriptor: int, how: int = fcntl.LOCK_EX) -> bool:
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, how | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True

@@ -1,9 +1,10 @@
 """The files of a journal. ``journal.jsonl`` is the segment being written; ``journal/`` beside it holds the closed
-segments, compressed and named by their first entry, and the newest snapshot, named by its last entry.
+segments, compressed and named by their first entry, the newest snapshot, named by its last entry, and a copy of the
+header of ``journal.jsonl``.
 
-A segment is closed in this order: publish the snapshot, then the closed segment, then a new ``journal.jsonl`` that
-contains the digests of both. Until the last step is done, the old file counts, and newer files in ``journal/`` are
-ignored.
+A segment is closed in this order: publish the snapshot, the closed segment, the copy of the next header, which contains
+the digests of both, then the new ``journal.jsonl``. Until the last step is done, the old file counts, and newer files
+in ``journal/`` are ignored.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ import zlib
 from pathlib import Path
 
 from pilot.core.errors import JournalError
-from pilot.io.files import open_regular, publish, read_regular
+from pilot.io.files import publish, read_regular
 
 TEXT_MAX, SNAPSHOT_MAX = 1 << 28, 1 << 28
 """Limits in bytes; what we write stays far below them."""
 
-_SEGMENT, _SNAPSHOT = ".jsonl.gz", ".snapshot"
+_SEGMENT, _SNAPSHOT, _HEADER = ".jsonl.gz", ".snapshot", "header.json"
 
 
 def digest(data: bytes) -> str:
@@ -34,21 +35,48 @@ def folder(journal: Path) -> Path:
 
 def closed(journal: Path, last_seq: int) -> list[Path]:
     """The closed segments with the entries up to ``last_seq``, in order."""
-    found = {int(p.name.removesuffix(_SEGMENT)): p for p in folder(journal).glob(f"[0-9]*{_SEGMENT}") if _number(p)}
-    return [found[first] for first in sorted(found) if first <= last_seq]
+    return sorted(p for p in folder(journal).glob(f"[0-9]*{_SEGMENT}") if _number(p) and after(p) < last_seq)
 
 
-def read_closed(path: Path) -> bytes:
-    """The text of a closed segment; :class:`JournalError` if it is damaged or unreadable."""
+def after(path: Path) -> int:
+    """How many entries came before those of the closed segment ``path``."""
+    return int(path.name.removesuffix(_SEGMENT)) - 1
+
+
+def read_closed(path: Path) -> tuple[bytes, str]:
+    """The text of a closed segment as far as it can be read, and why not all of it ("": it can).
+
+    Raises
+    ------
+    JournalError
+        It cannot be read now: what it holds is not lost.
+    """
     try:
-        with open_regular(path) as file, gzip.GzipFile(fileobj=file) as text:
-            data = text.read(TEXT_MAX + 1)
-    except (OSError, EOFError, zlib.error) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
-        raise JournalError(f"cannot read the segment {path} of the journal: {reason}") from None
-    if len(data) > TEXT_MAX:
-        raise JournalError(f"cannot read the segment {path} of the journal: it is too long to be one")
-    return data
+        data = read_regular(path, TEXT_MAX)
+    except OSError as error:
+        if isinstance(error, FileNotFoundError):
+            return b"", f"{path}: {error.strerror}"
+        away = "try again later, or move it away: then the pool continues without it"
+        raise JournalError(
+            f"cannot read the segment {path} of the journal: {error.strerror}; {away}", transient=True
+        ) from None
+    text, wrong = _unzipped(data, 1 << 16)
+    if wrong:
+        text, wrong = _unzipped(data, 1)  # up to the very byte
+    return text, f"{path}: {wrong}" if wrong else ""
+
+
+def _unzipped(data: bytes, piece: int) -> tuple[bytes, str]:
+    """The text in gzip ``data``, which is read in pieces of ``piece`` bytes up to the first one that is damaged."""
+    stream, text = zlib.decompressobj(wbits=31), bytearray()
+    for at in range(0, len(data), piece):
+        try:
+            text += stream.decompress(data[at : at + piece], TEXT_MAX + 1 - len(text))
+        except zlib.error as error:
+            return bytes(text), str(error)
+        if len(text) > TEXT_MAX:
+            return b"", "it is too long to be a segment"
+    return bytes(text), "" if stream.eof else "it was cut off"
 
 
 def write_closed(journal: Path, after: int, text: bytes) -> None:
@@ -67,10 +95,24 @@ def read_snapshot(journal: Path, after: int, expected: str) -> bytes:
     try:
         data = read_regular(path, SNAPSHOT_MAX)
     except OSError as error:
-        raise JournalError(f"cannot read the snapshot {path}: {error.strerror}") from None
+        later = not isinstance(error, FileNotFoundError)
+        raise JournalError(f"cannot read the snapshot {path}: {error.strerror}", transient=later) from None
     if digest(data) != expected:
         raise JournalError(f"the snapshot {path} is damaged")
     return data
+
+
+def write_header(journal: Path, line: bytes) -> None:
+    """Publish a copy of the first line of the segment being written: without it, nothing after it can be used."""
+    publish(_made(journal) / _HEADER, line)
+
+
+def read_header(journal: Path) -> bytes:
+    """The copy, without the line's end; b"" if there is none."""
+    try:
+        return read_regular(folder(journal) / _HEADER, TEXT_MAX).removesuffix(b"\n")
+    except OSError:
+        return b""
 
 
 def remove_other_snapshots(journal: Path, after: int) -> None:

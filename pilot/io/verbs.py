@@ -74,11 +74,13 @@ class Pilots(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Resumption(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which trainer to resume, how its script is started from now on, and its budget (None: unchanged)."""
+    """Which trainer to resume, how its script is started from now on, its budget (None: unchanged), and whether from
+    scratch."""
 
     trainer: str
     launch: LaunchSpec
     budget_node_hours: Annotated[float, msgspec.Meta(gt=0, le=BUDGET_MAX_H)] | None = None
+    from_scratch: bool = False
 
 
 class SomeNodes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

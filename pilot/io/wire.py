@@ -13,8 +13,9 @@ from typing import Annotated, Any
 import msgspec
 
 from pilot.core.errors import ProtocolError
+from pilot.core.events import Unloaded
 
-PROTOCOL = 10
+PROTOCOL = 11
 """Incremented with every incompatible change; peers with another number are refused."""
 
 MAX_FRAME_BYTES = 8 * 1024 * 1024
@@ -163,11 +164,15 @@ class GroupFormed(Message, frozen=True):
 
 
 class GroupBroken(Message, frozen=True):
-    """From any member: the group of ``generation`` cannot continue (a rank process died, or forming failed)."""
+    """From any member: the group of ``generation`` cannot continue (a rank process died, or forming failed).
+
+    ``unloaded``: its worker could not load the state; see ``core.events.Unloaded``.
+    """
 
     trainer: Name
     generation: Count
     reason: str
+    unloaded: Unloaded | None = None
 
 
 class RankPaused(Message, frozen=True):
@@ -331,7 +336,8 @@ class JoinGroup(Message, frozen=True):
     """To each member: start a rank process as rank ``rank``. Generation ``previous`` (0: none) trains on until the
     switch.
 
-    Checkpoints of generations up to ``granted`` may be loaded.
+    Checkpoints of generations above ``given_up``, up to ``granted``, may be loaded. See ``core.commands.FormGroup`` for
+    ``saved_step``.
     """
 
     trainer: str
@@ -340,6 +346,8 @@ class JoinGroup(Message, frozen=True):
     size: int
     previous: int
     granted: int
+    saved_step: int = 0
+    given_up: int = 0
 
 
 class GroupAddresses(Message, frozen=True):

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import io
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
-from matplotlib import rc_context
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from pilot.core.goal import BY_SESSION
+from pilot.io.figures import label, svg
 from pilot.observation.course import Course, Point
 
 METRICS_MAX = 6
+SIZE = (5.4, 2.6)
 
 
 def curves_of(course: Course, now_s: float) -> list[tuple[str, str]]:
@@ -22,24 +21,13 @@ def curves_of(course: Course, now_s: float) -> list[tuple[str, str]]:
     drawn = []
     if course.rescales:
         ended_s = now_s if course.ended_s is None else course.ended_s
-        drawn.append(("Nodes and samples/s over time", svg(partial(_rate, course=course, ended_s=ended_s))))
+        drawn.append(("Nodes and samples/s over time", svg(partial(_rate, course=course, ended_s=ended_s), *SIZE)))
     names = dict.fromkeys(name for point in course.points for name in point.metrics if name not in BY_SESSION)
     for name in list(names)[:METRICS_MAX]:
         points = [p for p in course.points if math.isfinite(p.metrics.get(name, math.nan))]
         if points:
-            drawn.append((f"{name} over samples", svg(partial(_metric, points=points, name=name))))
+            drawn.append((f"{name} over samples", svg(partial(_metric, points=points, name=name), *SIZE)))
     return drawn
-
-
-def svg(draw: Callable[[Axes], None], height: float = 2.6) -> str:
-    """What ``draw`` plots, as the text of an ``<svg>`` element; the same input gives the same text."""
-    with rc_context({"svg.hashsalt": "pilot", "svg.fonttype": "none", "font.size": 9}):
-        figure = Figure(figsize=(5.4, height), layout="constrained")
-        draw(figure.subplots())
-        out = io.StringIO()
-        figure.savefig(out, format="svg", metadata={"Date": None})
-    text = out.getvalue()
-    return text[text.index("<svg") :]
 
 
 def _rate(axes: Axes, course: Course, ended_s: float) -> None:
@@ -56,4 +44,4 @@ def _rate(axes: Axes, course: Course, ended_s: float) -> None:
 
 def _metric(axes: Axes, points: Sequence[Point], name: str) -> None:
     axes.plot([point.samples for point in points], [point.metrics[name] for point in points], linewidth=1)
-    axes.set(xlabel="samples", ylabel=name)
+    axes.set(xlabel="samples", ylabel=label(name))

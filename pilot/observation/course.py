@@ -86,7 +86,7 @@ class Courses:
         match event:
             case TrainerSubmitted() | TrialAsked():
                 self.of[event.spec.trainer] = Course()
-            case TrainerResumed():
+            case TrainerResumed() if event.trainer in self.of:
                 self.of[event.trainer].ended_s = None
             case GroupFormed():
                 self._formed(now_s, event)

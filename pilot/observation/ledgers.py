@@ -16,7 +16,7 @@ from pilot.core.run_identity import AcceptedChange
 from pilot.core.study_events import (
     TrialAsked,
 )
-from pilot.io.journal import Decision
+from pilot.io.entries import Decision
 
 
 def ledgers(decisions: Iterable[Decision]) -> dict[TrainerId, Ledger]:

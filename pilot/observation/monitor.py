@@ -18,6 +18,7 @@ from pilot.core.commands import (
     Command,
     DissolveGroup,
     FormGroup,
+    HoldTrainer,
     SetNodeAside,
     Solve,
     StartWorker,
@@ -48,7 +49,7 @@ from pilot.core.run_identity import AcceptedChange
 from pilot.core.study_events import (
     TrialAsked,
 )
-from pilot.io.journal import Decision
+from pilot.io.entries import Decision
 from pilot.observation.records import OpenFor, SolveTimes, TrainerRecord
 from pilot.observation.words import plan_change
 
@@ -221,6 +222,8 @@ class Monitor:
             case SetNodeAside():
                 text = f"{command.node} was set aside: {headline(command.reason)}"
                 self.remark(self.now_s, {"text": text, "trainer": command.trainer or ""})
+            case HoldTrainer():
+                self.remark(self.now_s, {"text": f"it is {command.reason}", "trainer": command.trainer})
             case WarnOfBudget():
                 self.remark(self.now_s, {"text": command.reason, "trainer": command.trainer or ""})
             case CloseTrainer():

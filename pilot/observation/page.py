@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -11,6 +13,7 @@ from jinja2 import Environment
 from pilot.core.evidence import headline
 from pilot.core.ids import TrainerId
 from pilot.core.trainer import Trainer
+from pilot.io.printable import printable
 from pilot.observation.charts import curves_of
 from pilot.observation.course import Course
 from pilot.observation.story import Happening
@@ -67,13 +70,14 @@ class Bar:
 
 def render(life: Life) -> str:
     """The page's HTML."""
-    template = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(
-        files(__package__).joinpath("page.html.j2").read_text()
-    )
+    text, script = (files(__package__).joinpath(name).read_text() for name in ("page.html.j2", "page.js"))
+    template = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(text)
     colours = {name: PALETTE[number % len(PALETTE)] for number, name in enumerate(life.trainers)}
     charted = sorted(life.trainers, key=lambda name: -life.trainers[name].samples)[:CHARTS_MAX]
-    return template.render(
+    page = template.render(
         life=life,
+        script=script,
+        script_hash=f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}",
         sentences=sentences(life.name, life.site, life.summary),
         bars=_bars(life.timeline, colours),
         marks=_marks(life.timeline),
@@ -84,6 +88,7 @@ def render(life: Life) -> str:
         events=life.happened[-EVENTS_MAX:],
         events_left_out=max(0, len(life.happened) - EVENTS_MAX),
     )
+    return printable(page)
 
 
 def _bars(timeline: Timeline, colours: Mapping[TrainerId, str]) -> list[Bar]:

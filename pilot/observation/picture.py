@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from functools import partial
 from typing import Any
 
+from matplotlib import colormaps
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+from pilot.io.figures import drawn, label
 from pilot.observation.timeline import Fate, Timeline, Use
 
 STYLE = {
@@ -15,14 +21,14 @@ STYLE = {
 IDLE = "#e6e6e6"
 
 
-def draw(timeline: Timeline, path: Path) -> None:
-    """Write the picture to ``path``, in the format of its suffix."""
-    import matplotlib
+def draw(timeline: Timeline) -> bytes:
+    """Return the picture, in PNG."""
+    height = 1.6 + 0.42 * max(1, len(timeline.nodes))
+    return drawn(partial(_draw, timeline=timeline), 11, height, "png", dpi=120)
 
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(figsize=(11, 1.6 + 0.42 * max(1, len(timeline.nodes))), layout="constrained")
+def _draw(figure: Figure, timeline: Timeline) -> None:
+    axes = figure.subplots()
     rows = {node: row for row, node in enumerate(timeline.nodes)}
     colours = _colours(timeline)
     for span in timeline.spans:
@@ -40,21 +46,17 @@ def draw(timeline: Timeline, path: Path) -> None:
             linewidth=0.0,
         )
     _mark(axes, timeline, rows)
-    axes.set_yticks(range(len(rows)), list(rows))
+    axes.set_yticks(range(len(rows)), map(label, rows))
     axes.invert_yaxis()
     axes.set_xlim(0, max(timeline.end_s, 1e-9))
     axes.set_xlabel("seconds since the coordinator started")
     axes.set_title("Nodes over time (hatched: warming up or waiting; grey: idle)")
     axes.spines[["top", "right"]].set_visible(False)
     _legend(axes, colours)
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
 
 
 def _colours(timeline: Timeline) -> dict[Any, Any]:
-    import matplotlib
-
-    palette = matplotlib.colormaps["tab10"]
+    palette = colormaps["tab10"]
     trainers = dict.fromkeys(s.trainer for s in timeline.spans if s.trainer is not None)
     return {trainer: palette(number % 10) for number, trainer in enumerate(trainers)}
 
@@ -67,14 +69,9 @@ def _mark(axes: Any, timeline: Timeline, rows: dict[Any, int]) -> None:
 
 
 def _legend(axes: Any, colours: dict[Any, Any]) -> None:
-    from matplotlib.lines import Line2D
-    from matplotlib.patches import Patch
-
-    handles: list[Any] = [Patch(color=colour, label=str(trainer)) for trainer, colour in colours.items()]
-    for marker, colour, label in STYLE.values():
+    handles: list[Any] = [Patch(color=colour, label=label(trainer)) for trainer, colour in colours.items()]
+    for marker, colour, fate in STYLE.values():
         handles.append(
-            Line2D(
-                [], [], marker=marker, color=colour, markeredgecolor="black", linestyle="", markersize=9, label=label
-            )
+            Line2D([], [], marker=marker, color=colour, markeredgecolor="black", linestyle="", markersize=9, label=fate)
         )
     axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(1.005, 1.0), frameon=False)

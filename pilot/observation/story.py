@@ -9,6 +9,7 @@ from pilot.core.commands import (
     CloseTrainer,
     Command,
     FormGroup,
+    HoldTrainer,
     Outcome,
     SetNodeAside,
     Solve,
@@ -51,7 +52,7 @@ from pilot.core.study_events import (
     TrialAsked,
     TrialNotAsked,
 )
-from pilot.io.journal import Decision, Entry
+from pilot.io.entries import Decision, Entry
 from pilot.io.pool_status import Told
 from pilot.observation.words import counted, node_count, node_names, plan_change
 
@@ -126,7 +127,8 @@ class Story:
             case TrainerReleased():
                 yield self._told(now_s, Kind.TRAINER, "released", event.trainer)
             case TrainerResumed():
-                yield self._told(now_s, Kind.TRAINER, "resumed", event.trainer)
+                how = " from scratch" if event.from_scratch else ""
+                yield self._told(now_s, Kind.TRAINER, f"resumed{how}", event.trainer)
             case TrainerRemoved():
                 yield self._told(now_s, Kind.TRAINER, "removed", event.trainer)
             case PoolReopened():
@@ -245,6 +247,8 @@ class Story:
             case SetNodeAside():
                 text = f"{command.node} is set aside: {headline(command.reason)}"
                 yield self._told(now_s, Kind.NODE, text, command.trainer, [command.node])
+            case HoldTrainer():
+                yield self._told(now_s, Kind.TRAINER, command.reason, command.trainer)
             case WarnOfBudget():
                 yield self._told(now_s, Kind.TRAINER if command.trainer else Kind.POOL, command.reason, command.trainer)
             case CloseTrainer():

@@ -8,13 +8,16 @@ from html import escape
 
 from matplotlib.axes import Axes
 
+from pilot.io.figures import label, svg
 from pilot.io.pool_status import TrainerHistory
+from pilot.io.printable import printable
 from pilot.io.study_verbs import StudyStatus, TrialList, TrialStatus
-from pilot.observation.charts import svg
+from pilot.observation.charts import SIZE
 from pilot.observation.words import counted
 
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>study {name}</title>
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
 <style>
 body {{ font: 15px/1.45 system-ui, sans-serif; max-width: 68rem; margin: 2rem auto; padding: 0 1rem; }}
 table {{ border-collapse: collapse; font-size: 13px; }}
@@ -32,14 +35,14 @@ def page(told: TrialList, histories: Sequence[TrainerHistory], importance: Mappi
     parts = [_summary(study)]
     reached = [trial for trial in told.trials if trial.values]
     if reached:
-        parts += ["<h2>Course</h2>", svg(partial(_course, study=study, trials=reached))]
+        parts += ["<h2>Course</h2>", svg(partial(_course, study=study, trials=reached), *SIZE)]
     if importance:
-        parts += ["<h2>Which parameters matter</h2>", svg(partial(_importance, importance=importance))]
+        parts += ["<h2>Which parameters matter</h2>", svg(partial(_importance, importance=importance), *SIZE)]
     if any(history.held_nodes for history in histories):
         height = 1.2 + 0.2 * len(histories)
-        parts += ["<h2>Trials over time</h2>", svg(partial(_spans, histories=histories), height)]
+        parts += ["<h2>Trials over time</h2>", svg(partial(_spans, histories=histories), SIZE[0], height)]
     parts += ["<h2>Trials</h2>", _table(told)]
-    return _PAGE.format(name=escape(study.study), body="\n".join(parts))
+    return printable(_PAGE.format(name=escape(study.study), body="\n".join(parts)))
 
 
 def _summary(study: StudyStatus) -> str:
@@ -57,13 +60,14 @@ def _course(axes: Axes, study: StudyStatus, trials: Sequence[TrialStatus]) -> No
         there = [(t.number, t.values[rung]) for t in trials if len(t.values) > rung and t.values[rung] is not None]
         if there:
             axes.plot(*zip(*there, strict=True), "o", markersize=4, label=f"after {counted(reports, 'report')}")
-    axes.set(xlabel="trial", ylabel=study.metric)
+    axes.set(xlabel="trial", ylabel=label(study.metric))
     axes.legend()
 
 
 def _importance(axes: Axes, importance: Mapping[str, float]) -> None:
     names = sorted(importance, key=lambda name: importance[name])
-    axes.barh(names, [importance[name] for name in names])
+    axes.barh(range(len(names)), [importance[name] for name in names])
+    axes.set_yticks(range(len(names)), map(label, names))
     axes.set_xlabel("part of the variance at the first rung (fANOVA)")
 
 
@@ -74,7 +78,7 @@ def _spans(axes: Axes, histories: Sequence[TrainerHistory]) -> None:
             colour = f"C{nodes.setdefault(held.node, len(nodes)) % 10}"
             until_s = history.now_s if held.until_s is None else held.until_s
             axes.barh(row, until_s - held.from_s, left=held.from_s, height=0.8, color=colour, alpha=0.6)
-    axes.set_yticks(range(len(histories)), [history.trainer.trainer for history in histories])
+    axes.set_yticks(range(len(histories)), [label(history.trainer.trainer) for history in histories])
     axes.invert_yaxis()
     axes.set_xlabel("seconds since the pool started; each colour is a node")
 

@@ -9,7 +9,8 @@ from enum import StrEnum
 from pilot.core.coordinator import Coordinator
 from pilot.core.events import PoolChanged
 from pilot.core.ids import NodeId, TrainerId
-from pilot.io.journal import Decision
+from pilot.io.entries import Decision
+from pilot.io.follower import Applied, Follower
 
 
 class Use(StrEnum):
@@ -65,6 +66,7 @@ class TimelineMaker:
 
     def __init__(self, core: Coordinator) -> None:
         self._core = core
+        self._follower = Follower(core)
         self._open: dict[NodeId, tuple[float, Use, TrainerId | None]] = {}
         self._nodes: dict[NodeId, None] = {}
         self._spans: list[Span] = []
@@ -72,16 +74,17 @@ class TimelineMaker:
         self._noticed: set[NodeId] = set()
         self._now_s = 0.0
 
-    def note(self, decision: Decision) -> None:
-        """Take the next decision, in the order of the journal."""
+    def note(self, decision: Decision) -> list[Applied]:
+        """Take the next decision, in the order of the journal; returns what the core took."""
         self._now_s = now_s = decision.now_s
         if isinstance(decision.event, PoolChanged):
             self._noticed.update(decision.event.leaving)
             self._marks += _marks(self._core, decision.event, now_s, self._noticed)
-        self._core.handle(now_s, decision.event)
+        applied = self._follower.follow(decision)
         current = {node: _use(self._core, node) for node in self._core.pool.nodes}
         self._nodes.update(dict.fromkeys(current))
         self._spans += _close(self._open, current, now_s)
+        return applied
 
     def made(self) -> Timeline:
         """The timeline up to the last decision."""

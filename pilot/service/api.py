@@ -261,18 +261,26 @@ class Api:
         return Scaled(pilots=asked.pilots, nodes=len(self._driver.core.pool))
 
     async def resume(self, asked: Resumption) -> Standing:
-        """Continue a trainer that ended early, from its newest checkpoint."""
+        """Continue a trainer that ended early, from its newest checkpoint or from scratch; from scratch also one that
+        is held.
+        """
         self._refuse_when_draining()
-        held = self._trainer(asked.trainer).held
-        instead = f"pilot release {asked.trainer} gives it nodes again" if held else "there is nothing to resume"
-        trainer = self._ended(asked.trainer, instead)
+        trainer = self._trainer(asked.trainer)
+        instead = "there is nothing to resume"
+        if trainer.held:
+            instead = f"pilot release {asked.trainer} gives it nodes again, once those that it had are free"
+        if not (asked.from_scratch and trainer.rests):
+            trainer = self._ended(asked.trainer, instead)
+        if asked.from_scratch and asked.launch.ddp:
+            raise UserError(f"trainer {trainer.id} keeps its own checkpoints (--ddp): move them away, and resume it")
         if trainer.outcome is Outcome.FINISHED:
             more = f"pilot submit --from {trainer.id} starts a new one from its last checkpoint"
             raise UserError(f"trainer {trainer.id} has finished; {more}, for example with more epochs")
         if asked.budget_node_hours is None and trainer.outcome is Outcome.STOPPED:
             raise UserError(f"trainer {trainer.id} stopped: {trainer.reason}; give it a larger --budget in total")
         await _in(self._disk, self._launches.change, trainer.spec, asked.launch)
-        return await self._stands(trainer, TrainerResumed(trainer.id, asked.budget_node_hours), "goes on")
+        event = TrainerResumed(trainer.id, asked.budget_node_hours, asked.from_scratch)
+        return await self._stands(trainer, event, "starts from scratch" if asked.from_scratch else "goes on")
 
     async def hold(self, asked: OneTrainer) -> Standing:
         """Take a trainer's nodes away."""

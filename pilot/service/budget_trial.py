@@ -14,6 +14,7 @@ from pilot.core.budget import hours
 from pilot.core.commands import DrainPool, WarnOfBudget
 from pilot.core.coordinator import Coordinator
 from pilot.core.events import BudgetDue
+from pilot.io.follower import Follower
 from pilot.io.journal import Contents
 from pilot.observation.words import amount, duration
 from pilot.service.settings import remembering_core
@@ -57,10 +58,11 @@ class Trial:
 def trials(contents: Contents, budget: float) -> Iterator[Trial]:
     """Each life of the pool with ``budget``, in charged node-hours, counted from its start."""
     core = remembering_core(contents, budget)
+    follower = Follower(core)
     trial, lives = Trial(0.0, core.config.charge_factor), core.reopened
     for decision in (decision for segment in contents.segments for decision in segment.decisions):
-        _look(core, trial, decision.now_s)
-        core.handle(decision.now_s, decision.event)
+        _look(follower, trial, decision.now_s)
+        follower.follow(decision)
         if core.reopened != lives:
             trial.samples = _samples(core)
             yield trial
@@ -71,10 +73,11 @@ def trials(contents: Contents, budget: float) -> Iterator[Trial]:
     yield trial
 
 
-def _look(core: Coordinator, trial: Trial, now_s: float) -> None:
+def _look(follower: Follower, trial: Trial, now_s: float) -> None:
     """Note the budget's events up to ``now_s``."""
+    core = follower.core
     while trial.ended_s is None and not core.draining and (due_s := core.usage.due_s()) <= now_s:
-        for command in core.handle(due_s, BudgetDue(None)):
+        for command in follower.handle(due_s, BudgetDue(None)):
             if isinstance(command, WarnOfBudget):
                 trial.warned_s = due_s - trial.since_s
             elif isinstance(command, DrainPool):

@@ -63,8 +63,9 @@ class Coalescer:
         self._change(now_s, node, cause).lost[node] = None
 
     def broken(self, now_s: float, event: GroupBroken) -> None:
-        """A group broke; reports of its other members are ignored."""
-        self._broken.setdefault((event.trainer, event.generation), event)
+        """A group broke; the first report says why, unless a member could not load the state: that ended the rest."""
+        of = (event.trainer, event.generation)
+        self._broken[of] = event if event.unloaded is not None else self._broken.get(of, event)
         self._wait(now_s)
 
     def take(self, now_s: float, undecided: Callable[[GroupBroken], bool]) -> list[Event]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from pilot.core.errors import JournalError, NoRestartError, PilotError, UserError
+from pilot.core.events import EntriesLost
 from pilot.core.ids import StudyId
 from pilot.core.spec import TrainerSpec
 from pilot.core.study import Study
@@ -38,7 +39,8 @@ from pilot.service.autoscaler import Autoscaler
 from pilot.service.launch_store import LaunchStore
 from pilot.service.learned_keeper import LearnedKeeper
 from pilot.service.live_driver import Clock, LiveDriver
-from pilot.service.restore import restore
+from pilot.service.on_disk import lost_generations, lost_trainers
+from pilot.service.restore import Restored, restore
 from pilot.service.roster import Roster
 from pilot.service.sampler_process import SamplerProcess
 from pilot.service.service import Service
@@ -100,6 +102,7 @@ class Live:
         self._studies = StudyStore(rundir, self._launches)
         self._sampler = SamplerProcess(self._studies, self._study, rundir.sampler, self._driver.post)
         self._roster = Roster(site)
+        self._damage: list[str] = []
         if pool.contents is not None:
             self._restore(pool.contents)
         elif pool.lost:
@@ -133,7 +136,7 @@ class Live:
         memory.freeze_what_is_loaded()
         stopped = asyncio.Event()
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in _heeded():
             loop.add_signal_handler(number, self._asked_to_end, number, stopped)
         async with asyncio.TaskGroup() as tasks:
             scaling = tasks.create_task(self._autoscaler.run())
@@ -176,9 +179,10 @@ class Live:
         driver.adopt(restored)
         driver.pending.restart(now_s)
         text = f"the coordinator was restarted after {down_s:.1f} s"
-        if self._pool.reopened:
+        if self._pool.reopened or driver.core.draining:  # if it was not drained, that it came up again was lost
             driver.reopen(self._pool.header, pilots_come_back=self._pool.known)
             text = f"the pool is up again; it was down for {down_s:.1f} s"
+        self._damage = self._look_for_damage(restored)
         self._roster.expect(now_s, driver.core.pool.nodes)
         self._roster.gone.update(driver.books.lost)
         for trainer in driver.core.trainers.values():
@@ -192,11 +196,11 @@ class Live:
             self._sampler.perform(asked)
         if self._pool.lost:
             self._tell(f"pilots of before the restart cannot come back, they save and leave: {self._pool.lost}")
-        for remark in restored.remarks:
-            self._tell(remark)
-        if restored.left_out:
-            self._tell_left_out(restored.left_out)
+        for what in self._damage:
+            self._tell(what)
         driver.remark(text=text, down_s=down_s)
+        if self._damage:
+            driver.begin_segment()  # with a snapshot, so that the next restart need not read what is damaged
         log.warning("%s; %d nodes may come back", text, len(driver.core.pool))
 
     def _read_back(self, trainer: TrainerSpec) -> None:
@@ -207,11 +211,16 @@ class Live:
             log.error("%s", error)
             self._driver.remark(trainer=trainer.trainer, text=f"it continues with its present workers: {error}")
 
-    def _tell_left_out(self, left_out: list[str]) -> None:
-        copy = startup.copy_journal(self._rundir)
-        for what in left_out:
-            log.error("skipped in the journal: %s", what)
-            self._driver.remark(text=f"skipped in the journal: {what}; the original is {copy}")
+    def _look_for_damage(self, restored: Restored) -> list[str]:
+        """What is damaged or lost, for people. Generations that the core has lost are never granted again."""
+        core = self._driver.core
+        generations = lost_generations(core, self._launches, restored.generations)
+        if generations or restored.missing:
+            self._driver.post(EntriesLost(generations))
+        lost = lost_trainers(self._rundir, core, self._pool.header.started_unix_s)
+        told = [f"{trainer} goes on after generation {generation}" for trainer, generation in generations]
+        unknown = [f"the journal lacks the newest groups: {', '.join(told)}"] if told else []
+        return [*restored.flaws, *unknown, *([lost] if lost else [])]
 
     def _study(self, study: StudyId) -> Study | None:
         return self._driver.core.studies.get(study)
@@ -221,11 +230,11 @@ class Live:
         self._driver.remark(text=text)
 
     def _asked_to_end(self, number: int, stopped: asyncio.Event) -> None:
-        if self._driver.core.draining:
+        if not self._driver.core.draining:
+            self._api.drain(signal.Signals(number).name)
+        elif number != signal.SIGHUP:  # nobody's word: a terminal that closes sends it twice, systemd after SIGTERM
             log.warning("stopped by a second signal")
             stopped.set()
-        else:
-            self._api.drain(signal.Signals(number).name)
 
     def _scale(self, pilots: int | None) -> None:
         self._autoscaler.scale(pilots)
@@ -241,6 +250,7 @@ class Live:
             objective=self._pool.settings.objective,
             only_nodes=self._site.only_nodes or "",
             trouble=self._driver.trouble,
+            damage=tuple(self._damage),
         )
 
     async def _beat(self) -> None:
@@ -278,7 +288,8 @@ class Live:
     async def _tidy(self) -> None:
         """Limit the size of what pilots leave behind, and of our own log."""
         while True:
-            logs = [self._launches.directory(t.spec) / "logs" for t in self._driver.core.trainers.values()]
+            specs = [trainer.spec for trainer in self._driver.core.trainers.values()]
+            logs = [(self._launches.directory(spec) / "logs", spec.uid) for spec in specs]
             here = set(self._roster.pilots)
             with suppress(RuntimeError):  # no thread can be started now
                 await asyncio.to_thread(housekeeping.tidy, self._rundir.pilots, logs, here)
@@ -315,7 +326,7 @@ def main(arguments: list[str] | None = None) -> int:
     memory.return_large_blocks()
     allow_many_files()
     _children_without_threads()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in _heeded():
         signal.signal(number, _stop_starting)
     screen = os.dup(2)
     options = _parser().parse_args(arguments)
@@ -347,6 +358,12 @@ def main(arguments: list[str] | None = None) -> int:
             return PilotError.exit_status  # what worked before may work again (a disk, a quota): the supervisor tries
         return status
     return 0
+
+
+def _heeded() -> list[signal.Signals]:
+    """The signals that ask the coordinator to end; under nohup, a terminal that closes does not."""
+    hang_up = [] if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else [signal.SIGHUP]
+    return [signal.SIGTERM, signal.SIGINT, *hang_up]
 
 
 def _stop_starting(number: int, _frame: object) -> NoReturn:

@@ -17,6 +17,7 @@ from pilot.core.commands import (
     DissolveGroup,
     DrainPool,
     FormGroup,
+    HoldTrainer,
     LookAtGroup,
     PaceCheckpoints,
     PauseGroup,
@@ -83,7 +84,7 @@ class Trainers(Protocol):
         """As it was submitted; None: it ended long ago."""
 
     def unstartable(self, trainer: TrainerId, why: str) -> None:
-        """None of its workers can be started on any node."""
+        """None of its workers can be started on any node now."""
 
     def have_met(self, of: Of) -> bool:
         """Whether the members of a forming group have found each other."""
@@ -160,6 +161,8 @@ class Effects:
                 self._send(command.node, wire.ReleaseNode(command.reason))
             case SetNodeAside():
                 log.warning("%s is set aside for %s: %s", command.node, command.trainer or "all", command.reason)
+            case HoldTrainer():
+                log.warning("%s is %s", command.trainer, command.reason)
             case WarnOfBudget():
                 log.warning("%s: %s", command.trainer or "the pool", command.reason)
             case DrainPool():
@@ -245,8 +248,9 @@ class Effects:
     def _form(self, group: FormGroup) -> None:
         """Tell every member to join, and the previous group's other ranks to part."""
         size, previous = len(group.members), group.previous or 0
+        loads = group.generation, group.saved_step, group.given_up
         for rank, node in enumerate(group.members):
-            self._send(node, wire.JoinGroup(group.trainer, group.generation, rank, size, previous, group.generation))
+            self._send(node, wire.JoinGroup(group.trainer, group.generation, rank, size, previous, *loads))
         for node in self._previous_members(group):
             if node not in group.members:
                 self._send(node, wire.PartFromGroup(group.trainer, group.generation))

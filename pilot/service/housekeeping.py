@@ -15,6 +15,7 @@ from itertools import accumulate
 from pathlib import Path
 
 from pilot.core.ids import NodeId
+from pilot.io import trainer_folder
 from pilot.service.admission import SUFFIX
 
 EVERY_S = 600.0
@@ -43,18 +44,23 @@ class _Files:
     bytes: int
 
 
-def tidy(pilots: Path, logs: Iterable[Path], here: Collection[NodeId]) -> int:
+def tidy(pilots: Path, logs: Iterable[tuple[Path, str]], here: Collection[NodeId]) -> int:
     """Remove what exceeds the limits; returns the number of files. Blocks on the disk.
 
     Parameters
     ----------
     pilots : the folder of the jobs' files
-    logs : the trainers' folders of logs
+    logs : the trainers' folders of logs, each with the trainer's uid
     here : the nodes that are in the pool; all others have left
     """
-    beyond = [files for files in _beyond(_files_of(pilots, _job_of)) if _is_over(pilots, files)]
-    for folder in logs:
-        beyond += _beyond(_files_of(folder, lambda path: _node_of(path, here)))
+    gone = _remove([files for files in _beyond(_files_of(pilots, _job_of)) if _is_over(pilots, files)])
+    for folder, uid in logs:
+        with suppress(OSError), trainer_folder.held(folder, uid) as place:
+            gone += _remove(_beyond(_files_of(place, lambda path: _node_of(path, here))))
+    return gone
+
+
+def _remove(beyond: list[_Files]) -> int:
     gone = [path for files in beyond for path in files.paths]
     for path in gone:
         with suppress(OSError):

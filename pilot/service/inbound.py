@@ -99,7 +99,7 @@ class Inbound:
             return
         for group in (trainer.group, trainer.forming):
             if group is not None and group.generation == message.generation and node in group.members:
-                self._broken(GroupBroken(*_of(message), f"{node}: {message.reason}", node))
+                self._broken(GroupBroken(*_of(message), f"{node}: {message.reason}", node, unloaded=message.unloaded))
 
     def rank_paused(self, node: NodeId, message: wire.RankPaused) -> list[Event]:
         """Completes ``PauseGroup`` when the last member has reported."""

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
 
 from pilot.core.errors import JournalError, PilotError, UserError
-from pilot.core.ids import TrainerId
+from pilot.core.ids import TrainerId, TrainerUid
 from pilot.core.spec import TrainerSpec
-from pilot.io import script_code, trainer_folder
+from pilot.io import own_folder, script_code, trainer_folder
 from pilot.io.files import publish, replace_link
 from pilot.io.rundir import RunDir
 from pilot.io.submission import LaunchSpec
+
+SPEC = "spec.json"
+"""The file in a trainer's folder with how its script is started."""
 
 
 class LaunchStore:
@@ -24,7 +27,8 @@ class LaunchStore:
     A trainer's folder is named after the trainer and the first digits of its uid, so no later trainer has the same one;
     ``trainers/<name>``, which people type, is a link to the folder of the newest trainer of this name.
     ``checkpoint_dir`` is where the site wants checkpoints and logs; None: in the run directory. They can always be
-    found there, by links if necessary.
+    found there, by links if necessary. Others may be able to rename what is in ``checkpoint_dir``, so the pool's folder
+    there and all in it is made by us, and used only while it is held (:mod:`pilot.io.own_folder`).
     """
 
     def __init__(self, rundir: RunDir, pool: str, checkpoint_dir: str | None) -> None:
@@ -72,18 +76,21 @@ class LaunchStore:
         except OSError as error:
             with suppress(PilotError):
                 self.remove(trainer)
-            where = f" ({error.filename})" if error.filename else ""
+            where = f" ({own_folder.shown(Path(error.filename))})" if error.filename else ""
             raise PilotError(
-                f"cannot record the submission of {name}: {error.strerror}{where}", transient=True
+                f"cannot record the submission of {name}: {error.strerror}{where}", transient=_may_pass(error)
             ) from None
 
     def change(self, trainer: TrainerSpec, launch: LaunchSpec) -> None:
         """Start its workers according to ``launch`` from now on; :class:`PilotError` if that cannot be recorded."""
         try:
-            self._launches[trainer.trainer] = self._publish(trainer, launch)
+            with trainer_folder.home(self.directory(trainer), trainer.uid) as folder:
+                self._launches[trainer.trainer] = self._publish(trainer, launch, folder)
         except OSError as error:
-            why = error.strerror
-            raise PilotError(f"cannot record how {trainer.trainer} continues: {why}", transient=True) from None
+            why = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+            raise PilotError(
+                f"cannot record how {trainer.trainer} continues: {why}", transient=_may_pass(error)
+            ) from None
 
     def remove(self, trainer: TrainerSpec) -> None:
         """Remove its folder, with its checkpoints and logs; :class:`PilotError` if that fails."""
@@ -91,31 +98,30 @@ class LaunchStore:
         try:
             if link.is_symlink() and link.readlink() == Path(here.name):
                 link.unlink()
-            for folder in (self.directory(trainer), here):
-                if folder.exists():
-                    shutil.rmtree(folder)
+            for root in dict.fromkeys((here.parent, self._root)):
+                _remove(root, here.name)
         except OSError as error:
             reason = f"{error.filename}: {error.strerror}"
-            raise PilotError(f"cannot remove all files of {trainer.trainer}: {reason}", transient=True) from None
+            raise PilotError(
+                f"cannot remove all files of {trainer.trainer}: {reason}", transient=_may_pass(error)
+            ) from None
 
     def _write(self, trainer: TrainerSpec, launch: LaunchSpec, start: Sequence[str]) -> LaunchSpec:
         here, directory = self._spec(trainer).parent, self.directory(trainer)
-        for folder in (here, directory):
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            trainer_folder.mark(folder, trainer.uid)
-        for name in ("checkpoints", "logs"):
-            (directory / name).mkdir(mode=0o700, exist_ok=True)
-            if not (here / name).exists():
-                (here / name).symlink_to(directory / name)
-        trainer_folder.start_from(directory, start)
-        kept = self._publish(trainer, launch)
+        with _made(here, trainer.uid), _made(directory, trainer.uid) as folder:
+            for name in ("checkpoints", "logs"):
+                (folder / name).mkdir(mode=0o700, exist_ok=True)
+                if not (here / name).exists():
+                    (here / name).symlink_to(directory / name)
+            trainer_folder.start_from(folder, start, self._rundir.trainers)
+            kept = self._publish(trainer, launch, folder)
         replace_link(self._rundir.trainer(trainer.trainer), here.name)
         return kept
 
-    def _publish(self, trainer: TrainerSpec, launch: LaunchSpec) -> LaunchSpec:
-        """Write it to disk, with the code in a file of its own; returns what to keep in memory."""
+    def _publish(self, trainer: TrainerSpec, launch: LaunchSpec, folder: Path) -> LaunchSpec:
+        """Write it to disk, with the code in a file of its own in ``folder``; returns what to keep in memory."""
         if launch.code:
-            publish(self.directory(trainer) / script_code.NAME, launch.code)
+            publish(folder / script_code.NAME, launch.code)
             launch = msgspec.structs.replace(launch, code=b"", code_taken=True)
         publish(self._spec(trainer), msgspec.json.format(msgspec.json.encode(launch)) + b"\n")
         return launch
@@ -128,4 +134,26 @@ class LaunchStore:
             raise JournalError(f"cannot read what was submitted as {trainer.trainer} from {path}: {error}") from None
 
     def _spec(self, trainer: TrainerSpec) -> Path:
-        return self._rundir.trainers / trainer_folder.name(trainer.trainer, trainer.uid) / "spec.json"
+        return self._rundir.trainers / trainer_folder.name(trainer.trainer, trainer.uid) / SPEC
+
+
+@contextmanager
+def _made(folder: Path, uid: TrainerUid) -> Iterator[Path]:
+    """Make ``folder`` for trainer ``uid``, in a folder of ours, and hold it."""
+    own_folder.make(folder.parent)
+    with own_folder.held(folder.parent, follow=False) as pool:
+        own_folder.make(pool / folder.name)
+        with own_folder.held(pool / folder.name, folder, follow=False) as place:
+            trainer_folder.mark(place, uid)
+            yield place
+
+
+def _remove(root: Path, name: str) -> None:
+    """Remove folder ``name`` from ``root``, which must be ours; do nothing if there is none."""
+    if (root / name).exists():
+        with own_folder.held(root, follow=False) as pool:
+            shutil.rmtree(name, dir_fd=own_folder.descriptor_of(pool))
+
+
+def _may_pass(error: OSError) -> bool:
+    return not isinstance(error, own_folder.Refused)

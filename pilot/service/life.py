@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from pilot.core.goal import has_session
-from pilot.io.journal import Contents, Decision
+from pilot.io.entries import Decision
+from pilot.io.journal import Contents
 from pilot.observation.course import Courses
 from pilot.observation.monitor import Monitor
 from pilot.observation.page import Life
@@ -22,10 +23,9 @@ def life_of(contents: Contents) -> Life:
     nodes, happened = TimelineMaker(core), []
     for entry in (entry for segment in contents.segments for entry in segment.entries):
         happened += story.tell(entry)
-        if isinstance(entry, Decision):
-            nodes.note(entry)
-            monitor.note(entry.now_s, entry.event, entry.commands)
-            courses.note(entry.now_s, entry.event, entry.commands)
+        for event, commands in nodes.note(entry) if isinstance(entry, Decision) else ():
+            monitor.note(entry.now_s, event, commands)
+            courses.note(entry.now_s, event, commands)
     what, course = account(core, monitor), nodes.made()
     sessions = {name for name, record in monitor.trainers.items() if has_session(record.metrics)}
     return Life(

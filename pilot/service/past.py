@@ -55,7 +55,7 @@ class PastPool:
 
     def __init__(self, root: Path) -> None:
         rundir = RunDir(root)
-        contents = read(rundir.journal, whole=False)
+        contents = read(rundir.journal)
         restored = restore(contents, lambda: fresh_core(contents))
         self._core, self._monitor = restored.core, restored.books.monitor
         header = contents.header
@@ -63,9 +63,9 @@ class PastPool:
         self._launches = LaunchStore(rundir, header.coordinator, site.get("checkpoint_dir"))
         self._studies = StudyStore(rundir, self._launches)
         name, began_s = str(site.get("name", "")), header.started_unix_s
-        only = str(site.get("only_nodes") or "")
+        only, damage = str(site.get("only_nodes") or ""), tuple(restored.flaws)
         self._about = About(
-            header.coordinator, name, "", str(root), began_s, NO_JOBS, settings.objective, only, up=False
+            header.coordinator, name, "", str(root), began_s, NO_JOBS, settings.objective, only, False, damage=damage
         )
 
     def trainers(self) -> TrainerList:

@@ -2,124 +2,139 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from pilot.core.coordinator import Coordinator
 from pilot.core.errors import JournalError, one_line
+from pilot.core.ids import Generation, TrainerId
 from pilot.core.version import __version__
 from pilot.io.core_state import state_digest
-from pilot.io.journal import Contents, Decision, Entry, JournalNote, Segment
+from pilot.io.entries import Entry, JournalNote
+from pilot.io.follower import Follower
+from pilot.io.journal import Contents, Segment
 from pilot.service import snapshot
 from pilot.service.snapshot import Books
 
 REFUSED_MAX = 20
-"""At most this many entries of a journal may be skipped; with more, it is from another version, or ruined."""
+"""At most this many entries of an undamaged journal may be skipped; with more, it is from another version."""
 
 
 @dataclass(slots=True)
 class Restored:
-    """``remarks`` are for people, such as that the snapshot was unusable; ``left_out`` are the skipped entries."""
+    """``missing`` says which entries of the journal are lost, ``refused`` which could not be applied and were skipped.
+
+    ``remarks`` are for people, such as that the snapshot was unusable. ``generations`` has the highest one of each
+    trainer that the journal names.
+    """
 
     core: Coordinator
     books: Books
     remarks: list[str] = field(default_factory=list)
-    left_out: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+    generations: dict[TrainerId, Generation] = field(default_factory=dict)
 
-
-Beginning = Callable[[], tuple[Restored, Iterable[Segment]]]
-"""The state before the first entry, created anew for each attempt, and the segments to replay from there."""
+    @property
+    def flaws(self) -> list[str]:
+        """Everything that people should know. After a gap, entries that do not apply are its consequence: the first
+        one stands for all."""
+        more = f", and {len(self.refused) - 1} more" if len(self.refused) > 1 else ""
+        consequence = [f"because of that, {self.refused[0]}{more}"] if self.missing and self.refused else self.refused
+        return [*self.remarks, *self.missing, *consequence]
 
 
 def restore(contents: Contents, fresh: Callable[[], Coordinator]) -> Restored:
     """Restore from the snapshot with which the last segment begins, or, if that is unusable, from the journal's
     beginning.
 
-    An entry that the core cannot apply (because an earlier version or a bug wrote it) is skipped, and everything before
-    it is replayed, from the same starting point or a ``fresh`` core. After a snapshot it may be the snapshot's fault,
-    so the whole journal is tried first.
+    What is damaged is left out: entries that are missing, and those that cannot be applied without them. An entry of an
+    undamaged journal that cannot be applied after the snapshot may be the snapshot's fault, so the whole journal is
+    tried then; if it lacks entries, the snapshot counts.
 
     Raises
     ------
     JournalError
-        There are more than :data:`REFUSED_MAX` such entries, or a required segment is missing or damaged.
+        More than :data:`REFUSED_MAX` entries of an undamaged journal cannot be applied; or the snapshot is of another
+        version or cannot be read now, and the journal lacks entries.
     """
-
-    def from_snapshot() -> tuple[Restored, Iterable[Segment]]:
-        state, books = snapshot.read(contents)
-        core = fresh()
-        core.restore(state)
-        return Restored(core, books), [contents.last]
-
-    def from_nothing() -> tuple[Restored, Iterable[Segment]]:
-        core = fresh()
-        return Restored(core, Books.beside(core)), contents.segments
-
     if contents.header.after == 0:
-        return _skipping(contents, from_nothing)
-    usable = False
+        return _from_nothing(contents, fresh)
+    kept, again = None, False
     try:
-        restored, found = from_snapshot()
-        usable = True
-        bad = _replay(restored, found, ())
-        if bad is None:
-            return restored
-        why = f"{_said(*bad)} cannot be applied after the snapshot"
+        kept = _from_snapshot(contents, fresh)
+        if kept.missing or not kept.refused:
+            return kept
+        why = f"{kept.refused[0]} after the snapshot"
     except JournalError as error:
-        why = str(error)
+        why, again = str(error), error.transient
     try:
-        restored = _skipping(contents, from_nothing)
+        whole = _from_nothing(contents, fresh)
     except JournalError:
-        if not usable:
+        if kept is None:
             raise
-        return _skipping(contents, from_snapshot)
-    restored.remarks.insert(0, f"{why}; the whole journal was replayed instead")
+        return kept
+    if whole.missing and kept is not None:
+        return kept
+    if whole.missing and again:
+        raise JournalError(f"{why}, and {whole.missing[0]}; {_instead(contents)}", transient=True)
+    whole.remarks.insert(0, f"{why}; the whole journal was replayed instead")
+    return whole
+
+
+def _from_snapshot(contents: Contents, fresh: Callable[[], Coordinator]) -> Restored:
+    state, books = snapshot.read(contents)
+    core = fresh()
+    core.restore(state)
+    return _replayed(contents, Restored(core, books), [contents.last])
+
+
+def _from_nothing(contents: Contents, fresh: Callable[[], Coordinator]) -> Restored:
+    core = fresh()
+    return _replayed(contents, Restored(core, Books.beside(core)), contents.segments)
+
+
+def _replayed(contents: Contents, restored: Restored, found: Iterable[Segment]) -> Restored:
+    """``restored``, brought forward through the segments that were ``found``."""
+    follower = Follower(restored.core)
+    restored.refused = follower.refused
+    for segment in found:
+        restored.remarks += segment.odd
+        restored.missing += segment.missing
+        _compare(restored, segment)
+        for trainer, generation in segment.generations.items():
+            restored.generations[trainer] = max(generation, restored.generations.get(trainer, generation))
+        for entry in segment.entries:
+            _apply(restored, follower, entry)
+            if len(follower.refused) > REFUSED_MAX and not restored.missing:
+                raise JournalError(
+                    f"more than {REFUSED_MAX} entries of the journal cannot be applied: {follower.refused[-1]}; "
+                    f"{_instead(contents)}"
+                )
     return restored
 
 
-def _skipping(contents: Contents, beginning: Beginning) -> Restored:
-    """Replay, skipping the entries that fail; each is found only when it fails."""
-    refused: dict[int, str] = {}
-    while True:
-        restored, found = beginning()
-        bad = _replay(restored, found, refused)
-        if bad is None:
-            restored.left_out += refused.values()
-            return restored
-        refused[bad[0].seq] = _said(*bad)
-        if len(refused) > REFUSED_MAX:
-            raise JournalError(
-                f"more than {REFUSED_MAX} entries of the journal cannot be applied: {_said(*bad)}; use the "
-                f"version that wrote it, {contents.header.version}, or start a new pool: pilot up --fresh keeps this"
-                " one aside"
-            )
+def _compare(restored: Restored, segment: Segment) -> None:
+    """Compare the state with the one that was recorded at the beginning of ``segment``."""
+    header = segment.header
+    comparable = header.after and header.version == __version__ and not (restored.missing or restored.refused)
+    if comparable and state_digest(restored.core) != header.core:
+        restored.remarks.append(f"after entry {header.after} the state is not the one that was recorded")
 
 
-def _said(decision: Decision, error: Exception) -> str:
-    return f"entry {decision.seq} ({type(decision.event).__name__}): {one_line(str(error))}"
+def _apply(restored: Restored, follower: Follower, entry: Entry) -> None:
+    if isinstance(entry, JournalNote):
+        restored.books.remark(entry.now_s, entry.note)
+        return
+    for event, commands in follower.follow(entry):
+        try:
+            restored.books.note(entry.now_s, event, commands)
+        except Exception as error:  # whatever it is, every restart would fail on it again
+            follower.refused.append(f"what users see does not count entry {entry.seq}: {one_line(str(error))}")
 
 
-def _replay(
-    restored: Restored, found: Iterable[Segment], without: Collection[int]
-) -> tuple[Decision, Exception] | None:
-    """The first entry that fails, and how; None if none does."""
-    for segment in found:
-        header = segment.header
-        comparable = header.after and header.version == __version__ and not (without or restored.left_out)
-        if comparable and state_digest(restored.core) != header.core:
-            restored.remarks.append(f"after entry {header.after} the state is not the one that was recorded")
-        restored.left_out += segment.skipped
-        for entry in _kept(segment.entries, without):
-            if isinstance(entry, JournalNote):
-                restored.books.remark(entry.now_s, entry.note)
-                continue
-            try:
-                commands = restored.core.handle(entry.now_s, entry.event)
-                restored.books.note(entry.now_s, entry.event, commands)
-            except Exception as error:  # whatever it is, every restart would fail on it again
-                return entry, error
-    return None
-
-
-def _kept(entries: Iterable[Entry], without: Collection[int]) -> Iterator[Entry]:
-    return (entry for entry in entries if entry.seq not in without)
+def _instead(contents: Contents) -> str:
+    return (
+        f"use the version that wrote it, {contents.header.version}, or start a new pool: pilot up --fresh keeps this "
+        "one aside"
+    )

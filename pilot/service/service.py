@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable
 from typing import Protocol
 
-from pilot.core.events import DrainRequested, Event, GroupBroken, Seen, TrainerCancelled
+from pilot.core.events import DrainRequested, Event, GroupBroken, Seen, TrainerHeld
 from pilot.core.ids import NodeId, TrainerId
 from pilot.core.spec import TrainerSpec
 from pilot.io import wire
@@ -142,10 +142,8 @@ class Service:
         return known.failed_writes if known is not None else 0
 
     def unstartable(self, trainer: TrainerId, why: str) -> None:
-        """End a trainer that cannot continue because it needs a worker; the pool continues without it."""
-        if self.driver.core.trainers[trainer].open:
-            self._remark(trainer, f"it was ended because none of its workers can be started: {why}")
-            self.driver.post(TrainerCancelled(trainer))
+        """Hold a trainer that cannot continue because it needs a worker; the pool continues without it."""
+        self.driver.post(TrainerHeld(trainer, f"held because none of its workers can be started: {why}"))
 
     def drain(self, reason: str) -> None:
         """The pool is shut down for ``reason``, unless it is already."""

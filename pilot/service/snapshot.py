@@ -78,11 +78,13 @@ def read(contents: Contents) -> tuple[State, Books]:
     Raises
     ------
     JournalError
-        There is no such snapshot, or it is damaged, or from another version: the journal must be replayed.
+        There is no such snapshot, or it is damaged: the journal must be replayed. Transient if it is only from another
+        version, or cannot be read now.
     """
     header = contents.header
     if header.version != __version__:
-        raise JournalError(f"the snapshot is of version {header.version}, this is {__version__}")
+        why = f"the snapshot is of version {header.version}, this is {__version__}"
+        raise JournalError(why, transient=True)  # that version can read it
     data = segments.read_snapshot(contents.path, header.after, header.snapshot)
     try:
         found = msgspec.msgpack.decode(data, type=Snapshot)

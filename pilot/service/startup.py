@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import secrets
-import shutil
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -108,12 +107,10 @@ def open_pool(
     lost = ""
     if rundir.journal.exists():
         try:
-            contents = read(rundir.journal, whole=False)
+            contents = read(rundir.journal)
         except JournalError as error:
             raise JournalError(f"{error}; {_ANEW}") from None
-        if contents.last.warning:
-            log.warning("%s", contents.last.warning)
-        if anew and not contents.header.after and not contents.last.entries:
+        if anew and not (contents.header.after or contents.last.entries or contents.last.odd):
             log.info("nothing ever happened in the pool that was here; its journal is in %s", rundir.set_aside())
         elif not _was_drained(contents):
             pool = _earlier_pool(rundir, contents, site.port)
@@ -182,13 +179,6 @@ def open_journal(rundir: RunDir, pool: PoolIdentity) -> JournalWriter:
     if pool.contents is not None:
         return JournalWriter.resume(rundir.journal, pool.contents)
     return JournalWriter.create(rundir.journal, pool.header)
-
-
-def copy_journal(rundir: RunDir) -> Path:
-    """Keep a copy of the journal as it was found; returns its path."""
-    copy = rundir.root / f"journal-{time.strftime('%Y%m%d-%H%M%S')}.jsonl"
-    shutil.copy(rundir.journal, copy)
-    return copy
 
 
 def listen(pool: PoolIdentity, site: Site) -> Server:

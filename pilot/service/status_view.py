@@ -51,7 +51,8 @@ training after this long."""
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What the core does not know: which pool this is and whether it is up, its jobs, why its decisions must wait."""
+    """What the core does not know: which pool this is and whether it is up, its jobs, why its decisions must wait, what
+    was damaged when it started."""
 
     coordinator: str
     site: str
@@ -63,6 +64,7 @@ class About:
     only_nodes: str = ""
     up: bool = True
     trouble: str = ""
+    damage: tuple[str, ...] = ()
 
 
 def status(
@@ -93,6 +95,7 @@ def status(
         keeper=about.keeper,
         trouble=about.trouble,
         remarks=monitor.pool_remarks,
+        damage=list(about.damage),
     )
 
 

@@ -10,7 +10,7 @@ from pilot.core.commands import AskTrial
 from pilot.core.errors import JournalError, PilotError
 from pilot.core.ids import StudyId
 from pilot.core.study import Parameters, StudySpec
-from pilot.io import trainer_folder
+from pilot.io import own_folder, trainer_folder
 from pilot.io.files import publish
 from pilot.io.rundir import RunDir
 from pilot.io.study_definition import StudyDefinition
@@ -36,7 +36,7 @@ class StudyStore:
     def add(self, study: StudySpec, definition: StudyDefinition) -> None:
         """Record a study, before it is in the journal; :class:`PilotError` if writing fails."""
         try:
-            self.folder(study).mkdir(mode=0o700, parents=True, exist_ok=True)
+            own_folder.make(self.folder(study))
             publish(self.folder(study) / "study.json", msgspec.json.encode(definition) + b"\n")
         except OSError as error:
             raise PilotError(f"cannot record the study {study.study}: {error.strerror}", transient=True) from None

@@ -24,9 +24,10 @@ class Waiting:
         """What ``trainer`` is waiting for; "" if nothing."""
         match trainer.phase:
             case Phase.QUEUED:
-                return self._queued(trainer)
+                return _unread(trainer) + self._queued(trainer)
             case Phase.STARTING:
-                return self._starting(trainer) or _joining(trainer) or "waiting for its nodes to become free"
+                then = self._starting(trainer) or _joining(trainer) or "waiting for its nodes to become free"
+                return _unread(trainer) + then
             case Phase.PAUSED:
                 return _paused(trainer) or self._starting(trainer) or _joining(trainer)
             case Phase.RUNNING:
@@ -80,6 +81,10 @@ def _after_loop(trainer: Trainer) -> str:
         f"its script runs on after the loop on {node}, for up to {duration(seconds)}; pilot cancel {trainer.id} ends it"
         for node, seconds in alone.items()
     )
+
+
+def _unread(trainer: Trainer) -> str:
+    return f"its state could not be loaded: {trainer.unread.reason}; " if trainer.unread is not None else ""
 
 
 def _joining(trainer: Trainer) -> str:

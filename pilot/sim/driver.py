@@ -22,6 +22,7 @@ from pilot.core.commands import (
     DissolveGroup,
     DrainPool,
     FormGroup,
+    HoldTrainer,
     LookAtGroup,
     PaceCheckpoints,
     PauseGroup,
@@ -274,7 +275,7 @@ class Simulation:
                 return TrialAsked(study, number, spec, ())
             case TellTrial(study, number):
                 return TrialTold(study, number)
-            case DissolveGroup() | PaceCheckpoints() | SetNodeAside() | WarnOfBudget() | CloseTrainer():
+            case DissolveGroup() | PaceCheckpoints() | SetNodeAside() | HoldTrainer() | WarnOfBudget() | CloseTrainer():
                 return None
             case _:
                 assert_never(command)

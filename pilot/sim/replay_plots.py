@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import functools
-import io
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from matplotlib import rc_context
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
+from pilot.io.figures import label, svg
 from pilot.sim.sweep import Replay
 
 HOUR_S = 3600.0
@@ -50,7 +48,7 @@ def comparison(replays: Sequence[Replay], labels: Sequence[str]) -> str:
         shares = [100 * (replay.summary.efficiency or 0.0) for replay in replays]
         bars = axes.barh(range(len(labels)), shares)
         axes.bar_label(bars, fmt="%.1f", padding=2)
-        axes.set_yticks(range(len(labels)), labels)
+        axes.set_yticks(range(len(labels)), map(label, labels))
         axes.invert_yaxis()
         axes.set(xlabel="U (%)", xlim=(0, max(100.0, *shares) * 1.08))
 
@@ -58,12 +56,7 @@ def comparison(replays: Sequence[Replay], labels: Sequence[str]) -> str:
 
 
 def _draw(draw: Callable[[Axes], None], height: float = 3.2) -> str:
-    with rc_context({"svg.hashsalt": "pilot", "svg.fonttype": "path", "font.size": 9}):
-        figure = Figure(figsize=(8, height), layout="constrained")
-        draw(figure.subplots())
-        out = io.StringIO()
-        figure.savefig(out, format="svg", metadata={"Date": None})
-    return out.getvalue()
+    return svg(draw, 8, height)
 
 
 def _pool(axes: Axes, replay: Replay) -> None:
@@ -85,7 +78,7 @@ def _trainers(axes: Axes, replay: Replay) -> None:
             facecolors=[(0.12, 0.47, 0.71, 0.25 + 0.75 * min(1.0, n / course.max_nodes)) for *_, n in held],
             rasterized=True,
         )
-    axes.set_yticks(range(len(replay.courses)), [course.trainer for course in replay.courses], fontsize=6)
+    axes.set_yticks(range(len(replay.courses)), [label(course.trainer) for course in replay.courses], fontsize=6)
     axes.set(xlabel="time (h); darker: more of its nodes", xlim=(0, replay.summary.reached_h or 1))
     axes.invert_yaxis()
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pilot.core.errors import UserError
+from pilot.io.printable import printable
 from pilot.observation.words import amount, duration, node_count
 from pilot.sim.metrics import U_IN_WORDS
 from pilot.sim.replay_plots import HOUR_S, comparison, plots_of
@@ -14,7 +15,9 @@ from pilot.sim.sweep import Replay
 from pilot.traces.text_files import write_text
 
 PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>{title}</title><style>
+<html lang="en"><head><meta charset="utf-8"><title>{title}</title>
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; img-src data:">
+<style>
 body {{ font: 15px/1.5 sans-serif; max-width: 70em; margin: 2em auto; padding: 0 1em; color: #222 }}
 table {{ border-collapse: collapse; margin: 1em 0 }}
 td, th {{ border-bottom: 1px solid #ccc; padding: .2em .8em; text-align: right }}
@@ -50,9 +53,9 @@ def write_report(
     for replay, label in zip(replays, labels, strict=True):
         parts.append(f"<h2>{html.escape(label)}</h2>")
         parts.append(f"<p>{html.escape(' '.join(sentences(replay)))}</p>")
-        parts += [_figure(caption, svg) for caption, svg in plots_of(replay)]
+        parts += [_figure(caption, drawing) for caption, drawing in plots_of(replay)]
     path = directory / "index.html"
-    write_text(path, PAGE.format(title=html.escape(title), body="\n".join(parts)))
+    write_text(path, printable(PAGE.format(title=html.escape(title), body="\n".join(parts))))
     return path
 
 
@@ -88,6 +91,5 @@ def _table(rows: Sequence[Mapping[str, str]]) -> str:
     return f"<table><tr>{head}</tr>{body}</table>"
 
 
-def _figure(caption: str, svg: str) -> str:
-    drawing = svg[svg.index("<svg") :]
+def _figure(caption: str, drawing: str) -> str:
     return f"<figure><figcaption>{html.escape(caption)}</figcaption>{drawing}</figure>"

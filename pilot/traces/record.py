@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import time
 from collections.abc import Callable, Collection
@@ -13,6 +14,7 @@ from typing import IO
 
 from pilot.core.errors import PilotError, UserError
 from pilot.core.ids import NodeId, natural_key
+from pilot.io.output import reached
 from pilot.traces.changes import HEADER, Change, format_change, stream_changes
 from pilot.traces.text_files import read_lines
 
@@ -96,7 +98,9 @@ def _append(path: Path) -> IO[str]:
     if path.suffix == ".gz":
         raise UserError(f"{path}: traces are recorded as plain text; compress the file when it is complete")
     try:
-        return path.open("a", encoding="utf-8")
+        with reached(path) as place:
+            descriptor = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+            return os.fdopen(descriptor, "a", encoding="utf-8")
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror or error}") from None
 

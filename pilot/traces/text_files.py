@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import IO, BinaryIO
 
 from pilot.core.errors import UserError
-from pilot.io.files import open_regular, write_output
+from pilot.io.files import open_regular
+from pilot.io.output import write_output
 
 GZIP_MAGIC = b"\x1f\x8b"
 TEXT = "utf-8-sig"

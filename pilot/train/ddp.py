@@ -26,7 +26,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from ipaddress import IPv4Address
 from pathlib import Path
 
@@ -35,7 +35,8 @@ import psutil
 from pilot.comm.channel import Gone
 from pilot.comm.messages import Gather, Gathered, Quit
 from pilot.core.commands import Outcome
-from pilot.io import wire
+from pilot.core.errors import UserError
+from pilot.io import own_folder, trainer_folder, wire
 from pilot.train.ddp_process import NOTICE_S, ScriptProcess, Store, start, torchrun_environment
 from pilot.train.node.membership import Membership, MembershipState, Seat
 from pilot.train.node.sockets import Happening, RankCame, RankGone, RankSaid, WorkerSockets
@@ -63,6 +64,20 @@ def drive(environment: Mapping[str, str]) -> None:
     Restarts(environment).run()
 
 
+def checkpoint_for_script(checkpoint: Path, uid: str, stack: ExitStack) -> Path:
+    """The path by which the script of trainer ``uid`` finds ``checkpoint``: if others could exchange a folder on the
+    way to it, one that leads through this process, which holds the checkpoint's folder as long as ``stack`` is open.
+    """
+    folder = checkpoint.parent
+    try:
+        place = stack.enter_context(trainer_folder.home(folder, uid))
+        if own_folder.open_to_others(folder) is None:
+            return checkpoint
+    except OSError as error:
+        raise UserError(f"cannot use {error.filename}: {error.strerror}") from None
+    return Path(f"/proc/{os.getpid()}/fd", place.name, checkpoint.name)
+
+
 class Restarts:
     """See the module."""
 
@@ -71,6 +86,7 @@ class Restarts:
         self._address = environment[ADDRESS]
         self._silent_s = float(environment["PILOT_SILENT_S"])
         self._checkpoint = Path(environment["PILOT_TRAINER_DIR"], CHECKPOINT)
+        self._held = ExitStack()
         self._notice = Path(environment["PILOT_WORKER_SOCKET"] + ".notice")
         self._seat = Seat.of(environment)
         self._link = WorkerSockets(int(environment["PILOT_CONTROL_FD"]), Path(environment["PILOT_WORKER_SOCKET"]))
@@ -82,6 +98,7 @@ class Restarts:
 
     def run(self) -> None:
         """See :func:`drive`."""
+        checkpoint = checkpoint_for_script(self._checkpoint, self._uid, self._held)
         importlib.import_module(WITH_OPTIMIZERS)
         self._link.tell(wire.WorkerReady(self._trainer, time.time() - psutil.Process().create_time()))
         try:
@@ -94,7 +111,7 @@ class Restarts:
                     self._end_generation()
                     continue
                 variables = torchrun_environment(group, self._seat, endpoint, self._uid)
-                self._process = start(variables, self._checkpoint, self._notice)
+                self._process = start(variables, checkpoint, self._notice)
                 if self._process is None:
                     return
                 if group.rank == 0:
@@ -330,7 +347,7 @@ def _why(status: int) -> str:
     """Why the script failed, in a line for its log, to which this process writes, too."""
     how = f"ended with status {status}" if status > 0 else f"was killed by signal {-status}"
     try:
-        with Path("/proc/self/fd/2").resolve().open("rb") as log:
+        with Path("/proc/self/fd/2").open("rb") as log:
             log.seek(max(0, log.seek(0, os.SEEK_END) - 2048))
             lines = log.read().decode(errors="replace").strip().splitlines()
     except OSError:

@@ -3,7 +3,8 @@
 Both are forked from a process that has imported torch and runs one thread. The script gets the environment variables of
 ``torchrun`` (torch's documentation, *torchrun (Elastic Launch)*, "Environment Variables") and three more:
 
-``PILOT_CHECKPOINT``    one file, the same on all nodes and in all generations: where to save, and to resume from
+``PILOT_CHECKPOINT``    one file, the same on all nodes and in all generations: where to save, and to resume from (its
+                        path may differ)
 ``PILOT_NOTICE``        a file that is there once the process is about to be ended
 ``PILOT_NOTICE_S``      how many seconds it then has, if it handles (or ignores) SIGUSR1, which comes with the file
 """

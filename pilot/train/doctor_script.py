@@ -1,5 +1,5 @@
 """The script that ``pilot doctor --pilots`` submits: some steps with 8 MB of gradients, and the time per step. What it
-finds out about each node (:mod:`pilot.train.doctor_node`) is written to the trainer's folder.
+finds out about each node (:mod:`pilot.train.doctor_node`) is written beside the trainer's logs.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import pilot.train
+from pilot.io import trainer_folder
 from pilot.io.files import publish
 from pilot.train import doctor_node
 from pilot.train.node.membership import Seat
@@ -52,7 +53,8 @@ def _look_at_node() -> None:
     lines = doctor_node.seen(os.environ)
     if Seat.of(os.environ).rank == 0 and (folder := os.environ.get("PILOT_TRAINER_DIR")):
         told = json.dumps([socket.gethostname(), *lines])
-        publish(Path(folder, f"{SEEN}{socket.gethostname()}-{os.getpid()}.json"), told.encode())
+        with trainer_folder.held(Path(folder, "logs"), os.environ["PILOT_TRAINER_UID"]) as logs:
+            publish(logs / f"{SEEN}{socket.gethostname()}-{os.getpid()}.json", told.encode())
 
 
 if __name__ == "__main__":

@@ -96,7 +96,7 @@ class EventFile:
         # Files are read in the order of their names: sort after the existing ones, even if this node's clock is slow.
         stamp = max([int(time.time()), *map(_stamp, folder.glob(f"{PREFIX}*"))])
         path = folder / f"{PREFIX}{stamp:010d}.g{generation:08d}.{socket.gethostname()}.{os.getpid()}"
-        self._records: RecordWriter = RecordWriter(path.open("wb", buffering=0))
+        self._records: RecordWriter = RecordWriter(path.open("xb", buffering=0))
         self._event(wall_time=time.time(), file_version=VERSION)
         self._event(wall_time=time.time(), step=purge_step, session_log=SessionLog(status=SessionLog.START))
 

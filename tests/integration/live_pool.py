@@ -164,6 +164,11 @@ class Peer:
                 self._news.append(message)
         return bool(self._news)
 
+    def next(self) -> wire.Message:
+        """The next message; answers to heartbeats are skipped."""
+        assert self.has_news(DEADLINE_S), f"{self.node} waited in vain"
+        return self._news.pop(0)
+
     def hears(self, kind: type[M], deadline_s: float = DEADLINE_S) -> M:
         """The next message, which must be a ``kind``; answers to heartbeats are skipped."""
         assert self.has_news(deadline_s), f"{self.node} waited in vain for {kind.__name__}"

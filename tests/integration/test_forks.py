@@ -95,7 +95,7 @@ def test_a_fork_that_is_refused_ends_no_fork_server() -> None:
         with Path(os.devnull).open("rb+") as nothing:
             for life in (1, 2):
                 job = fork_server.ForkJob(life, "none.py", [], "/", {"PILOT_TRAINER": "t"}, 1, 0o022, "")
-                socket.send_fds(ours, [fork_server.encode(job)], [nothing.fileno(), nothing.fileno()])
+                socket.send_fds(ours, [fork_server.encode(job)], [nothing.fileno()] * 3)
                 heard.append(json.loads(ours.recv(fork_server.MAX_PACKET_BYTES))[:2])
         process.kill()
         process.wait(LIMIT_S)

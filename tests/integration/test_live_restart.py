@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import resource
@@ -18,7 +19,7 @@ import pytest
 from pilot import __version__
 from pilot.cli.main import run
 from pilot.core.errors import PilotError
-from pilot.io import ended, heartbeat, wire
+from pilot.io import ended, heartbeat, segments, wire
 from pilot.io.connection import load
 from pilot.io.ended import Ended
 from pilot.io.journal import read, replay
@@ -174,32 +175,107 @@ def test_a_journal_that_is_cut_off_is_taken_up_with_a_warning(live: Pool) -> Non
     replays(live)
 
 
-def test_a_damaged_line_is_left_out_with_a_remark_and_a_copy_is_kept(live: Pool) -> None:
+def test_a_damaged_line_is_left_out_with_a_remark_and_the_file_is_kept(live: Pool) -> None:
     trainer, peers = running(live, 1)
     journal = live.run_dir / "journal.jsonl"
     until(lambda: b'"PlanReady"' in journal.read_bytes())  # it trains before the plan for its batch is made
+    live.submit(name="b", min_nodes=50)
     live.kill(signal.SIGKILL)
     lines = journal.read_bytes().splitlines(keepends=True)
     at = next(n for n, line in enumerate(lines) if b'"PlanReady"' in line)
     damaged = b"".join([*lines[:at], b"damage\n", *lines[at + 1 :]])
     journal.write_bytes(damaged)
     live.up()
-    assert f"{journal}:{at + 1}: not JSON" in live.log()
-    assert any("skipped in the journal" in remark for remark in live.client.status().remarks)
-    (copy,) = live.run_dir.glob("journal-*.jsonl")
-    assert copy.read_bytes() == damaged
+    told = f"entry {at} of the journal is missing: {journal}:{at + 1}: damaged"
+    status = live.client.status()
+    assert told in live.log()
+    assert told in status.remarks
+    assert told in status.damage
+    until(lambda: read(journal).header.after > 0)
+    (closed,) = segments.closed(journal, 10**6)
+    assert gzip.decompress(closed.read_bytes()).startswith(damaged)
     peer = back(live, peers[0], trainer, 1, 5)
     live.kill(signal.SIGKILL)
     live.up()
+    assert live.client.status().damage == [], "it is not read again"
     back(live, peer, trainer, 1, 5)
     assert live.trainer(trainer).trainer == trainer
 
 
-def test_what_was_submitted_and_cannot_be_read_back_ends_that_trainer_when_it_needs_a_worker(live: Pool) -> None:
+BLOCK = 4096
+
+
+def saved(live: Pool, trainer: str, *names: str) -> None:
+    """Files with these names are among the trainer's checkpoints."""
+    for name in names:
+        (live.run_dir / "trainers" / trainer / "checkpoints" / name).touch()
+
+
+def test_a_zeroed_block_costs_what_is_in_it_and_no_trainer_and_no_generation_comes_back(live: Pool) -> None:
+    """Trainers that were submitted after the block are there, one whose submission was in it is named, and generations
+    that were granted in it are not granted again."""
+    journal = live.run_dir / "journal.jsonl"
+    trainer, peers = running(live, 1)
+    begun = journal.stat().st_size
+    peers[0].say(wire.GroupBroken(trainer, 1, "it broke"))
+    assert peers[0].hears(wire.DissolveGroup).generation == 1
+    assert form(peers, trainer, step=9) == 2
+    lost = live.submit(name="unlucky", min_nodes=50)
+    until(lambda: live.trainer(trainer).generation == 2)
+    while journal.stat().st_size < begun + 2 * BLOCK:
+        live.submit(name=f"more{journal.stat().st_size}", min_nodes=50)
+    after = live.submit(name="later", min_nodes=50)
+    saved(live, trainer, "g000005-s00000070.h5", ".g000006-s00000080.h5.7-7@host.tmp")
+    live.kill(signal.SIGKILL)
+    data = journal.read_bytes()
+    end = begun + BLOCK
+    assert data.index(b'"unlucky"') < end < data.index(b'"later"')
+    journal.write_bytes(data[:begun] + bytes(BLOCK) + data[end:])
+    live.up()
+    status = live.client.status()
+    known = [t.trainer for t in status.trainers]
+    assert {trainer, after} <= set(known)
+    assert lost not in known
+    missing, *others = status.damage
+    assert " of the journal are missing: " in missing
+    assert any(f"{trainer} goes on after generation 6" in told for told in others)
+    uid = (live.run_dir / "trainers" / lost).readlink()
+    assert any("not in the journal: " in told and str(uid) in told and "--from" in told for told in others)
+    peer = back(live, peers[0], trainer, 2, 9)
+    while not isinstance(peer.next(), wire.JoinGroup):
+        pass
+    assert live.trainer(trainer).generation == 7
+    live.kill(signal.SIGKILL)
+    live.up()
+    assert [t.trainer for t in live.client.status().trainers] == known
+    assert live.trainer(trainer).generation == 7
+    (replayed,) = [s for s in read(journal).segments if s.header.after == read(journal).header.after]
+    assert replayed.missing == ()
+
+
+def test_checkpoints_that_are_newer_than_the_journal_are_loaded_and_their_generation_is_not_granted(
+    live: Pool,
+) -> None:
+    """The journal lost its end without a trace."""
+    trainer, peers = running(live, 1)
+    live.kill(signal.SIGKILL)
+    saved(live, trainer, "g000004-s00000070.h5")
+    peers[0].die()
+    live.up()
+    assert any(f"{trainer} goes on after generation 4" in told for told in live.client.status().damage)
+    other = back(live, peers[0], trainer, 0, 0)
+    while not isinstance(join := other.next(), wire.JoinGroup):
+        pass
+    assert (join.generation, join.granted) == (5, 5)
+    replays(live)
+
+
+def test_what_was_submitted_and_cannot_be_read_back_holds_that_trainer_when_it_needs_a_worker(live: Pool) -> None:
     trainer, peers = running(live, 1)
     other = live.submit(name="b", max_nodes=1)
     file = live.run_dir / "trainers" / trainer / "spec.json"
     live.kill(signal.SIGKILL)
+    whole = file.read_bytes()
     file.write_text("damage")
     live.up()
     assert any(str(file.name) in remark for remark in live.trainer(trainer).remarks)
@@ -209,37 +285,63 @@ def test_what_was_submitted_and_cannot_be_read_back_ends_that_trainer_when_it_ne
     peer.say(wire.WorkerExited(trainer, "died", "killed"))
     assert peer.hears(wire.StopWorker).trainer == trainer
     peer.say(wire.WorkerExited(trainer, "stopped", "it was not running"))
-    until(lambda: live.trainer(trainer).phase == "cancelled")
-    assert "none of its workers can be started" in live.trainer(trainer).remarks[-1]
+    until(lambda: "none of its workers can be started" in live.trainer(trainer).held)
     assert peer.hears(wire.StartWorker).trainer == other, "the pool goes on"
+    file.write_bytes(whole)
+    live.client.cancel(other)
+    assert peer.hears(wire.StopWorker).trainer == other
+    peer.say(wire.WorkerExited(other, "stopped", "as asked"))
+    live.client.release(trainer)
+    assert peer.hears(wire.StartWorker).trainer == trainer, "once it can be read"
     replays(live)
 
 
-def test_a_journal_without_its_header_is_refused_in_one_line(live: Pool) -> None:
-    running(live, 1)
+def test_a_journal_without_its_header_goes_on_with_the_copy_and_without_that_it_is_refused(live: Pool) -> None:
+    trainer, peers = running(live, 1)
     live.kill(signal.SIGKILL)
     journal = live.run_dir / "journal.jsonl"
     lines = journal.read_bytes().splitlines(keepends=True)
     journal.write_bytes(b"".join([b"damage\n", *lines[1:]]))
+    live.up()
+    assert live.client.status().damage[0].startswith(f"{journal}:1: damaged header")
+    peer = back(live, peers[0], trainer, 1, 5)
+    peer.say(wire.Progress(trainer, 1, 6, 0, 60))
+    until(lambda: live.trainer(trainer).step == 6)
+    replays(live)
+    live.kill(signal.SIGKILL)
+    lines = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(b"".join([b"damage\n", *lines[1:]]))
+    (live.run_dir / "journal" / "header.json").unlink()
     done = subprocess.run(live.command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
     assert done.returncode == 1
-    assert f"{journal}:1: not JSON" in done.stderr
+    assert f"{journal}:1: damaged header: not JSON" in done.stderr
     assert done.stderr.count("\n") == 1
     assert journal.read_bytes().splitlines()[0] == b"damage"
+
+
+def test_a_journal_that_was_emptied_is_no_new_pool(live: Pool) -> None:
+    name = live.client.status().coordinator
+    trainer = live.submit(min_nodes=50)
+    live.kill(signal.SIGKILL)
+    (live.run_dir / "journal.jsonl").write_bytes(b"")
+    live.up()
+    status = live.client.status()
+    assert (status.coordinator, status.trainers) == (name, [])
+    assert any("not in the journal: " in told and trainer in told for told in status.damage)
 
 
 def test_where_the_journal_of_the_pool_is_missing_the_new_one_says_so(live: Pool) -> None:
     live.submit(name="forgotten")
     live.kill()
     (live.run_dir / "journal.jsonl").unlink()
-    (live.run_dir / "journal").mkdir()
     (live.run_dir / "journal" / "000000000001.jsonl.gz").touch()
     live.up()
     status = live.client.status()
     assert status.trainers == []
     assert any("is missing, so its trainers are not continued" in remark for remark in status.remarks)
-    assert len(list((live.run_dir / "earlier").glob("*/journal/*"))) == 1, "it is not taken for the new pool's"
-    assert not (live.run_dir / "journal").exists()
+    aside = live.run_dir / "earlier"
+    assert len(list(aside.glob("*/journal/*.gz"))) == 1, "it is not taken for the new pool's"
+    assert not list((live.run_dir / "journal").glob("*.gz"))
 
 
 def test_after_a_drain_the_same_pool_comes_up_again_with_new_secrets_and_settings(live: Pool) -> None:
@@ -291,6 +393,30 @@ def test_a_signal_drains_and_a_second_one_ends_at_once(live: Pool) -> None:
     assert live.ended() == 0
     assert "second signal" in live.log()
     assert ended.load(live.run_dir / "ended.json") == Ended(nodes_left=(peer.node,))
+
+
+def test_a_hang_up_drains_and_another_one_does_not_end_at_once(live: Pool) -> None:
+    """A terminal that closes signals twice: its shell and the kernel do; systemd sends one after SIGTERM."""
+    peer = joined(live, 1)[0]
+    assert live.process is not None
+    live.process.send_signal(signal.SIGHUP)
+    peer.hears(wire.ReleaseNode)
+    live.process.send_signal(signal.SIGHUP)
+    assert live.client.status().draining
+    peer.die()
+    assert live.ended() == 0
+    assert ended.load(live.run_dir / "ended.json") == Ended()
+
+
+def test_under_nohup_a_hang_up_changes_nothing(tmp_path: Path) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with pool(tmp_path) as live:
+            assert live.process is not None
+            live.process.send_signal(signal.SIGHUP)
+            assert not live.client.status().draining
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def limit_files(live: Pool, size: int) -> None:

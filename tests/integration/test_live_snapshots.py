@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from pilot.io import segments, wire
-from pilot.io.journal import read
+from pilot.io.journal import header_line, read
 from tests.integration.live_pool import DEADLINE_S, Peer, Pool, until
 from tests.integration.test_live_restart import back, replays, running
 
@@ -95,22 +95,62 @@ def test_where_the_snapshot_is_no_use_the_whole_journal_is_replayed(live: Pool, 
         case "missing":
             snapshot(live).unlink()
         case _:
-            lines = journal(live).read_bytes().splitlines(keepends=True)
-            header = {**json.loads(lines[0]), "version": "0.0.9"}
-            journal(live).write_bytes(b"".join([json.dumps(header).encode() + b"\n", *lines[1:]]))
+            of_version(live, "0.0.9")
     live.up()
     assert any("the whole journal was replayed instead" in remark for remark in live.client.status().remarks)
     as_it_was(live, trainer, peers)
 
 
-def test_without_snapshot_and_with_a_damaged_segment_it_is_refused_in_one_line(live: Pool) -> None:
+def of_version(live: Pool, version: str) -> None:
+    """Another version wrote the journal's last segment and the snapshot before it."""
+    lines = journal(live).read_bytes().splitlines(keepends=True)
+    header = msgspec.structs.replace(read(journal(live)).header, version=version)
+    journal(live).write_bytes(b"".join([header_line(header), *lines[1:]]))
+
+
+def flip(path: Path) -> None:
+    """Flip a bit in the middle."""
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def test_a_flipped_bit_in_the_snapshot_costs_nothing_and_one_in_a_segment_too_what_is_in_it(live: Pool) -> None:
+    trainer, peers = trained(live)
+    files = segments.closed(journal(live), 10**6)
+    whole = {path: path.read_bytes() for path in [journal(live), *segments.folder(journal(live)).iterdir()]}
+    flip(snapshot(live))
+    live.up()
+    (told,) = live.client.status().damage
+    assert "snapshot" in told and "the whole journal was replayed instead" in told
+    live.kill(signal.SIGKILL)
+
+    for path, content in whole.items():
+        path.write_bytes(content)
+    flip(snapshot(live))
+    flip(files[-1])
+    live.up()
+    damage = live.client.status().damage
+    assert any(" of the journal are missing: " in told or " of the journal is missing: " in told for told in damage)
+    known = {t.trainer for t in live.client.status().trainers}
+    assert {trainer, "b"} <= known | {t for t in (trainer, "b") if any(f" {t}-" in told for told in damage)}
+    live.kill(signal.SIGKILL)
+    live.up()
+    assert live.client.status().damage == []
+    assert {t.trainer for t in live.client.status().trainers} == known
+    for peer in peers:
+        peer.die()
+
+
+def test_a_snapshot_of_another_version_is_not_given_up_for_a_damaged_journal(live: Pool) -> None:
     trained(live)
-    snapshot(live).unlink()
+    of_version(live, "0.0.9")
     (first, *_) = segments.closed(journal(live), 10**6)
-    first.write_bytes(first.read_bytes()[:-20])
+    first.write_bytes(b"damage")
     before = journal(live).read_bytes()
     done = subprocess.run(live.command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert "use the version that wrote it, 0.0.9" in done.stderr
     assert str(first) in done.stderr
     assert journal(live).read_bytes() == before
 

@@ -22,7 +22,8 @@ from pilot.core.commands import AskTrial, TellTrial
 from pilot.core.errors import UserError
 from pilot.core.study_events import TrialAsked, TrialTold
 from pilot.io import wire
-from pilot.io.journal import Decision, read, replay
+from pilot.io.entries import Decision
+from pilot.io.journal import read, replay
 from pilot.io.study_definition import Range, StudyDefinition
 from pilot.io.study_verbs import TrialStatus
 from pilot.service.settings import fresh_core

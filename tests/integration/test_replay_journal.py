@@ -14,7 +14,8 @@ from pilot.core.curve import Curve
 from pilot.core.events import Event
 from pilot.core.ids import TrainerId
 from pilot.core.spec import TrainerSpec
-from pilot.io.journal import FORMAT, Decision, Header, header_line
+from pilot.io.entries import Decision
+from pilot.io.journal import FORMAT, Header, header_line
 from pilot.planners import dp
 from pilot.service.settings import Settings
 from pilot.sim.driver import SimConfig, Simulation

@@ -14,6 +14,7 @@ from pilot.core.coordinator import Coordinator
 from pilot.core.events import (
     DrainRequested,
     ExitCause,
+    GroupFormed,
     NodeCleared,
     PoolChanged,
     PoolReopened,
@@ -27,11 +28,14 @@ from pilot.core.events import (
 from pilot.core.ids import TrainerId
 from pilot.core.profile import MEASURE_S, REACH_S, REPORTS
 from pilot.core.spec import Profiling, TrainerSpec
+from pilot.io.entries import Decision
+from pilot.io.follower import Follower
+from tests.invariants import violations
 from tests.property.world import World, random_plan
 
 ACTIONS = ["join", "notice", "lose", "submit", "cancel", "finish", "answer", "answer", "answer", "fail", "die", "step"]
 ACTIONS += ["stall", "publish"]
-USERS = ["hold", "release", "resume", "remove", "reopen", "submit bounded", "submit sized"]
+USERS = ["hold", "release", "resume", "remove", "reopen", "submit bounded", "submit sized", "damage"]
 PROFILES = ["submit profiled", "report", "report", "wait a little"]
 SICKNESS = ["sicken", "raise", "slow", "wait", "clear"]
 scripts = st.lists(st.tuples(st.sampled_from([*ACTIONS, *SICKNESS, *USERS]), st.integers(0, 1 << 16)), max_size=80)
@@ -98,11 +102,13 @@ def act(world: World, action: str, number: int) -> None:
         case "release" if trainers:
             world.send(TrainerReleased(rng.choice(trainers)))
         case "resume" if trainers:
-            world.resume(rng.choice(trainers))
+            world.resume(rng.choice(trainers), from_scratch=number % 2 == 0)
         case "remove" if trainers and number % 8 == 0:
             world.send(TrainerRemoved(rng.choice(trainers)))
         case "reopen" if number % 4 == 0:
             world.send(PoolReopened())
+        case "damage" if trainers:
+            world.lose_entries(rng.choice(trainers), number % 4)
         case "publish" if trainers:
             world.publish(rng.choice(trainers), number / 4096)
 
@@ -129,6 +135,31 @@ def test_invariants_hold_and_every_trainer_that_can_run_runs(script: list[tuple[
         assert runs or trainer.parked or awaits, f"{trainer.id} does not run where the plan wants it"
         assert set(trainer.workers) == set(trainer.target)
     assert not [n for n in world.core.pool.leaving if n in world.core.pool.occupant]
+
+
+@settings(max_examples=150, deadline=None)
+@given(scripts, st.data())
+def test_a_core_takes_a_journal_of_which_entries_are_missing(
+    script: list[tuple[str, int]], data: st.DataObject
+) -> None:
+    """It ends with all trainers whose submission is left, with sound facts, and with the generations that are named."""
+    world = play(script)
+    first = data.draw(st.integers(0, len(world.history)))
+    last = data.draw(st.integers(first, len(world.history)))
+    follower = Follower(Coordinator(world.config))
+    for seq, (now_s, event, commands) in enumerate(world.history):
+        if not first <= seq < last:
+            follower.follow(Decision(seq, now_s, event, tuple(commands)))
+            assert violations(follower.core) == []
+    left = [*world.history[:first], *world.history[last:]]
+    came = {event.spec.trainer for _, event, _ in left if isinstance(event, TrainerSubmitted)}
+    went = {event.trainer for _, event, _ in world.history if isinstance(event, TrainerRemoved)}
+    assert came - went <= follower.core.trainers.keys()
+    for trainer in follower.core.trainers.values():
+        named = [
+            event.generation for _, event, _ in left if isinstance(event, GroupFormed) and event.trainer == trainer.id
+        ]
+        assert trainer.generation >= max(named, default=0)
 
 
 @settings(max_examples=150, deadline=None)

@@ -17,6 +17,7 @@ from pilot.core.commands import (
     DissolveGroup,
     DrainPool,
     FormGroup,
+    HoldTrainer,
     LookAtGroup,
     Outcome,
     PaceCheckpoints,
@@ -36,6 +37,7 @@ from pilot.core.events import (
     CheckpointPublished,
     CheckpointWritten,
     DrainRequested,
+    EntriesLost,
     Event,
     ExitCause,
     GroupBroken,
@@ -48,11 +50,12 @@ from pilot.core.events import (
     Progress,
     Seen,
     TrainerResumed,
+    Unloaded,
     WorkerExited,
     WorkerReady,
     WorkerSlow,
 )
-from pilot.core.ids import Generation, NodeId, StudyId, TrainerId
+from pilot.core.ids import Generation, NodeId, PlanId, StudyId, TrainerId
 from pilot.core.problem import Plan, PlanStatus, Problem
 from pilot.core.reconcile import reconcile
 from pilot.core.study_events import (
@@ -108,6 +111,7 @@ class World:
         self.pending: list[Asynchronous] = []
         self.generations: dict[TrainerId, int] = {}
         self.steps: dict[TrainerId, int] = {}
+        self.saved: dict[TrainerId, int] = {}
         self.closed: list[TrainerId] = []
         self.released: set[NodeId] = set()
         self.history: list[tuple[float, Event, list[Command]]] = []
@@ -149,6 +153,7 @@ class World:
                 self.pending.append(command)
             case FormGroup():
                 assert command.generation > self.generations.get(command.trainer, 0), "a generation did not rise"
+                assert command.saved_step == self.saved.get(command.trainer, 0), "what was saved is forgotten"
                 for node in command.members:
                     assert self.workers[command.trainer, node] == "ready", "a group with a worker that is not ready"
                 self.generations[command.trainer] = command.generation
@@ -179,6 +184,8 @@ class World:
                 assert command.until_s > self.now_s, "a node is set aside for no time"
                 aside = {(node, trainer) for node, trainer, _ in self.core.blame.set_aside()}
                 assert (command.node, command.trainer) in aside, "what is told does not hold"
+            case HoldTrainer():
+                assert self.core.trainers[command.trainer].held == command.reason
             case WarnOfBudget():
                 assert command.trainer is None or command.trainer in self.core.trainers
             case DrainPool():
@@ -189,6 +196,13 @@ class World:
                 assert not [t for t, _ in self.workers if t == command.trainer], "a trainer ends with workers"
                 self.closed.append(command.trainer)
 
+    def lose_entries(self, trainer: TrainerId, beyond: int) -> None:
+        """A restart finds that the journal lacks ``beyond`` generations of ``trainer``, and as many plans."""
+        generation = self.core.trainers[trainer].generation + beyond
+        self.send(EntriesLost(((trainer, Generation(generation)),), PlanId(self.core.plan_id + beyond)))
+        self.generations[trainer] = max(generation, self.generations.get(trainer, 0))
+        self.send(EntriesLost())
+
     def _drop(self, which: Callable[[Asynchronous], bool]) -> None:
         self.pending = [p for p in self.pending if not which(p)]
 
@@ -198,7 +212,12 @@ class World:
             self.send(self._answer(self.pending.pop(index % len(self.pending)), plan, ok))
 
     def _not_formed(self, command: FormGroup) -> GroupBroken:
-        """Every other time because the first and the last member cannot reach each other."""
+        """Sometimes because the first member cannot load the state, or the last member cannot reach it."""
+        trainer = self.core.trainers[command.trainer]
+        if not any(map(trainer.holds_state, command.members)) and command.generation % 3 == 0:
+            unloaded = Unloaded.DAMAGED if command.generation % 2 else Unloaded.UNREAD
+            of, node = (command.trainer, command.generation), command.members[0]
+            return GroupBroken(*of, "it is away", node, unloaded=unloaded)
         ends = (command.members[0], command.members[-1])
         unreached = (ends,) if ends[0] != ends[1] and command.generation % 2 == 0 else ()
         return GroupBroken(command.trainer, command.generation, "forming took too long", unreached=unreached)
@@ -216,7 +235,9 @@ class World:
                 return WorkerExited(command.trainer, command.node, ExitCause.STOPPED)
             case FormGroup():
                 if ok:
-                    return GroupFormed(command.trainer, command.generation, self.steps.get(command.trainer, 0))
+                    step = self.steps.get(command.trainer, 0)
+                    has_state = any(map(self.core.trainers[command.trainer].holds_state, command.members))
+                    return GroupFormed(command.trainer, command.generation, step, None if has_state else step)
                 return self._not_formed(command)
             case PauseGroup():
                 if ok:
@@ -234,8 +255,10 @@ class World:
             case TellTrial():
                 return TrialTold(command.study, command.number, "" if ok else "it was killed")
             case WriteCheckpoint():
-                error = "" if ok else "no space left on device"
-                return CheckpointWritten(command.trainer, command.node, self.steps.get(command.trainer, 0), error)
+                error, step = "" if ok else "no space left on device", self.steps.get(command.trainer, 0)
+                if ok and command.node in self.core.trainers[command.trainer].writing:
+                    self.saved[command.trainer] = step
+                return CheckpointWritten(command.trainer, command.node, step, error)
 
     def _started(self, command: StartWorker) -> Event:
         if command.node in self.sick or command.trainer in self.broken_scripts:
@@ -305,15 +328,19 @@ class World:
         for event in self.core.timers.due(self.now_s):
             self.send(event)
 
-    def resume(self, trainer: TrainerId) -> None:
-        """It is resumed after its end, with a fixed script."""
+    def resume(self, trainer: TrainerId, *, from_scratch: bool = False) -> None:
+        """It is resumed after its end, with a fixed script; or, held, from scratch."""
         self.broken_scripts.discard(trainer)
         if self.core.trainers[trainer].outcome in (Outcome.FAILED, Outcome.CANCELLED, Outcome.STOPPED):
             self.closed.remove(trainer)
-        self.send(TrainerResumed(trainer))
+        known = self.core.trainers[trainer]
+        if from_scratch and (known.ended_early or known.rests):
+            self.saved[trainer] = 0
+        self.send(TrainerResumed(trainer, from_scratch=from_scratch))
 
     def publish(self, trainer: TrainerId, alone_s: float) -> None:
         """One of its periodic checkpoints was written."""
+        self.saved[trainer] = self.steps.get(trainer, 0)
         self.send(CheckpointPublished(trainer, self.steps.get(trainer, 0), alone_s))
 
     def settle(self, plan: Callable[[Problem], Plan] = generous_plan) -> None:

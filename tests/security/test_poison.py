@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import signal
 import subprocess
@@ -18,8 +19,10 @@ from pilot.core.errors import UserError
 from pilot.core.ids import TrainerId
 from pilot.core.measured import Measured
 from pilot.core.spec import TrainerSpec
+from pilot.io import segments
 from pilot.io.client import request
 from tests.integration.live_pool import DEADLINE_S, LAUNCH, Pool, pool, until
+from tests.resealed import line_of
 
 BAD = [float("nan"), float("inf"), float("-inf"), -1.0, 1e300]
 
@@ -103,7 +106,7 @@ def spec(name: str, **changes: Any) -> dict[str, Any]:
     ],
     ids=["nan", "inf", "twice", "mistyped", "unknown", "command", "neither", "list"],
 )
-def test_a_restart_leaves_it_out_says_so_and_keeps_a_copy(tmp_path: Path, poison: Any) -> None:
+def test_a_restart_leaves_it_out_says_so_and_keeps_the_file(tmp_path: Path, poison: Any) -> None:
     with pool(tmp_path) as live:
         good = live.submit(name="good")
         file = live.run_dir / "journal.jsonl"
@@ -113,14 +116,16 @@ def test_a_restart_leaves_it_out_says_so_and_keeps_a_copy(tmp_path: Path, poison
         if isinstance(poison, dict):
             poison = {"seq": last["seq"] + 1, "now_s": last["now_s"], **poison}
         with file.open("a") as tail:
-            tail.write(json.dumps(poison) + "\n")
+            tail.write(line_of(poison).decode() if isinstance(poison, dict) else json.dumps(poison) + "\n")
         found = file.read_bytes()
         live.up()
         assert [row.trainer for row in live.client.trainers().trainers] == [good]
-        assert "skipped in the journal" in live.log()
-        assert any("skipped in the journal" in remark for remark in live.client.status().remarks)
-        (copy,) = live.run_dir.glob("journal-*.jsonl")
-        assert copy.read_bytes() == found
+        (told,) = live.client.status().damage
+        assert "cannot be applied" in told or " is missing: " in told
+        assert told in live.log()
+        assert told in live.client.status().remarks
+        until(lambda: segments.closed(file, 10**6))
+        assert gzip.decompress(segments.closed(file, 10**6)[0].read_bytes()).startswith(found)
         after = live.submit(name="after")
         live.kill(signal.SIGKILL)
         live.up()

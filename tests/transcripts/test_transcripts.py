@@ -18,6 +18,7 @@ from pilot.core.commands import (
     Command,
     DissolveGroup,
     FormGroup,
+    HoldTrainer,
     LookAtGroup,
     PaceCheckpoints,
     PauseGroup,
@@ -53,7 +54,10 @@ from pilot.core.events import (
     Seen,
     TrainerCancelled,
     TrainerFinished,
+    TrainerReleased,
+    TrainerResumed,
     TrainerSubmitted,
+    Unloaded,
     WorkerExited,
     WorkerReady,
     WorkerSlow,
@@ -114,6 +118,13 @@ def parse(line: str, core: Coordinator) -> Event:
         case "broken", [name, generation, *node]:
             noticed = NodeId(node[0]) if node else None
             return GroupBroken(TrainerId(name), Generation(int(generation[1:])), "a rank process died", noticed)
+        case "unread" | "damaged", [name, generation, node, *reason]:
+            of, unloaded = (TrainerId(name), Generation(int(generation[1:]))), Unloaded(word)
+            return GroupBroken(*of, f"{node}: {' '.join(reason)}", NodeId(node), unloaded=unloaded)
+        case "release", [name]:
+            return TrainerReleased(TrainerId(name))
+        case "resume", [name, *from_scratch]:
+            return TrainerResumed(TrainerId(name), from_scratch=bool(from_scratch))
         case "unreached", [name, generation, *pairs]:
             unreached = tuple((NodeId(a), NodeId(b)) for a, b in (pair.split("-") for pair in pairs))
             why = "not formed within 60 s"
@@ -166,7 +177,10 @@ def show(command: Command, now_s: float) -> str:
             return f"stop {command.trainer} {command.node}{within} ({command.reason})"
         case FormGroup():
             after = f" after g{command.previous}" if command.previous is not None else ""
-            return f"form {command.trainer} g{command.generation} {' '.join(command.members)}{after} ({command.reason})"
+            known = f", saved {command.saved_step}" if command.saved_step else ""
+            known += f", nothing up to g{command.given_up}" if command.given_up else ""
+            members = " ".join(command.members)
+            return f"form {command.trainer} g{command.generation} {members}{after}{known} ({command.reason})"
         case LookAtGroup():
             then = ", kill who is stuck" if command.kill else ""
             members = " ".join(command.members)
@@ -178,6 +192,8 @@ def show(command: Command, now_s: float) -> str:
             return f"pace {command.trainer} {command.node} {command.interval_s:.3g} s ({command.reason})"
         case ReleaseNode():
             return f"release {command.node} ({command.reason})"
+        case HoldTrainer():
+            return f"hold {command.trainer} ({command.reason})"
         case SetNodeAside():
             whom, minutes = command.trainer or "all", (command.until_s - now_s) / 60
             return f"set aside {command.node} for {whom}, {minutes:.0f} min ({command.reason})"

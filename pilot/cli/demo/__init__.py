@@ -30,17 +30,16 @@ def command(site: str, output: Path | None, epochs: int | None, as_json: bool) -
     Example:
       pilot demo --output out/demo
     """
-    from rich.console import Console
-
     from pilot.cli.demo.play import play
     from pilot.cli.demo.report import judge, show, write
+    from pilot.cli.show import console
 
     folder = (output or Path("out") / time.strftime("demo-%Y%m%d-%H%M%S")).absolute()
-    console = Console(stderr=as_json, highlight=False, soft_wrap=True)
-    report = judge(play(console, folder, site, epochs))
+    screen = console(stderr=as_json, soft_wrap=True)
+    report = judge(play(screen, folder, site, epochs))
     picture = write(report)
     if as_json:
         click.echo(to_json(report.told()))
     else:
-        show(console, report, picture)
+        show(screen, report, picture)
     return 0 if report.passed else 1

@@ -16,6 +16,7 @@ from pilot.core.ids import TrainerId
 from pilot.core.ledger import Verdict
 from pilot.core.ledger_proof import proof
 from pilot.io.journal import read, replay
+from pilot.io.output import write_output
 from pilot.io.pool_status import PoolStatus, Told, TrainerStatus
 from pilot.observation.ledgers import ledgers
 from pilot.observation.monitor import Monitor
@@ -100,8 +101,8 @@ def judge(run: Run) -> DemoReport:
 def write(report: DemoReport) -> Path:
     """Write ``report.json`` and the picture; returns the picture's path."""
     picture = report.run.folder / "nodes.png"
-    draw(report.timeline, picture)
-    (report.run.folder / "report.json").write_text(to_json(report.told()) + "\n")
+    write_output(picture, draw(report.timeline))
+    write_output(report.run.folder / "report.json", f"{to_json(report.told())}\n".encode())
     return picture
 
 

@@ -24,7 +24,7 @@ import psutil
 
 from pilot.comm.channel import Gone
 from pilot.comm.messages import AnyNote, Attach, Gather, Gathered, Moving, OutOfStep, Quit, Select
-from pilot.core.errors import UserError
+from pilot.core.errors import CheckpointError, UserError
 from pilot.io import wire
 from pilot.train.alike.newcomers import Newcomers
 from pilot.train.alike.next_step import NextSteps
@@ -229,7 +229,10 @@ class Elastic:
         """See :class:`~pilot.train.ranks.group.RankGroup`. All ranks do this, because any of them may be the last
         survivor."""
         self._periodic.abandon()
-        path = self._saver.distrust(step)
+        try:
+            path = self._saver.distrust(step)
+        except (CheckpointError, OSError) as error:
+            return f"those from after step {step} must not be used, and could not be renamed: {error}"
         return f"the newest checkpoint from then is {path}" if path is not None else "there is no checkpoint from then"
 
     def remark(self, text: str) -> None:
@@ -289,8 +292,8 @@ class Elastic:
 
     def _take_in(self, happening: Happening) -> None:
         match happening:
-            case wire.JoinGroup(_, generation, node, nodes, _, granted):
-                self._membership.told_to_join(self._seat.member(generation, node, nodes, granted))
+            case wire.JoinGroup(_, generation, node, nodes, _, granted, saved_step, given_up):
+                self._membership.told_to_join(self._seat.member(generation, node, nodes, granted, saved_step, given_up))
             case wire.PartFromGroup(_, generation):
                 self._membership.told_to_part(generation)
             case wire.PauseGroup(_, generation):

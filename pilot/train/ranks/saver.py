@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pilot.checkpoint.own_rows import own_rows
 from pilot.checkpoint.snapshot import Snapshots
 from pilot.checkpoint.tree import Encoded
-from pilot.core.errors import CheckpointError, UserError
+from pilot.core.errors import CheckpointError, Unreadable, UserError
 from pilot.io import trainer_folder, wire
 from pilot.train.node.membership import Membership
 from pilot.train.state.identity import for_another
@@ -20,6 +20,7 @@ from pilot.train.state.identity import for_another
 if TYPE_CHECKING:
     from pilot.checkpoint.parts import WrittenPart
     from pilot.checkpoint.reader import Wanted
+    from pilot.checkpoint.store import Written
 
 Part = tuple[int, Callable[[str], bool]]
 """Which process of the node, and which arrays are the same on all processes."""
@@ -27,13 +28,16 @@ Part = tuple[int, Callable[[str], bool]]
 _PARTS_LIMIT_S = 60.0
 """How long the first process of a node waits for the parts of the others while nothing is written."""
 _LOOK_S = 0.05
+_READ_AGAIN_S = (0.2, 0.5, 1.0, 2.0, 4.0, 4.0)
+"""The pauses before a checkpoint that cannot be read is tried again on this node."""
 
 
 class Saver:
     """Writes one checkpoint, or one part of one, at a time.
 
     ``failed_in`` is the newest generation in which the ranks' parts did not make a checkpoint; ``next_step``: what lay
-    beside the checkpoint that was loaded (b"": nothing).
+    beside the checkpoint that was loaded (b"": nothing); ``given_up``: see
+    :class:`~pilot.train.node.membership.Membership`.
 
     Parameters
     ----------
@@ -68,6 +72,7 @@ class Saver:
         self._beside: threading.Thread | None = None
         self.failed_in = 0
         self.next_step = b""
+        self.given_up = 0
 
     @property
     def busy(self) -> bool:
@@ -108,7 +113,7 @@ class Saver:
         from pilot.checkpoint import store
 
         self.wait()
-        return store.set_apart(self._directory, step)
+        return store.set_apart(self._directory, step, self._uid)
 
     def keep_next(self, generation: int, step: int, block: bytes) -> None:
         """Write ``block`` in the background, beside the checkpoint of this step, which may still be being written."""
@@ -123,9 +128,11 @@ class Saver:
 
     def drop_part(self) -> None:
         """Remove the part that was or is being written, because there will be no checkpoint of it."""
+        from pilot.checkpoint import store
+
         self.wait()
         if self._part is not None:
-            self._part.path.unlink(missing_ok=True)
+            store.remove_part(self._part.path, self._uid)
             self._part = None
 
     def write(self, generation: int, step: int, state: Encoded, *, asked: bool, part: Part | None = None) -> None:
@@ -157,19 +164,18 @@ class Saver:
         from pilot.checkpoint import names, store
 
         size = self._per_node
-        self._await([self._directory / names.part_name(generation, step, number, size) for number in range(1, size)])
+        others = [self._directory / names.part_name(generation, step, number, size) for number in range(1, size)]
+
+        def told(done: Written) -> None:
+            seconds = part.seconds + done.seconds
+            sizes = (seconds, done.bytes, seconds)
+            self._tell(wire.CheckpointWritten(self._trainer, generation, step, asked, str(done.path), "", *sizes))
+
         try:
-            agreed_step, kept = self._agreed_step(), self._kept
-            done = store.write_index(self._directory, generation, step, size, kept, agreed_step, self._uid)
+            self._await(others)
+            store.write_index(self._directory, generation, step, size, told=told, **self._keep())
         except (CheckpointError, OSError) as error:
             self._tell(wire.CheckpointWritten(self._trainer, generation, step, asked, error=str(error)))
-            return
-        seconds = part.seconds + done.seconds
-        self._tell(
-            wire.CheckpointWritten(
-                self._trainer, generation, step, asked, str(done.path), "", seconds, done.bytes, seconds
-            )
-        )
 
     def _await(self, parts: Sequence[Path]) -> None:
         """Wait for ``parts``, as long as something is being written: large ones take long on a slow file system."""
@@ -190,14 +196,14 @@ class Saver:
     def _write(self, generation: int, step: int, state: Encoded, asked: bool) -> None:
         from pilot.checkpoint import store
 
+        def told(done: Written) -> None:
+            sizes = (done.seconds, done.bytes, done.seconds)
+            self._tell(wire.CheckpointWritten(self._trainer, generation, step, asked, str(done.path), "", *sizes))
+
         try:
-            agreed_step = self._agreed_step()
-            done = store.write(self._directory, generation, step, state, self._kept, agreed_step, self._uid)
+            store.write(self._directory, generation, step, state, told=told, **self._keep())
         except (CheckpointError, OSError) as error:
             self._tell(wire.CheckpointWritten(self._trainer, generation, step, asked, error=str(error)))
-            return
-        sizes = (done.seconds, done.bytes, done.seconds)
-        self._tell(wire.CheckpointWritten(self._trainer, generation, step, asked, str(done.path), "", *sizes))
 
     def _write_part(self, group: Membership, step: int, state: Encoded, shared: Callable[[str], bool]) -> None:
         from pilot.checkpoint import store
@@ -220,26 +226,52 @@ class Saver:
         from pilot.checkpoint import store
 
         generation = group.generation
+
+        def told(done: Written) -> None:
+            sizes = (part.seconds + done.seconds, done.bytes, part.seconds * done.bytes / part.bytes + done.seconds)
+            self._tell(wire.CheckpointWritten(self._trainer, generation, step, False, str(done.path), "", *sizes))
+
         try:
-            agreed_step, kept = self._agreed_step(), self._kept
-            done = store.write_index(self._directory, generation, step, group.size, kept, agreed_step, self._uid)
+            store.write_index(self._directory, generation, step, group.size, told=told, **self._keep())
         except (CheckpointError, OSError) as error:
             self.failed_in = generation
             self._tell(wire.CheckpointWritten(self._trainer, generation, step, False, error=str(error)))
-            return
-        sizes = (part.seconds + done.seconds, done.bytes, part.seconds * done.bytes / part.bytes + done.seconds)
-        self._tell(wire.CheckpointWritten(self._trainer, generation, step, False, str(done.path), "", *sizes))
 
-    def load(self, granted: int, remark: Callable[[str], None], wanted: Wanted | None) -> Mapping[str, Any] | None:
-        """The newest intact checkpoint of a generation up to ``granted``, or else the one that the trainer starts from;
-        None if there is neither.
+    def _keep(self) -> dict[str, Any]:
+        kept = {"kept": self._kept, "agreed_step": self._agreed_step(), "given_up": self.given_up}
+        return kept | {"uid": self._uid}
+
+    def load(self, group: Membership, remark: Callable[[str], None], wanted: Wanted | None) -> Mapping[str, Any] | None:
+        """The newest intact checkpoint that ``group`` may load, or else the one that the trainer starts from; None if
+        there certainly is neither. What cannot be read now is tried again for a while.
 
         ``remark`` is called for each file that was skipped, with the reason. ``wanted``: which rows to load; None: all.
 
         Raises
         ------
+        CheckpointError : there is or should be a checkpoint, and none can be loaded; ``transient``: now, and here
         UserError : the checkpoint that it starts from is damaged
         """
+        said: dict[str, None] = {}
+
+        def once(text: str) -> None:
+            if text not in said:
+                said[text] = None
+                remark(text)
+
+        for pause_s in _READ_AGAIN_S:
+            try:
+                return self._load(group, once, wanted)
+            except CheckpointError as error:
+                if not error.transient:
+                    raise
+                once(f"its state cannot be loaded now, which is tried again: {error}")
+            time.sleep(pause_s)
+        return self._load(group, once, wanted)
+
+    def _load(
+        self, group: Membership, remark: Callable[[str], None], wanted: Wanted | None
+    ) -> Mapping[str, Any] | None:
         from pilot.checkpoint import reader, store
 
         wanted = wanted or reader.everything
@@ -247,17 +279,29 @@ class Saver:
         def skipped(path: Path, why: str) -> None:
             remark(f"checkpoint {path.name} was skipped: {why}")
 
-        loaded = store.load_newest(self._directory, granted, skipped, self._uid, wanted)
-        start = trainer_folder.start_of(self._directory.parent)
-        if loaded is None and start.exists():
-            try:
-                loaded = store.load(start, wanted)
-            except CheckpointError as error:
-                raise UserError(f"cannot start from the given checkpoint: {error}") from None
-            return for_another(loaded.state)
+        loaded = store.load_newest(self._directory, group.granted, skipped, self._uid, wanted, group.given_up)
         if loaded is not None:
-            self.next_step = store.next_step_of(loaded.path)
-        return loaded.state if loaded is not None else None
+            self.next_step = store.next_step_of(loaded.path, self._uid)
+            return loaded.state
+        if group.saved_step:
+            raise Unreadable(f"step {group.saved_step} was saved, and there is no checkpoint in {self._directory}")
+        return self._given(wanted)
+
+    def _given(self, wanted: Wanted) -> Mapping[str, Any] | None:
+        """The state that the trainer was submitted with; None: it starts from scratch."""
+        from pilot.checkpoint import store
+        from pilot.checkpoint.own_directory import held
+
+        start = trainer_folder.start_of(self._directory.parent)
+        try:
+            with held(start.parent, self._uid) as place:
+                return for_another(store.load(place / start.name, wanted).state)
+        except FileNotFoundError:
+            return None
+        except CheckpointError as error:
+            if error.transient:
+                raise
+            raise UserError(f"cannot start from the given checkpoint: {error}") from None
 
 
 def _bytes_under_way(directory: Path) -> int:

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from pilot.comm.arena import Arena
 from pilot.comm.channel import Gone
 from pilot.comm.messages import AnyNote, Spread
-from pilot.core.errors import ProtocolError, UserError
+from pilot.core.errors import CheckpointError, ProtocolError, UserError
+from pilot.core.events import Unloaded
 from pilot.io import wire
 from pilot.train.alike.newcomers import Newcomers
 from pilot.train.alike.next_step import NextSteps
@@ -84,8 +85,9 @@ class StateSharing:
         spreading = who_spreads(table, self._per_node)
         if group.rank in strangers(table, spreading):
             raise UserError(_STRANGER.format(*("a GPU", "the CPU") if on_gpu else ("the CPU", "GPUs")))
+        self._saver.given_up = group.given_up
         if spreading.fresh and group.rank // self._per_node == spreading.root // self._per_node:
-            self._load(group.granted)
+            self._load(group)
         self.deal(group, spreading)
         resumed = self._training.position.step if spreading.fresh else None
         return resumed, Newcomers.of(table, spreading, self._ranks_per_node)
@@ -125,10 +127,17 @@ class StateSharing:
             self._lose(generation)
             raise Gone from None
 
-    def _load(self, granted: int) -> None:
-        state = self._saver.load(
-            granted, lambda text: self._link.tell(wire.Remark(self._trainer, text)), self._training.rows_wanted()
-        )
+    def _load(self, group: Membership) -> None:
+        """If that fails, another node may be able to: this one says so, and waits for the next generation."""
+        try:
+            state = self._saver.load(
+                group, lambda text: self._link.tell(wire.Remark(self._trainer, text)), self._training.rows_wanted()
+            )
+        except CheckpointError as error:
+            unloaded = Unloaded.UNREAD if error.transient else Unloaded.DAMAGED
+            self._link.tell(wire.GroupBroken(self._trainer, group.generation, str(error), unloaded))
+            self._answer(group.generation)
+            raise Gone from None
         if state is not None:
             self._training.restore(state)
             self._next_steps.resumed(self._saver.next_step)

@@ -7,13 +7,14 @@ from collections.abc import Callable, Collection
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
+from pilot.io.printable import PrintableStream
 from tests.security.fuzz.target import Wrong, check_line
 
 
 def said_once(call: Callable[[], int], statuses: Collection[int]) -> int:
     """The exit status of ``call``; :class:`Wrong` if it is an unexpected one, or an error is not one clear line."""
-    out = io.TextIOWrapper(io.BytesIO(), "utf-8", "backslashreplace", write_through=True)  # as main() sets it
-    err = io.TextIOWrapper(io.BytesIO(), "utf-8", "backslashreplace", write_through=True)
+    # As main() sets them.
+    out, err = (PrintableStream(io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True)) for _ in range(2))
     with redirect_stdout(out), redirect_stderr(err):
         try:
             status = call()

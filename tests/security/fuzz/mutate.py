@@ -42,6 +42,30 @@ def changed_bytes(rng: random.Random, data: bytes) -> bytes:
     return bytes(piece)
 
 
+def changed_blocks(rng: random.Random, data: bytes) -> bytes:
+    """``data`` with a block zeroed, dropped, doubled, moved or overwritten by another one, or with a bit flipped."""
+    size = rng.choice((64, 512, 512, 4096))
+    blocks = [data[at : at + size] for at in range(0, len(data), size)] or [b""]
+    for _ in range(rng.choice((1, 1, 1, 2, 3))):
+        at, other = rng.randrange(len(blocks)), rng.randrange(len(blocks))
+        match rng.randrange(6):
+            case 0:
+                blocks[at] = bytes(len(blocks[at]))
+            case 1:
+                blocks[at] = b""
+            case 2:
+                blocks[at] *= 2
+            case 3:
+                blocks.insert(other, blocks.pop(at))
+            case 4:
+                blocks[at] = blocks[other]
+            case _ if blocks[at]:
+                flipped = bytearray(blocks[at])
+                flipped[rng.randrange(len(flipped))] ^= 1 << rng.randrange(8)
+                blocks[at] = bytes(flipped)
+    return b"".join(blocks)
+
+
 def changed_value(rng: random.Random, value: Any) -> Any:
     """A copy of plain data with something in it replaced, left out, duplicated or added."""
     value = copy.deepcopy(value)

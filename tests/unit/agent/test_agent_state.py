@@ -32,6 +32,7 @@ from pilot.agent.vocabulary import (
     WorkerEnded,
 )
 from pilot.comm.rank_order import WORKER_GONE
+from pilot.core.events import Unloaded
 from pilot.io import wire
 
 WELCOME = wire.Welcome("n1", "lab", heartbeat_s=1, silent_s=5, orphan_s=100, grace_s=30)
@@ -228,6 +229,8 @@ def test_a_group_that_breaks_is_killed_and_told_once(training: Machine) -> None:
     ]
     assert training.take(RankEnded("t1", 1, 7, "")) == []
     assert training.take(Said("t1", wire.GroupBroken("t1", 1, "my rank is gone"))) == []
+    unloaded = wire.GroupBroken("t1", 2, "no such folder", Unloaded.UNREAD)
+    assert training.take(Said("t1", unloaded))[-1] == Send(unloaded)
     assert training.order(join(1)) == [], "what is over stays over"
     assert training.take(RankEntered("t1", 1, {})) == []
     assert training.take(RankJoined("t1", 1)) == []

@@ -77,6 +77,44 @@ def test_followed_through_the_end_of_a_segment(
     writing.writer.close()
 
 
+def zeroed(path: Path, line: int) -> None:
+    """The journal's ``line`` is zeroed, with its end."""
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([*lines[:line], bytes(len(lines[line])), *lines[line + 1 :]]))
+
+
+def test_what_a_damaged_journal_lacks_is_told_in_its_place(
+    writing: Writing, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = tmp_path / "journal.jsonl"
+    for number in range(2, 7):
+        writing.put(PoolChanged(joined=(NodeId(f"n{number}"),)))
+    zeroed(journal, 3)
+    acts = [
+        lambda: (writing.put(PoolChanged(joined=(NodeId("n7"),))), zeroed(journal, 6)),
+        lambda: [writing.put(PoolChanged(joined=(NodeId(f"n{number}"),))) for number in range(8, 10)],
+        lambda: None,
+    ]
+
+    def owner(_rundir: RunDir) -> int | None:
+        acts.pop(0)()
+        return 1 if acts else None
+
+    monkeypatch.setattr(rundir, "owner", owner)
+    monkeypatch.setattr(events, "POLL_S", 0.0)
+    assert run(["events", "--run-dir", str(tmp_path), "-f"]) == 0
+    texts = [line[21:].partition(":")[0] for line in capsys.readouterr().out.splitlines()]
+    missing = ["entries 4 to 5 of the journal are missing", "entries 8 to 9 of the journal are missing"]
+    assert texts == ["n1 joined", "vit", "n2 joined", missing[0], "n5 joined", "n6 joined", missing[1], "n9 joined"]
+    writing.writer.close()
+    for command in (["ls"], ["status"], ["report", "--output", str(tmp_path / "report.html")]):
+        assert run([*command, "--run-dir", str(tmp_path)]) == 0
+    said, page = capsys.readouterr().out, (tmp_path / "report.html").read_text()
+    assert all(text in said and text in page for text in missing)
+    assert run(["replay", "--journal", str(journal)]) == 1
+    assert f"the replay differs: {missing[0]}" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("command", ["events", "report"])
 def test_a_directory_in_which_no_pool_has_run_is_bad_input(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -115,7 +115,8 @@ def test_a_process_marks_its_log_also_a_rotated_one(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(log_marks, "PERIOD_S", 0.0)
     log = tmp_path / "a.log"
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    marker = log_marks.mark_log(descriptor)
+    folder = os.open(tmp_path, os.O_RDONLY)
+    marker = log_marks.mark_log(descriptor, folder)
     try:
         marker.about_to_write()
         os.write(descriptor, b"imports\n")

@@ -1,4 +1,4 @@
-"""What ``pilot up`` passes to the coordinator that it starts."""
+"""What ``pilot up`` passes to the coordinator that it starts, and what it says."""
 
 from __future__ import annotations
 
@@ -6,8 +6,20 @@ import os
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
+from pilot.cli import up
 from pilot.cli.main import run
+from tests.unit.cli.test_show import STATUS
+
+
+def test_what_was_damaged_is_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    damage = "entries 35 to 38 of the journal are missing: \x1b[2J"
+    monkeypatch.setattr(up, "start", lambda *_, **__: structs.replace(STATUS, damage=[damage]))
+    assert run(["up", "--site", "local", "--run-dir", str(tmp_path / "pool")]) == 0
+    assert "warning: entries 35 to 38 of the journal are missing: \\x1b[2J\n" in capsys.readouterr().err
 
 
 class Replaced(BaseException):

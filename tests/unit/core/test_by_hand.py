@@ -20,6 +20,7 @@ from pilot.core.config import CoordinatorConfig
 from pilot.core.coordinator import Coordinator
 from pilot.core.events import (
     DrainRequested,
+    EntriesLost,
     ExitCause,
     PoolChanged,
     PoolReopened,
@@ -31,7 +32,7 @@ from pilot.core.events import (
     TrainerResumed,
     TrainerSubmitted,
 )
-from pilot.core.ids import NodeId, TrainerId
+from pilot.core.ids import Generation, NodeId, TrainerId
 from pilot.core.pool import hostname_order, join_order
 from pilot.core.spec import TrainerSpec
 from pilot.core.trainer import Phase
@@ -145,6 +146,25 @@ def test_each_time_that_it_comes_up_again_a_pool_has_the_next_configuration_and_
         core.handle(now_s, DrainRequested())
         core.handle(now_s, PoolReopened())
     assert parallel == [1, 2, 3, 3]
+
+
+def test_a_generation_that_lost_entries_may_have_had_is_never_granted_again() -> None:
+    world = two()
+    trainer = world.core.trainers[A]
+    [group] = [trainer.group]
+    assert group is not None
+    world.send(EntriesLost(((A, Generation(7)), (TrainerId("gone"), Generation(9)))))
+    assert trainer.group is group, "what became of it, its pilots know"
+    assert any(isinstance(c, Solve) for c in world.history[-1][2]), "the answer to the last plan may be lost"
+    world.lose([group.members[0]])
+    [formed] = [c for c in given(world, len(world.history) - 1) if isinstance(c, FormGroup)]
+    assert formed.generation == 8
+    world.send(EntriesLost(((A, Generation(5)),)))
+    assert trainer.forming is not None, "it is above that"
+    world.send(EntriesLost(((A, Generation(8)),)))
+    assert trainer.forming.generation == 8, "it is that"
+    world.send(EntriesLost(((A, Generation(9)),)))
+    assert trainer.forming.generation == 10
 
 
 def test_who_has_not_measured_what_a_rescale_costs_does_not_wait_behind_an_assumption() -> None:

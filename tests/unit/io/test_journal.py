@@ -1,4 +1,4 @@
-"""The journal is read back exactly, survives a truncated last line, and refuses damage elsewhere."""
+"""The journal is read back exactly, survives a truncated last line, and damage costs only the entries that it hits."""
 
 from __future__ import annotations
 
@@ -22,9 +22,11 @@ from pilot.core.events import Event, PlanReady, PoolChanged, Progress, TrainerSu
 from pilot.core.ids import Generation, NodeId, PlanId, TrainerId
 from pilot.core.problem import Plan, PlanStatus
 from pilot.core.spec import TrainerSpec
+from pilot.io.entries import JournalNote
 from pilot.io.journal import FORMAT, Header, read, replay
 from pilot.io.journal_writer import JournalWriter
 from pilot.io.serialize import command_of, dumps, event_of, loads, plain, same
+from tests.resealed import changed
 
 HEADER = Header(FORMAT, "0.1.0", "pool-1", 1.7e9, {"t_fwd_s": 120.0}, {"name": "local"})
 T = TrainerId("t1")
@@ -60,7 +62,9 @@ def test_what_was_written_is_read_and_replays(tmp_path: Path) -> None:
 def test_a_replay_tells_the_first_difference(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     write(path)
-    path.write_bytes(path.read_bytes().replace(b'"node":"n2","reason":"the plan', b'"node":"n1","reason":"the plan'))
+    lines = path.read_bytes().splitlines(keepends=True)
+    lines[3] = changed(lines[3], b'"node":"n2","reason":"the plan', b'"node":"n1","reason":"the plan')
+    path.write_bytes(b"".join(lines))
     assert replay(read(path), Coordinator()).startswith("entry 3 (PlanReady): command 2 was")
 
 
@@ -71,7 +75,8 @@ def test_a_last_line_that_was_cut_off_is_left_out_and_overwritten(tmp_path: Path
     whole = path.read_bytes()
     path.write_bytes(whole[:-cut])
     contents = read(path)
-    assert "cut off" in contents.last.warning
+    assert "cut off" in contents.last.odd[0]
+    assert contents.last.missing == ()
     assert len(contents.last.entries) == len(SCRIPT)
     writer = JournalWriter.resume(path, contents)
     writer.note(9.0, {"text": "a remark"}).result(10)
@@ -79,18 +84,122 @@ def test_a_last_line_that_was_cut_off_is_left_out_and_overwritten(tmp_path: Path
     assert path.read_bytes() == whole
 
 
-def test_damage_elsewhere_is_refused_with_its_line(tmp_path: Path) -> None:
+NOTES = 400
+
+
+def many(path: Path) -> bytes:
+    """A journal of some blocks of 4 KiB, with :data:`NOTES` notes numbered by their text; its content."""
+    writer = JournalWriter.create(path, HEADER)
+    for number in range(1, NOTES + 1):
+        writer.note(number / 10, {"text": f"note {number}", "more": "x" * (number % 50)})
+    writer.close()
+    return path.read_bytes()
+
+
+def noted(path: Path) -> list[int]:
+    """The numbers of the notes that can be read; each is that of its entry."""
+    entries = [e for e in read(path).last.entries if isinstance(e, JournalNote) and "more" in e.note]
+    assert [f"note {entry.seq}" for entry in entries] == [entry.note["text"] for entry in entries]
+    return [entry.seq for entry in entries]
+
+
+def hit(data: bytes, start: int, end: int) -> range:
+    """The numbers of the entries of which a byte is in ``data[start:end]``."""
+    return range(data.count(b"\n", 0, start), data.count(b"\n", 0, end - 1) + 1)
+
+
+BLOCK = 4096
+
+
+@pytest.mark.parametrize("how", ["zeroed", "dropped", "overwritten"])
+def test_a_damaged_block_costs_only_the_entries_in_it_and_they_are_named(tmp_path: Path, how: str) -> None:
+    path = tmp_path / "journal.jsonl"
+    data = many(path)
+    block = {"zeroed": bytes(BLOCK), "dropped": b"", "overwritten": data[5 * BLOCK : 6 * BLOCK]}[how]
+    path.write_bytes(data[: 2 * BLOCK] + block + data[3 * BLOCK :])
+    lost = hit(data, 2 * BLOCK, 3 * BLOCK)
+    assert noted(path) == [number for number in range(1, NOTES + 1) if number not in lost]
+    last = read(path).last
+    (text,) = last.missing
+    assert text.startswith(f"entries {lost[0]} to {lost[-1]} of the journal are missing: {path}:")
+    assert [e.seq for e in last.entries if isinstance(e, JournalNote) and e.note == {"text": text}] == [lost[0] - 1]
+    assert last.last_seq == NOTES
+
+
+def test_a_doubled_block_costs_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    data = many(path)
+    path.write_bytes(data[: 3 * BLOCK] + data[2 * BLOCK :])
+    assert noted(path) == list(range(1, NOTES + 1))
+    last = read(path).last
+    assert (last.missing, len(last.odd)) == ((), 2)
+    assert "no entry is missing" in last.odd[0]
+
+
+def test_blocks_in_the_wrong_order_are_read_in_the_right_one(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    data = many(path)
+    a, b, c = data[: 2 * BLOCK], data[2 * BLOCK : 3 * BLOCK], data[3 * BLOCK : 4 * BLOCK]
+    path.write_bytes(a + c + b + data[4 * BLOCK :])
+    read_now = noted(path)
+    assert read_now == sorted(read_now)
+    assert NOTES - len(read_now) <= 3, "only those that the edges of the blocks cut in two"
+
+
+def test_an_entry_that_is_repeated_is_read_once(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     write(path)
     lines = path.read_bytes().splitlines(keepends=True)
-    for number, damaged in (
-        (3, lines[2].replace(b"{", b"(", 1)),
-        (4, b""),
-        (5, lines[4].replace(b"n1", b"\xff\xfe", 1)),
-    ):
-        path.write_bytes(b"".join([*lines[: number - 1], damaged, *lines[number:]]))
-        with pytest.raises(JournalError, match=rf"journal.jsonl:{number}: "):
-            read(path)
+    path.write_bytes(b"".join([*lines[:4], *lines[2:], lines[1], lines[0]]))
+    assert [entry.seq for entry in read(path).last.entries] == list(range(1, len(lines)))
+    assert replay(read(path), Coordinator()) == ""
+
+
+def test_zeros_at_the_end_are_told_and_written_over(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    data = many(path)
+    path.write_bytes(data[:-BLOCK] + bytes(BLOCK))
+    contents = read(path)
+    last = hit(data, 0, len(data) - BLOCK)[-1] - 1
+    assert contents.last.last_seq == last
+    assert contents.last.missing[0].startswith(f"what follows entry {last} of the journal is missing")
+    writer = JournalWriter.resume(path, contents)
+    writer.note(99.0, {"text": f"note {last + 1}", "more": ""}).result(10)
+    writer.close()
+    assert noted(path) == list(range(1, last + 2))
+    assert read(path).last.missing == ()
+
+
+@pytest.mark.parametrize("harm", [b"", bytes(BLOCK), b"damage\n"])
+def test_where_the_header_is_damaged_its_copy_is_used(tmp_path: Path, harm: bytes) -> None:
+    path = tmp_path / "journal.jsonl"
+    data = many(path)
+    path.write_bytes(harm + data[BLOCK:])
+    contents = read(path)
+    assert contents.header == HEADER
+    lost = hit(data, 0, BLOCK)
+    assert noted(path) == list(range(lost[-1] + 1, NOTES + 1))
+    assert f"{path}:1: " in contents.last.odd[0]
+    assert contents.last.missing[0].startswith(f"entries 1 to {lost[-1]} of the journal are missing")
+
+
+def test_a_journal_of_an_older_format_is_refused_in_a_line(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    path.write_text('{"journal":2,"version":"0.1.0","coordinator":"p"}\n{"seq":1,"now_s":0.0,"note":{}}\n')
+    with pytest.raises(JournalError, match=r"journal.jsonl:1: not a journal of format 3 \(its first line says 2\)"):
+        read(path)
+
+
+def test_the_generations_of_entries_that_cannot_be_read_are_known(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    write(path)
+    lines = path.read_bytes().splitlines(keepends=True)
+    assert b'"generation":1' in lines[6]
+    lines[6] = changed(lines[6], b'"generation":1', b'"generation":7,"new":1')
+    path.write_bytes(b"".join(lines))
+    last = read(path).last
+    assert last.generations == {T: 7}
+    assert "Progress has no field new" in last.missing[0]
 
 
 def test_an_empty_journal_is_refused(tmp_path: Path) -> None:

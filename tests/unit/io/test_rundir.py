@@ -34,7 +34,7 @@ import socket, sys, time
 from pathlib import Path
 from pilot.io import heartbeat, rundir
 socket.gethostname = lambda: "login2"
-rundir._try_lock = lambda _: True
+rundir._try_lock = lambda *_: True
 lock = rundir.Lock(rundir.RunDir(Path(sys.argv[1])))
 print("held", flush=True)
 while True:

@@ -15,7 +15,7 @@ from pilot.core.events import GroupFormed, PlanReady, Progress, TrainerSubmitted
 from pilot.core.ids import Generation, PlanId, TrainerId
 from pilot.core.problem import Plan, PlanStatus
 from pilot.core.spec import TrainerSpec
-from pilot.io.journal import Decision
+from pilot.io.entries import Decision
 from pilot.observation.course import POINTS_MAX, Course, Courses, Point
 from pilot.observation.page import Life, render
 from pilot.observation.story import Kind, Story

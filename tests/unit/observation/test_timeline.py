@@ -5,7 +5,7 @@ from pilot.core.coordinator import Coordinator
 from pilot.core.events import DrainRequested, Event, PoolChanged, TrainerSubmitted
 from pilot.core.ids import NodeId, TrainerId
 from pilot.core.spec import TrainerSpec
-from pilot.io.journal import Decision
+from pilot.io.entries import Decision
 from pilot.observation.picture import draw
 from pilot.observation.timeline import Fate, Mark, Span, Timeline, Use, timeline
 from tests.property.world import World
@@ -70,5 +70,6 @@ def test_a_node_that_goes_at_a_drain_is_neither_preempted_nor_lost() -> None:
 
 
 def test_the_picture_is_a_png(tmp_path: Path) -> None:
-    draw(of(lived_through()), tmp_path / "nodes.png")
+    with (tmp_path / "nodes.png").open("wb") as file:
+        draw(of(lived_through()), file)
     assert (tmp_path / "nodes.png").read_bytes().startswith(b"\x89PNG")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pilot.core.events import GroupBroken, PoolChanged
+from pilot.core.events import GroupBroken, PoolChanged, Unloaded
 from pilot.core.ids import Generation, NodeId, TrainerId
 from pilot.service.coalesce import GATHER_S, Coalescer
 
@@ -56,6 +56,14 @@ def test_losses_come_before_the_news_that_their_group_broke_and_members_say_it_o
     gather.broken(1.0, GroupBroken(BROKEN.trainer, BROKEN.generation, "another member says so too"))
     gather.lost(1.01, A, "killed")
     assert taken(gather) == [PoolChanged(lost=(A,), cause="killed"), BROKEN]
+
+
+def test_a_member_that_could_not_load_the_state_says_why_its_group_broke() -> None:
+    gather = Coalescer()
+    unloaded = GroupBroken(BROKEN.trainer, BROKEN.generation, "no such folder", A, unloaded=Unloaded.UNREAD)
+    for event in (BROKEN, unloaded, BROKEN):
+        gather.broken(1.0, event)
+    assert taken(gather) == [unloaded]
 
 
 def test_a_broken_group_waits_for_the_fate_of_its_members() -> None:

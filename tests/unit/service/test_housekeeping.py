@@ -52,10 +52,10 @@ def test_logs_of_pilots_that_are_gone_are_few_and_small(tmp_path: Path, monkeypa
     for number in range(1, 7):
         for ending in ("0.log", "1.log", "1.log.1"):
             log(tmp_path, f"n{number}.login.pilot-9-cd.{ending}", number)
-    tidy(tmp_path, [tmp_path], [here])
+    tidy(tmp_path, [(tmp_path, "")], [here])
     left = {path.name for path in tmp_path.iterdir()}
     assert {f"{here}.log", f"{here}.log.1"} <= left, "it lives"
     assert {name.partition(".")[0] for name in left - {f"{here}.log", f"{here}.log.1"}} == {"n4", "n5", "n6"}
     log(tmp_path, "n6.login.pilot-9-cd.0.log", 9, 1000)
-    tidy(tmp_path, [tmp_path], [here])
+    tidy(tmp_path, [(tmp_path, "")], [here])
     assert {path.name.partition(".")[0] for path in tmp_path.iterdir()} == {"n1", "n6"}, "the newest stays"

@@ -31,7 +31,7 @@ from pilot.core.goal import Goal
 from pilot.core.ids import Generation, NodeId, PlanId, TrainerId
 from pilot.core.problem import Plan, PlanStatus
 from pilot.core.spec import TrainerSpec
-from pilot.io.journal import Decision
+from pilot.io.entries import Decision
 from pilot.io.pool_status import KeeperStatus, SetAsideStatus, TrainerStatus, UtilisationStatus
 from pilot.io.rundir import RunDir
 from pilot.observation.monitor import Monitor

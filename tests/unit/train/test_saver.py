@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pilot.checkpoint import names, store
 from pilot.checkpoint.own_rows import own_rows
-from pilot.core.errors import UserError
+from pilot.core.errors import CheckpointError, Unreadable, UserError
+from pilot.core.ids import TrainerUid
 from pilot.core.run_identity import ALL_EPOCHS
 from pilot.io import trainer_folder
+from pilot.train.node.membership import Membership
 from pilot.train.ranks import saver
 from pilot.train.ranks.saver import Saver
 from tests.unit.train.test_periodic import DEADLINE_S, Rank
+
+GROUP = Membership(2, 0, 1, granted=2)
 
 
 def write(rank: Rank, directory: Path, number: int) -> None:
@@ -72,10 +77,67 @@ def test_a_trainer_that_starts_from_another_may_have_fewer_epochs_and_one_that_r
     trainer_folder.start_from(own.parent, [str(written.path)])
     resumed, started = Rank(other), Rank(own)
     for rank in (resumed, started):
-        state = rank.saver.load(1, pytest.fail, None)
+        state = rank.saver.load(GROUP, pytest.fail, None)
         assert state is not None
         rank.training.restore(state)
     started.training.ends_at(ALL_EPOCHS, 4)
     assert started.training.changes == []
     with pytest.raises(UserError, match="was 20 and is 4"):
         resumed.training.ends_at(ALL_EPOCHS, 4)
+
+
+@pytest.fixture
+def once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is tried again."""
+    monkeypatch.setattr(saver, "_READ_AGAIN_S", ())
+
+
+@pytest.mark.usefixtures("once")
+def test_it_starts_from_scratch_only_where_there_certainly_is_nothing(tmp_path: Path) -> None:
+    directory = tmp_path / "checkpoints"
+    directory.mkdir()
+    one = Rank(directory).saver
+    assert one.load(GROUP, pytest.fail, None) is None
+    with pytest.raises(Unreadable, match=rf"step 67 was saved, and there is no checkpoint in {directory}"):
+        one.load(replace(GROUP, saved_step=67), pytest.fail, None)
+    trainer_folder.mark(tmp_path, TrainerUid("f" * 32))
+    with pytest.raises(CheckpointError, match="it is the folder of another trainer"):
+        one.load(GROUP, pytest.fail, None)
+    (tmp_path / ".trainer_uid").unlink()
+    away = directory.rename(tmp_path / "away")
+    with pytest.raises(Unreadable, match="No such file or directory"):
+        one.load(GROUP, lambda _: None, None)
+    away.rename(directory)
+    (directory / names.checkpoint_name(1, 67)).write_bytes(b"")
+    with pytest.raises(CheckpointError, match=r"s00000067\.h5 cannot be used: the file is empty") as caught:
+        one.load(GROUP, lambda _: None, None)
+    assert not caught.value.transient
+    assert one.load(replace(GROUP, given_up=1), pytest.fail, None) is None
+
+
+@pytest.mark.usefixtures("once")
+def test_a_checkpoint_to_start_from_that_cannot_be_read_is_not_left_out(tmp_path: Path) -> None:
+    directory = tmp_path / "checkpoints"
+    directory.mkdir()
+    (tmp_path / "start").mkdir()
+    start = trainer_folder.start_of(tmp_path)
+    start.symlink_to("/proc/self/mem")
+    one = Rank(directory).saver
+    with pytest.raises(Unreadable, match="Input/output error"):
+        one.load(GROUP, pytest.fail, None)
+    start.unlink()
+    with pytest.raises(UserError, match=r"cannot start from the given checkpoint: .* the file is missing"):
+        one.load(GROUP, pytest.fail, None)
+
+
+def test_what_comes_back_soon_is_loaded_and_both_are_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory, told = tmp_path / "checkpoints", list[str]()
+    rank = Rank(directory)
+    store.write(directory, 1, 5, rank.training.encoded(), 3)
+    away = directory.rename(tmp_path / "away")
+    monkeypatch.setattr(saver, "_READ_AGAIN_S", (0.0, 0.0, 0.0))
+    pauses = iter([lambda: None, lambda: away.rename(directory)])
+    monkeypatch.setattr(saver.time, "sleep", lambda _: next(pauses)())
+    assert rank.saver.load(GROUP, told.append, None) is not None
+    why = f"cannot read the folder {directory}: No such file or directory"
+    assert told == [f"its state cannot be loaded now, which is tried again: {why}"]

@@ -1,4 +1,4 @@
-"""Journals: ``pilot replay --journal`` reads one, with all its segments, and runs nothing that it names."""
+"""Journals: ``pilot replay --journal`` and a restart read one, with all its segments, and run nothing that it names."""
 
 from __future__ import annotations
 
@@ -12,17 +12,21 @@ from pathlib import Path
 from pilot import __version__
 from pilot.cli.main import run
 from pilot.core.coordinator import Coordinator
+from pilot.core.errors import JournalError
 from pilot.core.events import PoolChanged, TrainerSubmitted
 from pilot.core.ids import NodeId, TrainerId
 from pilot.core.spec import TrainerSpec
 from pilot.io import core_state, segments
-from pilot.io.journal import FORMAT, Decision, Header, header_line
+from pilot.io.entries import Decision, unsealed
+from pilot.io.journal import FORMAT, Header, header_line, read
 from pilot.io.journal_writer import JournalWriter
+from pilot.service.restore import restore
 from pilot.service.settings import core_of
 from pilot.service.snapshot import Books, taken
+from tests.resealed import line_of
 from tests.security.fuzz.cli import said_once
 from tests.security.fuzz.mutate import changed_bytes, changed_value
-from tests.security.fuzz.target import ACCEPTED, REFUSED, Target, Wrong
+from tests.security.fuzz.target import ACCEPTED, REFUSED, Target, Wrong, check_line
 
 EVIL = "evil_module"
 
@@ -100,22 +104,33 @@ def attempt(place: Place, rng: random.Random) -> str:
             data = b"".join(changed)
             changed = [changed_bytes(rng, data)]
         case 1:
-            head = json.loads(changed[0])
+            head = unsealed(changed[0].rstrip())
             head["settings"][rng.choice(("objective", "planner", "node_order"))] = rng.choice((f"{EVIL}:f", "x", 5))
-            changed[0] = json.dumps(head).encode() + b"\n"
+            changed[0] = line_of(head)
         case 2:
             one = rng.choice(list(closed))
             text = gzip.decompress(closed[one])
             closed[one] = rng.choice((changed_bytes(rng, closed[one]), gzip.compress(changed_bytes(rng, text))))
         case _:
-            changed[at] = json.dumps(changed_value(rng, json.loads(changed[at]))).encode() + b"\n"
+            value = changed_value(rng, unsealed(changed[at].rstrip()))
+            changed[at] = line_of(value) if isinstance(value, dict) else json.dumps(value).encode() + b"\n"
     place.path.write_bytes(b"".join(changed))
     for path, data in closed.items():
         path.write_bytes(data)
+    _restart(place.path)
     status = said_once(lambda: run(["replay", "--journal", str(place.path)]), (0, 1, 2))
     if sys.modules.pop(EVIL, None) is not None:
         raise Wrong("the module that the journal names was imported")
     return {0: ACCEPTED, 1: "differs"}.get(status, REFUSED)
+
+
+def _restart(path: Path) -> None:
+    """What a coordinator makes of it: a state and clear lines, or one line."""
+    try:
+        for text in restore(read(path), core).flaws:
+            check_line(text)
+    except JournalError as error:
+        check_line(str(error))
 
 
 TARGET = Target("journals", 500, 60, make, prepare, attempt)

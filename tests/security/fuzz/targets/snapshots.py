@@ -1,5 +1,5 @@
-"""Snapshots and segments, as a restarting coordinator reads them: damage makes them useless or refused, but is never
-believed."""
+"""Snapshots and segments, as a restarting coordinator reads them: damage makes them useless, and that is said, but is
+never believed."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def prepare(folder: Path) -> Place:
 
 
 def attempt(place: Place, rng: random.Random) -> str:
-    """The original state is restored, with a remark; or it is refused in one line if a damaged segment is needed."""
+    """The original state is restored, with a remark; or what is missing is said, if a damaged segment is needed."""
     for file, data in place.files.items():
         file.write_bytes(data)
     (snapshot,) = segments.folder(place.path).glob("*.snapshot")
@@ -57,10 +57,14 @@ def attempt(place: Place, rng: random.Random) -> str:
         case _:
             _signed_anew(place, snapshot, rng)
     try:
-        restored = restore(read(place.path, whole=False), journals.core)
+        restored = restore(read(place.path), journals.core)
     except JournalError as error:
         check_line(str(error))
         return REFUSED
+    for text in restored.flaws:
+        check_line(text)
+    if restored.missing:
+        return "said"
     if core_state.encoded(restored.core) != place.state:
         raise Wrong("what was restored is not what was known")
     return "replayed" if restored.remarks else ACCEPTED

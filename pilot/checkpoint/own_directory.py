@@ -1,0 +1,44 @@
+"""The directory of a trainer's checkpoints, held while it is used (see :mod:`pilot.io.trainer_folder`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
+
+from pilot.core.errors import CheckpointError, Unreadable
+from pilot.io import trainer_folder
+from pilot.io.own_folder import Refused
+
+
+@contextmanager
+def held(directory: Path, uid: str, *, make: bool = False) -> Iterator[Path]:
+    """Hold ``directory`` of trainer ``uid`` ("": of none), created first with ``make``; yields where it is until then.
+
+    Raises
+    ------
+    FileNotFoundError : it does not exist
+    CheckpointError : it is not ours alone or another trainer's; :class:`Unreadable` if it cannot be opened now
+    """
+    with _told(trainer_folder.held(directory, uid, make=make)) as place:
+        yield place
+
+
+@contextmanager
+def held_here(directory: Path) -> Iterator[Path]:
+    """Hold ``directory`` of whichever trainer has that folder in a run directory; raises like :func:`held`."""
+    with _told(trainer_folder.held_here(directory)) as place:
+        yield place
+
+
+@contextmanager
+def _told(holding: AbstractContextManager[Path]) -> Iterator[Path]:
+    with ExitStack() as stack:
+        try:
+            place = stack.enter_context(holding)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            kind = CheckpointError if isinstance(error, Refused) else Unreadable
+            raise kind(f"cannot use {error.filename}: {error.strerror}") from None
+        yield place

@@ -1,0 +1,172 @@
+"""The lines of a journal: each has a number and a checksum, so that damage costs only the entries that it hits.
+
+A line is a JSON object. ``crc``, its first member, is the CRC-32 of the bytes that follow it. ``seq`` (1, 2, …) is the
+entry's number in the whole journal, wherever its line stands: it identifies the event. So a reader needs neither the
+position of a line nor the lines before it. Blocks of a file that are zeroed, dropped, doubled or moved leave broken
+lines, gaps in the numbers and repeated numbers; all other entries are read, in order.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pilot.core.commands import Command
+from pilot.core.errors import JournalError
+from pilot.core.events import Event
+from pilot.core.ids import Generation, TrainerId
+from pilot.io.serialize import command_of, dumps, event_of, loads, plain
+
+LAST_S = 1e10
+"""No pool is 300 years old."""
+
+NUMBER_MAX = 1 << 53
+"""Entries and generations have smaller numbers."""
+
+_SEAL = b'{"crc":"%08x",'
+_AFTER_SEAL = len(_SEAL % 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """An event that entered the core at ``now_s``, and the commands that it returned."""
+
+    seq: int
+    now_s: float
+    event: Event
+    commands: tuple[Command, ...]
+
+    def line(self) -> bytes:
+        """Its line in the journal."""
+        commands = [plain(c) for c in self.commands]
+        return sealed({"seq": self.seq, "now_s": self.now_s, "event": plain(self.event), "commands": commands})
+
+
+@dataclass(frozen=True, slots=True)
+class JournalNote:
+    """Information for people that has no effect on decisions: a restart, a script's remark."""
+
+    seq: int
+    now_s: float
+    note: dict[str, Any] = field(hash=False)
+
+    def line(self) -> bytes:
+        """Its line in the journal."""
+        return sealed({"seq": self.seq, "now_s": self.now_s, "note": self.note})
+
+
+Entry = Decision | JournalNote
+
+
+@dataclass(slots=True)
+class Scanned:
+    """The intact entries among some lines, in order. ``missing`` says which are not there, ``odd`` what else is wrong.
+
+    In the place of missing entries there is a note that says so. ``last_seq`` is the number of the last intact entry.
+    ``generations`` has the highest generation of each trainer that any intact line names.
+    """
+
+    entries: list[Entry]
+    last_seq: int
+    missing: list[str] = field(default_factory=list)
+    odd: list[str] = field(default_factory=list)
+    generations: dict[TrainerId, Generation] = field(default_factory=dict)
+
+    def tell_missing(self, upto: int, now_s: float, why: str) -> None:
+        """Record that the entries after the last one, up to entry ``upto``, are missing."""
+        first = self.last_seq + 1
+        which = f"entry {first} of the journal is" if first == upto else f"entries {first} to {upto} of the journal are"
+        self.tell(now_s, f"{which} missing: {why}")
+
+    def tell(self, now_s: float, text: str) -> None:
+        """Record that entries are missing, as ``text`` says."""
+        self.missing.append(text)
+        self.entries.append(JournalNote(self.last_seq, now_s, {"text": text}))
+
+
+def sealed(data: dict[str, Any]) -> bytes:
+    """The line with ``data``."""
+    rest = dumps(data).encode()[1:]
+    return _SEAL % zlib.crc32(rest) + rest + b"\n"
+
+
+def unsealed(line: bytes) -> Any:
+    """The data of a line without its end; :class:`JournalError` if its checksum is not that of its content."""
+    rest = line[_AFTER_SEAL:]
+    if not line.startswith(_SEAL % zlib.crc32(rest)):
+        raise JournalError("damaged")
+    return loads(b"{" + rest)
+
+
+def may_begin(text: bytes) -> bool:
+    """Whether ``text`` may be the beginning of a line: what a crash leaves of an entry. Otherwise, it is damage."""
+    start = _SEAL[: _SEAL.index(b"%")]
+    return b"\0" not in text and (text.startswith(start) or start.startswith(text))
+
+
+def scan(path: Path, lines: Iterable[bytes], first: int, after: int, now_s: float, upto: int | None = None) -> Scanned:
+    """Read ``lines`` of the file ``path``, the first of which is its line ``first``. They should have the entries that
+    follow entry ``after``, which happened at ``now_s``, up to entry ``upto`` (None: nobody knows)."""
+    found: dict[int, Entry] = {}
+    flaws: dict[int, tuple[int, str]] = {}
+    scanned = Scanned([], after)
+    previous, repeated = after, False
+    for number, text in enumerate(lines, first):
+        try:
+            data = unsealed(text)
+            _note_generations(data, scanned.generations)
+            entry = _entry(data)
+        except JournalError as error:
+            flaws.setdefault(previous, (number, str(error)))
+            continue
+        repeated = repeated or entry.seq <= after or entry.seq in found
+        found.setdefault(entry.seq, entry)
+        previous = entry.seq
+    for seq in sorted(seq for seq in found if after < seq <= (upto or seq)):
+        if seq > scanned.last_seq + 1:
+            scanned.tell_missing(seq - 1, now_s, _place(path, flaws.pop(scanned.last_seq, None)))
+        scanned.entries.append(found[seq])
+        scanned.last_seq, now_s = seq, found[seq].now_s
+    flaw = flaws.pop(scanned.last_seq, None)
+    if upto is not None and scanned.last_seq < upto:
+        scanned.tell_missing(upto, now_s, _place(path, flaw) if flaw else f"{path} ends before")
+    elif upto is None and flaw is not None:
+        scanned.tell(now_s, f"what follows entry {scanned.last_seq} of the journal is missing: {_place(path, flaw)}")
+    scanned.odd += [f"{_place(path, flaw)}; no entry is missing there" for flaw in flaws.values()]
+    scanned.odd += [f"{path}: some lines repeat others"] if repeated else []
+    return scanned
+
+
+def _place(path: Path, flaw: tuple[int, str] | None) -> str:
+    return f"{path}:{flaw[0]}: {flaw[1]}" if flaw is not None else str(path)
+
+
+def _note_generations(data: Any, generations: dict[TrainerId, Generation]) -> None:
+    """Note the generations in an event and its commands, even if it turns out that they cannot be read."""
+    if not isinstance(data, dict):
+        return
+    commands = data.get("commands")
+    for item in (data.get("event"), *(commands if isinstance(commands, list) else ())):
+        if not isinstance(item, dict):
+            continue
+        trainer, generation = item.get("trainer"), item.get("generation")
+        if isinstance(trainer, str) and isinstance(generation, int) and 0 < generation < NUMBER_MAX:
+            name = TrainerId(trainer)
+            generations[name] = max(Generation(generation), generations.get(name, Generation(0)))
+
+
+def _entry(data: Any) -> Entry:
+    seq, now_s = (data.get("seq"), data.get("now_s")) if isinstance(data, dict) else (None, None)
+    if not isinstance(seq, int) or not 0 < seq < NUMBER_MAX:
+        raise JournalError("damaged: an entry without a number")
+    if not isinstance(now_s, float | int) or not 0 <= now_s < LAST_S:
+        raise JournalError(f"damaged: entry {seq} has no valid time")
+    match data:
+        case {"event": event, "commands": list(commands)}:
+            return Decision(seq, float(now_s), event_of(event), tuple(command_of(c) for c in commands))
+        case {"note": dict(note)}:
+            return JournalNote(seq, float(now_s), note)
+    raise JournalError(f"damaged: entry {seq} is neither a decision nor a note")

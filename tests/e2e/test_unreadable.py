@@ -1,0 +1,53 @@
+"""Checkpoints that cannot be read for seconds, or are damaged: nothing is lost, and nothing starts over unasked."""
+
+from __future__ import annotations
+
+from pilot.checkpoint import store
+from tests.e2e.test_pool import proved
+from tests.pools import Pool
+
+
+def test_seconds_without_the_folder_and_damaged_checkpoints(pool: Pool) -> None:
+    pool.up()
+    pool.agent()
+    name = pool.submit_lasting()
+    pool.until_step(name, 30, nodes=1)
+    checkpoints = (pool.run_dir / "trainers" / name).resolve() / "checkpoints"
+
+    def hold() -> int:
+        pool.pilot("hold", name)
+        pool.until("it has no node", lambda s: s.trainer(name).phase == "queued" and s.pool[0].trainer is None)
+        return pool.trainer(name).step
+
+    held = hold()
+    away = checkpoints.rename(checkpoints.with_name("away"))
+    pool.pilot("release", name)
+    pool.until("it is tried again", lambda s: any("tried again" in text for text in s.trainer(name).remarks))
+    away.rename(checkpoints)
+    pool.until_step(name, held + 10, nodes=1)
+    assert (pool.trainer(name).lost_steps, pool.trainer(name).redone_steps) == (0, 0)
+
+    held = hold()
+    for entry in store.listing(checkpoints):
+        entry.path.write_bytes(entry.path.read_bytes()[:1000])
+    damaged = [entry.path for entry in store.listing(checkpoints)]
+    pool.pilot("release", name)
+    pool.until("it is held", lambda s: "its state cannot be loaded" in s.trainer(name).held)
+    pool.until("it has no node", lambda s: s.pool[0].trainer is None)
+    for command in ("ls", "status"):
+        assert "the file is truncated" in " ".join(pool.pilot(command).stdout.split())
+    for command in ("explain", "events"):
+        assert f"pilot resume {name} --from-scratch" in pool.pilot(command, name).stdout
+    told = pool.pilot("resume", name, check=False)
+    assert told.returncode == 2
+    assert f"pilot release {name}" in told.stderr
+    pool.pilot("resume", name, "--from-scratch")
+    pool.until("it starts from scratch", lambda s: 0 < s.trainer(name).step < held and len(s.trainer(name).nodes) == 1)
+    pool.until("new ones", lambda _: len(store.listing(checkpoints)) >= len(damaged) + 3)
+    assert set(damaged) < {entry.path for entry in store.listing(checkpoints)}
+    hold()
+    pool.pilot("release", name)
+    pool.trains(name, 1)
+    done = pool.finish(name)
+    assert done.lost_steps == held
+    proved(pool, name)
