@@ -40,12 +40,9 @@ def port(agent: int) -> int:
 
 def start(agents: Agents, coordinator: Coordinator) -> subprocess.Popen[bytes]:
     """An agent that may open few files."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (FILES, hard))
-    try:
-        return agents.start(coordinator.file)
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    agent = agents.start(coordinator.file)
+    resource.prlimit(agent.pid, resource.RLIMIT_NOFILE, (FILES, FILES))  # long before it listens
+    return agent
 
 
 def limit_files(agent: int, spare: int) -> None:

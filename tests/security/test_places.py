@@ -26,7 +26,7 @@ TRIES = 400
 FEW = 16
 """Connections that one job's token may have at a time, at most."""
 
-ANSWER_S = 15.0
+ANSWER_S = 60.0
 JOB = "4711"
 
 

@@ -281,8 +281,9 @@ def any_message(drawn: random.Random, kind: type[wire.Message], trainer: str, ge
 
 
 def test_escapes_reach_no_terminal_and_begin_no_line_of_the_log(live: Pool) -> None:
-    trainer = live.submit(name="shown", max_nodes=64)
+    live.submit(name="shown", max_nodes=64)
     peer = Peer(live.file, "shown").welcomed()
+    trainer = peer.hears(wire.StartWorker).trainer
     peer.say(wire.Remark(trainer, f"{ESCAPE}\n2026-01-01 00:00:00 CRITICAL forged"))
     until(lambda: live.trainer(trainer).remarks)
     shown = str(all_printable(live.trainer(trainer).remarks))
