@@ -6,6 +6,7 @@ import logging
 from collections.abc import Mapping
 
 from pilot.checkpoint.names import highest_generation
+from pilot.checkpoint.own_directory import held
 from pilot.core.coordinator import Coordinator
 from pilot.core.errors import CheckpointError
 from pilot.core.ids import NO_GENERATION, Generation, TrainerId
@@ -30,7 +31,10 @@ def lost_generations(
 
 def _on_disk(launches: LaunchStore, trainer: TrainerSpec) -> Generation:
     try:
-        return Generation(highest_generation(launches.directory(trainer) / "checkpoints"))
+        with held(launches.directory(trainer) / "checkpoints", trainer.uid) as place:
+            return Generation(highest_generation(place))
+    except FileNotFoundError:
+        return NO_GENERATION
     except CheckpointError as error:  # its workers will wait until it can be read, or say so
         log.warning("%s", error)
         return NO_GENERATION
