@@ -72,6 +72,7 @@ class AgentWorker:
     """One worker. ``held``: it was in a group and may hold a state. ``stop_by_s``: the time by which it must have ended
     by itself; ``within_s``: how long it was given, if its loop was over (see ``core.commands.StopWorker``).
 
+    ``loaded``: what it has said of its code, to be repeated to a coordinator that may not have heard it.
     ``look``: the order to examine it, during the examination; ``waiting``: what it has said meanwhile.
     """
 
@@ -84,6 +85,7 @@ class AgentWorker:
     stop_by_s: float = math.inf
     within_s: float = 0.0
     stuck_reason: str | None = None
+    loaded: list[wire.CodeLoaded] = field(default_factory=list)
     look: wire.LookAtGroup | None = None
     waiting: wire.RankStalled | None = None
 
@@ -150,7 +152,8 @@ class AgentState:
     def _ordered(self, now_s: float, message: wire.ToAgent) -> list[Effect]:
         match message:
             case wire.Welcome():
-                return self.departure.welcomed(now_s, message)
+                loaded = [Send(said) for worker in self.workers.values() for said in worker.loaded]
+                return [*loaded, *self.departure.welcomed(now_s, message)]
             case wire.Heard(sent_s):
                 self.departure.heard(sent_s)
                 return []
@@ -232,6 +235,9 @@ class AgentState:
             case wire.WorkerReady(_, warm_s):
                 worker.up = True
                 return [LogLine(f"{event.trainer}: warm after {warm_s:.1f} s"), Send(message)]
+            case wire.CodeLoaded():
+                worker.loaded.append(message)
+                return [Send(message)]
             case wire.GroupFormed() | wire.Progress() | wire.TrainerFinished():
                 worker.step = message.step
                 return [Send(message)]

@@ -70,8 +70,8 @@ class ForkJob:
     """A training process to start. ``life`` identifies it; ``threads`` is how many torch may use; paths are on this
     node.
 
-    ``code``: the zip file of its script's code as submitted; "": it is run in place. ``umask`` is for files that the
-    script creates; our own files have explicit modes.
+    ``code``: the zip file of its script's code as submitted; "": it is run in place; ``code_sha256``: of its content.
+    ``umask`` is for files that the script creates; our own files have explicit modes.
     """
 
     life: int
@@ -82,6 +82,7 @@ class ForkJob:
     threads: int
     umask: int = 0o077
     code: str = ""
+    code_sha256: str = ""
 
 
 def encode(job: ForkJob) -> bytes:
@@ -220,6 +221,7 @@ def run(job: ForkJob) -> None:
     main_module.__dict__.update(__file__=script, __builtins__=builtins)
     sys.modules["__main__"] = main_module
     from pilot.agent import submitted_code
+    from pilot.io import loaded_code
     from pilot.train import ddp
     from pilot.train.node.devices import take_own
     from pilot.train.node.membership import Seat
@@ -234,7 +236,9 @@ def run(job: ForkJob) -> None:
     show_in_one_line()
     try:
         take_own(Seat.of(os.environ))
-        content = submitted_code.source(submitted_code.install(job.code), script)
+        copied = submitted_code.install(job.code, job.code_sha256)
+        loaded_code.begin(copied)
+        content = submitted_code.source(copied, script)
         exec(compile(content, script, "exec"), main_module.__dict__)
         script_ended()
     except SystemExit as leaving:

@@ -4,7 +4,8 @@ A preloaded module must be the one that the script's own import would have given
 script is served by a fork server without preloaded modules. That is the case if a variable that these imports read has
 a different value for the script or is set by it, or if a file beside it has the name of a preloaded module.
 
-A server that forks has one thread and has not touched a GPU; a module whose import changes that is *unfit*.
+A server that forks has one thread and has not touched a GPU; a module whose import changes that is *unfit*, and so is
+one that loads files of the user's, which may be edited before the next script starts.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ import importlib
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pilot.core.errors import UserError
 from pilot.io import imports, script_code
+from pilot.io.installed import is_installed
 
 if TYPE_CHECKING:
     from pilot.agent.fork_server import ForkJob
@@ -77,8 +79,9 @@ class Preloader:
                 importlib.import_module(name)
             except BaseException:  # whatever a module does, also SystemExit
                 imports.add(self._file, unfit=[name])
-        self.loaded |= {module.partition(".")[0] for module in sys.modules.keys() - before}
-        return _unfit()
+        new = sys.modules.keys() - before
+        self.loaded |= {module.partition(".")[0] for module in new}
+        return _unfit() or _stale(new)
 
     def declines(self, job: ForkJob) -> str:
         """Why ``job`` must be run without what is loaded here; "" if it need not."""
@@ -88,7 +91,7 @@ class Preloader:
             matters = name in self.variables or name.startswith(ALWAYS)
             if matters and not name.startswith(_OURS) and os.environ.get(name) != value:
                 return f"its {name} is different"
-        return self._hidden(Path(job.cwd, job.script), _submitted(job.code))
+        return self._hidden(Path(os.path.realpath(Path(job.cwd, job.script))), _submitted(job))
 
     def _hidden(self, script: Path, submitted: Mapping[str, bytes]) -> str:
         """Why its imports could give something else: a variable that its text sets, or a file beside it."""
@@ -126,10 +129,10 @@ class Preloader:
             _ENVIRONMENT.__getitem__ = _read_variable
 
 
-def _submitted(archive: str) -> dict[str, bytes]:
+def _submitted(job: ForkJob) -> dict[str, bytes]:
     """The script's own code; empty if that cannot be read, which the job itself will report."""
     with suppress(UserError):
-        return script_code.unpack(Path(archive)) if archive else {}
+        return script_code.unpack(Path(job.code), job.code_sha256) if job.code else {}
     return {}
 
 
@@ -146,6 +149,13 @@ def _unfit() -> str:
             if str(descriptor.readlink()).startswith(_GPUS):
                 return "it opened a GPU"
     return ""
+
+
+def _stale(modules: Iterable[str]) -> str:
+    """Which of these would be served to scripts that start after it was edited."""
+    specs = (getattr(sys.modules.get(name), "__spec__", None) for name in modules)
+    origins = sorted(spec.origin for spec in specs if spec is not None and spec.has_location and spec.origin)
+    return next((f"it loads {path}, which may be edited" for path in origins if not is_installed(path)), "")
 
 
 def _memory_bytes() -> int:

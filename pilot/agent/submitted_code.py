@@ -2,14 +2,17 @@
 
 A module's ``__file__`` and a package's ``__path__`` are unchanged, so files beside them (data, compiled extensions,
 files too large to be copied) are found as usual; only the source comes from the submission
-(:mod:`pilot.io.script_code`). Tracebacks and ``inspect`` show that source, too. This applies to the training process
-and its forks; a process that it *starts* (another program, a spawned DataLoader worker) reads the files on disk.
+(:mod:`pilot.io.script_code`), however it is found: imports of any kind and ``runpy`` read it there. Tracebacks and
+``inspect`` show that source, too. This applies to the training process and its forks; a process that it *starts*
+(another program, a spawned DataLoader worker) reads the files on disk.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import io
 import linecache
+import os
 import sys
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
@@ -17,55 +20,79 @@ from types import ModuleType
 from typing import Any
 
 from pilot.io import script_code
+from pilot.io.installed import is_installed
+
+Files = dict[str, bytes]
+"""By real path."""
 
 
-def install(archive: str) -> dict[str, bytes]:
-    """Import the modules in ``archive`` from there from now on; returns its files by path. "": everything is run in
-    place."""
-    files = script_code.unpack(Path(archive)) if archive else {}
+def install(archive: str, sha256: str) -> Files:
+    """Run the code in ``archive`` from there from now on; returns its files. "": everything is run in place.
+
+    Raises
+    ------
+    UserError : it cannot be read, or has another hash
+    """
+    files = script_code.unpack(Path(archive), sha256) if archive else {}
     folders = {str(folder) for file in files for folder in Path(file).parents}
     if files:
+        _read_from(files)
         sys.path_hooks.insert(0, lambda folder: _Finder.of(folder, files, folders))
-        for folder in folders:
-            sys.path_importer_cache.pop(folder, None)
+        for folder in [each for each in sys.path_importer_cache if os.path.realpath(each) in folders]:
+            del sys.path_importer_cache[folder]
     return files
 
 
-def source(files: dict[str, bytes], path: str) -> bytes:
+def source(files: Files, path: str) -> bytes:
     """The content of the file at ``path``: as submitted if it was copied, in which case tracebacks show that, too."""
-    if path not in files:
+    content = _copy(files, path)
+    if content is None:
         return Path(path).read_bytes()
-    lines = importlib.util.decode_source(files[path]).splitlines(keepends=True)
-    linecache.cache[path] = (len(files[path]), None, lines, path)  # without a time, it is never compared with the disk
-    return files[path]
+    lines = importlib.util.decode_source(content).splitlines(keepends=True)
+    linecache.cache[path] = (len(content), None, lines, path)  # without a time, it is never compared with the disk
+    return content
 
 
-class _Loader(SourceFileLoader):
-    def __init__(self, name: str, path: str, files: dict[str, bytes]) -> None:
-        super().__init__(name, path)
-        self._files = files
+def _copy(files: Files, path: str) -> bytes | None:
+    if path in files or is_installed(path):
+        return files.get(path)
+    return files.get(os.path.realpath(path))
 
-    def get_data(self, path: str) -> bytes:
-        return source(self._files, path)
 
-    def path_stats(self, path: str) -> Any:
-        """There are none, so no compiled file is read or written: that would be the one for the file on disk."""
-        raise OSError(f"{path} is as it was submitted")
+def _read_from(files: Files) -> None:
+    """Have imports and ``runpy`` read these."""
+    loaders: Any = SourceFileLoader
+    get_data, path_stats, open_code = loaders.get_data, loaders.path_stats, io.open_code
+
+    def read(loader: SourceFileLoader, path: str) -> Any:
+        return get_data(loader, path) if _copy(files, path) is None else source(files, path)
+
+    def stats(loader: SourceFileLoader, path: str) -> Any:
+        """There are none of a copy, so no compiled file is read or written: that would be the one for the file on
+        disk."""
+        if _copy(files, path) is not None:
+            raise OSError(f"{path} is as it was submitted")
+        return path_stats(loader, path)
+
+    def opened(path: str) -> Any:
+        return open_code(path) if _copy(files, path) is None else io.BytesIO(source(files, path))
+
+    loaders.get_data, loaders.path_stats, io.open_code = read, stats, opened
 
 
 class _Finder:
     """Finds modules in one folder: first the submitted ones, then those on disk."""
 
-    def __init__(self, folder: str, files: dict[str, bytes], folders: set[str], there: Any) -> None:
+    def __init__(self, folder: str, files: Files, folders: set[str], there: Any) -> None:
         self._folder = folder
         self._files = files
         self._folders = folders
         self._there = there
 
     @classmethod
-    def of(cls, folder: str, files: dict[str, bytes], folders: set[str]) -> _Finder:
+    def of(cls, folder: str, files: Files, folders: set[str]) -> _Finder:
         """As a path hook; ImportError if nothing in ``folder`` was submitted."""
-        if folder not in folders:
+        if os.path.realpath(folder) not in folders:
             raise ImportError(f"{folder} is none of the submitted folders", path=folder)
         return cls(folder, files, folders, _usual(folder))
 
@@ -73,13 +100,10 @@ class _Finder:
         """See :class:`importlib.abc.PathEntryFinder`."""
         place = f"{self._folder}/{name.rpartition('.')[2]}"
         for file, paths in ((f"{place}/__init__.py", [place]), (f"{place}.py", None)):
-            if file in self._files:
-                loader = _Loader(name, file, self._files)
-                return importlib.util.spec_from_file_location(
-                    name, file, loader=loader, submodule_search_locations=paths
-                )
+            if _copy(self._files, file) is not None:
+                return importlib.util.spec_from_file_location(name, file, submodule_search_locations=paths)
         found: ModuleSpec | None = self._there.find_spec(name, target) if self._there is not None else None
-        if found is None and place in self._folders:
+        if found is None and os.path.realpath(place) in self._folders:
             found = ModuleSpec(name, None, is_package=True)
             found.submodule_search_locations = [place]
         return found

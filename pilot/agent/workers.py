@@ -204,9 +204,8 @@ class Workers:
         if order.ddp:
             ours |= {"PILOT_DDP_ADDRESS": self.address} | dict.fromkeys(_BACKENDS, self.interface)
         environment, threads = order.environment | ours, job_environment.threads(order.ranks)
-        return fork_server.ForkJob(
-            self._count, order.script, order.arguments, order.cwd, environment, threads, order.umask, order.code
-        )
+        job = self._count, order.script, order.arguments, order.cwd, environment, threads, order.umask
+        return fork_server.ForkJob(*job, order.code, order.code_sha256)
 
     def _said(self, trainer: str, rank: int, message: wire.FromAgent) -> None:
         worker = self._workers.get(trainer)

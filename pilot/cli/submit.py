@@ -96,7 +96,7 @@ READ_AT_START = ("LD_", "PYTHON")
 @click.option(
     "--live",
     is_flag=True,
-    help="Run the script in place instead of a copy. Once it is edited, no further node can start it.",
+    help="Run the script and its modules in place instead of a copy. Once they are edited, no further node can join.",
 )
 @click.option(
     "--warm-up-s",
@@ -142,8 +142,9 @@ def command(
     Options of this command go before SCRIPT: what follows it, also after a --, is passed to it.
 
     Only the script is required; everything else has a default or is measured. The working directory, the interpreter,
-    the variables given with --env and a copy of the code (the script, and what it imports from its folder or
-    PYTHONPATH) are recorded now. Data and installed packages are not copied.
+    the variables given with --env and a copy of the code (the Python files below the script's folder, and what it
+    imports from PYTHONPATH or from packages installed in place) are recorded now. Data and other packages are not
+    copied.
 
     With --ddp, a script for torchrun runs unchanged: it is restarted whenever its nodes change, and resumes from what
     it saved in the file named by PILOT_CHECKPOINT.
@@ -173,7 +174,7 @@ def command(
         click.echo(to_json(told))
         return
     click.echo(f"submitted {told.trainer}; its files: {told.directory}")
-    for sentence in code.sentences() if code is not None else ():
+    for sentence in code.sentences(ddp=ddp) if code is not None else ():
         click.echo(sentence)
 
 
@@ -181,7 +182,7 @@ def with_code(launched: LaunchSpec) -> tuple[LaunchSpec, Code]:
     """Record a copy of the script's code as it is now; also returns what was copied."""
     added = filter(None, launched.environment.get("PYTHONPATH", "").split(os.pathsep))
     script = Path(launched.script)
-    code = collect(script, _content(script), [Path(launched.cwd, folder) for folder in added])
+    code = collect(script, _content(script), [Path(launched.cwd, folder) for folder in added], launched.python)
     return msgspec.structs.replace(launched, code=code.packed()), code
 
 
@@ -235,7 +236,7 @@ def launch_again(root: Path, trainer: str) -> LaunchSpec:
     except (OSError, msgspec.DecodeError) as error:
         raise UserError(f"cannot read the submission of {trainer} from {path}: {error}") from None
     launched = msgspec.structs.replace(earlier, script_sha256=_digest(Path(earlier.script), earlier.python))
-    return with_code(launched)[0] if launched.code_taken else launched
+    return with_code(launched)[0] if launched.code_sha256 else launched
 
 
 def _digest(script: Path, python: str) -> str:

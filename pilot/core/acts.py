@@ -43,7 +43,7 @@ def close(standing: Standing) -> list[Command]:
     for node, worker in trainer.workers.items():
         if finished and worker.has_state and node in leaders:
             worker.alone_s = trainer.spec.after_loop_s
-    out += _stop(trainer, list(trainer.workers), outcome.value)
+    out += stop(trainer, list(trainer.workers), outcome.value)
     if not trainer.workers:
         trainer.outcome, trainer.closing = outcome, None
         out.append(CloseTrainer(trainer.id, outcome, trainer.reason))
@@ -84,10 +84,11 @@ def start_lacking(standing: Standing) -> list[Command]:
 
 def stop_surplus(standing: Standing) -> list[Command]:
     """Stop the workers that are no longer needed."""
-    return _stop(standing.trainer, standing.surplus, "the plan takes this node back")
+    return stop(standing.trainer, standing.surplus, "the plan takes this node back")
 
 
-def _stop(trainer: Trainer, nodes: list[NodeId], reason: str) -> list[Command]:
+def stop(trainer: Trainer, nodes: list[NodeId], reason: str) -> list[Command]:
+    """Stop the workers on these nodes, unless they are stopping."""
     out: list[Command] = []
     for node in nodes:
         worker = trainer.workers[node]

@@ -18,6 +18,8 @@ it could not read its checkpoint                           the node is set aside
                                                            if nowhere for five minutes, the trainer is held
 members of a group that did not form cannot reach each     the fewest without which it could have formed are set
 other through the network                                  aside and blamed: no script can cause that
+its worker loaded other code than the trainer's first one  the node is set aside for this trainer, which stops
+                                                           growing; no node is blamed, as any would load that
 a second trainer blames the node, or the same one again    the node is set aside for all; work on it goes on
 three nodes in doubt, or all that there are, or the same   the script's fault: the trainer fails; if it runs on
 one once more; and nothing of the trainer runs             others, it only stops growing for a time
@@ -33,7 +35,7 @@ from dataclasses import dataclass, field
 
 from pilot.core.commands import Command, SetNodeAside
 from pilot.core.events import NodeRetried
-from pilot.core.evidence import Accusation, Evidence, SetAside, Stage, headline
+from pilot.core.evidence import Accusation, Evidence, Fault, SetAside, Stage, headline
 from pilot.core.ids import NodeId, TrainerId
 from pilot.core.pool import Pool
 from pilot.core.trainer import Trainer, WorkerPhase
@@ -89,8 +91,11 @@ class Blame(BlameState):
                 continue
             out.commands.append(self._set_aside(now_s, trainer, accusation))
             out.question = f"{node} was set aside for {trainer.id}"
-            if accusation.sure:
+            if accusation.fault is Fault.NODE:
                 self._blamed(now_s, node, trainer, out)
+                continue
+            if accusation.fault is Fault.SCRIPT:
+                trainer.refusal = accusation.reason
                 continue
             once_more = node in evidence.doubts
             evidence.doubts[node] = accusation.stage

@@ -49,6 +49,11 @@ class Usage:
         """Set the budget for its total use."""
         self.budget_s, self.warned = budget_s, False
 
+    @property
+    def spent(self) -> bool:
+        """Whether the budget was used up when last counted."""
+        return self.budget_s is not None and self.used_s + SLACK_S * max(1, self.nodes) >= self.budget_s
+
     def due_s(self) -> float:
         """When the next threshold of the budget is reached if the number of nodes does not change."""
         if self.budget_s is None:

@@ -316,6 +316,10 @@ class Coordinator:
         self._take_back(trainer)
         return self._ask_if(f"trainer {trainer.id} {why}")
 
+    def _stop(self, trainer: Trainer, reason: str) -> list[Command]:
+        self._roll.stop(trainer, reason)
+        return self._without_nodes(trainer, "stops")
+
     def _end(self, trainer_id: TrainerId, outcome: Outcome, reason: str) -> list[Command]:
         trainer = self._roll.close(trainer_id, outcome, reason)
         if trainer is None:
@@ -380,8 +384,7 @@ class Coordinator:
         usage = self.usage if trainer is None else trainer.usage
         verdict = usage.look(self.now_s, self.config.charge_factor)
         if verdict.end and trainer is not None:
-            self._roll.stop(trainer, verdict.end)
-            return self._without_nodes(trainer, "stops")
+            return self._stop(trainer, verdict.end)
         if verdict.end:
             return [] if self.draining else [DrainPool(verdict.end)]
         return [WarnOfBudget(event.trainer, verdict.warning)] if verdict.warning else []
@@ -497,6 +500,8 @@ class Coordinator:
             self._question = outdated(trainer, self.now_s - self.asked_s, self.config)
         failure = noted.failure or judgement.failure
         ended = self._end(trainer.id, Outcome.FAILED, failure) if failure else self._hold(trainer, noted.hold)
+        if noted.stop:
+            ended = self._stop(trainer, noted.stop)
         return noted.commands + judgement.commands + reported + ended
 
     def _judge(self, trainer: Trainer, noted: Noted) -> Judgement:

@@ -142,6 +142,17 @@ class WorkerSlow:
     node: NodeId
 
 
+@dataclass(frozen=True, slots=True)
+class CodeLoaded:
+    """The worker on ``node`` has loaded ``files`` of the user's that were not copied at the submission: their paths,
+    and the SHA-256 of what it loaded. Files that others loaded in the same version may be left out.
+    """
+
+    trainer: TrainerId
+    node: NodeId
+    files: tuple[tuple[str, str], ...]
+
+
 class ExitCause(StrEnum):
     """Why a worker ended."""
 
@@ -375,6 +386,7 @@ Event = (
     | PlanFailed
     | WorkerReady
     | WorkerSlow
+    | CodeLoaded
     | WorkerExited
     | GroupFormed
     | GroupBroken

@@ -26,17 +26,27 @@ class Stage(StrEnum):
     """It was in a group, or was to be. A step without it shows that the script can train."""
 
 
+class Fault(StrEnum):
+    """Whose fault a failure on a node is."""
+
+    UNKNOWN = "unknown"
+    NODE = "node"
+    """No script can cause it."""
+    SCRIPT = "script"
+    """Any node would fail: the script's code was changed."""
+
+
 @dataclass(frozen=True, slots=True)
 class Accusation:
-    """A trainer failed on ``node``. ``strikes``: how much that counts. ``sure``: it cannot be the script's fault.
-    ``again_s``: when the node is tried again (None: after longer each time).
+    """A trainer failed on ``node``. ``strikes``: how much that counts. ``again_s``: when the node is tried again (None:
+    after longer each time).
     """
 
     node: NodeId
     stage: Stage
     reason: str
     strikes: int = STRIKES
-    sure: bool = False
+    fault: Fault = Fault.UNKNOWN
     again_s: float | None = None
 
 

@@ -14,6 +14,7 @@ from pilot.core.events import (
     BudgetDue,
     CheckpointPublished,
     CheckpointWritten,
+    CodeLoaded,
     DecisionDue,
     DrainRequested,
     EntriesLost,
@@ -120,6 +121,12 @@ EFFECTS = (
     ),
     Effect(WorkerSlow, "the others no longer wait for the worker"),
     Effect(
+        CodeLoaded,
+        "the first version of each file; a worker that loaded another one is stopped, and its node is set aside for "
+        "the trainer; if no other worker can go on, the trainer's target becomes empty and it ends once it has none",
+        "if a worker loaded another version",
+    ),
+    Effect(
         WorkerExited,
         "the worker is gone; its group is dissolved; who was at fault: the script (the trainer failed), or the "
         "node (it is set aside)",
@@ -194,7 +201,9 @@ TRAINER_CHANGES = (
     PhaseChange(Phase.QUEUED, Phase.RUNNING, (GroupFormed,)),
     PhaseChange(Phase.STARTING, Phase.RUNNING, (GroupFormed,)),
     PhaseChange(Phase.STARTING, Phase.QUEUED, (PlanReady, WorkerExited, GroupBroken, PoolChanged, DrainRequested)),
-    PhaseChange(Phase.RUNNING, Phase.PAUSED, (GroupPaused, GroupBroken, GroupLookedAt, WorkerExited, PoolChanged)),
+    PhaseChange(
+        Phase.RUNNING, Phase.PAUSED, (GroupPaused, GroupBroken, GroupLookedAt, CodeLoaded, WorkerExited, PoolChanged)
+    ),
     PhaseChange(Phase.RUNNING, Phase.STARTING, (WorkerExited, PoolChanged)),
     PhaseChange(Phase.RUNNING, Phase.QUEUED, (WorkerExited, PoolChanged)),
     PhaseChange(Phase.PAUSED, Phase.RUNNING, (GroupFormed,)),
@@ -219,8 +228,8 @@ TRAINER_CHANGES = (
     PhaseChange(Phase.FAILED, Phase.STARTING, (TrainerResumed,)),
     PhaseChange(Phase.CANCELLED, Phase.QUEUED, (TrainerResumed,)),
     PhaseChange(Phase.CANCELLED, Phase.STARTING, (TrainerResumed,)),
-    PhaseChange(Phase.STARTING, Phase.QUEUED, (TrainerHeld, BudgetDue)),
-    PhaseChange(Phase.PAUSED, Phase.QUEUED, (TrainerHeld, BudgetDue)),
+    PhaseChange(Phase.STARTING, Phase.QUEUED, (TrainerHeld, BudgetDue, CodeLoaded)),
+    PhaseChange(Phase.PAUSED, Phase.QUEUED, (TrainerHeld, BudgetDue, CodeLoaded)),
     PhaseChange(Phase.QUEUED, Phase.STOPPED, (BudgetDue, WorkerExited, PoolChanged)),
     PhaseChange(Phase.STARTING, Phase.STOPPED, (BudgetDue,)),
     PhaseChange(Phase.RUNNING, Phase.STOPPED, (WorkerExited, PoolChanged)),

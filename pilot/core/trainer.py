@@ -137,7 +137,8 @@ class Trainer:
     ``total_samples``: of its whole loop, as its session last said. ``profile``: on which counts it is measured.
     ``interrupted_s``: when its last group formed. ``saved_step``: the newest that a checkpoint is known to hold;
     ``given_up``: its checkpoints of generations up to this one do not count. ``unread``: its checkpoint could not be
-    loaded lately.
+    loaded lately. ``code``: the first version of each file that its workers loaded from where the
+    user has it, as the SHA-256 by path.
     """
 
     spec: TrainerSpec
@@ -172,6 +173,7 @@ class Trainer:
     saved_step: int = 0
     given_up: Generation = NO_GENERATION
     unread: Unread | None = None
+    code: dict[str, str] = field(default_factory=dict)
     closing: Outcome | None = None
     outcome: Outcome | None = None
     reason: str = ""
@@ -199,10 +201,12 @@ class Trainer:
         return bool(self.held) and not (self.stops or self.workers)
 
     def reopen(self) -> None:
-        """Continue after an end, with what is known about its speed; earlier failures no longer count."""
+        """Continue after an end, with what is known about its speed; earlier failures no longer count, and its code may
+        have changed.
+        """
         self.outcome, self.reason, self.held, self.shelved, self.stops, self.refusal = None, "", "", "", False, ""
         self.deaths_in_a_row, self.died, self.broken_in_a_row, self.failed_writes = 0, {}, 0, 0
-        self.reached, self.unread = 0, None
+        self.reached, self.unread, self.code = 0, None, {}
 
     @property
     def living(self) -> tuple[Generation, ...]:

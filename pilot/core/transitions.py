@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import assert_never
 
-from pilot.core.acts import dissolve, dissolve_broken
+from pilot.core.acts import dissolve, dissolve_broken, stop
 from pilot.core.commands import Command, LookAtGroup
 from pilot.core.events import (
     CheckpointPublished,
     CheckpointWritten,
+    CodeLoaded,
     ExitCause,
     GroupBroken,
     GroupFormed,
@@ -28,7 +29,7 @@ from pilot.core.events import (
     WorkerReady,
     WorkerSlow,
 )
-from pilot.core.evidence import DEATHS_WITHIN_S, STRIKES, Accusation, Stage, headline
+from pilot.core.evidence import DEATHS_WITHIN_S, STRIKES, Accusation, Fault, Stage, headline
 from pilot.core.ids import NO_GENERATION, NodeId
 from pilot.core.trainer import Group, Trainer, Unread, Worker, WorkerPhase
 
@@ -54,6 +55,7 @@ PASSING_BREAKS = 3
 TrainerEvent = (
     WorkerReady
     | WorkerSlow
+    | CodeLoaded
     | WorkerExited
     | GroupFormed
     | GroupBroken
@@ -68,7 +70,8 @@ TrainerEvent = (
 
 @dataclass(frozen=True, slots=True)
 class Noted:
-    """``commands`` that follow at once; ``failure`` says why the trainer has failed, if it has.
+    """``commands`` that follow at once; ``failure`` says why the trainer has failed, if it has, ``stop`` why it is to
+    stop.
 
     ``accusations`` : what failed on nodes; ``works`` : where it works, and how far it got there; ``hold`` : why it must
     be held.
@@ -79,6 +82,7 @@ class Noted:
     accusations: tuple[Accusation, ...] = ()
     works: tuple[tuple[NodeId, ...], Stage] | None = None
     hold: str = ""
+    stop: str = ""
 
 
 def note(now_s: float, trainer: Trainer, event: TrainerEvent) -> Noted | None:
@@ -88,6 +92,8 @@ def note(now_s: float, trainer: Trainer, event: TrainerEvent) -> Noted | None:
             return _worker_ready(trainer, event)
         case WorkerSlow():
             return _worker_slow(trainer, event)
+        case CodeLoaded():
+            return _code_loaded(trainer, event)
         case WorkerExited():
             return _worker_exited(now_s, trainer, event)
         case GroupFormed():
@@ -126,6 +132,35 @@ def _worker_slow(trainer: Trainer, event: WorkerSlow) -> Noted | None:
         return None
     worker.slow = True
     return Noted()
+
+
+def _code_loaded(trainer: Trainer, event: CodeLoaded) -> Noted | None:
+    """The first version of each file is the trainer's. A worker with another one is stopped, as any new one would be;
+    if nobody else can go on, the trainer saves its state and stops.
+    """
+    node, worker = event.node, trainer.workers.get(event.node)
+    if worker is None or worker.phase is WorkerPhase.STOPPING or not trainer.open or trainer.stops:
+        return None
+    changed = next(((path, now) for path, now in event.files if trainer.code.get(path, now) != now), None)
+    if changed is None:
+        trainer.code.update(event.files)
+        return Noted()
+    reason = _other_version(trainer, node, *changed)
+    others = [w for n, w in trainer.workers.items() if n != node and w.phase is not WorkerPhase.STOPPING]
+    if not any(other.has_state or not worker.has_state for other in others):
+        return Noted(stop=reason)
+    member = any(node in group.members for group in (trainer.group, trainer.forming) if group is not None)
+    commands = dissolve(trainer, "a member has loaded other code") if member else []
+    commands += stop(trainer, [node], reason)
+    return Noted(commands, accusations=(Accusation(node, Stage.START, reason, fault=Fault.SCRIPT),))
+
+
+def _other_version(trainer: Trainer, node: NodeId, path: str, now: str) -> str:
+    versions = f"sha256 {trainer.code[path][:12]} then, {now[:12]} on {node}"
+    return (
+        f"{path} has changed since this trainer's first node loaded it ({versions}); restore it, or run the new"
+        f" version: pilot resume {trainer.id}, once it has ended"
+    )
 
 
 def _worker_exited(now_s: float, trainer: Trainer, event: WorkerExited) -> Noted | None:
@@ -267,7 +302,8 @@ def _cut_off(trainer: Trainer, group: Group, unreached: Sequence[tuple[NodeId, N
         cut = set(members) - held
     if 2 * len(cut) > len(members) and trainer.broken_in_a_row < PASSING_BREAKS:
         return ()
-    return tuple(Accusation(node, Stage.RUN, _who(node, unreached), sure=True) for node in members if node in cut)
+    accused = [node for node in members if node in cut]
+    return tuple(Accusation(node, Stage.RUN, _who(node, unreached), fault=Fault.NODE) for node in accused)
 
 
 def _who(node: NodeId, unreached: Sequence[tuple[NodeId, NodeId]]) -> str:
@@ -279,7 +315,8 @@ def _who(node: NodeId, unreached: Sequence[tuple[NodeId, NodeId]]) -> str:
 def _broke(trainer: Trainer, reason: str, accusations: tuple[Accusation, ...] = ()) -> Noted:
     trainer.broken_in_a_row += 1
     failure = ""
-    if trainer.broken_in_a_row >= BREAKS_ALLOWED and not any(accusation.sure for accusation in accusations):
+    nodes_fault = any(accusation.fault is Fault.NODE for accusation in accusations)
+    if trainer.broken_in_a_row >= BREAKS_ALLOWED and not nodes_fault:
         failure = (
             f"{BREAKS_ALLOWED} of its groups broke in a row, without a new step in between; the last one: {reason}"
         )

@@ -18,8 +18,8 @@ class LaunchSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Parameters
     ----------
     script : absolute path of the training script
-    script_sha256 : of its content, in hex; without ``code_taken``, a node that finds different content does not start
-        it
+    script_sha256 : of its content, in hex; without a copy of its code, a node that finds different content does not
+        start it
     arguments : passed to the script
     cwd : the directory in which it is started
     python : the interpreter
@@ -28,7 +28,7 @@ class LaunchSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     checkpoints_kept : how many of the newest are kept; None: the site's number
     ddp : whether it is a script for ``torchrun``, without a session
     code : its code as submitted (:mod:`pilot.io.script_code`), packed; only until it is stored in the trainer's folder
-    code_taken : whether workers run the stored copy of the code; otherwise the script is run in place
+    code_sha256 : of the stored copy of the code, in hex: workers run nothing else; "": the script is run in place
     """
 
     script: str
@@ -41,7 +41,7 @@ class LaunchSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     checkpoints_kept: Annotated[int, msgspec.Meta(ge=1)] | None = None
     ddp: bool = False
     code: bytes = b""
-    code_taken: bool = False
+    code_sha256: str = ""
 
 
 class Start(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

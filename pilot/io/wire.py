@@ -43,6 +43,20 @@ Versions = Annotated[dict[Name, Name], msgspec.Meta(max_length=16)]
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 
 
+Sha256 = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
+"""A SHA-256 in hexadecimal digits."""
+
+PATH_MAX = 1024
+FilePath = Annotated[str, msgspec.Meta(max_length=PATH_MAX, pattern="^[^\x00-\x1f\x7f]+$")]
+"""A file's path on a node, for people."""
+
+CODE_FILES = 128
+"""Most files that one message names: paths and hashes of all fit into a frame of a pilot."""
+
+CODE_MAX = 2000
+"""Most files of a trainer whose versions are compared."""
+
+
 class Pace(msgspec.Struct, frozen=True, array_like=True):
     """Some steps of a node; see :class:`pilot.observation.paces.Pace`."""
 
@@ -113,6 +127,15 @@ class WorkerReady(Message, frozen=True):
 
     trainer: Name
     warm_s: float
+
+
+class CodeLoaded(Message, frozen=True):
+    """From each training process, before ``WorkerReady`` and whenever it has loaded more: the user's Python files that
+    were not copied at the submission, by path, and the SHA-256 of what it loaded. Repeated when its agent comes back.
+    """
+
+    trainer: Name
+    files: Annotated[dict[FilePath, Sha256], msgspec.Meta(max_length=CODE_FILES)]
 
 
 class WorkerExited(Message, frozen=True):
@@ -296,13 +319,13 @@ class Refused(Message, frozen=True):
 class StartWorker(Message, frozen=True):
     """Start the training process of ``trainer``. See ``core.commands.StartWorker``.
 
-    ``environment`` holds the variables that the user named. ``script_sha256`` guards against an edited script.
-    ``directory`` is the trainer's folder in the run directory, with ``checkpoints/`` and ``logs/``. ``ranks`` training
-    processes on the node are one worker. ``uid`` is the trainer's: the worker neither writes to another trainer's
-    folder nor loads its checkpoints. ``umask`` is for files that the script creates. ``code`` is the zip file of the
-    script's code as submitted ("": it is run in place); ``script_sha256`` matters only without it. ``patience_s``: see
-    ``core.spec.TrainerSpec``. ``ddp``: it is a script for ``torchrun``. ``node_fabric``: how the node's processes sum,
-    as set in the site file ("": depends on their device).
+    ``environment`` holds the variables that the user named. ``directory`` is the trainer's folder in the run directory,
+    with ``checkpoints/`` and ``logs/``. ``ranks`` training processes on the node are one worker. ``uid`` is the
+    trainer's: the worker neither writes to another trainer's folder nor loads its checkpoints. ``umask`` is for files
+    that the script creates. ``code`` is the zip file of the script's code as submitted ("": it is run in place),
+    ``code_sha256`` of its content: nothing else is run. Without it, ``script_sha256`` guards against an edited script.
+    ``patience_s``: see ``core.spec.TrainerSpec``. ``ddp``: it is a script for ``torchrun``. ``node_fabric``: how the
+    node's processes sum, as set in the site file ("": depends on their device).
     """
 
     trainer: str
@@ -318,6 +341,7 @@ class StartWorker(Message, frozen=True):
     ranks: int = 1
     uid: str = ""
     code: str = ""
+    code_sha256: str = ""
     patience_s: float = math.inf
     umask: int = 0o077
     ddp: bool = False
@@ -442,6 +466,7 @@ FromAgent = (
     | Heartbeat
     | Leaving
     | WorkerReady
+    | CodeLoaded
     | WorkerExited
     | RankAddress
     | RankJoined

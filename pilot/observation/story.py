@@ -252,7 +252,8 @@ class Story:
             case WarnOfBudget():
                 yield self._told(now_s, Kind.TRAINER if command.trainer else Kind.POOL, command.reason, command.trainer)
             case CloseTrainer():
-                why = f": {headline(command.reason)}" if command.outcome is Outcome.FAILED else ""
+                told = command.outcome in (Outcome.FAILED, Outcome.STOPPED)
+                why = f": {headline(command.reason)}" if told else ""
                 yield self._told(now_s, Kind.TRAINER, f"{command.outcome}{why}", command.trainer)
             case _:
                 pass

@@ -276,7 +276,7 @@ class Api:
         if trainer.outcome is Outcome.FINISHED:
             more = f"pilot submit --from {trainer.id} starts a new one from its last checkpoint"
             raise UserError(f"trainer {trainer.id} has finished; {more}, for example with more epochs")
-        if asked.budget_node_hours is None and trainer.outcome is Outcome.STOPPED:
+        if asked.budget_node_hours is None and trainer.outcome is Outcome.STOPPED and trainer.usage.spent:
             raise UserError(f"trainer {trainer.id} stopped: {trainer.reason}; give it a larger --budget in total")
         await _in(self._disk, self._launches.change, trainer.spec, asked.launch)
         event = TrainerResumed(trainer.id, asked.budget_node_hours, asked.from_scratch)

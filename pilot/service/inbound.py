@@ -15,6 +15,7 @@ from pilot.core.curve import is_rate
 from pilot.core.events import (
     CheckpointPublished,
     CheckpointWritten,
+    CodeLoaded,
     Event,
     ExitCause,
     GroupBroken,
@@ -28,6 +29,7 @@ from pilot.core.events import (
 )
 from pilot.core.goal import Goal
 from pilot.core.ids import Generation, NodeId, TrainerId
+from pilot.core.trainer import WorkerPhase
 from pilot.io import wire
 from pilot.observation.paces import Pace
 from pilot.service.pending import Of, PendingCommands
@@ -36,6 +38,7 @@ log = logging.getLogger(__name__)
 
 FromWorkers = (
     wire.WorkerReady
+    | wire.CodeLoaded
     | wire.WorkerExited
     | wire.GroupFormed
     | wire.GroupBroken
@@ -70,6 +73,18 @@ class Inbound:
         if (trainer, node) not in self._pending.starting:
             return []
         return [WorkerReady(trainer, node)]
+
+    def code_loaded(self, node: NodeId, message: wire.CodeLoaded) -> list[Event]:
+        """What a worker has loaded, without what is known in the same version: most nodes report nothing new."""
+        trainer = self._core.trainers.get(TrainerId(message.trainer))
+        worker = trainer.workers.get(node) if trainer is not None else None
+        if trainer is None or worker is None or worker.phase is WorkerPhase.STOPPING:
+            return []
+        news = [(path, sha) for path, sha in sorted(message.files.items()) if trainer.code.get(path) != sha]
+        room = max(0, wire.CODE_MAX - len(trainer.code))
+        changed, new = ([file for file in news if (file[0] in trainer.code) is known] for known in (True, False))
+        files = (*changed, *new[:room])
+        return [CodeLoaded(trainer.id, node, files)] if files else []
 
     def worker_exited(self, node: NodeId, message: wire.WorkerExited) -> list[Event]:
         """Completes ``StopWorker`` and ``StartWorker``, or reports that a worker ended by itself."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -119,10 +120,13 @@ class LaunchStore:
         return kept
 
     def _publish(self, trainer: TrainerSpec, launch: LaunchSpec, folder: Path) -> LaunchSpec:
-        """Write it to disk, with the code in a file of its own in ``folder``; returns what to keep in memory."""
+        """Write it to disk, with the code in a file of its own in ``folder``; returns what to keep in memory.
+
+        Others may be able to replace that folder, so the code's hash is kept here.
+        """
         if launch.code:
             publish(folder / script_code.NAME, launch.code)
-            launch = msgspec.structs.replace(launch, code=b"", code_taken=True)
+            launch = msgspec.structs.replace(launch, code=b"", code_sha256=hashlib.sha256(launch.code).hexdigest())
         publish(self._spec(trainer), msgspec.json.format(msgspec.json.encode(launch)) + b"\n")
         return launch
 

@@ -368,6 +368,8 @@ class Service:
                 self.notice(pilot, message.cause, inbound.grace_s(message))
             case wire.WorkerReady():
                 self._post(self._inbound.worker_ready(node, message))
+            case wire.CodeLoaded():
+                self._post(self._inbound.code_loaded(node, message))
             case wire.WorkerExited():
                 self._post(self._inbound.worker_exited(node, message))
             case wire.RankAddress():

@@ -141,10 +141,14 @@ def explained(about: About, core: Coordinator, monitor: Monitor, name: TrainerId
         ]
     if trainer.held:
         sentences = [f"{name} is {trainer.held}; pilot release {name} gives it nodes again."]
+    if trainer.stops:
+        sentences = [f"{name} stops: {trainer.held}."]
     if trainer.shelved:
         sentences = [f"{name} is a trial without nodes: {trainer.shelved}. It continues if its study promotes it."]
     elif trainer.profile.wanted:
         sentences = [*sentences, _profile(trainer)]
+    if trainer.refusal:
+        sentences.append(f"It cannot use further nodes: {headline(trainer.refusal)}.")
     measured = trainer.measured
     rates = rate_sentences(measured.estimates, guessed=measured.guessed, curve_from=trainer.spec.curve_from)
     record = monitor.trainers[name]

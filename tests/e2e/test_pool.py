@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -146,6 +147,37 @@ def test_newcomers_run_the_script_as_it_was_submitted(pool: Pool, tmp_path: Path
     pool.agent()
     pool.until_step(name, pool.trainer(name).step + 5, nodes=2)
     assert pool.trainer(name).rescales_up == 1
+    pool.pilot("cancel", name)
+
+
+def test_a_node_that_loads_another_version_of_a_module_is_not_let_in(pool: Pool, tmp_path: Path) -> None:
+    """The module was not copied, because nothing of the script's text says where it is."""
+    script, module = tmp_path / "script" / "train.py", tmp_path / "elsewhere" / "own.py"
+    for path, text in ((script, f"import sys\nsys.path.insert(0, {str(module.parent)!r})\nimport own\n"), (module, "")):
+        path.parent.mkdir()
+        path.write_text(text + (TRAIN.read_text() if path == script else ""))
+    pool.up()
+    first = pool.agent()
+    name = pool.submit(script, "--epochs", "500", "--step-s", "0.03", options=pool.gains())
+    pool.until_step(name, 5, nodes=1)
+    module.write_text("VERSION = 2\n")
+    coordinator = pool.coordinator()
+    assert coordinator is not None
+    os.kill(coordinator, signal.SIGKILL)
+    pool.back_from(coordinator)
+    pool.agent()
+    said = f"{module} has changed since this trainer's first node loaded it"
+    refused = pool.until("it is refused", lambda s: said in " ".join(s.trainers[0].remarks))
+    assert len(refused.trainers[0].nodes) == 1
+    assert "It cannot use further nodes" in pool.pilot("explain", name).stdout
+    pool.until_step(name, refused.trainers[0].step + 5, nodes=1)
+    pool.kill_tree(first)
+    pool.agent()
+    stopped = pool.until("it stops", lambda s: s.trainers[0].phase == "stopped").trainers[0]
+    assert stopped.reason.startswith(said)
+    assert "\n" not in stopped.reason
+    pool.pilot("resume", name)
+    pool.until_step(name, stopped.step + 1, nodes=1)
     pool.pilot("cancel", name)
 
 

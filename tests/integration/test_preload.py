@@ -32,6 +32,7 @@ MODULES = {
     "threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()\n",
     "dying_one": "import os\nos._exit(3)\n",
     "raising_one": "raise SystemExit('no')\n",
+    "user_one": "import in_place\n",
     "last_one": "import colorsys\n",
 }
 
@@ -39,11 +40,13 @@ MODULES = {
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Modules that fork servers find, and the list of all of them."""
-    folder = tmp_path / "site"
+    folder = tmp_path / "site-packages"
     folder.mkdir()
     for name, text in MODULES.items():
         (folder / f"{name}.py").write_text(text)
-    monkeypatch.setenv("PYTHONPATH", f"{folder}:{Path(__file__).parents[2]}")
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "in_place.py").write_text("")
+    monkeypatch.setenv("PYTHONPATH", f"{folder}:{tmp_path / 'own'}:{Path(__file__).parents[2]}")
     imports.add(imports.file_of(tmp_path / "imports", sys.executable), [*reversed(MODULES)])
     return tmp_path
 
@@ -80,7 +83,7 @@ def test_what_can_be_is_loaded_and_what_makes_a_server_unfit_is_left_out(install
                 while await said(it) != lines:
                     pass
             found = imports.read(imports.file_of(installed / "imports", sys.executable))
-            assert sorted(found.unfit) == ["dying_one", "raising_one", "thread_one"]
+            assert sorted(found.unfit) == ["dying_one", "raising_one", "thread_one", "user_one"]
 
             assert await said(it, environment={"FINE_ONE": "given"}) == ["loaded:", "own: given"]
             setting = f"import os\nos.environ['FINE_ONE'] = 'set'\n{SAY}"
@@ -97,7 +100,7 @@ def test_what_can_be_is_loaded_and_what_makes_a_server_unfit_is_left_out(install
 
 def test_a_server_that_is_asked_again_while_it_imports_says_when_it_is_done(installed: Path) -> None:
     """The one import may bring everything that is left to import: later requests then find it loaded."""
-    folder = installed / "site"
+    folder = installed / "site-packages"
     (folder / "slow_one.py").write_text("import fine_one, time\ntime.sleep(0.5)\n")
     imports.add(imports.file_of(installed / "other", sys.executable), ["fine_one", "slow_one"])
 
@@ -114,7 +117,7 @@ def test_a_server_that_is_asked_again_while_it_imports_says_when_it_is_done(inst
 
 def test_an_end_is_told_while_something_is_imported(installed: Path) -> None:
     """A worker that was stopped must not hold its node for as long as an import takes on a slow file system."""
-    folder = installed / "site"
+    folder = installed / "site-packages"
     (folder / "endless_one.py").write_text("import signal\nwhile True: signal.pause()\n")
     imports.add(imports.file_of(installed / "other", sys.executable), ["endless_one"])
 

@@ -37,8 +37,11 @@ ACTIONS = ["join", "notice", "lose", "submit", "cancel", "finish", "answer", "an
 ACTIONS += ["stall", "publish"]
 USERS = ["hold", "release", "resume", "remove", "reopen", "submit bounded", "submit sized", "damage"]
 PROFILES = ["submit profiled", "report", "report", "wait a little"]
+CODE = ["load", "load changed"]
 SICKNESS = ["sicken", "raise", "slow", "wait", "clear"]
-scripts = st.lists(st.tuples(st.sampled_from([*ACTIONS, *SICKNESS, *USERS]), st.integers(0, 1 << 16)), max_size=80)
+scripts = st.lists(
+    st.tuples(st.sampled_from([*ACTIONS, *SICKNESS, *CODE, *USERS]), st.integers(0, 1 << 16)), max_size=80
+)
 
 
 def act(world: World, action: str, number: int) -> None:
@@ -91,6 +94,8 @@ def act(world: World, action: str, number: int) -> None:
             world.send(world.worker_dies(*rng.choice(list(world.workers)), ExitCause.RAISED))
         case "slow" if world.workers:
             world.slow(*rng.choice(list(world.workers)))
+        case "load" | "load changed" if world.workers:
+            world.load(*rng.choice(list(world.workers)), version=str(action == "load changed" and number % 3))
         case "wait":
             world.pass_time(number / 16)
         case "clear" if world.nodes:

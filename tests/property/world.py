@@ -36,6 +36,7 @@ from pilot.core.coordinator import Coordinator
 from pilot.core.events import (
     CheckpointPublished,
     CheckpointWritten,
+    CodeLoaded,
     DrainRequested,
     EntriesLost,
     Event,
@@ -321,6 +322,10 @@ class World:
     def slow(self, trainer: TrainerId, node: NodeId) -> None:
         """A worker takes too long to get warm; for a warm worker, the event is stale."""
         self.send(WorkerSlow(trainer, node))
+
+    def load(self, trainer: TrainerId, node: NodeId, version: str) -> None:
+        """A worker has loaded a file of the user's; for one that is stopping, the event is stale."""
+        self.send(CodeLoaded(trainer, node, (("/lib.py", version),)))
 
     def pass_time(self, seconds: float) -> None:
         """Whatever was set aside before then is retried."""

@@ -35,6 +35,7 @@ from pilot.core.coordinator import Coordinator
 from pilot.core.events import (
     CheckpointPublished,
     CheckpointWritten,
+    CodeLoaded,
     DecisionDue,
     DrainRequested,
     Event,
@@ -103,6 +104,9 @@ def parse(line: str, core: Coordinator) -> Event:
             return WorkerReady(TrainerId(name), NodeId(node))
         case "slow", [name, node]:
             return WorkerSlow(TrainerId(name), NodeId(node))
+        case "loaded", [name, node, *files]:
+            pairs = tuple((path, version) for path, version in (file.split("=") for file in files))
+            return CodeLoaded(TrainerId(name), NodeId(node), pairs)
         case "decide", []:
             return DecisionDue()
         case "again", [node, *names]:

@@ -25,7 +25,7 @@ import psutil
 from pilot.comm.channel import Gone
 from pilot.comm.messages import AnyNote, Attach, Gather, Gathered, Moving, OutOfStep, Quit, Select
 from pilot.core.errors import CheckpointError, UserError
-from pilot.io import wire
+from pilot.io import loaded_code, wire
 from pilot.train.alike.newcomers import Newcomers
 from pilot.train.alike.next_step import NextSteps
 from pilot.train.data.sampler import StepShare
@@ -185,6 +185,7 @@ class Elastic:
         agreed, save if it is due.
         """
         self._left_step()
+        self._tell_code()
         agreement, self._agreed = self._agreed, None
         if agreement is None or agreement[0] is not self._group:
             return
@@ -283,7 +284,12 @@ class Elastic:
         if not self._announced:
             self._announced = True
             imported.tell()
+            self._tell_code()
             self._link.tell(wire.WorkerReady(self._trainer, time.time() - psutil.Process().create_time()))
+
+    def _tell_code(self) -> None:
+        for message in loaded_code.news(self._trainer):
+            self._link.tell(message)
 
     def _attend(self, timeout_s: float | None) -> None:
         """Process events; waits up to ``timeout_s`` for one (None: no limit)."""

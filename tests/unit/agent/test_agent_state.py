@@ -481,3 +481,16 @@ def test_a_notice_without_coordinator_begins_the_farewell_early(training: Machin
     assert training.after(7) == [Tell("t1", wire.PauseGroup("t1", 1))]
     assert training.after(9)[0] == KillRank("t1", 1)
     assert training.after(12) == [Exit(0, "no coordinator for 7 s; not all states were written in time")]
+
+
+def test_what_workers_loaded_is_said_again_to_a_coordinator_that_may_not_have_heard_it() -> None:
+    machine = Machine()
+    machine.welcome()
+    machine.order(ORDER)
+    loaded = wire.CodeLoaded("t1", {"/lib.py": "0" * 64})
+    assert machine.take(Said("t1", loaded)) == [Send(loaded)]
+    machine.take(CoordinatorLost())
+    assert Send(loaded) in machine.welcome()
+    machine.take(WorkerEnded("t1", 0, ""))
+    machine.take(CoordinatorLost())
+    assert Send(loaded) not in machine.welcome()

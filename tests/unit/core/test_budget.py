@@ -45,9 +45,12 @@ def test_it_is_due_at_four_fifths_and_at_the_end_and_at_once_where_that_is_over(
     assert usage.due_s() == 100.0 + 1800.0
     assert usage.look(1899.0, 1.0) == Verdict()
     assert usage.look(1900.0, 1.0) == Verdict(end="its budget of 1 node-hours is used up")
+    assert not usage.spent
     usage.count(2000.0, 0)
+    assert usage.spent
     assert usage.due_s() == 2000.0
     usage.allow(4751.0)
+    assert not usage.spent
     assert (usage.due_s(), usage.warned) == (math.inf, False)
     usage.allow(4750.0)
     assert usage.due_s() == 2000.0, "on no nodes it is due as well where nothing is left of the part"

@@ -36,7 +36,7 @@ from pilot.core.ids import Generation, NodeId, TrainerId
 from pilot.core.pool import hostname_order, join_order
 from pilot.core.spec import TrainerSpec
 from pilot.core.trainer import Phase
-from tests.property.world import World
+from tests.property.world import World, generous_plan
 
 A, B = TrainerId("a"), TrainerId("b")
 
@@ -93,6 +93,29 @@ def test_who_failed_goes_on_as_the_last_one_with_its_generation_and_may_fail_as_
     formed = [c for c in given(world, before) if isinstance(c, FormGroup) and c.trainer == A]
     assert [group.generation for group in formed] == [generation + 1]
     assert (trainer.phase, trainer.step) == (Phase.RUNNING, 1)
+
+
+def test_who_stops_because_its_code_changed_goes_on_with_the_new_version() -> None:
+    world = two()
+    trainer = world.core.trainers[A]
+    world.load(A, trainer.target[0], "old")
+    world.step(A)
+    world.lose(list(trainer.target))
+    world.join(1)
+    world.complete(0, generous_plan)
+    [node] = trainer.workers
+    world.load(A, node, "new")
+    world.settle()
+    assert trainer.outcome is Outcome.STOPPED
+    assert trainer.reason.startswith("/lib.py has changed since this trainer's first node loaded it (sha256 old then, ")
+    assert not world.core.blame.blames
+    world.send(TrainerCancelled(B))
+    world.settle()
+    world.resume(A)
+    world.complete(0, generous_plan)
+    world.load(A, node, "new")
+    world.settle()
+    assert (trainer.phase, trainer.code) == (Phase.RUNNING, {"/lib.py": "new"})
 
 
 def test_who_finished_does_not_go_on_and_who_has_not_ended_is_not_removed() -> None:

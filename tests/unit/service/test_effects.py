@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import operator
 import os
 import time
@@ -30,7 +31,7 @@ from pilot.core.events import CheckpointWritten, GroupBroken, PoolChanged, Worke
 from pilot.core.ids import Generation, NodeId, PlanId, TrainerId, TrainerUid
 from pilot.core.problem import Problem
 from pilot.core.spec import TrainerSpec
-from pilot.io import trainer_folder, wire
+from pilot.io import script_code, trainer_folder, wire
 from pilot.io.rundir import RunDir
 from pilot.io.site import Site
 from pilot.io.submission import LaunchSpec
@@ -334,3 +335,14 @@ def test_the_site_may_want_checkpoints_elsewhere(tmp_path: Path) -> None:
     assert (rundir.trainer(T) / "checkpoints").resolve() == launches.directory(SPEC) / "checkpoints"
     assert (rundir.trainer(T) / "logs").resolve().is_dir()
     assert LaunchStore(rundir, "pool-1", str(tmp_path / "scratch")).launch(SPEC) == LAUNCH
+
+
+def test_the_code_is_kept_in_the_sites_folder_and_its_hash_in_ours(tmp_path: Path) -> None:
+    rundir = RunDir(tmp_path / "run")
+    rundir.create()
+    launches = LaunchStore(rundir, "pool-1", str(tmp_path / "scratch"))
+    launches.add(SPEC, replace(LAUNCH, code=b"as submitted"))
+    launches.change(SPEC, replace(LAUNCH, code=b"as resumed"))
+    assert (launches.directory(SPEC) / script_code.NAME).read_bytes() == b"as resumed"
+    kept = LaunchStore(rundir, "pool-1", str(tmp_path / "scratch")).launch(SPEC)
+    assert kept == replace(LAUNCH, code_sha256=hashlib.sha256(b"as resumed").hexdigest())

@@ -11,6 +11,7 @@ from pilot.core.coordinator import Coordinator
 from pilot.core.events import (
     CheckpointPublished,
     CheckpointWritten,
+    CodeLoaded,
     DrainRequested,
     Event,
     ExitCause,
@@ -209,3 +210,23 @@ def test_the_end_of_a_trainer_brings_its_last_metrics(forming: Desk) -> None:
     assert isinstance(last, Progress)
     assert last.metrics == (("accuracy", 0.9),)
     assert end == TrainerFinished(T, Generation(1), 7, 70)
+
+
+def test_of_what_workers_load_only_what_is_new_or_different_is_news(monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = Desk([*START, ("answer", 0)])
+    starts = [p for p in desk.world.pending if isinstance(p, StartWorker)]
+    a, b = starts[0].node, starts[1].node
+
+    def loaded(node: NodeId, **files: str) -> list[Event]:
+        return desk.inbound.code_loaded(node, wire.CodeLoaded(T, {f"/{name}.py": v for name, v in files.items()}))
+
+    desk.send(news := loaded(a, lib="1", util="1"))
+    assert news == [CodeLoaded(T, a, (("/lib.py", "1"), ("/util.py", "1")))]
+    assert loaded(b, lib="1", util="1") == []
+    assert loaded(b, lib="1", more="1") == [CodeLoaded(T, b, (("/more.py", "1"),))]
+    assert loaded(NodeId("elsewhere"), lib="2") == []
+    monkeypatch.setattr(wire, "CODE_MAX", 2)
+    assert loaded(b, more="1") == [], "so many are not kept"
+    desk.send(loaded(b, lib="2", more="1"))
+    assert b not in desk.world.core.trainers[T].target
+    assert loaded(b, lib="2") == [], "it is being stopped"

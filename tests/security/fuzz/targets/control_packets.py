@@ -17,6 +17,7 @@ from tests.security.fuzz.target import ACCEPTED, REFUSED, Target, check_line
 
 MESSAGES: list[wire.Message] = [
     wire.WorkerReady("t", 1.5),
+    wire.CodeLoaded("t", {"/lib.py": "0" * 64}),
     wire.RankPaused("t", 2, 100),
     wire.RankStalled("t", 2, 100, 30.5, summing=True),
     wire.GroupFormed("t", 2, 100, None),

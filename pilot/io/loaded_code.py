@@ -1,0 +1,64 @@
+"""Notes which of the user's Python files a script runs from where they are, and their versions.
+
+The interpreter loads code from a file in two ways: any import, of any finder, takes a ``SourceFileLoader``, and
+``runpy`` takes ``io.open_code``. Compiled extensions are not noted, nor text that a script itself reads and executes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from importlib.machinery import SourceFileLoader
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from pilot.io import wire
+from pilot.io.files import read_regular
+from pilot.io.installed import is_installed
+from pilot.io.printable import printable
+
+MOST_BYTES = 16 * 1024 * 1024
+"""A larger file is no module."""
+
+_versions: dict[str, str] = {}
+_untold: dict[str, str] = {}
+
+
+def begin(copied: Mapping[str, bytes]) -> None:
+    """The script begins. ``copied``, by real path, are the files of which it runs the copy made at its submission."""
+    loaders: Any = SourceFileLoader
+    get_code, open_code = loaders.get_code, io.open_code
+
+    def noted(loader: SourceFileLoader, name: str) -> Any:
+        code = get_code(loader, name)
+        _note(loader.path, copied)
+        return code
+
+    def opened(path: str) -> Any:
+        _note(path, copied)
+        return open_code(path)
+
+    loaders.get_code = noted
+    io.open_code = opened
+
+
+def news(trainer: str) -> Iterator[wire.CodeLoaded]:
+    """Yield what was loaded since the last call."""
+    while _untold:
+        files = {path: _untold.pop(path) for path in list(islice(_untold, wire.CODE_FILES))}
+        yield wire.CodeLoaded(trainer, files)
+
+
+def _note(path: str, copied: Mapping[str, bytes]) -> None:
+    """Note the file at ``path``, again if it has changed."""
+    if is_installed(path) or (real := os.path.realpath(path)) in copied:
+        return
+    with suppress(OSError):
+        version = hashlib.sha256(read_regular(Path(real), MOST_BYTES)).hexdigest()
+        name = printable(os.fsencode(real).decode(errors="replace")).replace("\n", "\\n").replace("\t", "\\t")
+        if len(name) <= wire.PATH_MAX and _versions.get(name) != version and len(_versions) < wire.CODE_MAX:
+            _versions[name] = _untold[name] = version

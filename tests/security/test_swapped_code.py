@@ -1,0 +1,98 @@
+"""Another user who can write where the site keeps trainers' folders cannot have a worker run other code."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pilot.cli.submit import launch, with_code
+from pilot.core.commands import StartWorker
+from pilot.core.errors import REFUSAL
+from pilot.core.ids import NodeId, TrainerId, TrainerUid
+from pilot.core.spec import TrainerSpec
+from pilot.io import wire
+from pilot.io.rundir import RunDir
+from pilot.io.script_code import NAME
+from pilot.io.site import Site
+from pilot.service.effects import Effects
+from pilot.service.launch_store import LaunchStore
+from pilot.service.pending import PendingCommands
+from tests.integration.test_workers import bench
+from tests.security.second_user import SecondUser
+
+TRAINER = TrainerSpec(TrainerId("t"), uid=TrainerUid("0123456789abcdef" * 2))
+
+SWAP = """
+import os, zipfile
+code, script = {code!r}, {script!r}
+pool = os.path.dirname(os.path.dirname(code))
+os.rename(pool, pool + ".was")
+os.makedirs(os.path.dirname(code))
+with zipfile.ZipFile(code, "w") as archive:
+    archive.writestr(script.lstrip("/"), "import os; raise SystemExit(f'runs as {{os.getuid()}}')")
+for place, _, names in os.walk(pool):
+    os.chmod(place, 0o777)
+"""
+
+
+@pytest.fixture
+def order(open_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> wire.StartWorker:
+    """What an agent is told of a script that was submitted while the site's folder was not open to others."""
+    (tmp_path / "train.py").write_text("raise SystemExit('runs as submitted')\n")
+    monkeypatch.chdir(tmp_path)
+    launched, _ = with_code(launch(tmp_path / "train.py", [], sys.executable, ()))
+    rundir = RunDir(tmp_path / "run")
+    rundir.create()
+    store = LaunchStore(rundir, "pool", str(open_folder))
+    open_folder.chmod(0o755)
+    store.add(TRAINER, launched)
+    open_folder.chmod(0o777)
+    sent: list[Any] = []
+    known: Any = SimpleNamespace(spec=lambda _: TRAINER)
+    nobody: Any = None
+    site = Site(name="s", scheduler="local")
+    effects = Effects(site, PendingCommands(), store, nobody, nobody, lambda _, message: sent.append(message), known)
+    effects.perform(StartWorker(TRAINER.trainer, NodeId("n"), ""))
+    return sent[0]
+
+
+def last_word(order: wire.StartWorker, folder: Path, meanwhile: Callable[[], None] = lambda: None) -> str:
+    """What the script of a real worker ended with. ``meanwhile`` happens after the agent has looked at its folder, and
+    before there is a process that could read the code: its fork server has not started yet.
+    """
+
+    async def play() -> str:
+        async with bench(folder) as it:
+            it.workers.launch(order)
+            meanwhile()
+            return (await it.end()).tail.strip()
+
+    return asyncio.run(play())
+
+
+def test_the_submitted_code_is_run(order: wire.StartWorker, tmp_path: Path) -> None:
+    assert last_word(order, tmp_path) == "runs as submitted"
+
+
+def test_code_swapped_by_another_user_is_refused_in_one_line(
+    order: wire.StartWorker, tmp_path: Path, attacker: SecondUser
+) -> None:
+    code, script = order.code, str(tmp_path / "train.py")
+    assert Path(code).name == NAME
+
+    def swap() -> None:
+        swapped = attacker.python(SWAP.format(code=code, script=script))
+        assert swapped.returncode == 0, swapped.stderr
+        assert Path(code).stat().st_uid == attacker.uid
+
+    told = last_word(order, tmp_path, swap)
+    [log] = Path(f"{Path(code).parents[1]}.was").glob("*/logs/*.log")  # where it went with our folder
+    said = told or log.read_text().strip()
+    assert said.startswith(f"{REFUSAL}the trainer's copy of its code, {code}, is not what was submitted"), said
+    assert "\n" not in said
