@@ -120,6 +120,7 @@ class World:
     def send(self, event: Event) -> list[Command]:
         """Pass ``event`` to the core, check the commands and keep those that are pending."""
         self.now_s += 1.0
+        self._save(event)
         commands = self.core.handle(self.now_s, event)
         self.history.append((self.now_s, event, commands))
         for command in commands:
@@ -130,6 +131,19 @@ class World:
         if isinstance(event, Progress | CheckpointPublished) and event.trainer in self.core.trainers:
             self._rests(event.trainer)
         return commands
+
+    def _save(self, event: Event) -> None:
+        """Record what checkpoints hold once ``event`` has happened."""
+        match event:
+            case CheckpointPublished():
+                self.saved[event.trainer] = event.step
+            case CheckpointWritten(error="") if event.node in self.core.trainers[event.trainer].writing:
+                self.saved[event.trainer] = event.step
+            case TrainerResumed(from_scratch=True):
+                trainer = self.core.trainers[event.trainer]
+                self.saved[trainer.id] = 0 if trainer.ended_early or trainer.rests else trainer.saved_step
+            case _:
+                pass
 
     def _rests(self, trainer: TrainerId) -> None:
         """Events that only measure a trainer leave nothing for it to do, so the core need not reconcile it."""
@@ -256,10 +270,8 @@ class World:
             case TellTrial():
                 return TrialTold(command.study, command.number, "" if ok else "it was killed")
             case WriteCheckpoint():
-                error, step = "" if ok else "no space left on device", self.steps.get(command.trainer, 0)
-                if ok and command.node in self.core.trainers[command.trainer].writing:
-                    self.saved[command.trainer] = step
-                return CheckpointWritten(command.trainer, command.node, step, error)
+                error = "" if ok else "no space left on device"
+                return CheckpointWritten(command.trainer, command.node, self.steps.get(command.trainer, 0), error)
 
     def _started(self, command: StartWorker) -> Event:
         if command.node in self.sick or command.trainer in self.broken_scripts:
@@ -338,14 +350,10 @@ class World:
         self.broken_scripts.discard(trainer)
         if self.core.trainers[trainer].outcome in (Outcome.FAILED, Outcome.CANCELLED, Outcome.STOPPED):
             self.closed.remove(trainer)
-        known = self.core.trainers[trainer]
-        if from_scratch and (known.ended_early or known.rests):
-            self.saved[trainer] = 0
         self.send(TrainerResumed(trainer, from_scratch=from_scratch))
 
     def publish(self, trainer: TrainerId, alone_s: float) -> None:
         """One of its periodic checkpoints was written."""
-        self.saved[trainer] = self.steps.get(trainer, 0)
         self.send(CheckpointPublished(trainer, self.steps.get(trainer, 0), alone_s))
 
     def settle(self, plan: Callable[[Problem], Plan] = generous_plan) -> None:
