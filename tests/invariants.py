@@ -10,7 +10,15 @@ from pilot.core.trainer import Group, Trainer
 
 def violations(core: Coordinator) -> list[str]:
     """One line per violated invariant; empty if all hold."""
-    return [*_ownership(core), *_set_aside(core), *(line for t in core.trainers.values() for line in _trainer(core, t))]
+    own = (line for t in core.trainers.values() for line in _trainer(core, t))
+    return [*_order(core), *_ownership(core), *_set_aside(core), *own]
+
+
+def _order(core: Coordinator) -> Iterator[str]:
+    """A snapshot has one order of the trainers, so there must be only one."""
+    of_all, of_open = list(core.trainers), list(core._roll.open)
+    if of_open != [name for name in of_all if name in core._roll.open]:
+        yield f"open trainers are in the order {of_open}, all of them in {of_all}"
 
 
 def _ownership(core: Coordinator) -> Iterator[str]:

@@ -81,6 +81,7 @@ class Roll:
             trainer.given_up, trainer.saved_step = trainer.generation, 0
         if event.budget_node_hours is not None:
             trainer.usage.allow(seconds(event.budget_node_hours, charge_factor))
+        self.open.pop(trainer.id, None)  # one that is held is still there, in its old place
         self.trainers[trainer.id] = self.open[trainer.id] = self.trainers.pop(trainer.id)
         return trainer
 

@@ -31,7 +31,7 @@ WORDS_PER_S, WORDS_AT_ONCE = 0.2, 50
 """Those of them that are kept for people to read."""
 
 ROWS = 50
-"""As many rows of ``Progress`` count as another message."""
+"""As many rows of ``Progress``, or files of ``CodeLoaded``, count as another message."""
 
 DETAIL_MAX = 8000
 """The end of a long text counts: errors are usually there."""
@@ -134,8 +134,11 @@ def _clean(value: Any) -> Any:
 
 
 def _units(message: wire.FromAgent) -> float:
-    if isinstance(message, wire.Progress):
-        return 1 + (len(message.ledger) + len(message.reports)) / ROWS
+    match message:
+        case wire.Progress():
+            return 1 + (len(message.ledger) + len(message.reports)) / ROWS
+        case wire.CodeLoaded():
+            return 1 + len(message.files) / ROWS
     return 1
 
 

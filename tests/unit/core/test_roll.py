@@ -93,3 +93,10 @@ def test_budgets_that_are_to_be_looked_at_are_those_that_are_bound_and_still_cou
     assert its.hold(C, "") is None, "it ends"
     assert [t.id for t in its.admitted(5)] == [A, B]
     assert [t.id for t in its.admitted(1)] == [A]
+
+
+def test_one_that_is_held_and_starts_from_scratch_is_the_last_in_both_orders() -> None:
+    its = roll(A, B)
+    assert its.hold(A, "its checkpoints are damaged") is its.trainers[A]
+    its.note(TrainerResumed(A, from_scratch=True), 1.0)
+    assert list(its.trainers) == list(its.open) == [B, A]
