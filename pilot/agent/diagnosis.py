@@ -46,7 +46,7 @@ def on_exit(event: WorkerEnded, up: bool, stop_reason: str | None, stuck_reason:
     if stuck_reason is not None:
         return ExitCause.DIED, stuck_reason
     if event.status is None:
-        return ExitCause.RAISED, event.tail
+        return ExitCause.UNREAD if event.unread else ExitCause.RAISED, event.tail
     if event.status < 0:
         return ExitCause.DIED, _by_signal(-event.status)
     if event.status == ORPHANED_STATUS:  # of an agent that lives

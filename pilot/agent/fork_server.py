@@ -229,11 +229,11 @@ def run(job: ForkJob) -> None:
     from pilot.train.script import imported
     from pilot.train.script.refusal import show_in_one_line
 
+    show_in_one_line()
     if ddp.ADDRESS in os.environ:
         ddp.drive(os.environ)  # returns in the processes that it forks to run the script
     _same_randomness_and_own_threads(job)  # not before a fork: torch starts a thread, which its exit would wait for
     imported.begin()
-    show_in_one_line()
     try:
         take_own(Seat.of(os.environ))
         copied = submitted_code.install(job.code, job.code_sha256)

@@ -53,6 +53,7 @@ from pilot.agent.whereabouts import Whereabouts
 from pilot.agent.workers import Workers
 from pilot.core.errors import PilotError
 from pilot.io import addresses, log_rotation, proc, trainer_folder, wire
+from pilot.io.gate import OUT_OF
 from pilot.io.prctl import become_subreaper
 from pilot.io.reaping import reap
 
@@ -284,6 +285,8 @@ class Agent:
         try:
             self._groups.join(message, sockets)
         except OSError as error:
+            if error.errno in OUT_OF:
+                raise  # and it is tried again
             why = f"its node cannot write in {self._workdir.path}: {error.strerror}"
             self._take(CannotJoin(message.trainer, why))
 

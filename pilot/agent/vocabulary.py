@@ -29,13 +29,15 @@ class WorkerEnded:
     """The process has ended. ``status`` is its exit status, or minus the signal; ``tail`` has the last lines of its
     log.
 
-    ``status`` None: it could not be started, and ``tail`` says why.
+    ``status`` None: it could not be started, and ``tail`` says why; ``unread``: because of what cannot be read or
+    opened now.
     """
 
     trainer: str
     status: int | None
     tail: str
     log: str = ""
+    unread: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from pilot.agent.vocabulary import WorkerEnded
 from pilot.agent.worker_socket import WorkerSocket
 from pilot.core.errors import UserError
 from pilot.io import proc, trainer_folder, wire
+from pilot.io.files import open_regular
 
 _TAIL_BYTES = 8192
 
@@ -133,15 +134,15 @@ class NodeWorker:
 
 
 def check(order: wire.StartWorker) -> None:
-    """Check what can be checked before the start; UserError in one line."""
+    """Check what can be checked before the start; UserError in one line, OSError if its code cannot be read now."""
     if not Path(order.cwd).is_dir():
         raise UserError(f"no directory {order.cwd} on this node")
     if not os.access(order.python, os.X_OK):
         raise UserError(f"no interpreter {order.python} on this node")
-    if not order.code:
+    if order.code:
+        open_regular(Path(order.code)).close()
+    else:
         _check_unedited(order)
-    elif not os.access(order.code, os.R_OK):
-        raise UserError(f"cannot read the submitted code {order.code} on this node")
 
 
 def _check_unedited(order: wire.StartWorker) -> None:

@@ -23,8 +23,10 @@ from pilot.agent.worker import LocalRanks, NodeWorker, TrainingProcess, check, k
 from pilot.agent.worker_socket import WorkerSocket
 from pilot.core.errors import UserError
 from pilot.io import own_folder, proc, trainer_folder, wire
+from pilot.io.gate import OUT_OF
 from pilot.io.imports import VARIABLE as IMPORTS
 from pilot.io.imports import file_of
+from pilot.io.own_folder import Refused
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +81,10 @@ class Workers:
         try:
             self._launch(worker)
         except (OSError, ValueError, UserError) as error:
-            self._end(worker, WorkerEnded(order.trainer, None, _said_by(error)))
+            if isinstance(error, OSError) and error.errno in OUT_OF and not worker.lives:
+                del self._workers[order.trainer]
+                raise  # and it is tried again
+            self._end(worker, _not_started(order.trainer, error))
 
     def tell(self, trainer: str, message: wire.Message) -> None:
         """Send to the worker; a process that no longer reads is killed. One that has closed its end is exiting: how it
@@ -281,7 +286,7 @@ class Workers:
                         raise UserError("it was stopped before it started")
                     worker.lives.insert(place, self._begin(worker, life.rank, bare=bare))
                 except (OSError, ValueError, UserError) as error:
-                    self._end(worker, WorkerEnded(worker.order.trainer, None, _said_by(error)))
+                    self._end(worker, _not_started(worker.order.trainer, error))
 
     def _give_up(self, key: tuple[str, bool], status: int | None, why: str) -> None:
         """The fork server is unusable. Processes that it forked continue; the others were never started."""
@@ -335,8 +340,9 @@ class Workers:
         return self._workers[trainer].lives if trainer in self._workers else []
 
 
-def _said_by(error: Exception) -> str:
-    return f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
+def _not_started(trainer: str, error: Exception) -> WorkerEnded:
+    said = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
+    return WorkerEnded(trainer, None, said, unread=isinstance(error, OSError) and not isinstance(error, Refused))
 
 
 def _kill_marked(entry: str) -> None:

@@ -167,10 +167,11 @@ def next_step_of(path: Path, uid: str = "") -> bytes:
         raise Unreadable(f"{path.name}, of the step after it: {error.strerror}") from None
 
 
-def set_apart(directory: Path, step: int, uid: str = "") -> Path | None:
-    """Rename the checkpoints of steps after ``step``, so that nobody resumes from them; returns the newest left."""
+def set_apart(directory: Path, step: int, uid: str = "", given_up: int = 0) -> Path | None:
+    """Rename the checkpoints of steps after ``step``, so that nobody resumes from them; returns the newest left. Those
+    of generations up to ``given_up`` are the user's."""
     with held(directory, uid, make=True) as place:
-        entries = names.checkpoints(place)
+        entries = [entry for entry in names.checkpoints(place) if entry.age.generation > given_up]
         for entry in entries:
             if entry.age.step > step:
                 with suppress(FileNotFoundError):  # another rank did it
@@ -264,7 +265,6 @@ def listing(directory: Path) -> list[FileEntry]:
     return names.checkpoints(directory)
 
 
-@uncollected()
 def _written(
     directory: Path, age: Age, uid: str, publication: Callable[[Path], int], told: Told, keep: Keep
 ) -> Written:
@@ -272,7 +272,8 @@ def _written(
         raise UserError(f"at least 1 checkpoint must be kept, got {keep.kept}")
     started_s = time.monotonic()
     with held(directory, uid, make=True) as place:
-        size = publication(place)
+        with uncollected():
+            size = publication(place)
         path = directory / names.checkpoint_name(age.generation, age.step)
         written = Written(path, size, time.monotonic() - started_s)
         told(written)

@@ -163,6 +163,8 @@ class ExitCause(StrEnum):
     DIED = "died"
     """By a signal, by the out-of-memory killer, because its GPU failed, or killed because it was stuck: it may be tried
     again."""
+    UNREAD = "unread"
+    """It was not started, because of what cannot be read or opened there now."""
 
 
 @dataclass(frozen=True, slots=True)

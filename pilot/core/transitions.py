@@ -180,6 +180,9 @@ def _worker_exited(now_s: float, trainer: Trainer, event: WorkerExited) -> Noted
     trainer.counts.worker_deaths += event.cause is ExitCause.DIED
     if event.cause is ExitCause.DIED and (member or worker.has_state):
         return _member_died(now_s, trainer, worker, event, commands)
+    if event.cause is ExitCause.UNREAD:
+        reason, again = f"{event.node}: {event.detail}", f"pilot release {trainer.id} tries again"
+        return _unread(now_s, trainer, event.node, commands, ("start it", reason, again))
     if event.cause is not ExitCause.DIED:
         return Noted(commands, accusations=(Accusation(event.node, Stage.START, event.detail),))
     reason = f"its process died {STRIKES} times while starting; the last time: {event.detail}"
@@ -250,7 +253,7 @@ def _group_broken(now_s: float, trainer: Trainer, event: GroupBroken) -> Noted |
         return None
     forming = trainer.forming
     kept = forming is not None and event.generation == forming.generation
-    if event.unloaded is not None and event.node is not None and kept:
+    if event.unloaded is not None and event.node is not None:
         return _unloaded(now_s, trainer, event, event.node)
     accusations = _who_kept_it(trainer, forming, event) if forming is not None and kept else ()
     return _broke(trainer, event.reason, accusations)
@@ -258,18 +261,27 @@ def _group_broken(now_s: float, trainer: Trainer, event: GroupBroken) -> Noted |
 
 def _unloaded(now_s: float, trainer: Trainer, event: GroupBroken, node: NodeId) -> Noted:
     """Other nodes may be able to load its state, or this one in a while. If it is damaged, no node is."""
-    commands, earlier = dissolve(trainer, event.reason), trainer.unread
+    commands, instead = dissolve(trainer, event.reason), f"pilot resume {trainer.id} --from-scratch starts without it"
+    if event.unloaded is Unloaded.DAMAGED:
+        trainer.unread = Unread(now_s, now_s, event.reason)
+        return Noted(commands, hold=f"held: its state cannot be loaded: {event.reason}; {instead}")
+    return _unread(now_s, trainer, node, commands, ("load its state", event.reason, instead))
+
+
+def _unread(
+    now_s: float, trainer: Trainer, node: NodeId, commands: list[Command], words: tuple[str, str, str]
+) -> Noted:
+    """What ``node`` could not read, others may be able to, or this one in a while: until then the trainer gets others.
+    ``words``: what it could not do, why, and what a user can do if that lasts.
+    """
+    (what, reason, instead), earlier = words, trainer.unread
     lately = earlier is not None and now_s - earlier.last_s < UNREAD_S + trainer.spec.warm_up_s
     since_s = earlier.since_s if earlier is not None and lately else now_s
-    trainer.unread = Unread(since_s, now_s, event.reason)
-    instead = f"pilot resume {trainer.id} --from-scratch starts without it"
-    if event.unloaded is Unloaded.DAMAGED:
-        return Noted(commands, hold=f"held: its state cannot be loaded: {event.reason}; {instead}")
+    trainer.unread = Unread(since_s, now_s, reason)
     if now_s - since_s >= UNREAD_S:
-        minutes = f"held: for {UNREAD_S / 60:.0f} minutes no node could load its state"
-        return Noted(commands, hold=f"{minutes}: {event.reason}; {instead}")
-    accusation = Accusation(node, Stage.READ, event.reason, again_s=UNREAD_AGAIN_S)
-    return Noted(commands, accusations=(accusation,))
+        minutes = f"held: for {UNREAD_S / 60:.0f} minutes no node could {what}"
+        return Noted(commands, hold=f"{minutes}: {reason}; {instead}")
+    return Noted(commands, accusations=(Accusation(node, Stage.READ, reason, again_s=UNREAD_AGAIN_S),))
 
 
 def _who_kept_it(trainer: Trainer, forming: Group, event: GroupBroken) -> tuple[Accusation, ...]:

@@ -52,7 +52,7 @@ def held(path: Path, name: Path | None = None, *, follow: bool = True) -> Iterat
     Raises
     ------
     Refused : it is another user's, or others may write to it
-    OSError : it cannot be opened
+    OSError : it cannot be opened. Errors of what is done there, too, have the names that users know
     """
     name = name or path
     descriptor = _opened(path, name, follow=follow)
@@ -61,6 +61,11 @@ def held(path: Path, name: Path | None = None, *, follow: bool = True) -> Iterat
         _check(os.fstat(descriptor), name)
         _names[place] = name
         yield place
+    except OSError as error:
+        for attribute in ("filename", "filename2"):
+            if isinstance(file := getattr(error, attribute), str | os.PathLike):
+                setattr(error, attribute, str(shown(Path(file))))
+        raise
     finally:
         _names.pop(place, None)
         os.close(descriptor)
@@ -72,10 +77,9 @@ def descriptor_of(place: Path) -> int:
 
 
 def shown(path: Path) -> Path:
-    """``path`` as the user knows it: in a folder that is held, or that folder itself, by the folder's name."""
-    if path in _names:
-        return _names[path]
-    return _names.get(path.parent, path.parent) / path.name
+    """``path`` as the user knows it: a folder that is held and what is in it by the folder's name."""
+    held_in = next((folder for folder in (path, *path.parents) if folder in _names), None)
+    return path if held_in is None else _names[held_in] / path.relative_to(held_in)
 
 
 def private(path: str | os.PathLike[str], flags: int) -> int:

@@ -116,7 +116,8 @@ def start_from(folder: Path, files: Sequence[str], trainers: Path | None = None)
 @contextmanager
 def _source(file: Path, trainers: Path | None) -> Iterator[Path]:
     """``file``, in the folder that it is in now; one of a trainer in ``trainers`` is refused if it is not there."""
-    if trainers is None or not file.parents[2].exists() or not file.parents[2].samefile(trainers):
+    of_all = file.parents[2] if len(file.parents) > 2 else None
+    if trainers is None or of_all is None or not of_all.exists() or not of_all.samefile(trainers):
         yield file
         return
     with held_here(file.parent) as folder:

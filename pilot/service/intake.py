@@ -5,7 +5,8 @@ what a pilot says                              it may, if
 =============================================  ==================================================================
 ``Heartbeat``, ``Leaving``                     always: it is about itself (a pace only of a trainer that it runs)
 anything else                                  it has a worker of this trainer, or is a member of this generation
-… and what completes a command, or leads       :mod:`pilot.service.inbound` and its neighbours look closer
+… and what completes a command, or leads       :mod:`pilot.service.inbound` and its neighbours look closer; of the
+                                               former, none is too much
 =============================================  ==================================================================
 """
 
@@ -80,7 +81,7 @@ class Intake:
 
     def taken(self, now_s: float, node: NodeId, speech: Speech, message: wire.FromAgent) -> wire.FromAgent | None:
         """``message`` as it may be acted upon; None: it is too much, or about what ``node`` does not run."""
-        if not speech.takes(now_s, message):
+        if not self._completes(node, message) and not speech.takes(now_s, message):
             self._loud[node] = speech
             return None
         return in_lines(message) if self._is_own(node, message) else None
@@ -96,6 +97,21 @@ class Intake:
         """Whether ``node`` has a worker of the trainer ``name``."""
         trainer = self._core.trainers.get(TrainerId(name))
         return trainer is not None and node in trainer.workers
+
+    def _completes(self, node: NodeId, message: wire.FromAgent) -> bool:
+        """Whether a command may wait for ``message``. It is never too much: each has an effect once, and a trainer that
+        waits for one that was dropped would wait for ever."""
+        match message:
+            case wire.WorkerReady() | wire.WorkerExited() | wire.RankAddress() | wire.RankJoined():
+                return True
+            case wire.GroupFormed() | wire.GroupBroken() | wire.RankPaused() | wire.RankLookedAt():
+                return True
+            case wire.CheckpointWritten():
+                return message.asked and (TrainerId(message.trainer), node) in self._pending.writing
+            case wire.TrainerFinished():
+                trainer = self._core.trainers.get(TrainerId(message.trainer))
+                return trainer is not None and trainer.open
+        return False
 
     def _is_own(self, node: NodeId, message: wire.FromAgent) -> bool:
         """Whether ``message`` is about what ``node`` runs. One that comes late may not be."""
@@ -143,9 +159,4 @@ def _units(message: wire.FromAgent) -> float:
 
 
 def _is_words(message: wire.FromAgent) -> bool:
-    match message:
-        case wire.Remark() | wire.RankLookedAt():
-            return True
-        case wire.CheckpointWritten():
-            return bool(message.error)
-    return False
+    return isinstance(message, wire.Remark) or (isinstance(message, wire.CheckpointWritten) and bool(message.error))

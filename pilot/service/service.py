@@ -410,7 +410,8 @@ class Service:
         verb = {Seen.SLOW.value: "is slow", Seen.LOST.value: "was stuck and was restarted"}.get(message.seen)
         trainer = self.driver.core.trainers.get(TrainerId(message.trainer))
         in_a_step = trainer is not None and trainer.group is not None and trainer.group.generation < message.generation
-        if verb and not (in_a_step and message.seen == Seen.SLOW.value):  # newcomers wait for the end of a long step
+        expected = in_a_step and message.seen == Seen.SLOW.value  # newcomers wait for the end of a long step
+        if verb and not expected and self._stall_checks.awaits(node, message):
             self._remark(message.trainer, f"{node} {verb}, the others wait for it: {message.detail}")
         self._post(map(self._unreached.explained, self._stall_checks.rank_looked_at(node, message)))
 

@@ -35,6 +35,11 @@ class StallChecks:
         what = f"the sums of step {message.step}" if message.summing else f"the other ranks after step {message.step}"
         return [GroupStalled(*of, f"{node} has waited {message.waited_s:.1f} s for {what}", message.waited_s)]
 
+    def awaits(self, node: NodeId, message: wire.RankLookedAt) -> bool:
+        """Whether ``message`` is the answer that ``node`` owes."""
+        waiting = self._pending.looking.get(_of(message))
+        return waiting is not None and node in waiting[0].members and node not in self._seen.get(_of(message), {})
+
     def rank_looked_at(self, node: NodeId, message: wire.RankLookedAt) -> list[Event]:
         """Completes ``LookAtGroup`` when the last member has been examined."""
         of = _of(message)

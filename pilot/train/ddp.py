@@ -71,7 +71,7 @@ def checkpoint_for_script(checkpoint: Path, uid: str, stack: ExitStack) -> Path:
     folder = checkpoint.parent
     try:
         place = stack.enter_context(trainer_folder.home(folder, uid))
-        if own_folder.open_to_others(folder) is None:
+        if own_folder.open_to_others(folder.resolve()) is None:
             return checkpoint
     except OSError as error:
         raise UserError(f"cannot use {error.filename}: {error.strerror}") from None

@@ -20,7 +20,7 @@ import psutil
 
 from pilot import __version__
 from pilot.agent.workdir import MARK
-from pilot.io import connection, proc, wire
+from pilot.io import connection, own_folder, proc, wire
 from pilot.io.certificate import Certificate
 from pilot.io.transport import Link
 from tests.streams import ThreadedServer
@@ -187,9 +187,10 @@ class Agents:
 
 
 def launch(folder: Path, script: str, *arguments: str, trainer: str = "t1") -> wire.StartWorker:
-    """An order to run ``script`` (its text)."""
-    path = folder / f"{trainer}.py"
+    """An order to run ``script`` (its text), in a folder such as a submission makes."""
+    path, directory = folder / f"{trainer}.py", folder / "trainers" / trainer
     path.write_text(script)
+    own_folder.make(directory / "checkpoints")
     return wire.StartWorker(
         trainer=trainer,
         script=path.name,
@@ -198,7 +199,7 @@ def launch(folder: Path, script: str, *arguments: str, trainer: str = "t1") -> w
         cwd=str(folder),
         python=sys.executable,
         environment={"FROM_USER": "yes"},
-        directory=str(folder / "trainers" / trainer),
+        directory=str(directory),
         checkpoint_interval_s=60.0,
         checkpoints_kept=2,
     )

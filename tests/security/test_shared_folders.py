@@ -10,6 +10,7 @@ import asyncio
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -292,6 +293,12 @@ def test_nothing_starts_from_there(shared: Shared, how: str) -> None:
     shared.swap(how)
     with pytest.raises(PilotError, match=f"belongs to user {NAME}|of another trainer"):
         local.add(TrainerSpec(TrainerId("v"), uid=TrainerUid(UID)), LAUNCH, [file])
+
+
+def test_a_start_from_a_file_near_the_root(shared: Shared) -> None:
+    with tempfile.NamedTemporaryFile(dir="/tmp", suffix=".h5") as given:
+        shared.launches.add(OTHER, LAUNCH, [given.name])
+    assert (shared.pool / "u-01234567" / "start" / "index.h5").exists()
 
 
 def test_a_start_from_another_users_file_is_a_copy(shared: Shared) -> None:

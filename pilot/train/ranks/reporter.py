@@ -1,4 +1,4 @@
-"""What the leader of a group reports: progress at most once a second, and the complete ledger."""
+"""What the leader of a group reports: progress about once a second, and the complete ledger."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import astuple
 
 from pilot.io import log_marks, wire
+from pilot.io.allowance import Allowance
 from pilot.train.data.sampler import StepShare
 from pilot.train.node.membership import Membership
 from pilot.train.ranks.step_meter import StepMeter
@@ -21,6 +22,11 @@ RETOLD_ROWS = 256
 RETOLD_REPORTS = 32
 """How many of the newest reports of a study's metric each message repeats: the last message may have been lost with the
 coordinator or with the connection.
+"""
+
+REPORTS_PER_S, REPORTS_AT_ONCE = 5.0, 50
+"""How often progress is told at once because a study's metric was reported. A script that reports more often is told of
+in fewer messages: the coordinator takes a limited number (``FACTS_PER_S`` in ``pilot.service.intake``).
 """
 
 ROWS_PER_FRAME = 10_000
@@ -43,6 +49,7 @@ class Reporter:
         self._meter = StepMeter()
         self._untold = Lineage()
         self._due_s = 0.0
+        self._reporting = Allowance(REPORTS_PER_S, REPORTS_AT_ONCE, time.monotonic())
         self._size = 0
         self._resized = False
         self._stall_told = True
@@ -70,7 +77,9 @@ class Reporter:
         if group.rank != 0:
             return
         self._untold.add(group.generation, epoch, self._training.position.step - 1, share.cursor, share.cursor_end)
-        if now_s >= self._due_s or self._training.reports.count > self._reports_told:
+        if now_s >= self._due_s or (
+            self._training.reports.count > self._reports_told and self._reporting.allows(now_s)
+        ):
             self._due_s = now_s + PERIOD_S
             self._report(group, self._untold.rows, metrics())
             self._untold = Lineage()

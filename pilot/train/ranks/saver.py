@@ -113,7 +113,7 @@ class Saver:
         from pilot.checkpoint import store
 
         self.wait()
-        return store.set_apart(self._directory, step, self._uid)
+        return store.set_apart(self._directory, step, self._uid, self.given_up)
 
     def keep_next(self, generation: int, step: int, block: bytes) -> None:
         """Write ``block`` in the background, beside the checkpoint of this step, which may still be being written."""
@@ -281,7 +281,10 @@ class Saver:
 
         loaded = store.load_newest(self._directory, group.granted, skipped, self._uid, wanted, group.given_up)
         if loaded is not None:
-            self.next_step = store.next_step_of(loaded.path, self._uid)
+            try:
+                self.next_step = store.next_step_of(loaded.path, self._uid)
+            except Unreadable as error:
+                remark(f"the next step is not compared with the one before: {error}")
             return loaded.state
         if group.saved_step:
             raise Unreadable(f"step {group.saved_step} was saved, and there is no checkpoint in {self._directory}")

@@ -48,6 +48,17 @@ def test_a_folder_that_is_there_is_left_as_it_is(tmp_path: Path) -> None:
         own_folder.make(tmp_path / "file")
 
 
+def test_errors_of_what_is_done_in_a_held_folder_have_its_name(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError) as caught, own_folder.held(tmp_path) as place:
+        (place / "start" / "index.h5").rename(place / "other")
+    assert (caught.value.filename, caught.value.filename2) == (
+        f"{tmp_path}/start/index.h5",
+        f"{tmp_path}/other",
+    )
+    with own_folder.held(tmp_path) as place:
+        assert own_folder.shown(place / "start" / "index.h5") == tmp_path / "start" / "index.h5"
+
+
 def test_a_folder_that_is_held_stays_what_it_is_and_is_called_what_it_was(tmp_path: Path) -> None:
     folder = tmp_path / "a"
     folder.mkdir()

@@ -5,9 +5,23 @@ from __future__ import annotations
 from pilot.io import wire
 from pilot.train.data.sampler import StepShare
 from pilot.train.node.membership import Membership
-from pilot.train.ranks.reporter import RETOLD_REPORTS, Reporter
+from pilot.train.ranks.reporter import REPORTS_AT_ONCE, RETOLD_REPORTS, Reporter
 from pilot.train.state.metric_reports import MetricReports
 from tests.unit.train.twin import training
+
+
+def test_reports_that_come_thick_and_fast_share_messages() -> None:
+    trained, told = training(), list[wire.Message]()
+    trained.reports = MetricReports("accuracy")
+    reporter, leader = Reporter("t", trained, told.append), Membership(1, 0, 1)
+    reporter.started(leader, None)
+    for step in range(4 * REPORTS_AT_ONCE):
+        trained.reports.note(step, {"accuracy": step / 1000})
+        reporter.stepped(leader, 0, StepShare(0, 1, 1, ((0, 1),)), dict)
+    reporter.finished(leader, dict)
+    progress = [message for message in told if isinstance(message, wire.Progress)]
+    assert len(progress) < 2 * REPORTS_AT_ONCE
+    assert {number for message in progress for number, _ in message.reports} == set(range(1, 4 * REPORTS_AT_ONCE + 1))
 
 
 def test_the_newest_reports_are_told_again_with_the_next_ones() -> None:
