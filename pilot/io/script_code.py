@@ -27,9 +27,6 @@ from pilot.io.files import read_regular
 from pilot.io.installed import places_of
 from pilot.io.printable import printable
 
-NAME = "code.zip"
-"""In the trainer's folder."""
-
 MOST_FILE_BYTES = 1024 * 1024
 MOST_BYTES = 16 * 1024 * 1024
 MOST_FILES = 5000
@@ -98,6 +95,17 @@ class Code:
             *(f"not copied: {each}" for each in left),
             f"read in place: modules of yours that it only finds as it runs; {EACH_START if ddp else COMPARED}",
         ]
+
+
+def archive_in(folder: Path, sha256: str) -> Path:
+    """Where the trainer of ``folder`` has the code with this SHA-256. It has a name of its own, so that the old code is
+    there until it is recorded that new code is to be run."""
+    return folder / f"code-{sha256[:16]}.zip"
+
+
+def archives_in(folder: Path) -> list[Path]:
+    """All of them."""
+    return sorted(folder.glob("code-*.zip"))
 
 
 def unpack(archive: Path, sha256: str) -> dict[str, bytes]:

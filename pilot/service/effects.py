@@ -287,7 +287,7 @@ class Effects:
             ranks=self._site.ranks_per_node,
             uid=trainer.uid,
             umask=launch.umask,
-            code=str(directory / script_code.NAME) if launch.code_sha256 else "",
+            code=str(script_code.archive_in(directory, launch.code_sha256)) if launch.code_sha256 else "",
             code_sha256=launch.code_sha256,
             patience_s=trainer.patience_s,
             ddp=launch.ddp,

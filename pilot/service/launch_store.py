@@ -125,9 +125,13 @@ class LaunchStore:
         Others may be able to replace that folder, so the code's hash is kept here.
         """
         if launch.code:
-            publish(folder / script_code.NAME, launch.code)
-            launch = msgspec.structs.replace(launch, code=b"", code_sha256=hashlib.sha256(launch.code).hexdigest())
+            digest = hashlib.sha256(launch.code).hexdigest()
+            publish(script_code.archive_in(folder, digest), launch.code)
+            launch = msgspec.structs.replace(launch, code=b"", code_sha256=digest)
         publish(self._spec(trainer), msgspec.json.format(msgspec.json.encode(launch)) + b"\n")
+        for archive in script_code.archives_in(folder):
+            if archive != script_code.archive_in(folder, launch.code_sha256):
+                archive.unlink(missing_ok=True)
         return launch
 
     def _read(self, trainer: TrainerSpec) -> LaunchSpec:

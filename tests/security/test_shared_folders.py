@@ -7,6 +7,7 @@ ours is changed elsewhere, read as ours, or run.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 import subprocess
 import sys
@@ -29,7 +30,7 @@ from pilot.core.ids import TrainerId, TrainerUid
 from pilot.core.spec import TrainerSpec
 from pilot.doctor import storage_checks
 from pilot.doctor.finding import Grade
-from pilot.io import log_marks, log_rotation, own_folder, trainer_folder, wire
+from pilot.io import log_marks, log_rotation, own_folder, script_code, trainer_folder, wire
 from pilot.io.rundir import RunDir
 from pilot.io.site import Site
 from pilot.io.submission import LaunchSpec
@@ -42,6 +43,7 @@ UID, OTHERS = "0123456789abcdef" * 2, "01234567" + "f" * 24
 SPEC, OTHER = (TrainerSpec(TrainerId(name), uid=TrainerUid(UID)) for name in ("t", "u"))
 HOME, CHECKPOINT = "t-01234567", "g000001-s00000001.h5"
 CODE = b"what was submitted"
+CODE_FILE = script_code.archive_in(Path(), hashlib.sha256(CODE).hexdigest()).name
 LAUNCH = LaunchSpec("/s.py", "ab12", [], "/work", sys.executable, {}, code=CODE)
 STATE = {"w": torch.zeros(3)}
 
@@ -73,7 +75,7 @@ class Shared:
         his, secret = f"{self.pool}/{HOME}", self.ours / HOME / "checkpoints" / CHECKPOINT
         made = self.attacker.sh(
             f"umask 0; mkdir -p {his}/checkpoints {his}/logs {his}/start && echo {UID} > {his}/.trainer_uid &&"
-            f" echo evil > {his}/code.zip && mkfifo {his}/checkpoints/{CHECKPOINT} {his}/start/index.h5 &&"
+            f" echo evil > {his}/{CODE_FILE} && mkfifo {his}/checkpoints/{CHECKPOINT} {his}/start/index.h5 &&"
             f" ln -s {secret} {his}/checkpoints/g000001-s00000002.h5 && ln -s {secret} {his}/checkpoint.pt &&"
             f" ln -s {secret} {his}/logs/n1.log && ln -s {secret} {his}/logs/n1.log.times"
         )
@@ -121,7 +123,7 @@ def test_in_a_folder_to_which_all_may_write_a_pool_works_and_its_files_are_its_o
     loaded = store.load_newest(shared.checkpoints, 2, uid=UID)
     assert loaded is not None
     assert loaded.path == shared.checkpoints / "g000002-s00000002.h5"
-    assert (shared.pool / HOME / "code.zip").read_bytes() == CODE
+    assert (shared.pool / HOME / CODE_FILE).read_bytes() == CODE
     shared.launches.remove(SPEC)
     assert [path.name for path in shared.pool.iterdir()] == ["u-01234567"]
 
@@ -214,7 +216,7 @@ def test_a_worker_does_not_start_there(shared: Shared, how: str) -> None:
     shared.swap(how)
     order = wire.StartWorker(
         "t", "s.py", "", [], "/", sys.executable, {}, str(shared.pool / HOME), 60.0, 2, 1, UID,
-        code=str(shared.pool / HOME / "code.zip"),
+        code=str(shared.pool / HOME / CODE_FILE),
     )  # fmt: skip
     emitted: list[Said | WorkerEnded] = []
 

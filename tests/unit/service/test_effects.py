@@ -343,6 +343,7 @@ def test_the_code_is_kept_in_the_sites_folder_and_its_hash_in_ours(tmp_path: Pat
     launches = LaunchStore(rundir, "pool-1", str(tmp_path / "scratch"))
     launches.add(SPEC, replace(LAUNCH, code=b"as submitted"))
     launches.change(SPEC, replace(LAUNCH, code=b"as resumed"))
-    assert (launches.directory(SPEC) / script_code.NAME).read_bytes() == b"as resumed"
+    (archive,) = script_code.archives_in(launches.directory(SPEC))
+    assert archive.read_bytes() == b"as resumed"
     kept = LaunchStore(rundir, "pool-1", str(tmp_path / "scratch")).launch(SPEC)
     assert kept == replace(LAUNCH, code_sha256=hashlib.sha256(b"as resumed").hexdigest())
