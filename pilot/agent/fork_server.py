@@ -238,6 +238,8 @@ def run(job: ForkJob) -> None:
         take_own(Seat.of(os.environ))
         copied = submitted_code.install(job.code, job.code_sha256)
         loaded_code.begin(copied)
+        if copied:  # where the script really was when it was submitted
+            sys.path[0] = str(Path(next(iter(copied))).parent)
         content = submitted_code.source(copied, script)
         exec(compile(content, script, "exec"), main_module.__dict__)
         script_ended()

@@ -23,7 +23,7 @@ from pilot.io import script_code
 from pilot.io.installed import is_installed
 
 Files = dict[str, bytes]
-"""By real path."""
+"""By real path, and by paths with links that were links when it was submitted."""
 
 
 def install(archive: str, sha256: str) -> Files:
@@ -38,7 +38,7 @@ def install(archive: str, sha256: str) -> Files:
     if files:
         _read_from(files)
         sys.path_hooks.insert(0, lambda folder: _Finder.of(folder, files, folders))
-        for folder in [each for each in sys.path_importer_cache if os.path.realpath(each) in folders]:
+        for folder in [each for each in sys.path_importer_cache if _is_one(each, folders)]:
             del sys.path_importer_cache[folder]
     return files
 
@@ -51,6 +51,10 @@ def source(files: Files, path: str) -> bytes:
     lines = importlib.util.decode_source(content).splitlines(keepends=True)
     linecache.cache[path] = (len(content), None, lines, path)  # without a time, it is never compared with the disk
     return content
+
+
+def _is_one(folder: str, folders: set[str]) -> bool:
+    return folder in folders or os.path.realpath(folder) in folders
 
 
 def _copy(files: Files, path: str) -> bytes | None:
@@ -92,7 +96,7 @@ class _Finder:
     @classmethod
     def of(cls, folder: str, files: Files, folders: set[str]) -> _Finder:
         """As a path hook; ImportError if nothing in ``folder`` was submitted."""
-        if os.path.realpath(folder) not in folders:
+        if not _is_one(folder, folders):
             raise ImportError(f"{folder} is none of the submitted folders", path=folder)
         return cls(folder, files, folders, _usual(folder))
 
@@ -103,7 +107,7 @@ class _Finder:
             if _copy(self._files, file) is not None:
                 return importlib.util.spec_from_file_location(name, file, submodule_search_locations=paths)
         found: ModuleSpec | None = self._there.find_spec(name, target) if self._there is not None else None
-        if found is None and os.path.realpath(place) in self._folders:
+        if found is None and _is_one(place, self._folders):
             found = ModuleSpec(name, None, is_package=True)
             found.submodule_search_locations = [place]
         return found

@@ -26,7 +26,6 @@ from pilot.io import own_folder, proc, trainer_folder, wire
 from pilot.io.gate import OUT_OF
 from pilot.io.imports import VARIABLE as IMPORTS
 from pilot.io.imports import file_of
-from pilot.io.own_folder import Refused
 
 log = logging.getLogger(__name__)
 
@@ -342,7 +341,7 @@ class Workers:
 
 def _not_started(trainer: str, error: Exception) -> WorkerEnded:
     said = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
-    return WorkerEnded(trainer, None, said, unread=isinstance(error, OSError) and not isinstance(error, Refused))
+    return WorkerEnded(trainer, None, said, unread=isinstance(error, OSError))
 
 
 def _kill_marked(entry: str) -> None:

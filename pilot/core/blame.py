@@ -149,12 +149,13 @@ class Blame(BlameState):
                 if node in its:
                     yield node, trainer, its[node]
 
-    def useless_to(self, trainers: Sequence[Trainer]) -> int:
-        """How many free nodes, not set aside for all, none of ``trainers`` can use."""
+    def useless_to(self, trainers: Sequence[Trainer], *, lasting: bool = False) -> int:
+        """How many free nodes, not set aside for all, none of ``trainers`` can use; ``lasting``: nor can soon."""
         if not trainers:
             return 0
         first, *others = (trainer.evidence.aside for trainer in trainers)
-        shunned = [node for node in first if all(node in aside for aside in others)]
+        nobodys = (node for node in first if all(node in aside for aside in others))
+        shunned = [node for node in nobodys if not (lasting and first[node].soon)]
         return sum(self._pool.is_free(node) and node not in self._pool.aside for node in shunned)
 
     def due(self, now_s: float) -> list[NodeRetried]:
@@ -193,7 +194,7 @@ class Blame(BlameState):
         if accusation.again_s is None:
             evidence.times[node] = evidence.times.get(node, 0) + 1
         until_s = now_s + (accusation.again_s or _for_s(evidence.times[node]))
-        evidence.aside[node] = SetAside(until_s, accusation.reason)
+        evidence.aside[node] = SetAside(until_s, accusation.reason, accusation.again_s is not None)
         if node in trainer.target:
             trainer.target.remove(node)
             del self._pool.owner[node]

@@ -540,7 +540,7 @@ class Coordinator:
         that cannot start, replacing them would not help, and they do not count.
         """
         aside = sum(self.pool.is_free(node) for node in self.pool.aside)
-        return aside + self.blame.useless_to([trainer for trainer in self.admitted() if not trainer.refusal])
+        return aside + self.blame.useless_to([t for t in self.admitted() if not t.refusal], lasting=True)
 
     # --- common -----------------------------------------------------------------------------------------------------
 

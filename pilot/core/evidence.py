@@ -52,10 +52,11 @@ class Accusation:
 
 @dataclass(frozen=True, slots=True)
 class SetAside:
-    """A node that gets no work until ``until_s``; then it is tried again."""
+    """A node that gets no work until ``until_s``; then it is tried again. ``soon``: another node may do no better."""
 
     until_s: float
     reason: str
+    soon: bool = False
 
 
 def headline(reason: str) -> str:

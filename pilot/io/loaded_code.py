@@ -1,7 +1,9 @@
 """Notes which of the user's Python files a script runs from where they are, and their versions.
 
 The interpreter loads code from a file in two ways: any import, of any finder, takes a ``SourceFileLoader``, and
-``runpy`` takes ``io.open_code``. Compiled extensions are not noted, nor text that a script itself reads and executes.
+``runpy`` takes ``io.open_code``. Files are noted by the path by which they were found, so a link that leads elsewhere
+is another version. Not noted are compiled extensions, ``.pyc`` files without a source, modules in zip files, and text
+that a script itself reads and executes.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ _untold: dict[str, str] = {}
 
 
 def begin(copied: Mapping[str, bytes]) -> None:
-    """The script begins. ``copied``, by real path, are the files of which it runs the copy made at its submission."""
+    """The script begins. ``copied``, by path, are the files of which it runs the copy made at its submission."""
     loaders: Any = SourceFileLoader
     get_code, open_code = loaders.get_code, io.open_code
 
@@ -55,10 +57,11 @@ def news(trainer: str) -> Iterator[wire.CodeLoaded]:
 
 def _note(path: str, copied: Mapping[str, bytes]) -> None:
     """Note the file at ``path``, again if it has changed."""
-    if is_installed(path) or (real := os.path.realpath(path)) in copied:
+    if is_installed(path) or path in copied or os.path.realpath(path) in copied:
         return
     with suppress(OSError):
-        version = hashlib.sha256(read_regular(Path(real), MOST_BYTES)).hexdigest()
-        name = printable(os.fsencode(real).decode(errors="replace")).replace("\n", "\\n").replace("\t", "\\t")
+        version = hashlib.sha256(read_regular(Path(path), MOST_BYTES)).hexdigest()
+        found = os.fsencode(Path(path).absolute()).decode(errors="replace")
+        name = printable(found).replace("\n", "\\n").replace("\t", "\\t")
         if len(name) <= wire.PATH_MAX and _versions.get(name) != version and len(_versions) < wire.CODE_MAX:
             _versions[name] = _untold[name] = version

@@ -105,7 +105,9 @@ def _is_special(path: Path) -> bool:
 
 @contextmanager
 def _special(path: Path) -> Iterator[BinaryIO]:
-    """Open a pipe or device."""
+    """Open a pipe or device; not one of another user, who may keep us waiting for ever."""
+    if path.stat().st_uid not in (0, os.geteuid()):
+        raise Refused("it is a pipe or device of another user", path)
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_NOCTTY | os.O_CLOEXEC), "wb") as file:
         if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise Refused("it was just replaced by a file", path)

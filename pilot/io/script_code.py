@@ -13,6 +13,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import io
+import json
 import os
 import sys
 import zipfile
@@ -59,6 +60,7 @@ class Code:
     files: dict[Path, bytes] = field(default_factory=dict)
     left: dict[Path, str] = field(default_factory=dict)
     folder_left: str = ""
+    links: dict[str, str] = field(default_factory=dict)
 
     @property
     def size(self) -> int:
@@ -71,6 +73,7 @@ class Code:
         with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
             for path, content in self.files.items():
                 archive.writestr(zipfile.ZipInfo(str(path).lstrip("/")), content, zipfile.ZIP_DEFLATED)
+            archive.comment = json.dumps(self.links).encode()
         if len(packed := out.getvalue()) > MOST_PACKED_BYTES:
             raise UserError(
                 f"the script's code is {len(packed):,} bytes packed, and at most {MOST_PACKED_BYTES:,} can be"
@@ -109,7 +112,8 @@ def archives_in(folder: Path) -> list[Path]:
 
 
 def unpack(archive: Path, sha256: str) -> dict[str, bytes]:
-    """The files in the zip file ``archive``, by real path.
+    """The files in the zip file ``archive``, by real path, the script first; then those that links led to when it was
+    made, by these, too: they may lead elsewhere by now.
 
     Raises
     ------
@@ -123,8 +127,11 @@ def unpack(archive: Path, sha256: str) -> dict[str, bytes]:
                 " damaged; submit it again, --from this trainer if it has trained"
             )
         with zipfile.ZipFile(io.BytesIO(packed)) as opened:
-            return {f"/{name}": opened.read(name) for name in opened.namelist()}
-    except (OSError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError) as error:
+            files = {f"/{name}": opened.read(name) for name in opened.namelist()}
+            for link, place in json.loads(opened.comment).items():
+                files |= {f"{link}{file[len(place) :]}": files[file] for file in list(files) if _is_in(file, place)}
+            return files
+    except (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error, RuntimeError) as error:
         raise UserError(
             f"the trainer's copy of its code, {archive}, cannot be read ({error}); unless that passes, submit it again,"
             " --from this trainer if it has trained"
@@ -133,8 +140,9 @@ def unpack(archive: Path, sha256: str) -> dict[str, bytes]:
 
 def collect(script: Path, content: bytes, added: Sequence[Path] = (), python: str = sys.executable) -> Code:
     """The code of ``script``, which ``python`` runs; ``added`` are the folders of its ``PYTHONPATH``."""
+    links = {str(given): str(given.resolve()) for given in (script, *added)}
     script = script.resolve()
-    code = Code({script: content})
+    code = Code({script: content}, links={given: real for given, real in links.items() if given != real})
     below, code.folder_left = _below(script.parent, MOST_FILES_BELOW, MOST_BYTES_BELOW)
     if not code.folder_left:
         _take(code, below)
@@ -155,6 +163,10 @@ def collect(script: Path, content: bytes, added: Sequence[Path] = (), python: st
         asked.update(new)
         pending += _take(code, _in_place(python, new))
     return code
+
+
+def _is_in(file: str, place: str) -> bool:
+    return file == place or file.startswith(f"{place}/")
 
 
 def _imported(content: bytes) -> set[str]:

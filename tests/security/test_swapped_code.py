@@ -45,13 +45,20 @@ def order(open_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     """What an agent is told of a script that was submitted while the site's folder was not open to others."""
     (tmp_path / "train.py").write_text("raise SystemExit('runs as submitted')\n")
     monkeypatch.chdir(tmp_path)
-    launched, _ = with_code(launch(tmp_path / "train.py", [], sys.executable, ()))
-    rundir = RunDir(tmp_path / "run")
-    rundir.create()
-    store = LaunchStore(rundir, "pool", str(open_folder))
     open_folder.chmod(0o755)
-    store.add(TRAINER, launched)
+    made = ordered(tmp_path / "train.py", RunDir(tmp_path / "run"), str(open_folder))
     open_folder.chmod(0o777)
+    return made
+
+
+def ordered(
+    script: Path, rundir: RunDir, checkpoint_dir: str | None, environment: tuple[str, ...] = ()
+) -> wire.StartWorker:
+    """Submit ``script``; returns what an agent is told."""
+    launched, _ = with_code(launch(script, [], sys.executable, environment))
+    rundir.create()
+    store = LaunchStore(rundir, "pool", checkpoint_dir)
+    store.add(TRAINER, launched)
     sent: list[Any] = []
     known: Any = SimpleNamespace(spec=lambda _: TRAINER)
     nobody: Any = None
@@ -77,6 +84,28 @@ def last_word(order: wire.StartWorker, folder: Path, meanwhile: Callable[[], Non
 
 def test_the_submitted_code_is_run(order: wire.StartWorker, tmp_path: Path) -> None:
     assert last_word(order, tmp_path) == "runs as submitted"
+
+
+def test_links_that_lead_elsewhere_by_now_lead_to_what_was_submitted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where releases are deployed: the script's folder and one of PYTHONPATH are links to the current one."""
+    for place in ("app", "lib"):
+        for release in ("r1", "r2"):
+            (tmp_path / place / release).mkdir(parents=True)
+            (tmp_path / place / release / f"of_{place}.py").write_text(f"RELEASE = {release!r}\n")
+            (tmp_path / place / release / "train.py").write_text(
+                f"import of_app, of_lib\nraise SystemExit(f'{release} {{of_app.RELEASE}} {{of_lib.RELEASE}}')\n"
+            )
+        (tmp_path / place / "current").symlink_to("r1")
+    monkeypatch.chdir(tmp_path)
+    script, environment = tmp_path / "app" / "current" / "train.py", (f"PYTHONPATH={tmp_path}/lib/current",)
+    order = ordered(script, RunDir(tmp_path / "run"), None, environment)
+    assert last_word(order, tmp_path) == "r1 r1 r1"
+    for place in ("app", "lib"):
+        (tmp_path / place / "current").unlink()
+        (tmp_path / place / "current").symlink_to("r2")
+    assert last_word(order, tmp_path) == "r1 r1 r1"
 
 
 def test_code_swapped_by_another_user_is_refused_in_one_line(

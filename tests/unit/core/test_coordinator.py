@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
+from pilot.core.coordinator import Coordinator
 from pilot.core.curve import Curve
-from pilot.core.events import DrainRequested, TrainerSubmitted
+from pilot.core.events import DrainRequested, ExitCause, PlanReady, PoolChanged, TrainerSubmitted, WorkerExited
 from pilot.core.evidence import SetAside
-from pilot.core.ids import TrainerId
+from pilot.core.ids import NodeId, TrainerId
+from pilot.core.problem import Plan, PlanStatus
 from pilot.core.spec import TrainerSpec
 from pilot.core.study_events import StudySubmitted
 from tests.property.test_studies import study
@@ -43,3 +47,15 @@ def test_a_plan_that_comes_while_the_pool_drains_asks_for_no_trial() -> None:
     while world.pending:
         world.complete(0, generous_plan)
     assert not any(trial.asked for trial in world.core.studies[study().study].trials)
+
+
+@pytest.mark.parametrize(("cause", "replaced"), [(ExitCause.RAISED, 1), (ExitCause.UNREAD, 0)])
+def test_a_node_that_will_be_tried_again_soon_is_not_replaced(cause: ExitCause, replaced: int) -> None:
+    core, trainer, nodes = Coordinator(), TrainerId("t"), (NodeId("n1"), NodeId("n2"))
+    core.handle(0.0, PoolChanged(joined=nodes))
+    core.handle(0.0, TrainerSubmitted(TrainerSpec(trainer)))
+    core.handle(0.0, PlanReady(core.plan_id, Plan(PlanStatus.OPTIMAL, ((trainer, 1),), 0.0)))
+    (node,) = core.trainers[trainer].workers
+    core.handle(1.0, WorkerExited(trainer, node, cause, "its folder: Stale file handle"))
+    assert node in core.trainers[trainer].evidence.aside
+    assert core.useless() == replaced
