@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
@@ -97,38 +96,3 @@ def test_a_trainer_goes_on_after_a_drain_that_was_cut_short_beside_those_who_sti
     assert pool.finish("t1").uid == before.uid
     proved(pool, "t1")
     pool.pilot("down")
-
-
-def test_a_journal_of_trainers_without_uids_goes_on(pool: Pool) -> None:
-    """As an earlier version wrote it: no uid in the journal or the checkpoints, and the folder named without one."""
-    pool.orphan_s = 8.0
-    pool.up()
-    agent = pool.agent()
-    name = pool.submit(TRAIN, "--epochs", "2000", "--step-s", "0.02")
-    pool.until_step(name, 20, nodes=1)
-    rundir = RunDir(pool.run_dir)
-    pool.kill_for_good()
-    pool.kill_tree(agent)
-    folder = rundir.trainer(name).resolve()
-    rundir.trainer(name).unlink()
-    folder.rename(rundir.trainer(name))
-    (rundir.trainer(name) / ".trainer_uid").unlink()
-    for path in (rundir.trainer(name) / "checkpoints").glob("*.h5"):
-        with h5py.File(path, "r+", locking=False) as file:
-            del file.attrs["trainer_uid"]
-    rundir.journal.write_bytes(b"".join(map(without_uid, rundir.journal.read_bytes().splitlines(keepends=True))))
-    pool.up()
-    pool.agent()
-    assert pool.trainer(name).uid == ""
-    formed = re.compile(rf'"GroupFormed","trainer":"{name}","generation":[2-9],"step":\d+,"resumed":(\d+)')
-    resumed = until(lambda: formed.search(rundir.journal.read_text()), LIMIT_S)
-    assert int(resumed[1]) > 0, "from its own checkpoint, which has no uid either"
-    assert uids(rundir.trainer(name) / "checkpoints") == {""}
-
-
-def without_uid(line: bytes) -> bytes:
-    entry = json.loads(line)
-    if entry.get("event", {}).get("type") == "TrainerSubmitted":
-        del entry["event"]["spec"]["uid"]
-        return json.dumps(entry).encode() + b"\n"
-    return line

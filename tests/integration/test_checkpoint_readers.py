@@ -125,7 +125,8 @@ def test_ls_show_and_verify_as_text_and_as_json(path: Path, tmp_path: Path, caps
     assert (row["generation"], row["step"], row["bytes"]) == (3, 1200, path.stat().st_size)
     assert printed("verify", path) == f"{path}  ok\n"
     verified = json.loads(printed("verify", tmp_path, "--json"))
-    assert verified == {"format": JSON_FORMAT, "checkpoints": [{"path": str(path), "problems": []}]}
+    row = {"path": str(path), "problems": [], "unreadable": False}
+    assert verified == {"format": JSON_FORMAT, "checkpoints": [row]}
     shown = printed("show", tmp_path)
     assert "torch.bfloat16" in shown
     assert "tied  =  model/conv.weight" in shown
