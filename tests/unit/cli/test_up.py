@@ -19,7 +19,7 @@ def test_what_was_damaged_is_told(
     damage = "entries 35 to 38 of the journal are missing: \x1b[2J"
     monkeypatch.setattr(up, "start", lambda *_, **__: structs.replace(STATUS, damage=[damage]))
     assert run(["up", "--site", "local", "--run-dir", str(tmp_path / "pool")]) == 0
-    assert "warning: entries 35 to 38 of the journal are missing: \\x1b[2J\n" in capsys.readouterr().err
+    assert "warning: entries 35 to 38 of the journal are missing: \\u001b[2J\n" in capsys.readouterr().err
 
 
 class Replaced(BaseException):
