@@ -95,7 +95,9 @@ class EventFile:
         folder.mkdir(parents=True, exist_ok=True)
         # Files are read in the order of their names: sort after the existing ones, even if this node's clock is slow.
         stamp = max([int(time.time()), *map(_stamp, folder.glob(f"{PREFIX}*"))])
-        path = folder / f"{PREFIX}{stamp:010d}.g{generation:08d}.{socket.gethostname()}.{os.getpid()}"
+        whose = f"g{generation:08d}.{socket.gethostname()}.{os.getpid()}"
+        while os.path.lexists(path := folder / f"{PREFIX}{stamp:010d}.{whose}"):
+            stamp += 1  # this process has made one in the same second
         self._records: RecordWriter = RecordWriter(path.open("xb", buffering=0))
         self._event(wall_time=time.time(), file_version=VERSION)
         self._event(wall_time=time.time(), step=purge_step, session_log=SessionLog(status=SessionLog.START))
