@@ -132,7 +132,7 @@ def attempt(_place: None, frames: list[bytes]) -> str:
 
 async def _attempt(frames: list[bytes]) -> str:
     core, journal = Coordinator(), Journal()
-    driver = LiveDriver(core, journal, Clock())  # type: ignore[arg-type]
+    driver = LiveDriver(core, journal, Clock())  # type: ignore[arg-type]  # stands for what is not asked here
     roster = Roster(Site(name="fuzz", scheduler="local", interface="lo"))
     deaf: Any = Deaf()
     service = Service(
@@ -155,7 +155,7 @@ async def _attempt(frames: list[bytes]) -> str:
 
 
 def _registered(roster: Roster, node: NodeId) -> Peer:
-    peer = Peer(Deaf(), Grant(Role.PILOT))  # type: ignore[arg-type]
+    peer = Peer(Deaf(), Grant(Role.PILOT))  # type: ignore[arg-type]  # stands for what is not asked here
     roster.register(0.0, node, peer, wire.Hello(node, "s", "host", "127.0.0.1", 1))
     return peer
 
