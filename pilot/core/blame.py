@@ -13,8 +13,8 @@ nodes, while others hold the state, without a step in
 between or within half an hour
 its worker gets warm elsewhere (for a failure while        the doubt is settled: the trainer blames the node
 starting), its group makes a new step (for one in a group)
-it could not read its checkpoint                           the node is set aside for this trainer, for a minute; if it
-                                                           is read elsewhere, and only one failed, it blames the node;
+it could not read its checkpoint, or its folder when it    the node is set aside for this trainer, for a minute; if it
+was to start                                               is read elsewhere, and only one failed, it blames the node;
                                                            if nowhere for five minutes, the trainer is held
 members of a group that did not form cannot reach each     the fewest without which it could have formed are set
 other through the network                                  aside and blamed: no script can cause that

@@ -44,10 +44,10 @@ BREAKS_ALLOWED = 5
 """After this many of a trainer's groups broke on running pilots without a new step between them, it has failed."""
 
 UNREAD_S = 300.0
-"""If a trainer's checkpoint could not be loaded on any node for this long, the trainer is held."""
+"""If a trainer's checkpoint, or its folder at the start, could not be read on any node for this long, it is held."""
 
 UNREAD_AGAIN_S = 60.0
-"""A node that could not load it is tried again after this time."""
+"""A node that could not read it is tried again after this time."""
 
 PASSING_BREAKS = 3
 """After this many, the network between most of a trainer's nodes is not expected to come back soon."""
