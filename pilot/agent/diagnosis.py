@@ -6,13 +6,12 @@ import signal
 
 from pilot.agent.vocabulary import RankEnded, Watched, WorkerEnded
 from pilot.core.commands import Outcome
-from pilot.core.errors import GPU_FAILED_STATUS, ORPHANED_STATUS, REFUSAL
+from pilot.core.errors import GPU_FAILED_STATUS, ORPHANED_STATUS
 from pilot.core.events import ExitCause, Seen
 from pilot.core.evidence import headline
+from pilot.core.last_words import TRACEBACK, is_refusal, last_words
 from pilot.io import wire
 
-_TAIL_LINES = 12
-_TRACEBACK = "Traceback (most recent call last)"
 _NO_SESSION = (
     "the script ended without opening a pilot.train session, so there was nothing to train (submit a script for"
     " torchrun with --ddp)"
@@ -94,26 +93,12 @@ def on_look(
     return Seen.HERE, "it answers"
 
 
-def last_words(tail: str) -> str:
-    """What ended the script, from ``tail``: an error of ours; or the end of the last traceback; or the last lines."""
-    lines = tail.rstrip().splitlines()
-    if is_refusal(tail):
-        return lines[-1].removeprefix(REFUSAL)
-    starts = [index for index, line in enumerate(lines) if line.startswith(_TRACEBACK)]
-    return "\n".join(lines[starts[-1] if starts else 0 :][-_TAIL_LINES:])
-
-
 def _failed(tail: str, status: int) -> str:
     """Why the script failed, with its exit status if its last words do not say it (``sys.exit(3)``)."""
     words = last_words("\n".join(line for line in tail.splitlines() if not line.startswith(_REMARK)))
     if not words:
         return f"the script ended with exit status {status}"
-    return words if _TRACEBACK in tail or is_refusal(tail) else f"{words} (exit status {status})"
-
-
-def is_refusal(tail: str) -> bool:
-    """Whether one of our errors ended the script, rather than its own."""
-    return tail.rstrip().rpartition("\n")[2].startswith(REFUSAL)
+    return words if TRACEBACK in tail or is_refusal(tail) else f"{words} (exit status {status})"
 
 
 def _by_signal(number: int) -> str:

@@ -1,12 +1,11 @@
-"""``pilot check``: does a script compute the same on several nodes as on one?"""
+"""``pilot check``: does a script train the same on changing nodes as undisturbed?"""
 
 from __future__ import annotations
 
 import sys
 import tempfile
-from dataclasses import dataclass, field
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 import msgspec
@@ -16,80 +15,72 @@ from pilot.cli.numbers import FiniteRange
 from pilot.cli.script_arguments import for_script, mention_our_options
 from pilot.core.errors import UserError
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """``script_class`` is `equal`, `different by design`, `differs`, `refused`, or `failed` on its own."""
-
-    script_class: str
-    text: str
-    by_design: list[str] = field(default_factory=list)
-    first_difference: str = ""
-
-    @property
-    def passed(self) -> bool:
-        """Whether the script computes the same on several nodes as on one, apart from differences by design."""
-        return self.script_class in ("equal", "different by design")
-
 
 @click.command("check", context_settings={"allow_interspersed_args": False})
 @click.option(
     "--python", metavar="PATH", default=sys.executable, help="Interpreter for the script (default: this one)."
 )
+@click.option("--epochs", type=click.IntRange(min=1), default=3, show_default=True, help="Most epochs that are run.")
 @click.option(
-    "--limit-s",
-    type=FiniteRange(min=0),
-    default=600.0,
-    show_default=True,
-    help="Timeout for each of the two runs: on one process, and on two ranks.",
+    "--steps", type=click.IntRange(min=2), default=6, show_default=True, help="Most steps of each that are run."
 )
+@click.option(
+    "--limit-s", type=FiniteRange(min=0), default=600.0, show_default=True, help="Time limit for the whole check."
+)
+@click.option("--writes", is_flag=True, help="Run the script even if what it writes cannot be kept from your files.")
 @click.argument("script", type=click.Path(path_type=Path))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @json_option
-def command(script: Path, arguments: tuple[str, ...], python: str, limit_s: float, as_json: bool) -> int:
-    """Check that SCRIPT ARGUMENTS computes the same on several nodes as on one. Exit status 1 if it does not.
+def command(
+    script: Path,
+    arguments: tuple[str, ...],
+    python: str,
+    epochs: int,
+    steps: int,
+    limit_s: float,
+    writes: bool,
+    as_json: bool,
+) -> int:
+    """Check that SCRIPT ARGUMENTS trains the same on changing nodes as undisturbed. Exit status 1 if it does not.
 
-    Runs one global batch on one process and on two emulated ranks, compares the gradients, and names the first that
-    differs. This finds silent mistakes, such as a loss that is a sum or that mixes the samples of a batch. Dropout and
-    batch norm differ between ranks by design: they are disabled and listed. The script runs three times, each time up
-    to its first step; nothing is saved.
+    Runs the script for a few short epochs, on the CPU: alone, then on two nodes, with nodes that join, die in the
+    middle of a step, and resume. Compares what it has trained after each step, and says in which case it first
+    differs, in what, and why that usually is. Dropout and batch norm differ between nodes by design: they are
+    disabled, and listed. The script sees your files, but what it writes is thrown away, and it has no network.
 
     \b
     Example:
       pilot check examples/digits_cnn.py --epochs 1
     """
+    from pilot.train.check import sandbox
+    from pilot.train.check.verdict import check
+
+    until_s = time.monotonic() + limit_s
     if not script.is_file():
         raise UserError(f"cannot read the script {script}: not a file")
     mention_our_options(script, arguments)
-    verdict = check(script, for_script(arguments), python, limit_s)
+    with tempfile.TemporaryDirectory(prefix="pilot-check-") as folder:
+        covered = sandbox.is_possible(Path(folder))
+        if not covered and not writes:
+            raise UserError(
+                "this machine lets users make no namespaces with overlays, so the script would really write its files:"
+                " run the check elsewhere, or with --writes if that does no harm"
+            )
+        verdict = check(
+            script,
+            for_script(arguments),
+            python,
+            folder=Path(folder),
+            covered=covered,
+            epochs=epochs,
+            steps=steps,
+            until_s=until_s,
+            progress=lambda text: None if as_json else click.echo(f"checking: {text}", err=True),
+        )
     if as_json:
         click.echo(to_json({"passed": verdict.passed} | msgspec.to_builtins(verdict)))
     else:
         click.echo(f"{verdict.script_class}: {verdict.text}")
         if verdict.by_design:
-            click.echo(f"these differ by design: {', '.join(verdict.by_design)}")
+            click.echo(f"these differ by design, and were disabled: {', '.join(verdict.by_design)}")
     return 0 if verdict.passed else 1
-
-
-def check(script: Path, arguments: Sequence[str], python: str, limit_s: float) -> Verdict:
-    """Run the script as one process, then as two ranks."""
-    from pilot.cli.check_runs import Failed, Runs
-
-    with tempfile.TemporaryDirectory(prefix="pilot-check-") as folder:
-        runs = Runs(Path(folder), [python, "-P", "-m", "pilot.train.check_script", str(script), *arguments], limit_s)
-        try:
-            runs.play(1)
-            (seen, _) = runs.play(2)
-        except Failed as failed:
-            return Verdict("refused" if failed.refused else "failed", str(failed))
-    largest = max((row.alone for row in seen.compared), default=0.0)
-    first = next((row for row in seen.compared if row.differs(largest)), None)
-    if first is not None:
-        return Verdict("differs", f"the gradient of {first.name}: {first.in_words()}", seen.by_design, first.name)
-    text = f"{len(seen.compared)} gradients of {seen.samples} samples are the same on one process and on two ranks"
-    if not seen.by_design:
-        return Verdict("equal", text)
-    return Verdict("different by design", f"otherwise, {text}", seen.by_design)

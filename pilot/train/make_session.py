@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from typing import SupportsIndex
 
 from pilot.core.errors import UserError
+from pilot.train.check.settings import Run
 from pilot.train.script import refusal
 from pilot.train.session import Session
 from pilot.train.state.lr import LearningRate
@@ -55,4 +57,6 @@ def session(
     if not isinstance(seed, SupportsIndex):
         raise UserError(f"pilot.train.session: seed must be a whole number, got {seed!r}")
     rate = LearningRate(lr_rule, warmup_steps)
+    if (run := Run.of(os.environ)) is not None:
+        run.adopt(model)
     return Session(Training(model, optimizer, scheduler, schedule, rate, scaler), int(seed), wire_dtype)

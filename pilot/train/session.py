@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 import weakref
@@ -14,6 +15,7 @@ from pilot.core.errors import UserError
 from pilot.core.goal import EPOCH_SAMPLES, EPOCHS, ITERATIONS
 from pilot.core.run_identity import ALL_EPOCHS, ALL_ITERATIONS, SEED
 from pilot.train.alike import sample_numbers
+from pilot.train.check.settings import Run
 from pilot.train.course import SessionCourse
 from pilot.train.data import rng
 from pilot.train.data.loader import Loader
@@ -23,15 +25,14 @@ from pilot.train.data.training_loader import TrainingLoader
 from pilot.train.data.uncopied import Uncopied
 from pilot.train.evaluation import Evaluation, Function
 from pilot.train.gradients.exchanges import Exchanges
+from pilot.train.group_choice import group_of
 from pilot.train.looks.looks import Looks
 from pilot.train.looks.paired_turns import tell_if_paired
 from pilot.train.looks.state_check import StateCheck
 from pilot.train.metric_log import metric_log
 from pilot.train.node.membership import Membership, Seat
 from pilot.train.ranks import script_end
-from pilot.train.ranks.check_group import CheckGroup
 from pilot.train.ranks.collectives import Collectives
-from pilot.train.ranks.group import group_of
 from pilot.train.ranks.node_fabric import NodeFabric
 from pilot.train.script import refusal
 from pilot.train.state import identity
@@ -67,6 +68,7 @@ class Session(Uncopied):
     def __init__(self, training: Training, seed: int, wire_dtype: str | None) -> None:
         self.seed = seed
         self._seat = Seat.of(os.environ)
+        self._checked = Run.of(os.environ)
         self._training = training
         training.identity[SEED] = str(seed)
         self._metrics: dict[str, float] = {}
@@ -185,6 +187,8 @@ class Session(Uncopied):
         batching = self._batching(batch_size, global_batch_size, micro_batch_size, accumulate, drop_last)
         order: Any = {"shuffle": shuffle, "replacement": replacement, "num_samples": num_samples}
         self._loader = loader = Loader(self._course, dataset, batching, **order, options=options)
+        if self._checked is not None:
+            self._checked.cut(loader)
         self._training.identity |= identity.of_data(
             loader.length,
             batching,
@@ -219,6 +223,8 @@ class Session(Uncopied):
         batching = self._batching(batch_size, global_batch_size, micro_batch_size, accumulate, drop_last)
         self._training.identity |= identity.of_data(None, batching, shuffle="False")
         self._loader = stream = Stream(self._course, source, batching, collate_fn)
+        if self._checked is not None:
+            self._checked.cut(stream)
         return stream
 
     def epochs(self, count: int, **measures: Callable[[], float]) -> Iterator[int]:
@@ -260,6 +266,8 @@ class Session(Uncopied):
             self._end_epoch({name: float(measure()) for name, measure in measures.items()}, stop=self._is_stopping())
 
         check_count("session.epochs", count)
+        if self._checked is not None:
+            count = min(count, self._checked.epochs)
         self._metrics[EPOCHS] = float(count)
         self._step.is_last = lambda share, size: (
             self._training.position.epoch + 1 == count and self._made_loader().ends_with(share, size)
@@ -268,6 +276,8 @@ class Session(Uncopied):
 
     def _iterations(self, count: int) -> Generator[int, None, None]:
         check_count("session.iterations", count)
+        if self._checked is not None:
+            count = min(count, self._checked.epochs * self._checked.steps)
         self._step.is_stopping = self._is_stopping
         self._metrics[ITERATIONS] = float(count)
         course, loader = self._course, self._made_loader()
@@ -363,6 +373,8 @@ class Session(Uncopied):
         self._check.user()
         began_s = time.monotonic()
         in_step = self._training.sharding.size if self._training.sharding is not None else 1
+        if (checked := self._checked) is not None:
+            function = functools.wraps(function)(lambda batch, given=function: given(checked.cast(batch)))
         evaluation = Evaluation(self._training.model, dataset, function, batch_size, options, in_step)
         with rng.untouched():  # each rank draws for its own part, or not at all if the others have the result
             means = evaluation.run(self._collectives)
@@ -452,8 +464,7 @@ class Session(Uncopied):
         kind : ``tensorboard``
         folder : the run's folder, on a file system that all nodes share
         """
-        if not isinstance(self._group, CheckGroup):
-            self._step.logs.append(metric_log(kind, folder))
+        self._step.logs.append(metric_log(kind, folder))
 
     # --- its parts ---------------------------------------------------------------------------------------------------
 

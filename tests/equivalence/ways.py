@@ -59,8 +59,8 @@ def on_threads(row: Row, way: str) -> Run:
     members = {rank: i for i, rank in enumerate(dict.fromkeys(r for g in world.generations for r in g.ranks))}
     groups = {g.number: tuple(members[rank] for rank in g.ranks) for g in world.generations}
     assert len(groups) == len(ends) + 1, "not all that was to happen happened"
-    of_session = {id(rank.training): member for rank, member in members.items()}
-    rehearsals = {g.number: g.rehearsing for g in world.generations}
+    of_session = {id(world.groups[rank].training): member for rank, member in members.items()}
+    rehearsals = {g.number: world.rehearsals.get(g.number, {}) for g in world.generations}
     return Run(groups, rehearsals, [Rank(of_session[id(r.session._training)], r.tensors, ledger_of(r)) for r in ran])
 
 

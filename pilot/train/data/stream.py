@@ -51,7 +51,7 @@ class Stream(TrainingLoader):
                 " samples: pass DataLoader(dataset, batch_size=None), and the batch size to session.stream"
             )
         super().__init__(course, batching)
-        self._source = source
+        self.source = source
         self._carried = StreamSource(source)
         self.collate_fn = collate_fn
         self._samples: Iterator[Any] = iter(())
@@ -113,13 +113,13 @@ class Stream(TrainingLoader):
         return before, after, min(one, self.batching.micro or one)
 
     def _open(self, epoch: int, cursor: int) -> None:
-        if hasattr(self._source, "set_epoch"):
-            self._source.set_epoch(epoch)
+        if hasattr(self.source, "set_epoch"):
+            self.source.set_epoch(epoch)
         self._carried.opened()
-        if hasattr(self._source, "from_cursor"):
-            self._samples = iter(self._source.from_cursor(cursor))
+        if hasattr(self.source, "from_cursor"):
+            self._samples = iter(self.source.from_cursor(cursor))
             return
-        self._samples = iter(self._source)
+        self._samples = iter(self.source)
         for position in range(cursor):
             self._next(epoch, position)
 

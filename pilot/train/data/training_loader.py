@@ -69,7 +69,7 @@ class Course(Protocol):
 
 
 class TrainingLoader(Uncopied):
-    """What a script iterates over.
+    """What a script iterates over. ``cast``: what it gets of each batch (``pilot check``).
 
     Parameters
     ----------
@@ -82,6 +82,7 @@ class TrainingLoader(Uncopied):
     def __init__(self, course: Course, batching: Batching) -> None:
         self.course = course
         self.batching = batching
+        self.cast: Callable[[Any], Any] | None = None
         self._numbers = BatchNumbers(course.zipped)
 
     def ends_with(self, share: StepShare, size: int) -> bool:  # noqa: ARG002  # those of a dataset's loader
@@ -95,12 +96,17 @@ class TrainingLoader(Uncopied):
         others moved on to another epoch continues in that one: what a script does after an epoch is done once per
         epoch.
         """
-        batches = self.course.batches(self.rest_of_epoch)
+        batches = self.course.batches(self._rest)
         return self._numbers.begin(batches) if self.course.by_epoch() else batches
 
     def next(self) -> Any:
         """In ``session.iterations``: the next batch of this step."""
-        return self.course.next_batch(self.rest_of_epoch)
+        return self.course.next_batch(self._rest)
+
+    def _rest(self) -> Iterator[Any]:
+        batches = self.rest_of_epoch()
+        cast = self.cast
+        return batches if cast is None else (cast(batch) for batch in batches)
 
     def rest_of_epoch(self) -> Iterator[Any]:
         """See :data:`Rest`."""

@@ -40,7 +40,7 @@ class Sketch:
 
     def put(self, parameter: nn.Parameter, gradient: torch.Tensor, *, first: bool = False) -> None:
         """A gradient of ``parameter``; ``first``: what was added before was zeroed."""
-        row = self.weight * _projected(gradient)
+        row = self.weight * projected(gradient)
         before = None if first else self._rows.get(id(parameter))
         self._rows[id(parameter)] = row if before is None else before + row
 
@@ -71,7 +71,7 @@ def differing(own: Sketched, other: Sketched, tolerance: float = TOLERANCE) -> s
 
 
 @torch.no_grad()
-def _projected(gradient: torch.Tensor) -> torch.Tensor:
+def projected(gradient: torch.Tensor) -> torch.Tensor:
     """``(4,)``, on the gradient's device, in float32 or wider."""
     numbers = local_of(gradient.detach())
     if numbers.is_complex():

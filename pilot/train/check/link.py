@@ -1,0 +1,89 @@
+"""The connection between a checked process and its course's world: calls, one after the other."""
+
+from __future__ import annotations
+
+import os
+import signal
+from multiprocessing.connection import Connection
+from typing import Any
+
+import msgspec
+
+from pilot.comm.channel import Gone
+from pilot.train.check.world import Killed, Start, World
+
+_CALLS = ("arrive", "together", "wants", "keep", "keep_next", "finish")
+_GONE, _KILLED, _ANSWER, _ENDED = "gone", "killed", "answer", "ended"
+
+
+class ProcessLink:
+    """A process's end; the methods are those of :class:`~pilot.train.check.group.Link`."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._connection = Connection(descriptor)
+
+    def arrive(self, holding: list[int], identity: dict[str, str]) -> Start:
+        """See :meth:`World.arrive <pilot.train.check.world.World.arrive>`."""
+        return msgspec.convert(self._call("arrive", holding, identity), Start)
+
+    def together(self, kind: str, block: bytes, meeting: bool, complete: bool) -> list[bytes]:
+        """See :meth:`World.together <pilot.train.check.world.World.together>`."""
+        rows: list[bytes] = self._call("together", kind, block, meeting, complete)
+        return rows
+
+    def wants(self, step: int, complete: bool) -> bool:
+        """See :meth:`World.wants <pilot.train.check.world.World.wants>`."""
+        return bool(self._call("wants", step, complete))
+
+    def keep(self, block: bytes) -> None:
+        """See :meth:`World.keep <pilot.train.check.world.World.keep>`."""
+        self._call("keep", block)
+
+    def keep_next(self, block: bytes) -> None:
+        """See :meth:`World.keep_next <pilot.train.check.world.World.keep_next>`."""
+        self._call("keep_next", block)
+
+    def finish(self, block: bytes) -> bool:
+        """See :meth:`World.finish <pilot.train.check.world.World.finish>`."""
+        return bool(self._call("finish", block))
+
+    def _call(self, name: str, *given: Any) -> Any:
+        try:
+            self._connection.send_bytes(msgspec.msgpack.encode((name, given)))
+            kind, answer = msgspec.msgpack.decode(self._connection.recv_bytes())
+        except (EOFError, OSError):  # the check has ended
+            kind, answer = _KILLED, None
+        if kind == _KILLED:  # as a node's end does, without a word to the script
+            os.kill(os.getpid(), signal.SIGKILL)
+        if kind == _GONE:
+            raise Gone
+        return answer
+
+
+def say_ended(descriptor: int) -> None:
+    """The script has ended well."""
+    Connection(os.dup(descriptor)).send_bytes(msgspec.msgpack.encode((_ENDED, ())))
+
+
+def serve(world: World, connection: Connection) -> bool:
+    """Answer a process until it ends; returns whether its script, or the world, meant it to."""
+    rank = world.member()
+    with connection:
+        while True:
+            try:
+                name, given = msgspec.msgpack.decode(connection.recv_bytes())
+            except (EOFError, OSError):
+                return rank.killed
+            if name == _ENDED:
+                return True
+            assert name in _CALLS, name
+            try:
+                answer = _ANSWER, getattr(world, name)(rank, *given)
+            except Gone:
+                answer = _GONE, None
+            except Killed:
+                answer = _KILLED, None
+            try:
+                connection.send_bytes(msgspec.msgpack.encode(answer))
+            except OSError:
+                return rank.killed

@@ -1,0 +1,173 @@
+"""What a script has trained after each step, as a checked process records it: numbers as they are, tensors as sketches
+(random projections, by which two can be compared that were computed in different processes).
+
+A record is made when the script comes for its next batch: with all that it did after the step.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import torch
+
+from pilot.core.run_identity import ALL_EPOCHS, PER_NODE
+from pilot.train.check import quiet
+from pilot.train.check.settings import Run, perturb
+from pilot.train.check.variables import of_script
+from pilot.train.gradients.sketch import projected
+from pilot.train.state.training import Training
+
+Value = list[float] | float | int | bool | str | None
+"""A sketch: the norm, then the projections; a number; or anything else as text."""
+Values = dict[str, Value]
+
+REPORTED, VARIABLE, MODULE = "reported ", "variable ", "module "
+"""How the names of values begin that are not the trained state's: what the script reports, and what its variables
+hold."""
+_LARGEST = 10_000
+_LENGTH = 8
+"""Bytes, before each record."""
+
+
+class Record(msgspec.Struct):
+    """After ``step`` steps of all, in ``epoch``; ``sums``: how many sums the step had; ``digits``: the relative
+    rounding error of the coarsest type that was computed in.: the loop has ended.
+    """
+
+    step: int
+    epoch: int
+    sums: int
+    digits: float
+    values: Values
+    per_node: bool
+    by_epoch: bool
+    by_design: list[str] = []
+    last: bool = False
+
+
+class Recorder:
+    """Of one process, to a file of its own."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._path = Path(run.records)
+        self._sums = 0
+        self._said: Values | None = None
+        self._types: set[torch.dtype] = set()
+
+    def starts(self, training: Training) -> None:
+        """The parameters are the initial ones, and the first batch comes next."""
+        types = [one.dtype for one in training.model.parameters() if one.is_floating_point() or one.is_complex()]
+        if self._run.rounding and types:
+            perturb(training.model, max(torch.finfo(one).eps for one in types))
+        self._types.update(types)
+        torch.autograd.graph.saved_tensors_hooks(self._saved, _same).__enter__()
+
+    def summed(self) -> None:
+        """A sum of gradients is next."""
+        self._sums += 1
+        quiet.look_at_random_numbers()
+
+    def applied(self, loss: float, metrics: Mapping[str, float]) -> None:
+        """A step was applied."""
+        self._said = {"the loss": loss, **{f"{REPORTED}{name}": value for name, value in metrics.items()}}
+
+    def settled(self, training: Training) -> None:
+        """The script comes back from what it did since."""
+        said, self._said = self._said, None
+        if said is not None:
+            self._write(training, said)
+
+    def ended(self, training: Training) -> None:
+        """The script's loop is over."""
+        self._write(training, {}, last=True)
+
+    def _write(self, training: Training, said: Values, *, last: bool = False) -> None:
+        values = state_of(training) | said | of_script(training)
+        digits = max((torch.finfo(one).eps for one in self._types), default=0.0)
+        position = training.position
+        per_node, by_epoch = (name in training.identity for name in (PER_NODE, ALL_EPOCHS))
+        record = Record(
+            position.step, position.epoch, self._sums, digits, values, per_node, by_epoch, quiet.seen(), last
+        )
+        self._sums = 0
+        block = msgspec.msgpack.encode(record)
+        with self._path.open("ab") as file:
+            file.write(len(block).to_bytes(_LENGTH, "little") + block)
+
+    def _saved(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Autograd keeps this of a forward pass: its type is one that the script computes in."""
+        if tensor.is_floating_point() or tensor.is_complex():
+            self._types.add(tensor.dtype)
+        return tensor
+
+
+def read(path: Path) -> list[Record]:
+    """The records of one process; without the last one, if it was killed while it wrote it."""
+    rest = memoryview(path.read_bytes() if path.exists() else b"")
+    found = []
+    while len(rest) >= (end := _LENGTH + int.from_bytes(rest[:_LENGTH], "little")) > _LENGTH:
+        found.append(msgspec.msgpack.decode(rest[_LENGTH:end], type=Record))
+        rest = rest[end:]
+    return found
+
+
+def state_of(training: Training) -> Values:
+    """What is declared: the models, the optimizers, ``session.state``, tracked objects."""
+    values: Values = {}
+    trained = {name for name, _ in training.model.named_parameters(remove_duplicate=False)}
+    for name, tensor in [*training.model.named_parameters(), *training.model.named_buffers()]:
+        flatten(tensor, f"{'the parameter' if name in trained else 'the buffer'} {name}", values)
+    for part, state in training.steppers.capture().items():
+        if part in ("optimizer", "scheduler", "scaler"):
+            flatten(state, f"the {part}'s ", values)
+    for name, rate in training.metrics().items():
+        flatten(rate, f"the {name.replace('_', ' ')}", values)
+    flatten(training.user, "session.state", values)
+    for name, one in training.tracked.items():
+        flatten(one.state_dict(), f"the tracked object {name}: ", values)
+    return values
+
+
+def flatten(value: Any, name: str, into: Values, depth: int = 12) -> None:
+    """The values in ``value`` by name."""
+    if isinstance(value, torch.Tensor):
+        into[name] = of_tensor(value)
+    elif isinstance(value, np.ndarray) and value.dtype.kind in "fiubc":
+        into[name] = of_tensor(torch.from_numpy(np.ascontiguousarray(value)))
+    elif isinstance(value, bool | int | float | str) or value is None:
+        into[name] = value if not isinstance(value, int) or abs(value) < 1 << 62 else str(value)
+    elif isinstance(value, Mapping) and depth and len(value) < _LARGEST:
+        for key, one in value.items():
+            flatten(one, f"{name}[{key!r}]", into, depth - 1)
+    elif isinstance(value, list | tuple) and depth and len(value) < _LARGEST:
+        for number, one in enumerate(value):
+            flatten(one, f"{name}[{number}]", into, depth - 1)
+    elif isinstance(value, set | frozenset) and len(value) < _LARGEST:
+        into[name] = str(sorted(map(repr, value)))
+
+
+@torch.no_grad()
+def of_tensor(tensor: torch.Tensor) -> Value:
+    """A sketch, or a checksum of what is compared exactly; a number alone is itself."""
+    if tensor.layout != torch.strided or tensor.device.type == "meta":
+        return f"{tensor.layout}"
+    exact = tensor.detach().cpu()
+    if exact.is_complex():
+        exact = torch.view_as_real(exact.resolve_conj())
+    if not exact.is_floating_point():
+        numbers = exact.resolve_neg().contiguous().reshape(-1)
+        return (
+            f"{tuple(exact.shape)} {zlib.crc32(numbers.view(torch.uint8).numpy().tobytes() if len(numbers) else b'')}"
+        )
+    wide = exact.double().reshape(-1)
+    return [float(wide.norm()), *projected(wide).tolist()] if len(wide) != 1 else float(wide)
+
+
+def _same(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor

@@ -1,0 +1,98 @@
+"""Where a course runs: in namespaces of its own, in which all file systems are covered by overlays in memory, and there
+is no network. What the script writes or removes, and the runs that it starts elsewhere, are so no one else's.
+
+A directory that cannot be covered is read-only there. The kernel must let users make namespaces and overlays (Linux
+5.11, or RHEL 8.5, and ``user.max_user_namespaces`` above 0).
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from shlex import quote
+
+_OF_THE_KERNEL = ("/proc", "/sys", "/dev", "/run/netns")
+_NAMESPACES = ("--user", "--map-root-user", "--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc")
+_MOST = 100
+"""Directories of one file system that are covered one by one."""
+
+
+def command(folder: Path, inside: Sequence[str]) -> list[str]:
+    """Runs the command ``inside``; ``folder`` (outside of the overlays) stays shared with the caller."""
+    return ["unshare", *_NAMESPACES, "sh", "-c", _script(folder), "sh", *inside]
+
+
+def is_possible(folder: Path) -> bool:
+    """Whether this machine lets us."""
+    if shutil.which("unshare") is None:
+        return False
+    done = subprocess.run(command(folder, ["true"]), capture_output=True, check=False, cwd=folder)
+    return done.returncode == 0
+
+
+def _script(folder: Path) -> str:
+    """Holds ``folder`` open while everything is covered, and puts it back in its place."""
+    own, upper = quote(str(folder)), quote(str(folder / "upper"))
+    lines = ["set -e", f"mkdir -p {upper}", f"mount --bind {own} {own}", f"exec 9<{own}"]
+    lines += [f"mount -t tmpfs -o mode=0700 check {upper}"]
+    lines += [place.cover(f"{upper}/{number}") for number, place in enumerate(_places())]
+    lines += ["mount -t tmpfs -o mode=1777 check /dev/shm", f"mkdir -p {own}"]
+    lines += [f"mount -c --bind /proc/self/fd/9 {own}", f"cd {quote(str(Path.cwd()))}", 'exec "$@" 9<&-']
+    return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A directory to be covered. ``flags``: of its mount; ``is_mount``: something is mounted just there; ``holds``:
+    and below it, so that it can only be made read-only.
+    """
+
+    path: str
+    flags: str
+    is_mount: bool
+    holds: bool = False
+
+    def cover(self, layer: str) -> str:
+        """The commands for that, with the overlay in ``layer``."""
+        place = quote(self.path)
+        lock = f"mount -o remount,bind,ro,{self.flags} {place}"
+        if not self.is_mount:
+            lock = f"mount --rbind {place} {place}; {lock}"
+        if self.holds:
+            return lock
+        options = quote(f"userxattr,lowerdir={self.path},upperdir={layer}/u,workdir={layer}/w")
+        overlay = f"mkdir -p {layer}/u {layer}/w && mount -t overlay -o {options} check {place} 2>/dev/null"
+        return f"{{ {overlay}; }} || {{ {lock}; }}"
+
+
+def _places() -> Iterator[_Place]:
+    """In the order in which they are covered."""
+    mounts = dict(_mounts())
+    for path, flags in sorted(mounts.items()):
+        prefix = path.rstrip("/") + "/"
+        below = [f"{one}/" for one in [*mounts, *_OF_THE_KERNEL] if one != path and one.startswith(prefix)]
+        if not below:
+            yield _Place(path, flags, is_mount=True)
+            continue
+        inside = [str(one) for one in Path(path).iterdir() if one.is_dir() and not one.is_symlink()]
+        free = [one for one in inside if not any(other.startswith(f"{one}/") for other in below)]
+        for one in free if len(free) <= _MOST else [one for one in _wanted() if one.startswith(prefix)]:
+            yield _Place(one, flags, is_mount=False)
+        yield _Place(path, flags, is_mount=True, holds=True)
+
+
+def _wanted() -> list[str]:
+    return [str(one.resolve()) for one in (Path.cwd(), Path.home())]
+
+
+def _mounts() -> Iterator[tuple[str, str]]:
+    """The writable file systems that are not the kernel's, with the flags of each mount but "rw"."""
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        place, options = line.split()[4:6]
+        path = place.encode().decode("unicode_escape")
+        own = options.split(",")
+        if "rw" in own and not f"{path}/".startswith(tuple(f"{one}/" for one in _OF_THE_KERNEL)):
+            yield path, ",".join(one for one in own if one != "rw")

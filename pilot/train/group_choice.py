@@ -1,0 +1,66 @@
+"""Which group a session has: an elastic trainer's, a course's, or a script that runs alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from pilot.core.errors import UserError
+from pilot.train.check.group import CourseGroup
+from pilot.train.check.link import ProcessLink
+from pilot.train.check.records import Recorder
+from pilot.train.check.settings import Run
+from pilot.train.gradients.exchanges import Exchanges
+from pilot.train.node.membership import Seat
+from pilot.train.node.node_ties import NodeTies
+from pilot.train.node.sockets import WorkerSockets, inherited
+from pilot.train.ranks.elastic import Elastic
+from pilot.train.ranks.group import Alone, RankGroup
+from pilot.train.ranks.saver import Saver
+from pilot.train.ranks.stall_timer import StallTimer
+from pilot.train.state.training import Training
+
+
+def group_of(
+    environment: Mapping[str, str],
+    seat: Seat,
+    training: Training,
+    exchanges: Exchanges,
+    resized: Callable[[int], None],
+    ties: NodeTies,
+) -> RankGroup:
+    """The group according to the agent's environment variables, see ``docs/processes.md``."""
+    _claim()
+    if (run := Run.of(environment)) is not None:
+        return _on_course(run, training, exchanges, resized)
+    if "PILOT_CONTROL_FD" not in environment:
+        return Alone(training, resized)
+    trainer = environment["PILOT_TRAINER"]
+    link = WorkerSockets(int(environment["PILOT_CONTROL_FD"]), Path(environment["PILOT_WORKER_SOCKET"]))
+    directory = Path(environment["PILOT_TRAINER_DIR"], "checkpoints")
+    uid, kept = environment["PILOT_TRAINER_UID"], int(environment["PILOT_CHECKPOINTS_KEPT"])
+    per_node = training.sharding.size if training.sharding is not None else 1
+    saver = Saver(trainer, uid, directory, kept, link.tell, lambda: training.agreed_step, per_node)
+    interval_s = float(environment["PILOT_CHECKPOINT_INTERVAL_S"])
+    stall_timer = StallTimer(float(environment["PILOT_SILENT_S"]), float(environment["PILOT_PATIENCE_S"]))
+    return Elastic(trainer, seat, link, training, exchanges, saver, interval_s, stall_timer, resized, ties)
+
+
+def _on_course(run: Run, training: Training, exchanges: Exchanges, resized: Callable[[int], None]) -> RankGroup:
+    if training.sharding is not None:
+        raise UserError("pilot check does not run sharded models: try the script on two nodes")
+    link = ProcessLink(inherited(run.link).detach())
+    return CourseGroup(link, training, exchanges, resized, Recorder(run))
+
+
+_claimed: list[bool] = []
+
+
+def _claim() -> None:
+    """Ensure that the process has only one session."""
+    if _claimed:
+        raise UserError(
+            "this process already has a session: train everything together in one session, and run the next"
+            " training as a separate script"
+        )
+    _claimed.append(True)
