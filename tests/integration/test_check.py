@@ -1,4 +1,4 @@
-"""``pilot check``: what no guard can see in a script is found on two emulated ranks, and nothing is left behind."""
+"""``pilot check``: what no guard can see in a script is found on courses, and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import pytest
 from pilot.cli.main import run
 
 SCRIPT = """
-import os, subprocess, sys
+import copy, os, random, subprocess, sys
+from pathlib import Path
 import torch
 from torch import nn
 from torch.utils.data import TensorDataset
@@ -24,13 +25,21 @@ if kind in ("exec", "subprocess") and "AGAIN" not in os.environ:
     if kind == "exec":
         os.execv(again[0], again)
     sys.exit(subprocess.call(again))
-model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 3))
-if kind in ("sum", "contrastive", "seed"):
-    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
+model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
+if kind == "noise":
+    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 3))
 optimizer = torch.optim.Adam(model.parameters())
 session = pilot.train.session(model, optimizer, seed=os.getpid() if kind == "seed" else 0)
-loader = session.loader(TensorDataset(torch.randn(40, 4)), global_batch_size=8)
-for _ in session.epochs(2):
+dataset = TensorDataset(torch.randn(46, 4))
+loader = session.loader(dataset, **{"batch_size" if kind == "per node" else "global_batch_size": 8})
+average = copy.deepcopy(model)
+if kind == "average":
+    session.track("average", average)
+best, momentum = 1e9, 0.0
+for epoch in session.epochs(4):
+    if kind == "float32":
+        assert next(model.parameters()).dtype == torch.float32
+    total = 0.0
     for (x,) in loader:
         optimizer.zero_grad()
         y = model(x)
@@ -40,8 +49,25 @@ for _ in session.epochs(2):
             loss = y.square().sum()
         else:
             loss = y.square().mean()
+        if kind == "counts":
+            momentum += 0.1
+            loss = loss * (1 + momentum)
+        if kind == "unseeded":
+            loss = loss * (1 + random.SystemRandom().random())
         loss.backward()
         session.step(loss)
+        total += float(loss)
+        if kind in ("average", "forgotten average"):
+            with torch.no_grad():
+                for ours, its in zip(average.parameters(), model.parameters()):
+                    ours.lerp_(its, 0.1)
+    if kind == "best" and total < best:
+        best = total
+    if kind == "best" and epoch == 1:
+        session.state["best"] = best
+    with Path("log.csv").open("a") as log:
+        log.write(f"{epoch},{total}\\n")
+    Path("old/results").unlink(missing_ok=True)
 torch.save(model.state_dict(), "model.pt")
 """
 
@@ -49,12 +75,22 @@ torch.save(model.state_dict(), "model.pt")
 @pytest.mark.parametrize(
     ("kind", "status", "script_class", "text", "by_design"),
     [
-        ("sum", 1, "differs", "the gradient of 0.weight: on two ranks it is 0.5 times its value on one", []),
-        ("contrastive", 1, "differs", "the gradient of 0.weight: on two ranks it is different", []),
-        ("noise", 0, "different by design", "6 gradients of 8 samples are the same", ["batch norm", "dropout"]),
+        ("plain", 0, "equal", "17 steps train the same on changing nodes as undisturbed (in float64)", []),
+        ("average", 0, "equal", "17 steps", []),
+        ("float32", 0, "equal", "(in its own type)", []),
+        ("per node", 0, "equal", "steps train the same", []),
+        ("noise", 0, "different by design", "steps train the same", ["batch norm", "dropout"]),
+        ("sum", 1, "differs", "on several nodes, after step 1 the", []),
+        ("contrastive", 1, "differs", "the loss is no mean over the batch's samples", []),
+        ("counts", 1, "differs", "when a node joins within an epoch, after step", []),
+        ("forgotten average", 1, "differs", "the module average", []),
+        ("best", 1, "differs", "session.state['best'] differs", []),
+        ("unseeded", 1, "not reproducible", "undisturbed, it trains otherwise each time: after step 1", []),
         ("seed", 1, "refused", "the seed is", []),
-        ("exec", 1, "refused", "train.py, line 19: pilot.train.session is called in a new interpreter", []),
-        ("subprocess", 1, "refused", "train.py, line 19: pilot.train.session is called in a new interpreter", []),
+        ("exec", 1, "refused", "train.py, line 20: pilot.train.session is called in a new interpreter", []),
+        ("subprocess", 1, "refused", "train.py, line 20: pilot.train.session is called in a new interpreter", []),
+        ("no kind", 1, "failed", "NameError: name 'undefined' is not defined", []),
+        ("nothing", 1, "refused", "the script ended without a step of a pilot.train session", []),
     ],
 )
 def test_a_script_is_checked(
@@ -69,20 +105,32 @@ def test_a_script_is_checked(
 ) -> None:
     temporary, folder = tmp_path / "tmp", tmp_path / "own"
     temporary.mkdir()
-    folder.mkdir()
+    (folder / "old").mkdir(parents=True)
     monkeypatch.chdir(folder)
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
-    Path("train.py").write_text(SCRIPT)
-    Path("model.pt").write_text("precious")
+    ends = {"no kind": "undefined", "nothing": ""}
+    Path("train.py").write_text(ends.get(kind, SCRIPT))
+    for precious in ("model.pt", "log.csv", "old/results"):
+        Path(precious).write_text("precious")
     assert run(["check", "--json", "train.py", kind]) == status
     told = json.loads(capsys.readouterr().out)
-    assert told["script_class"] == script_class
+    assert told["script_class"] == script_class, told
     assert text in told["text"]
     assert sorted(told["by_design"]) == by_design
     assert told["passed"] == (status == 0)
-    assert sorted(path.name for path in folder.iterdir()) == ["model.pt", "train.py"]
-    assert Path("model.pt").read_text() == "precious"
+    assert sorted(path.name for path in folder.iterdir()) == ["log.csv", "model.pt", "old", "train.py"]
+    for precious in ("model.pt", "log.csv", "old/results"):
+        assert Path(precious).read_text() == "precious"
     assert list(temporary.iterdir()) == []
+
+
+def test_names_of_the_scripts_variables_explain(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text(SCRIPT)
+    assert run(["check", "train.py", "counts"]) == 1
+    assert "(so do the script's momentum" in capsys.readouterr().out
 
 
 def test_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -22,30 +24,8 @@ class ProcessLink:
     def __init__(self, descriptor: int) -> None:
         self._connection = Connection(descriptor)
 
-    def arrive(self, holding: list[int], identity: dict[str, str]) -> Start:
-        """See :meth:`World.arrive <pilot.train.check.world.World.arrive>`."""
-        return msgspec.convert(self._call("arrive", holding, identity), Start)
-
-    def together(self, kind: str, block: bytes, meeting: bool, complete: bool) -> list[bytes]:
-        """See :meth:`World.together <pilot.train.check.world.World.together>`."""
-        rows: list[bytes] = self._call("together", kind, block, meeting, complete)
-        return rows
-
-    def wants(self, step: int, complete: bool) -> bool:
-        """See :meth:`World.wants <pilot.train.check.world.World.wants>`."""
-        return bool(self._call("wants", step, complete))
-
-    def keep(self, block: bytes) -> None:
-        """See :meth:`World.keep <pilot.train.check.world.World.keep>`."""
-        self._call("keep", block)
-
-    def keep_next(self, block: bytes) -> None:
-        """See :meth:`World.keep_next <pilot.train.check.world.World.keep_next>`."""
-        self._call("keep_next", block)
-
-    def finish(self, block: bytes) -> bool:
-        """See :meth:`World.finish <pilot.train.check.world.World.finish>`."""
-        return bool(self._call("finish", block))
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        return partial(self._call, name)
 
     def _call(self, name: str, *given: Any) -> Any:
         try:
@@ -57,7 +37,7 @@ class ProcessLink:
             os.kill(os.getpid(), signal.SIGKILL)
         if kind == _GONE:
             raise Gone
-        return answer
+        return msgspec.convert(answer, Start) if name == "arrive" else answer
 
 
 def say_ended(descriptor: int) -> None:
