@@ -254,16 +254,16 @@ def _finished(self: Any) -> None:
 def install() -> None:
     """From now on, sessions are those of a :class:`Replay`."""
     session: Any = pilot.train.Session
-    _session.group_of = storm.group_of = rows.group_of = _dispatch  # type: ignore[attr-defined]
-    storm.World = rows.World = Once  # type: ignore[assignment,misc]
+    _session.group_of = storm.group_of = rows.group_of = _dispatch  # type: ignore[attr-defined]  # replaced for a replay
+    storm.World = rows.World = Once  # type: ignore[assignment, misc]  # replaced for a replay
     session._finish, session.epochs, session.iterations = _finished, _raised(epochs=True), _raised(epochs=False)
 
 
 def install_threads() -> None:
     """The same for ranks that are threads: what is the process's is each one's own; nobody looks at the code."""
     script_end.at_good_end = lambda call: HERE.run.left.append(call)
-    _session.Looks, _session.tell_if_paired = _NoLooks, lambda _loop: None  # type: ignore[attr-defined]
-    pilot.train.script.refusal.note = lambda _text: None  # type: ignore[attr-defined]
+    _session.Looks, _session.tell_if_paired = _NoLooks, lambda _loop: None  # type: ignore[attr-defined]  # replaced for a replay
+    pilot.train.script.refusal.note = lambda _text: None  # type: ignore[attr-defined]  # replaced for a replay
 
 
 class _NoLooks:
