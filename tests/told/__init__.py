@@ -12,7 +12,7 @@ state at the end, and the number of steps, not ``session.state``. "same" says th
 may be made so that nothing follows from what it is told.
 
 The table has no rows of test_before_the_loop, test_between_steps, test_composed, test_growing, test_identity,
-test_loops, test_next_step, test_node_fabrics, test_real_ranks, test_rehearsal, test_rows, test_several,
+test_loops, test_next_step, test_node_fabrics, test_real_ranks, test_refused_*, test_rehearsal, test_rows, test_several,
 test_trained_set, test_weights, and of unit/train/test_storm and test_group: these take long, and are there for other
 things than what is told.
 """
