@@ -58,12 +58,12 @@ class _Plan:
     ends: list[End] = field(default_factory=list)
     _begins: int = 0
 
-    def at(self, step: int | None, *, void: bool, phase: int = 0, **end: object) -> bool:
-        """At the sum of ``step``; False: there is no room for that."""
+    def at(self, step: int | None, *, void: bool, **end: object) -> bool:
+        """At the last sum of ``step``: of several optimizers the others have been stepped. False: there is no room."""
         if step is None or step < self._begins:
             return False
         options: dict[str, object] = {"receive": _ALL, "die": _NONE, "come": 0} | end
-        operation = (step - self._begins) * self.shape.sums + phase
+        operation = (step - self._begins) * self.shape.sums + self.shape.sums - 1
         self.ends.append(End(operation, void=void, at="step", **options))  # type: ignore[arg-type]  # from the callers below
         keep = options.get("resume")
         self._begins = keep.step if isinstance(keep, Keep) else step + (not void)
@@ -90,9 +90,9 @@ def all_at_once(shape: Shape) -> Course:
     """Everything that may happen to a script whose samples may be divided."""
     if shape.nodes > 1:
         return in_turn(shape)
-    plan, last = _Plan(shape), shape.sums - 1
+    plan = _Plan(shape)
     plan.at(shape.at(0, 1), void=False, come=1)
-    plan.at(shape.at(0, 3), void=True, phase=last, die=_SECOND)
+    plan.at(shape.at(0, 3), void=True, die=_SECOND)
     plan.at_end_of(0, come=1)
     _resume_within(plan, 1, 2)
     _resume_at_end(plan, 1, 1)
@@ -103,9 +103,9 @@ def all_at_once(shape: Shape) -> Course:
 
 def in_turn(shape: Shape) -> Course:
     """The same without that a step's samples are ever divided otherwise than undisturbed."""
-    plan, last = _Plan(shape), shape.sums - 1
+    plan = _Plan(shape)
     _hand_over(plan, 0, 1)
-    plan.at(shape.at(0, 4), void=True, phase=last, **_replaced(shape))
+    plan.at(shape.at(0, 4), void=True, **_replaced(shape))
     _join_at_end(plan, 0)
     _resume_within(plan, 1, shape.nodes)
     _resume_at_end(plan, 1, shape.nodes)
@@ -115,13 +115,12 @@ def in_turn(shape: Shape) -> Course:
 
 def single(shape: Shape) -> list[Course]:
     """One event each, to explain a difference."""
-    last = shape.sums - 1
     found = [two_ranks(shape)] if shape.nodes == 1 else []
     for name, begin in (
         ("when a node joins within an epoch", lambda plan: _hand_over(plan, 0, 1)),
         (
             "when a node is lost in the middle of a step",
-            lambda plan: plan.at(shape.at(0, 2), void=True, phase=last, **_replaced(shape)),
+            lambda plan: plan.at(shape.at(0, 2), void=True, **_replaced(shape)),
         ),
         ("when a node joins for the next epoch", lambda plan: _join_at_end(plan, 0)),
         ("when all nodes are lost and it resumes within an epoch", lambda plan: _resume_within(plan, 0, shape.nodes)),
