@@ -15,6 +15,10 @@ _EXPONENT = 0.6
 """And at least to this power of a rounding: 4e-10 in float64, 7e-5 in float32, 0.05 in bfloat16."""
 
 
+Moment = tuple[int, bool]
+"""After how many steps a record was made, and whether after the loop."""
+
+
 @dataclass(frozen=True)
 class Difference:
     """The first: after ``step`` steps, of ``name``, by ``part`` of its value; ``variables``: of the script's that
@@ -44,39 +48,40 @@ class Undisturbed:
     """
 
     def __init__(self, once: Sequence[Record], again: Sequence[Record], rounded: Sequence[Record]) -> None:
-        self._once = _by_step(once)
-        self._again = _by_step(again)
-        self._rounded = _by_step(rounded)
-        self._noise: dict[tuple[int, str], float] = {}
+        self._once = _by_moment(once)
+        self._again = _by_moment(again)
+        self._rounded = _by_moment(rounded)
+        self._noise: dict[tuple[Moment, str], float] = {}
         self._floor = max((record.digits for record in once), default=0.0) ** _EXPONENT
         self._moving = _moving_modules(once)
         largest: dict[str, float] = {}
-        for step, record in self._once.items():
+        for moment, record in self._once.items():
             for name, value in record.values.items():
-                other = self._rounded[step].values.get(name) if step in self._rounded else value
+                other = self._rounded[moment].values.get(name) if moment in self._rounded else value
                 largest[name] = max(largest.get(name, 0.0), _apart(value, other))
-                self._noise[step, name] = largest[name]
+                self._noise[moment, name] = largest[name]
 
     def not_reproducible(self) -> Difference | None:
         """What two equal runs train otherwise; or what is no finite number."""
-        for step, record in self._once.items():
+        for moment, record in self._once.items():
+            again = self._again[moment].values if moment in self._again else {}
             for name, value in record.values.items():
                 if name.startswith((VARIABLE, REPORTED, MODULE)):
                     continue
                 if name == "the loss" and not isfinite(_size(value)):
-                    return Difference(step, name, inf)
-                again = self._again.get(step)
-                if again is None or self._is_far(step, name, again.values.get(name)):
-                    return Difference(step, name, _part(value, again.values.get(name) if again else None))
+                    return Difference(record.step, name, inf)
+                if self._is_far(moment, name, again.get(name)):
+                    return Difference(record.step, name, _part(value, again.get(name)))
         return None
 
     def first_difference(self, runs: Sequence[Sequence[Record]], *, explain: bool = False) -> Difference | None:
         """Of the records of a disturbed run's processes; ``explain``: also by the script's variables."""
-        rows = sorted((record for records in runs for record in records), key=lambda one: (one.step, one.last))
-        for record in rows:
+        for record in sorted((record for records in runs for record in records), key=_moment):
+            if _moment(record) not in self._once:
+                return Difference(record.step, "the number of steps", inf)
             for name in self._differing(record):
                 if not name.startswith((VARIABLE, REPORTED)):
-                    value = self._once[record.step].values.get(name)
+                    value = self._once[_moment(record)].values.get(name)
                     variables = self._variables(record) if explain else ()
                     return Difference(record.step, name, _part(value, record.values.get(name)), variables)
         return None
@@ -87,31 +92,32 @@ class Undisturbed:
         return sorted({name.removeprefix(REPORTED) for _, name in rows if name.startswith(REPORTED)})
 
     def _differing(self, record: Record) -> Iterator[str]:
-        ours = self._once.get(record.step)
-        if ours is None:
-            yield "the number of steps"
-            return
-        for name in record.values if record.last else ours.values:
-            is_still = name.startswith(MODULE) and name not in self._moving
-            if name in ours.values and not is_still and self._is_far(record.step, name, record.values.get(name)):
-                yield name
+        moment = _moment(record)
+        for name in self._once[moment].values if moment in self._once else ():
+            is_declared = not name.startswith((VARIABLE, REPORTED, MODULE))
+            if is_declared or (name in record.values and (name in self._moving or not name.startswith(MODULE))):
+                if self._is_far(moment, name, record.values.get(name)):
+                    yield name
 
-    def _is_far(self, step: int, name: str, other: Value) -> bool:
-        value = self._once[step].values.get(name)
-        apart = _apart(value, other)
-        noise = self._noise.get((step, name), 0.0)
-        return bool(apart > max(_FACTOR * noise, self._floor * max(_size(value), _size(other))))
+    def _is_far(self, moment: Moment, name: str, other: Value) -> bool:
+        value = self._once[moment].values.get(name)
+        most = max(_FACTOR * self._noise[moment, name], self._floor * max(_size(value), _size(other)))
+        return bool(_apart(value, other) > most)
 
     def _variables(self, record: Record) -> tuple[str, ...]:
-        again = self._again.get(record.step)
+        moment = _moment(record)
+        again = self._again[moment].values if moment in self._again else {}
         own = [name for name in self._differing(record) if name.startswith(VARIABLE)]
-        steady = [n for n in own if again is not None and not self._is_far(record.step, n, again.values.get(n))]
+        steady = [name for name in own if not self._is_far(moment, name, again.get(name))]
         return tuple(name.removeprefix(VARIABLE) for name in steady[:5])
 
 
-def _by_step(records: Sequence[Record]) -> dict[int, Record]:
-    """The last ones; what is recorded after the loop is not that of a step."""
-    return {record.step: record for record in records if not record.last}
+def _moment(record: Record) -> Moment:
+    return record.step, record.last
+
+
+def _by_moment(records: Sequence[Record]) -> dict[Moment, Record]:
+    return {_moment(record): record for record in records}
 
 
 def _moving_modules(records: Sequence[Record]) -> set[str]:
