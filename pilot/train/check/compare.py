@@ -94,10 +94,14 @@ class Undisturbed:
     def _differing(self, record: Record) -> Iterator[str]:
         moment = _moment(record)
         for name in self._once[moment].values if moment in self._once else ():
-            is_declared = not name.startswith((VARIABLE, REPORTED, MODULE))
-            if is_declared or (name in record.values and (name in self._moving or not name.startswith(MODULE))):
-                if self._is_far(moment, name, record.values.get(name)):
-                    yield name
+            if self._is_compared(name, record.values) and self._is_far(moment, name, record.values.get(name)):
+                yield name
+
+    def _is_compared(self, name: str, values: Values) -> bool:
+        """What is declared always is; a variable, if it is there; of modules those that are trained."""
+        if not name.startswith((VARIABLE, REPORTED, MODULE)):
+            return True
+        return name in values and (name in self._moving or not name.startswith(MODULE))
 
     def _is_far(self, moment: Moment, name: str, other: Value) -> bool:
         value = self._once[moment].values.get(name)
