@@ -1,5 +1,5 @@
-"""``python -m pilot.train.check.program DESCRIPTOR``: imports torch once, then forks the processes of one course, each
-of which runs the script as ``python SCRIPT`` would. Ends when its socket is closed.
+"""``python -m pilot.train.check.program``: imports torch once, then forks the processes of one course, each of which runs
+the script as ``python SCRIPT`` would. Ends when the socket that is its standard input is closed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ LARGEST = 1 << 20
 
 def main() -> None:
     """In a forked process: run the script to its end."""
-    job = _serve(socket.socket(fileno=int(sys.argv[1])))
+    channel = socket.socket(fileno=os.dup(0))
+    with Path(os.devnull).open() as nothing:
+        os.dup2(nothing.fileno(), 0)
+    job = _serve(channel)
     if job is not None:
         _run(job["script"], job["arguments"], json.loads(job["environment"][settings.SEAT]))
 

@@ -77,15 +77,14 @@ class Playing:
         self._why: Failed | None = None
         self._born = 0
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        program = [subject.python, "-P", "-m", "pilot.train.check.program", str(theirs.fileno())]
+        program = [subject.python, "-P", "-m", "pilot.train.check.program"]
         with theirs, (self._folder / "program").open("wb") as log:
             self._process = subprocess.Popen(
                 sandbox.command(subject.folder, program) if subject.covered else program,
-                stdin=subprocess.DEVNULL,
+                stdin=theirs,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env=HASHES | dict(os.environ) | {"CUDA_VISIBLE_DEVICES": "", "PYTHONDONTWRITEBYTECODE": "1"},
-                pass_fds=[theirs.fileno()],
                 start_new_session=True,
             )
         with self._world.changed:

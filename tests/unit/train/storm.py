@@ -96,6 +96,10 @@ class World:
 
 
 class _World(pilot.train.check.world.World):
+    def order(self, born: int) -> int:
+        """Newcomers come first, in the middle, and last."""
+        return (born - 1) * 7 % 11
+
     def wait(self, done: Callable[[], bool]) -> None:
         """The others draw numbers of their own meanwhile."""
         generators = rng.capture()
