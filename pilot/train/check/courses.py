@@ -58,12 +58,14 @@ class _Plan:
     ends: list[End] = field(default_factory=list)
     _begins: int = 0
 
-    def at(self, step: int | None, *, void: bool, **end: object) -> bool:
-        """At the last sum of ``step``: of several optimizers the others have been stepped. False: there is no room."""
+    def at(self, step: int | None, *, void: bool, first: bool = False, **end: object) -> bool:
+        """At the last sum of ``step``: of several optimizers the others have been stepped. ``first``: at the first one.
+        False: there is no room.
+        """
         if step is None or step < self._begins:
             return False
         options: dict[str, object] = {"receive": _ALL, "die": _NONE, "come": 0} | end
-        operation = (step - self._begins) * self.shape.sums + self.shape.sums - 1
+        operation = (step - self._begins) * self.shape.sums + (0 if first else self.shape.sums - 1)
         self.ends.append(End(operation, void=void, at="step", **options))  # type: ignore[arg-type]  # from the callers below
         keep = options.get("resume")
         self._begins = keep.step if isinstance(keep, Keep) else step + (not void)
@@ -149,7 +151,7 @@ def _hand_over(plan: _Plan, epoch: int, step: int) -> None:
         plan.at(shape.at(epoch, step), void=False, die=_ALL, come=1)
         plan.at(shape.at(epoch, step + 1), void=False, die=_ALL, heir="newest", come=1)
     elif plan.at(shape.at(epoch, step), void=False, come=1):
-        plan.at(_later(shape, epoch, step + 2), void=True, die=_ALL, heir="newest")
+        plan.at(_later(shape, epoch, step + 2), void=True, first=True, die=_ALL, heir="newest")
 
 
 def _join_at_end(plan: _Plan, epoch: int) -> None:
@@ -157,7 +159,7 @@ def _join_at_end(plan: _Plan, epoch: int) -> None:
     if shape.nodes > 1:
         plan.at_end_of(epoch, die=_ALL, come=1)
     elif plan.at_end_of(epoch, come=1):
-        plan.at(shape.at(epoch + 1, 1), void=True, die=_ALL, heir="newest")
+        plan.at(shape.at(epoch + 1, 1), void=True, first=True, die=_ALL, heir="newest")
 
 
 def _resume_within(plan: _Plan, epoch: int, come: int) -> None:

@@ -1,5 +1,5 @@
-"""``python -m pilot.train.check.program``: imports torch once, then forks the processes of one course, each of which runs
-the script as ``python SCRIPT`` would. Ends when the socket that is its standard input is closed.
+"""``python -m pilot.train.check.program``: imports torch once, then forks the processes of one course, each of
+which runs the script as ``python SCRIPT`` would. Ends when the socket that is its standard input is closed.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ class Playing:
         with theirs, (self._folder / "program").open("wb") as log:
             self._process = subprocess.Popen(
                 sandbox.command(subject.folder, program) if subject.covered else program,
-                stdin=theirs,
+                stdin=theirs.fileno(),
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env=HASHES | dict(os.environ) | {"CUDA_VISIBLE_DEVICES": "", "PYTHONDONTWRITEBYTECODE": "1"},
