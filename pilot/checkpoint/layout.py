@@ -100,7 +100,7 @@ class _Memory(io.FileIO):
         try:
             return super().write(data)
         except OSError as error:
-            self.failure = self.failure or error
+            self.failure = self.failure or error.with_traceback(None)
             return memoryview(data).nbytes
 
     def truncate(self, size: int | None = None) -> int:
@@ -108,7 +108,7 @@ class _Memory(io.FileIO):
         try:
             return super().truncate(size)
         except OSError as error:
-            self.failure = self.failure or error
+            self.failure = self.failure or error.with_traceback(None)
             return size or 0
 
 

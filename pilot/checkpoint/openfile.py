@@ -70,7 +70,7 @@ class _Reads(io.RawIOBase):
         try:
             done = rawio.fill(self._fd, view, self._at)
         except OSError as error:
-            self.failure = self.failure or error
+            self.failure = self.failure or error.with_traceback(None)
         except OverflowError:
             pass  # no file is so long
         view[done:] = 0
@@ -88,6 +88,8 @@ class OpenFile:
             try:
                 self.file = stack.enter_context(h5py.File(self._reads, "r"))
             except BROKEN as error:
+                # Its frames hold a handle of HDF5's. HDF5 would close it after Python has ended, and call us for that.
+                error.__traceback__ = None
                 self.excuse(error)
                 raise Damaged(f"{path.name}: {self._open_problem(error)}") from error
             self._stack = stack.pop_all()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import resource
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -218,3 +220,32 @@ def test_what_was_given_up_stays(tmp_path: Path) -> None:
         _written(tmp_path, 2, step, given_up=1)
     of_first = [names.checkpoint_name(1, 1), names.checkpoint_name(1, 2), names.next_name(1, 9)]
     assert _left(tmp_path) == [*of_first, names.checkpoint_name(2, 2)]
+
+
+KEPT = """
+import ctypes, errno, sys
+from pathlib import Path
+from pilot.checkpoint import rawio
+from pilot.checkpoint.openfile import OpenFile
+from pilot.core.errors import CheckpointError
+
+def fails(*_):
+    raise OSError(errno.EIO, "input/output error")
+
+if sys.argv[2] == "Unreadable":
+    rawio.fill = fails
+try:
+    OpenFile(Path(sys.argv[1]))
+except CheckpointError as error:
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(error))  # it lives longer than Python does
+    print(type(error).__name__)
+"""
+
+
+@pytest.mark.parametrize("kind", ["Damaged", "Unreadable"])
+def test_a_process_that_keeps_the_error_ends_well(tmp_path: Path, kind: str) -> None:
+    """HDF5 closes what is left when the process ends, and must not call Python then."""
+    path = tmp_path / "checkpoint.h5"
+    path.write_bytes(b"no HDF5")
+    ended = subprocess.run([sys.executable, "-c", KEPT, path, kind], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout.strip()) == (0, kind), ended.stderr
