@@ -97,22 +97,6 @@ class ModuleNumbers:
         for path, module in self.modules() if numbers else ():
             put_in(module, numbers.get(path, {}))
 
-    def others(self) -> Iterator[tuple[str, Any]]:
-        """What else they keep in attributes, by name: random generators, objects, what is large. Not what a forward
-        pass leaves there for its loss.
-        """
-        for path, name, value in self.values_of_others():
-            yield _place(path, name), value
-
-    def outgrown(self) -> Iterator[str]:
-        """The names of those of the others that were in the state before the first step: lists and dicts that have
-        become long, or hold what a state cannot. (Not large tensors, which may be constants.)
-        """
-        for path, name, value in self.values_of_others():
-            first = (self._first or {}).get(path, {}).get(name)
-            if type(first) in _MANY and type(value) in _MANY and _is_no_state(value):
-                yield _place(path, name)
-
     def modules(self) -> Iterator[tuple[str, nn.Module]]:
         """By path. (A scripted module keeps its attributes elsewhere.)"""
         tracked = ((f"{_TRACKED}{name}: ", one) for name, one in self._tracked.items() if isinstance(one, nn.Module))
@@ -125,32 +109,8 @@ class ModuleNumbers:
         owned = cache(self._owned)
         return {path: _attributes(module, owned) for path, module in self.modules()}
 
-    def values_of_others(self) -> Iterator[tuple[str, str, Any]]:
-        """The same, by the module's path and the attribute's name."""
-        owned = cache(self._owned)
-        for path, module in self.modules():
-            kept = _attributes(module, owned)
-            for name, value in _held(module):
-                if name in kept:
-                    continue
-                if not any(_is_view(one, owned) for one in islice(_leaves(value), _MOST)):
-                    yield path, name, value
-
     def _owned(self) -> Collection[int]:
         return {_memory(one) for _, module in self.modules() for one in _registered(module)}
-
-
-def _place(path: str, name: str) -> str:
-    place = path if path.startswith(_TRACKED) else f"model.{path}"
-    return f"{place.rstrip('.: ')}.{name.removeprefix(_UNSAVED)}"
-
-
-def shown(path: str, name: str) -> str:
-    """An attribute's name, as a script is told of it; ``path``: of its module."""
-    if path.startswith(_TRACKED):
-        return _place(path, name)
-    name = name.removeprefix(_UNSAVED)
-    return f"the model's {path}.{name}" if path else f"the model's {name}"
 
 
 def put_in(module: nn.Module, values: dict[str, Any]) -> None:
@@ -199,11 +159,6 @@ def bytes_of_few(value: Any) -> int | None:
     return sum(getattr(one, "nbytes", len(one) if isinstance(one, str | bytes | bytearray) else 8) for one in few)
 
 
-def _is_view(value: Any, owned: Owned) -> bool:
-    """Of a parameter or buffer, or part of a graph."""
-    return type(value) is torch.Tensor and (value.requires_grad or _memory(value) in owned())
-
-
 def _leaves(value: Any, depth: int = _DEPTH) -> Iterator[Any]:
     kind = type(value)
     if not depth or kind not in _MANY or (kind in MAPPINGS and not _has_keys(value)):
@@ -215,13 +170,6 @@ def _leaves(value: Any, depth: int = _DEPTH) -> Iterator[Any]:
 
 def _has_keys(value: Mapping[Any, Any]) -> bool:
     return {type(key) for key in value} <= {str, int} or all(map(is_key, value))
-
-
-def _is_no_state(value: Any) -> bool:
-    few = list(islice(_leaves(value), _MOST + 1))
-    return len(few) > _MOST or any(
-        not isinstance(one, torch.Tensor | np.ndarray) and not _is_plain(one, set) for one in few
-    )
 
 
 def _is_plain(value: Any, owned: Owned) -> bool:

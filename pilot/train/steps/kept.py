@@ -181,23 +181,6 @@ class Trained:
     def mark(self) -> None:
         self._copy = local_of(self._parameter).detach().to("cpu", copy=True)
 
-    @property
-    def is_set(self) -> bool:
-        """Whether all of its numbers are others than when it was marked, and not clamped (to the limits), or masked."""
-        now = self._now
-        if self._copy is None or not now.numel():
-            return False
-        return bool((self._copy != now).all()) and bool((now.abs() != now.abs().max()).any())
-
-    @property
-    def has_changed(self) -> bool:
-        """Since it was marked."""
-        return self._copy is not None and not torch.equal(self._copy, self._now)
-
-    @property
-    def _now(self) -> torch.Tensor:
-        return local_of(self._parameter).detach().to("cpu")
-
     def back(self) -> None:
         if self._copy is not None:
             local_of(self._parameter).data.copy_(self._copy)

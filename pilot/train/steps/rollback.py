@@ -25,8 +25,7 @@ from functools import partial
 
 from torch import nn
 
-from pilot.train.looks.spaced import Spaced
-from pilot.train.script import refusal
+from pilot.train.state.spaced import Spaced
 from pilot.train.state.stepper import options_of, set_options
 from pilot.train.state.training import Training
 from pilot.train.steps.kept import (
@@ -45,7 +44,6 @@ from pilot.train.steps.kept import (
 )
 from pilot.train.steps.optimizer_rollback import OptimizerStates
 
-_SHOWN = 5
 _PARTS = 1000
 _FIRST_LOOKS = 4
 """Looks in epochs' first steps take one of so many parts of the time, but for the first ones."""
@@ -68,8 +66,7 @@ class Rollback:
         self._kept: list[Kept] | None = None
         self._changing: list[Kept] = []
         self._of_script: list[Object] = []
-        self._set_at_first: list[Trained] = []
-        self._looking = self._is_first = self._is_kept = False
+        self._looking = self._is_kept = False
         self._epoch: int | None = None
         self._spaced = Spaced(_PARTS, _FIRST_LOOKS)
 
@@ -77,13 +74,13 @@ class Rollback:
         """A step begins, or is repeated."""
         if self._is_kept:
             self._forget()
-        self._is_first = self._kept is None
+        is_first = self._kept is None
         if self._kept is None:
             self._kept = list(self._look_around())
             self._changing = [one for one in self._kept if one.changes]
             self._of_script = [one for one in self._kept if isinstance(one, Object) and one.is_of_script]
-        begins = not self._is_first and self._epoch != self._training.position.epoch and self._spaced.is_due()
-        self._looking = self._is_first or begins
+        begins = not is_first and self._epoch != self._training.position.epoch and self._spaced.is_due()
+        self._looking = is_first or begins
         self._epoch = self._training.position.epoch
         with self._spaced.doing() if begins else nullcontext():
             self.mark()
@@ -99,8 +96,6 @@ class Rollback:
 
     def seen(self) -> None:
         """Forward and backward are over: what changed in the first step will change in others."""
-        if self._set_at_first and not self._is_first:
-            self._tell_of_first()
         if self._looking:
             for one in self._kept or ():
                 if one.changes:
@@ -111,8 +106,6 @@ class Rollback:
                     one.changes = True
                     self._changing.append(one)
                     self._training.changing.add(one.name)
-                    if self._is_first and isinstance(one, Trained) and one.is_set:
-                        self._set_at_first.append(one)
 
     def hold(self) -> None:
         """The step is void: what the script changes from now on will be restored, too."""
@@ -159,18 +152,6 @@ class Rollback:
     def look_again(self) -> None:
         """Other parameters are trained."""
         self._kept = None
-
-    def _tell_of_first(self) -> None:
-        """The second step: tell of parameters that only the first one has set."""
-        names = [one.name.removeprefix("trained ") for one in self._set_at_first if not one.has_changed]
-        self._set_at_first = []
-        if names:
-            refusal.note(
-                f"the script sets parameters in its first step, and not in the second ({', '.join(names[:_SHOWN])}"
-                f"{', ...' if len(names) > _SHOWN else ''}); if it computes them from the first batch (ActNorm) or"
-                " draws them, nodes that begin together have different ones, and the trainer stops: run one batch"
-                " through the model before pilot.train.session"
-            )
 
     def _look_around(self) -> Iterator[Kept]:
         for one in self._all():
