@@ -174,7 +174,6 @@ class SessionCourse:
 
     def begin(self, share: StepShare, batch: int) -> None:
         """See :class:`~pilot.train.data.training_loader.Course`."""
-        self._training.catch_up.gets_batch()
         self._step.begin(share, batch)
         if batch == 0:
             self._check.before_step()

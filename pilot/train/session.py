@@ -237,10 +237,6 @@ class Session(Uncopied):
         return script_end.closed_at_end(self._iterations(count))
 
     def _epochs(self, count: int, measures: Mapping[str, Callable[[], float]]) -> Generator[int, None, None]:
-        def begin() -> None:
-            self._training.catch_up.begins(self._training.position.epoch)
-            self._course.new_epoch()
-
         def end() -> None:
             if not self._is_stopping():
                 self._course.end_pass()
@@ -252,7 +248,7 @@ class Session(Uncopied):
         self._step.is_last = lambda share, size: (
             self._training.position.epoch + 1 == count and self._made_loader().ends_with(share, size)
         )
-        yield from self._loop(lambda: self._training.position.epoch, count, begin, end)
+        yield from self._loop(lambda: self._training.position.epoch, count, self._course.new_epoch, end)
 
     def _iterations(self, count: int) -> Generator[int, None, None]:
         check_count("session.iterations", count)
@@ -261,12 +257,7 @@ class Session(Uncopied):
         course, loader = self._course, self._made_loader()
         self._step.is_last = lambda _share, _size: self._training.position.step + 1 == count
         course.by_iteration(loader, lambda: self._end_epoch({}, stop=False))  # a stop comes with the next step
-
-        def begin() -> None:
-            self._training.catch_up.begins(self._training.position.step)
-            course.new_turn()
-
-        yield from self._loop(lambda: self._training.position.step, count, begin, course.end_turn)
+        yield from self._loop(lambda: self._training.position.step, count, course.new_turn, course.end_turn)
 
     def _loop(
         self, number: Callable[[], int], count: int, begin: Callable[[], None], end: Callable[[], None]
