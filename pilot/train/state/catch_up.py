@@ -19,7 +19,6 @@ from pilot.checkpoint.tree import copied
 from pilot.train.state.agreement_log import END_OF_EPOCH
 from pilot.train.state.block import encoded
 from pilot.train.state.loading import filled, load
-from pilot.train.state.module_numbers import SMALL_BYTES
 from pilot.train.state.position import Position
 
 
@@ -36,6 +35,8 @@ class Stateful(Protocol):
 Tracked = Mapping[str, Any]
 """States of tracked objects, by name."""
 Restore = Callable[[], None]
+SMALL_BYTES = 1 << 20
+"""The largest tracked object that is copied at each epoch's end."""
 
 
 class CatchUp:

@@ -1,12 +1,12 @@
 """Restores what a forward pass, or the script between two steps, may change besides the optimizers' parameters, so that
 after a void step its batch runs again as if for the first time.
 
-This includes the models' buffers, extra states and plain attributes, all parameters (a script may decay weights before
+This includes the models' buffers and extra states, all parameters (a script may decay weights before
 ``session.step``), tracked objects, the optimizers' options and states, and ``session.state`` (unless optimizers are
 stepped separately, without its long lists and large tensors). A successful step must cost almost nothing, so:
 
 * Small values are copied when a step begins. Version counters would not suffice: batch norm's statistics and writes
-through ``.data`` do not change them. * Large values, and plain attributes, are copied only if they were seen to change
+through ``.data`` do not change them. * Large values are copied only if they were seen to change
 between a step's beginning and its sum: their bits are compared in the first step, and in epochs' first steps (a network
 may begin to grow in a later epoch). From then on that is known, also to ranks that take over the state. * The rest is
 copied when a step turns out to be void, so what the script does after ``session.step`` is restored, too.
@@ -28,13 +28,12 @@ from torch import nn
 from pilot.train.state.spaced import Spaced
 from pilot.train.state.stepper import options_of, set_options
 from pilot.train.state.training import Training
+from pilot.train.state.unsaved_buffers import unsaved_of
 from pilot.train.steps.kept import (
-    Attributes,
     Extra,
     Few,
     FewOfUser,
     Kept,
-    Numbers,
     Object,
     Slot,
     Trained,
@@ -170,11 +169,11 @@ class Rollback:
                 yield Object(f"extra state of {name}", Extra(module))
         for name, tracked in self._training.tracked.items():
             yield Object(f"tracked {name}", tracked)
+            for path, module in tracked.named_modules() if isinstance(tracked, nn.Module) else ():
+                for key, _ in unsaved_of(module):
+                    yield Slot(f"tracked {name}: {path}.{key}", module._buffers, key)
         yield self._options()
         yield OptimizerStates(self._training.steppers)
-        numbers = self._training.numbers
-        for path, module in numbers.modules():
-            yield Attributes(f"plain attributes of {path}", Numbers(numbers, module))
         for name, parameter in self._training.trained.trained().items():
             yield Trained(f"trained {name}", parameter)
         user = self._training.user

@@ -166,7 +166,6 @@ class Step:
         if not self._stepped and not (share.means > 1 and batch):
             raise UserError(_no_step(share.means))
         if batch == 0:
-            self._training.numbers.begin()
             self._rollback.begin()
             self._member, self._revision = self._group.enter(), self._group.revision
             self._weights.begin(self._training.position.weight, share)
