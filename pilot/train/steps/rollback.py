@@ -158,12 +158,12 @@ class Rollback:
             yield one
 
     def _all(self) -> Iterator[Kept]:
-        trained = {id(parameter) for parameter in self._training.trained.trained().values()}
+        stepped = {id(parameter) for parameter in self._training.trained.trained().values()}
         for name, module in self._training.model.named_modules():
             for key in module._buffers.keys():  # noqa: SIM118  # a scripted module has no other way
                 yield Slot(f"{name}.{key}", module._buffers, key)
             for key, parameter in module._parameters.items():
-                if parameter is not None and id(parameter) not in trained:
+                if parameter is not None and id(parameter) not in stepped:
                     yield Slot(f"{name}.{key}", module._parameters, key)
             if _has_extra_state(module):
                 yield Object(f"extra state of {name}", Extra(module))
@@ -173,6 +173,8 @@ class Rollback:
                 for key, _ in unsaved_of(module):
                     yield Slot(f"tracked {name}: {path}.{key}", module._buffers, key)
         yield self._options()
+        trained = self._training.trained
+        yield Values("the modules' modes", trained.evaluating, trained.set_modes, small=False)
         yield OptimizerStates(self._training.steppers)
         for name, parameter in self._training.trained.trained().items():
             yield Trained(f"trained {name}", parameter)
