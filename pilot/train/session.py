@@ -290,7 +290,7 @@ class Session(Uncopied):
                 " how many there are in all"
             )
         with self._guard.in_loop():
-            while self._goes_on_after_end(goes_on):
+            while goes_on():
                 begin()
                 # Who joins or resumes in the middle of a turn runs its beginning again, and draws the same there.
                 rng.seed_all(mix(self.seed, number(), rng.OF_A_TURN))
@@ -306,10 +306,6 @@ class Session(Uncopied):
             self._collectives.leave()
             self._training.catch_up.leaves(early=False)
         self._finish()
-
-    def _goes_on_after_end(self, goes_on: Callable[[], bool]) -> bool:
-        self._collectives.attend_end()
-        return goes_on()
 
     def stop(self) -> None:
         """Make this epoch the last one: :meth:`epochs` then ends on all ranks, whichever of them asks. In

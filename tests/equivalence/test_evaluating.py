@@ -109,28 +109,6 @@ def test_a_measure_that_draws_leaves_the_generators_as_they_were() -> None:
         break
 
 
-def ends_it_runs() -> list[int]:
-    """The epochs whose ends this process runs, with an evaluation before them."""
-    model, ran = fresh(mlp), []
-    ours = session(model, torch.optim.SGD(model.parameters(), lr=0.05))
-    loader = ours.loader(DATA, global_batch_size=BATCH)
-    for epoch in ours.epochs(3):
-        for x, y in loader:
-            model.zero_grad()
-            mse_loss(model(x), y).backward()
-            ours.step()
-        ours.evaluate(DATA, lambda batch: {"loss": mse_loss(model(batch[0]), batch[1])}, batch_size=1)
-        ran.append(epoch)
-    return ran
-
-
-@pytest.mark.parametrize("operation", range(3))
-def test_a_node_that_comes_at_an_epochs_end_begins_with_the_next_epoch(operation: int) -> None:
-    """The contract: nodes enter at a step. In the first epoch's evaluation one comes, which does not run that end."""
-    ranks = on_ranks(ends_it_runs, 1, [End(operation, (True,), (False,), 1, at="meeting")])
-    assert sorted(ranks) == [[0, 1, 2], [1, 2]]
-
-
 @pytest.mark.parametrize("kind", [list, dict, set])
 @pytest.mark.parametrize("by_name", [False, True])
 def test_a_list_of_the_state_stays_the_same(kind: type, by_name: bool) -> None:

@@ -12,7 +12,6 @@ others are anywhere between two steps. Hence:
   nothing. They have not run the script's code around it, so they take over the state of a rank that has, when that is
   about to train or the epoch has ended. Once all are at the same position, the group is *aligned*, and steps need no
   further exchange.
-* A newcomer that comes while the others are in their code at an epoch's end attends until the next epoch.
 * After the loop's last turn they meet for the last time. A newcomer that comes after the last step has no turn, and
   would else not attend what the others do after that step.
 """
@@ -75,15 +74,6 @@ class Collectives:
         all ranks meet again before that.
         """
         self._aligned = None
-
-    def attend_end(self) -> None:
-        """Before a turn: while others are in their code at an epoch's end, whose state this process has taken over, it
-        attends what they hold, and begins with the next epoch. If there are none (it resumes there), it runs that code.
-        """
-        self.scatter()
-        while self._training.position.at_end and self._aligned != self._group.revision:
-            self._meet(TRAINING, _nothing)
-            self._group.enter()
 
     def align(self) -> None:
         """Before a step: returns when all ranks are about to do it, with the same state; or if the others have left the
