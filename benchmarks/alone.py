@@ -1,4 +1,4 @@
-"""A session alone against a plain loop, in turns: what the guards, the looks and the loader cost those who train on one
+"""A session alone against a plain loop, in turns: what the guards and the loader cost those who train on one
 node. ``--device cuda`` trains on a GPU.
 
 A round's time is that of its steps, the batches included; the ratio is the median over the rounds.

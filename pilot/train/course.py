@@ -3,34 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from typing import Any
 
 from pilot.core.errors import UserError
+from pilot.core.goal import EPOCH_SAMPLES
 from pilot.train.data import rng
 from pilot.train.data.rehearsal import Rehearsal
 from pilot.train.data.sampler import StepShare, mix
 from pilot.train.data.training_loader import Rest, TrainingLoader
 from pilot.train.iterations import Turns
-from pilot.train.looks.state_check import StateCheck
 from pilot.train.ranks.collectives import Collectives
 from pilot.train.ranks.group import RankGroup
 from pilot.train.ranks.script_end import Released
 from pilot.train.script import refusal
+from pilot.train.state.state_check import StateCheck
 from pilot.train.state.training import Training
-from pilot.train.steps import guards
 from pilot.train.steps.guards import StepGuard
 from pilot.train.steps.step import Step
-
-Metrics = Callable[[], dict[str, float]]
 
 _MORE = (
     "; to go over the samples without training on them (an accuracy, swa_utils.update_bn), use session.evaluate, or"
     " torch's DataLoader of the dataset"
-)
-_BY_NUMBER = (
-    "use `for i, batch in enumerate(loader)`, whose number is the batch's in the whole epoch, and take the item by it"
-    " (weights[i])"
 )
 
 
@@ -41,8 +34,7 @@ class SessionCourse:
     ----------
     seed : for the order of samples
     training, group, collectives, step, guard, check : the session's
-    metrics : reported with the end
-    has : called with the number of samples in an epoch
+    metrics : reported with the end; get the number of samples in an epoch
     """
 
     def __init__(
@@ -54,8 +46,7 @@ class SessionCourse:
         step: Step,
         guard: StepGuard,
         check: StateCheck,
-        metrics: Metrics,
-        has: Callable[[int], None],
+        metrics: dict[str, float],
     ) -> None:
         self.seed = seed
         self._training = training
@@ -65,12 +56,9 @@ class SessionCourse:
         self._guard = guard
         self._check = check
         self._metrics = metrics
-        self._has = has
         self._ended: int | None = None
         self._passes = 0
-        self._told = self._zipped = False
-        self.pass_begins: Callable[[], None] = _nothing
-        self.pass_ends: Callable[[], None] = _nothing
+        self._told = False
         self._turns: Turns | None = None
         self._roll_over: Callable[[], None] = _nothing
 
@@ -91,10 +79,6 @@ class SessionCourse:
         """See :class:`~pilot.train.data.training_loader.Course`."""
         return self._step.rehearsal
 
-    def reading(self) -> AbstractContextManager[None]:
-        """See :class:`~pilot.train.data.training_loader.Course`."""
-        return guards.reading()
-
     def steps_done(self) -> int:
         """See :class:`~pilot.train.data.training_loader.Course`."""
         return self._training.position.epoch_steps
@@ -107,7 +91,7 @@ class SessionCourse:
         self._collectives.align()
         if self._training.position.stopped:
             self._collectives.leave()
-            self._group.finish(self._metrics)
+            self._group.finish(self._metrics.copy)
             raise Released
         self._step.renew()
 
@@ -119,17 +103,13 @@ class SessionCourse:
 
     def end_pass(self) -> None:
         """The body of ``session.epochs`` has ended, and its loop continues."""
-        if self._guard.passing and self._zipped:
-            raise UserError(
-                "the loop over session.loader was left in the middle of an epoch, because the other part of its zip"
-                f" ended: that has too few items, or a batch came again after a void step; {_BY_NUMBER}"
-            )
         if self._guard.passing:
             raise UserError(
                 "the loop over session.loader was left in the middle of an epoch, or before the loader's end (which"
                 " `for batch in loader` reaches, and a range(len(loader)) does not), and session.epochs continues;"
-                " nodes that join would leave it elsewhere. End training with session.stop(), or count steps with"
-                " session.iterations"
+                " nodes that join would leave it elsewhere. End training with session.stop(), count steps with"
+                " session.iterations, and instead of a zip with a list take its items by the number of the batch"
+                " (enumerate)"
             )
 
     def by_iteration(self, loader: TrainingLoader, roll_over: Callable[[], None]) -> None:
@@ -169,7 +149,6 @@ class SessionCourse:
         self._collectives.reached_end()
         self._ended, self._guard.passing = before[0], False
         if self._turns is None:
-            self.pass_ends()
             if before[1] == 0 and not self._told:
                 self._told = True
                 refusal.note(
@@ -189,22 +168,12 @@ class SessionCourse:
         """See :class:`~pilot.train.data.training_loader.Course`."""
         return self._turns is None
 
-    def zipped(self) -> None:
-        """See :class:`~pilot.train.data.training_loader.Course`."""
-        self._zipped = True
-        refusal.note(
-            "the script pairs the batches of session.loader with the items of a list or the like (zip); a run that"
-            " resumes in the middle of an epoch pairs them with its first items, and after a void step, or on a node"
-            f" that joins, the zip ends a batch early: {_BY_NUMBER}"
-        )
-
     def epoch_has(self, samples: int) -> None:
         """See :class:`~pilot.train.data.training_loader.Course`."""
-        self._has(samples)
+        self._metrics[EPOCH_SAMPLES] = float(samples)  # needed to check the ledger
 
     def begin(self, share: StepShare, batch: int) -> None:
         """See :class:`~pilot.train.data.training_loader.Course`."""
-        self._training.catch_up.gets_batch()
         self._step.begin(share, batch)
         if batch == 0:
             self._check.before_step()
@@ -250,7 +219,6 @@ class SessionCourse:
                 "an epoch is one pass over session.loader, and this is a second one: keep using the first iterator, or"
                 " take single batches with `for step in session.iterations(n): batch = loader.next()`"
             )
-        self.pass_begins()
         return rest()
 
     def next_batch(self, rest: Rest) -> Any:

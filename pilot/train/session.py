@@ -5,14 +5,13 @@ from __future__ import annotations
 import functools
 import os
 import time
-import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from typing import Any
 
 from torch.utils.data import Dataset, default_collate
 
 from pilot.core.errors import UserError
-from pilot.core.goal import EPOCH_SAMPLES, EPOCHS, ITERATIONS
+from pilot.core.goal import EPOCHS, ITERATIONS
 from pilot.core.run_identity import ALL_EPOCHS, ALL_ITERATIONS, SEED
 from pilot.train.alike import sample_numbers
 from pilot.train.check.settings import Run
@@ -26,9 +25,6 @@ from pilot.train.data.uncopied import Uncopied
 from pilot.train.evaluation import Evaluation, Function
 from pilot.train.gradients.exchanges import Exchanges
 from pilot.train.group_choice import group_of
-from pilot.train.looks.looks import Looks
-from pilot.train.looks.paired_turns import tell_if_paired
-from pilot.train.looks.state_check import StateCheck
 from pilot.train.metric_log import metric_log
 from pilot.train.node.membership import Membership, Seat
 from pilot.train.ranks import script_end
@@ -47,6 +43,7 @@ from pilot.train.state.session_checks import (
     norm_of,
     reported,
 )
+from pilot.train.state.state_check import StateCheck
 from pilot.train.state.training import Training
 from pilot.train.steps.guards import StepGuard
 from pilot.train.steps.rollback import Rollback
@@ -74,7 +71,6 @@ class Session(Uncopied):
         self._metrics: dict[str, float] = {}
         self._check = StateCheck(training)
         self._guard = StepGuard(training.steppers)
-        self._looks = Looks(training)
         self._rollback = Rollback(training, apart=training.steppers.apart)
         fabric = NodeFabric.of(os.environ, self._seat, training)
         exchanges = Exchanges(training, wire_dtype, fabric.group)
@@ -91,11 +87,9 @@ class Session(Uncopied):
             self._step,
             self._guard,
             self._check,
-            lambda: dict(self._metrics),
-            self._epoch_has,
+            self._metrics,
         )
-        self._course.pass_begins, self._course.pass_ends = self._looks.pass_begins, self._looks.pass_ends
-        self._step.rehearsed = lambda: self._scale(self._step.member.size)
+        self._step.rehearsed = self._rehearsed
         self._loader: TrainingLoader | None = None
         self._stopping = False
         self._has_entered = False
@@ -196,7 +190,7 @@ class Session(Uncopied):
             replacement=replacement,
             samples=sample_numbers.checksum(dataset),
         )
-        self._epoch_has(loader.length)
+        self._course.epoch_has(loader.length)
         self._step.trains_on(dataset)
         return loader
 
@@ -237,7 +231,7 @@ class Session(Uncopied):
         measures : functions called after each epoch on every worker; rank 0's values are reported under these names
             (``accuracy=...``) and passed to a scheduler that needs them
         """
-        return self._turns_of(self._epochs(count, measures))
+        return script_end.closed_at_end(self._epochs(count, measures))
 
     def iterations(self, count: int) -> Iterator[int]:
         """Yield the indices, from 0, of those of ``count`` steps that are still to do, one per turn; epochs advance by
@@ -246,20 +240,10 @@ class Session(Uncopied):
         Within a turn, ``for batch in loader:`` yields the batches of the step, or ``loader.next()`` the next one of
         them; then call ``session.step``. A turn whose step is void is repeated with the same number.
         """
-        return self._turns_of(self._iterations(count))
-
-    def _turns_of(self, loop: Generator[int, None, None]) -> Iterator[int]:
-        self._turns = weakref.ref(loop)
-        return script_end.closed_at_end(loop)
+        return script_end.closed_at_end(self._iterations(count))
 
     def _epochs(self, count: int, measures: Mapping[str, Callable[[], float]]) -> Generator[int, None, None]:
-        def begin() -> None:
-            self._training.catch_up.begins(self._training.position.epoch)
-            self._course.new_epoch()
-            self._looks.epoch_begins()
-
         def end() -> None:
-            self._looks.epoch_ends(self._step.samples)
             if not self._is_stopping():
                 self._course.end_pass()
             self._training.catch_up.is_measured()
@@ -272,7 +256,7 @@ class Session(Uncopied):
         self._step.is_last = lambda share, size: (
             self._training.position.epoch + 1 == count and self._made_loader().ends_with(share, size)
         )
-        yield from self._loop(lambda: self._training.position.epoch, count, begin, end)
+        yield from self._loop(lambda: self._training.position.epoch, count, self._course.new_epoch, end)
 
     def _iterations(self, count: int) -> Generator[int, None, None]:
         check_count("session.iterations", count)
@@ -283,12 +267,7 @@ class Session(Uncopied):
         course, loader = self._course, self._made_loader()
         self._step.is_last = lambda _share, _size: self._training.position.step + 1 == count
         course.by_iteration(loader, lambda: self._end_epoch({}, stop=False))  # a stop comes with the next step
-
-        def begin() -> None:
-            self._training.catch_up.begins(self._training.position.step)
-            course.new_turn()
-
-        yield from self._loop(lambda: self._training.position.step, count, begin, course.end_turn)
+        yield from self._loop(lambda: self._training.position.step, count, course.new_turn, course.end_turn)
 
     def _loop(
         self, number: Callable[[], int], count: int, begin: Callable[[], None], end: Callable[[], None]
@@ -305,9 +284,6 @@ class Session(Uncopied):
         check_scheduled(self._training.steppers, self._training.tracked.values())
         by_epoch = EPOCHS in self._metrics
         self._training.ends_at(ALL_EPOCHS if by_epoch else ALL_ITERATIONS, count)
-        its = (getattr(self._loader, name, None) for name in ("dataset", "collate_fn", "batching"))
-        self._looks.begin(*its, by_epoch=by_epoch)
-        tell_if_paired(self._turns())
         has_entered = self._has_entered
         self._group.enter()
         if has_entered:
@@ -328,7 +304,6 @@ class Session(Uncopied):
                 begin()
                 # Who joins or resumes in the middle of a turn runs its beginning again, and draws the same there.
                 rng.seed_all(mix(self.seed, number(), rng.OF_A_TURN))
-                self._guard.turn_begins()
                 try:
                     yield number()
                 except GeneratorExit:  # by break, or by an exception
@@ -336,7 +311,6 @@ class Session(Uncopied):
                     self._training.catch_up.leaves(early=True)
                     script_end.at_good_end(leave)
                     raise
-                self._guard.turn_ends()
                 end()
             self._group.settle()
             self._collectives.leave()
@@ -369,7 +343,6 @@ class Session(Uncopied):
         self._course.came_back_void()
         if self._step.is_open:
             raise UserError("call session.evaluate between two steps: after session.step, or outside the loop")
-        self._looks.evaluation()
         self._check.user()
         began_s = time.monotonic()
         in_step = self._training.sharding.size if self._training.sharding is not None else 1
@@ -397,8 +370,6 @@ class Session(Uncopied):
         weight : weight of the batch's gradient (and loss) in the mean over the step, instead of its number of samples;
             for example its number of tokens, if the loss is a mean over tokens. Give it in every step or in none
         """
-        self._looks.loss(loss, weight, self._step.samples)
-        self._looks.step(self._step.samples)
         stepped = self._step.step(loss, name, weight)
         self._course.stepped()
         return stepped
@@ -412,7 +383,6 @@ class Session(Uncopied):
         ----------
         loss, name, weight : as of :meth:`step`
         """
-        self._looks.loss(loss, weight, self._step.samples)
         return self._step.sum(loss, name, weight)
 
     def clip_grad_norm(self, max_norm: float, *others: object) -> None:
@@ -515,7 +485,7 @@ class Session(Uncopied):
     def _finish(self) -> None:
         for log in self._step.logs:
             log.finished(self._group.enter())
-        self._group.finish(lambda: dict(self._metrics))
+        self._group.finish(self._metrics.copy)
 
     def _batching(
         self, per_node: int | None, whole: int | None, micro: int | None, accumulate: int, drop_last: bool
@@ -543,9 +513,6 @@ class Session(Uncopied):
             )
         return self._loader
 
-    def _epoch_has(self, samples: int) -> None:
-        self._metrics[EPOCH_SAMPLES] = float(samples)  # needed to check the ledger
-
     def _resized(self, size: int) -> None:
         self._has_entered = True
         training, newcomers = self._training, self._group.newcomers
@@ -555,6 +522,9 @@ class Session(Uncopied):
         nodes = newcomers.uncertain - (rehearsal.rehearsing if rehearsal is not None else set())
         self._step.uncertain = [rank for rank in range(size) if rank // self._seat.size in nodes]
         self._scale(size if rehearsal is None else rehearsal.parts)
+
+    def _rehearsed(self) -> None:
+        self._scale(self._step.member.size)
 
     def _scale(self, size: int) -> None:
         """The learning rate follows the number of ranks that divide a step's samples, if the batch does."""

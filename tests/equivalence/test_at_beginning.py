@@ -1,4 +1,7 @@
-"""What a script gets from ``session.state`` at the beginning of a turn of its loop, which some processes do twice."""
+"""What a script changes in ``session.state`` and in what it tracks at the beginning of a turn of its loop, which some
+processes do twice. The contract: the beginning computes with what the group has by then; at the turn's first batch the
+process takes the group's state once more, so what a step reads in ``session.state`` is the same on all ranks.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,6 @@ from torch import nn
 from torch.nn.functional import mse_loss
 
 from pilot.checkpoint.tree import copied
-from pilot.train.state.at_beginning import AtBeginning
 from tests.equivalence.loops import BATCH, DATA, Result, assert_equal, fresh, linear, session, tensors
 from tests.equivalence.rotation import PARTS, in_parts
 from tests.equivalence.rows import in_world
@@ -27,8 +29,13 @@ class Counter(nn.Module):
         self.register_buffer("n", torch.zeros((), dtype=torch.float64))
 
 
-def _loop(begin: Callable[[Any], float], by: str = "epochs", each: Callable[[Any], None] = lambda _: None) -> Any:
-    """``begin`` returns what the turn's losses are multiplied by; ``each`` is called after each step that counts."""
+def _loop(
+    begin: Callable[[Any], None],
+    factor: Callable[[Any], float],
+    by: str = "epochs",
+    each: Callable[[Any], None] = lambda _: None,
+) -> Any:
+    """Each loss is multiplied by ``factor`` of ``state["t"]``; ``each`` is called after each step that counts."""
 
     def script(make: Callable[..., Any]) -> Result:
         model = fresh(linear)
@@ -36,31 +43,29 @@ def _loop(begin: Callable[[Any], float], by: str = "epochs", each: Callable[[Any
         ours = make({"M": model}, {"M": optimizer})
         loader = ours.loader(DATA, global_batch_size=BATCH)
 
-        def train(x: torch.Tensor, y: torch.Tensor, factor: float) -> None:
+        def train(x: torch.Tensor, y: torch.Tensor) -> None:
             optimizer.zero_grad()
-            loss = mse_loss(model(x), y) * factor
+            loss = mse_loss(model(x), y) * factor(ours.state["t"])
             loss.backward()
             if ours.step(loss):
                 each(ours)
 
         if by == "epochs":
             for _ in ours.epochs(2):
-                factor = begin(ours)
+                begin(ours)
                 for x, y in loader:
-                    train(x, y, factor)
+                    train(x, y)
         else:
             for _ in ours.iterations(12):
-                factor = begin(ours)
-                train(*loader.next(), factor)
+                begin(ours)
+                train(*loader.next())
         return tensors(model=model, state=dict(ours.state))
 
     return script
 
 
-def lowers_a_temperature(ours: Any) -> float:
+def lowers_a_temperature(ours: Any) -> None:
     ours.state["t"] = ours.state.get("t", 1.0) * 0.5
-    value: float = ours.state["t"]
-    return value
 
 
 def counts_batches(ours: Any) -> None:
@@ -69,20 +74,20 @@ def counts_batches(ours: Any) -> None:
 
 @pytest.mark.parametrize("part", in_parts())
 @pytest.mark.parametrize("by", ["epochs", "iterations"])
-def test_what_the_beginning_computes_with_is_the_same_for_all(by: str, part: int) -> None:
+def test_what_the_beginning_changes_is_the_same_for_all(by: str, part: int) -> None:
     places = range(2 + part, 24, PARTS)
-    assert_equal(_loop(lowers_a_temperature, by), operations=places, joins=places)
+    assert_equal(_loop(lowers_a_temperature, float, by), operations=places, joins=places)
 
 
 @pytest.mark.parametrize("part", in_parts())
 def test_with_a_count_that_each_step_changes_too(part: int) -> None:
-    assert_equal(_loop(lowers_a_temperature, each=counts_batches), joins=range(2 + part, 24, PARTS))
+    assert_equal(_loop(lowers_a_temperature, float, each=counts_batches), joins=range(2 + part, 24, PARTS))
 
 
 @pytest.mark.parametrize("point", [0, 1])
 @pytest.mark.parametrize("step", range(1, 11))
-def test_a_run_that_resumes_in_the_middle_computes_with_the_same(step: int, point: int) -> None:
-    script = _loop(lowers_a_temperature)
+def test_a_run_that_resumes_in_the_middle_has_the_same(step: int, point: int) -> None:
+    script = _loop(lowers_a_temperature, float)
     world, (expected,) = in_world(lambda: script(session), 1, [], keep=Keep(step, point))
     assert world.kept is not None
     _, (resumed,) = in_world(lambda: script(session), 1, [], begin=world.kept)
@@ -111,19 +116,6 @@ def test_a_tracked_count_of_iterations_counts_a_repeated_one_once(part: int) -> 
     assert_equal(script, operations=places, joins=places)
 
 
-def test_only_what_the_beginning_has_changed_and_no_batch_since_is_undone() -> None:
-    state: dict[str, Any] = {"t": 1.0, "n": 5, "same": "x", "list": [1], "large": list(range(1000)), "none": None}
-    here = AtBeginning.of(3, state)
-    state |= {"t": 0.5, "n": 6, "new": True, "list": [2], "large": 1, "none": "warm"}
-    here.ends(state)
-    state["n"] = 7
-    there = dict(state)
-    listed = there["list"]
-    AtBeginning.restored(here.captured(state), there).undo(there)
-    assert there == {"t": 1.0, "n": 7, "same": "x", "list": [1], "large": 1, "none": None}
-    assert there["list"] is listed, "a variable may refer to it"
-
-
 KINDS: dict[str, tuple[Any, Callable[[Any], Any], Callable[[Any], float]]] = {
     "nothing, and then a text": (None, lambda v: "warm" if v is None else v, lambda v: 0.5 + len(v)),
     "numpy's numbers": (np.float32(1), lambda v: v * np.float32(0.5), float),
@@ -136,25 +128,15 @@ KINDS: dict[str, tuple[Any, Callable[[Any], Any], Callable[[Any], float]]] = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_values_of_every_kind_that_the_beginning_changes_and_computes_with(kind: str) -> None:
+def test_values_of_every_kind_that_the_beginning_changes(kind: str) -> None:
     first, change, factor = KINDS[kind]
 
-    def begin(ours: Any) -> float:
+    def begin(ours: Any) -> None:
         ours.state["t"] = change(ours.state.get("t", copied({"t": first})["t"]))
-        return factor(ours.state["t"])
 
-    script = _loop(begin)
+    script = _loop(begin, factor)
     assert_equal(script, operations=[6], joins=[5, 16])
     world, (expected,) = in_world(lambda: script(session), 1, [], keep=Keep(8, 1))
     assert world.kept is not None
     _, (resumed,) = in_world(lambda: script(session), 1, [], begin=world.kept)
     assert all(torch.equal(resumed[name], tensor) for name, tensor in expected.items() if name.startswith("model"))
-
-
-def test_a_beginning_that_is_not_over_counts_so_far() -> None:
-    state: dict[str, Any] = {"t": 1.0}
-    here = AtBeginning.of(3, state)
-    state["t"] = 0.5
-    AtBeginning.restored(here.captured(state), state).undo(state)
-    assert state == {"t": 1.0}
-    assert AtBeginning.restored(None, state) == AtBeginning()

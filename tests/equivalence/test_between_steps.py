@@ -122,6 +122,10 @@ def forgets_train(_epoch: int, model: nn.Module, _optimizer: torch.optim.Optimiz
     model.eval()
 
 
+def switches_the_mode(_epoch: int, model: nn.Module, _optimizer: torch.optim.Optimizer) -> None:
+    model.train(not model.training)
+
+
 def rate_lowered_at_first(made: Callable[..., Any]) -> Result:
     return trained(made, at_first=lowers_the_rate)
 
@@ -189,6 +193,10 @@ def left_in_evaluation_mode(made: Callable[..., Any]) -> Result:
     return trained(made, model=with_a_mode, at_last=forgets_train)
 
 
+def mode_switched_after_each_step(made: Callable[..., Any]) -> Result:
+    return trained(made, model=with_a_mode, after_step=switches_the_mode)
+
+
 def rate_lowered_in_each_iteration(made: Callable[..., Any]) -> Result:
     """At the start of its turn, which is repeated if its step is void."""
     net = fresh(mlp)
@@ -221,6 +229,7 @@ VALUES = [
     unsaved_buffer_scaled_after_each_step,
     unsaved_buffer_scaled_at_first,
     unsaved_buffer_replaced_in_forward,
+    mode_switched_after_each_step,
 ]
 
 

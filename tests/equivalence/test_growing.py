@@ -79,7 +79,8 @@ class Fading(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.first, self.second, self.alpha = nn.Linear(3, 3), nn.Linear(3, 1), 0.0
+        self.first, self.second = nn.Linear(3, 3), nn.Linear(3, 1)
+        self.register_buffer("alpha", torch.zeros(()))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         output: torch.Tensor = self.second((1.0 - self.alpha) * x + self.alpha * self.first(x).tanh())

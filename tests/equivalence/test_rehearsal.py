@@ -46,7 +46,7 @@ def test_what_is_not_the_same_on_all_nodes_is_told(script: Script, options: dict
     assert told.lines() == []
     on_ranks(lambda: script(options), 1, JOINS)
     (line,) = told.lines()
-    assert "not the same on all nodes" in line
+    assert "Possible causes: a value that the script switches" in line
 
 
 def test_the_parameter_whose_gradients_differ_most_is_named(told: Told) -> None:

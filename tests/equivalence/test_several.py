@@ -211,23 +211,23 @@ class Total:
 
 
 def counted(made: Callable[..., Any]) -> Result:
-    """What a batch's beginning, and what is between its steps, count and decide by: a tracked counter, one in
-    ``session.state``, and one in a model's attribute. Each has its turn in some batches.
+    """What a batch's beginning, and what is between its steps, count and decide by: a tracked counter, and some in
+    ``session.state``. Each has its turn in some batches.
     """
     models = {name: fresh(linear) for name in ("one", "two", "three")}
     optimizers = {name: torch.optim.SGD(model.parameters(), lr=0.01) for name, model in models.items()}
-    total, turns = Total(), models["one"]
-    turns.turns = 0
+    total = Total()
     session = made(models, optimizers)
     session.track("total", total)
+    session.state["turns"] = 0
     loader = session.loader(DATA, global_batch_size=BATCH)
     for _ in session.epochs(EPOCHS):
         for x, y in loader:
             total.number += 1
-            turns.turns += 1
+            session.state["turns"] += 1
             session.state["begun"] = session.state.get("begun", 0) + 1
             last = total.number % 2 == 0
-            scales = {"one": 1 / total.number, "two": 1 / session.state["begun"], "three": 1 / turns.turns}
+            scales = {"one": 1 / total.number, "two": 1 / session.state["begun"], "three": 1 / session.state["turns"]}
             for name, model in models.items():
                 if name == "three" and not last:
                     continue
@@ -236,11 +236,11 @@ def counted(made: Callable[..., Any]) -> Result:
                 loss.backward()
                 session.step(loss, name)
                 session.state["between"] = session.state.get("between", 1) + 1
-                turns.turns += 2
+                session.state["turns"] += 2
                 if name == "two":
-                    last = last and turns.turns % 3 != 1 + total.number % 2
+                    last = last and session.state["turns"] % 3 != 1 + total.number % 2
                     total.number += 2
-    return tensors(**models, state=session.state, total=total, turns=turns.turns)
+    return tensors(**models, state=session.state, total=total)
 
 
 SCRIPTS = [

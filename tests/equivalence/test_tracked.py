@@ -245,18 +245,21 @@ class Normed(nn.Module):
 
 
 class Bank(nn.Module):
-    """A memory of past outputs (of the first sample, with the weights of then), whose place is a plain attribute."""
+    """A memory of past outputs (of the first sample, with the weights of then), whose place is a buffer: a module's
+    plain attributes are the script's own.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("kept", torch.zeros(3))
-        self.place, self.full = 0, False
+        self.register_buffer("place", torch.tensor(0))
+        self.register_buffer("full", torch.tensor(False), persistent=False)
 
     def forward(self, output: torch.Tensor, now: torch.Tensor) -> torch.Tensor:
-        self.kept[self.place] = now.detach()
+        self.kept[int(self.place)] = now.detach()
         self.full |= self.place == 2
         self.place = (self.place + 1) % 3
-        kept = self.kept if self.full else self.kept[: self.place]
+        kept = self.kept if self.full else self.kept[: int(self.place)]
         return (output - kept.mean()).square().mean()
 
 
@@ -270,7 +273,7 @@ def memory_bank(made: Callable[..., Any]) -> Result:
         loss.backward()
         session.step(loss)
 
-    return trained(made, model, body, sgd(model), bank=bank) | {"place": bank.place, "full": bank.full}
+    return trained(made, model, body, sgd(model), bank=bank) | {"full": bank.full.clone()}
 
 
 def batch_norm(made: Callable[..., Any]) -> Result:

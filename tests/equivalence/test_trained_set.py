@@ -175,7 +175,7 @@ def test_a_restart_goes_on_with_what_was_trained_whether_the_script_adds_its_gro
 def test_a_state_from_before_does_not_say_what_was_trained() -> None:
     _, _, training = made()
     state = training.capture()
-    for new in ("trained", "numbers", "tracked", "parameters", "changing"):
+    for new in ("trained", "unsaved", "tracked", "parameters", "changing"):
         del state[new]
     del state["position"]["phase"]
     model, _, other = made()

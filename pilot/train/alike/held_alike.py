@@ -1,6 +1,6 @@
 """What must be the same on all ranks of a trainer, by name: parameters, the optimizers' options and state, buffers, and
 data that a script generates in its loop (rollouts, pseudo-labels), if the dataset is a ``TensorDataset``; and what may
-differ, but is told of then (see :mod:`pilot.train.alike.held_by_script` and :mod:`pilot.train.alike.attributes_alike`).
+differ, but is told of then (see :mod:`pilot.train.alike.held_by_script`).
 
 A buffer, or a parameter without gradient, that the model changes while computing belongs to each rank, like batch
 norm's statistics. Batch norm is recognised by its class; others by their change counter, or, if a script changes
@@ -21,7 +21,6 @@ from torch.utils.data import TensorDataset
 
 from pilot.checkpoint import checksums, shards
 from pilot.train.alike import sample_numbers
-from pilot.train.alike.attributes_alike import AttributesAlike
 from pilot.train.alike.held_by_script import HeldByScript
 from pilot.train.state.session_checks import check_changeable
 from pilot.train.state.training import Training
@@ -47,7 +46,6 @@ class HeldAlike:
     def __init__(self, training: Training) -> None:
         self._named = training.trained.named
         self._script = HeldByScript(training)
-        self._attributes = AttributesAlike(training)
         optimizers = training.steppers.optimizers
         self._optimizers = {f"optimizer{name and f'[{name!r}]'}": one for name, one in optimizers.items()}
         self._frozen = dict(_frozen(training.model))
@@ -105,14 +103,6 @@ class HeldAlike:
         others = self._script.numbers() | {f"the model's {name}": number for name, number in buffers.items()}
         unfrozen = {name for name, (held, key) in self._frozen.items() if held[key].requires_grad}
         return _except(self._own - unfrozen, alike), _except(self._told, others | self._samples)
-
-    def attributes(self) -> int:
-        """A checksum of the models' plain attributes, which may differ."""
-        return self._attributes.number(self._told)
-
-    def attribute_numbers(self) -> Numbers:
-        """Of each of them; below 0: it counts only if another rank has changed it."""
-        return _except(self._told, self._attributes.numbers())
 
     def _values(self) -> Iterator[tuple[str, Any]]:
         """Options come first: if they differ, so does everything after them. (What an optimizer's state leaves out is

@@ -1,6 +1,6 @@
 """The sums of the step after a checkpoint are kept beside it, as sketches, and compared with those of the same step
-when the trainer resumes from that checkpoint. If they differ, the script computes with something that no checkpoint
-holds: what it set in an epoch or by a counter of its own, drew without a seed, or has from its node.
+when the trainer resumes from that checkpoint. If they differ, the script is told: it may compute with what no
+checkpoint holds, or a node computes wrongly.
 
 The step must have the same samples. If they are divided among another number of ranks, sums differ by design where
 forward draws random numbers, or normalises by its batch; then they are not compared. After a notice there is no next
@@ -133,15 +133,15 @@ def _difference(before: NextStep, now: NextStep) -> str:
     name = differing(now.sketched, before.sketched, **tolerance)
     if not name:
         return ""
-    loss = "" if is_divided_alike else "; or its loss depends on the number of nodes, as pilot check would show"
+    loss = "" if is_divided_alike else " a loss that is no mean over the samples (pilot check shows that);"
     difference = (
         f"step {now.step + 1} has another gradient of {name} than before the trainer was resumed, from the same samples"
         " and parameters"
     )
     refusal.note(
-        f"{difference}: the script computes with something that its checkpoints do not hold. It may switch that in an"
-        " epoch (if epoch == 3:), count by itself, draw without a seed, have it from its node (files, the environment),"
-        " or have been changed: derive it from session.steps, keep it in session.state, track it, or seed it"
-        f"{loss}. Or a node computes wrongly"
+        f"{difference}. Possible causes:{loss} a value that the script switches in an epoch (if epoch == 3:), counts by"
+        " itself, draws without a seed, or has from its node (files, the environment); a script that was changed; a"
+        " node that computes wrongly. Derive such a value from session.steps, keep it in session.state, track it, or"
+        " seed it"
     )
     return f"{difference}; its log says what to look for"

@@ -16,7 +16,6 @@ import xxhash
 from torch.utils.data import Dataset, Subset, TensorDataset
 
 from pilot.checkpoint import checksums
-from pilot.train.script.objects import inner
 
 _READ = 1 << 20
 _TEXTS_READ = 10_000
@@ -35,7 +34,7 @@ def others(dataset: Any) -> dict[str, int]:
     """
     found = {}
     for number, one in enumerate(_chain(dataset) if isinstance(dataset, Dataset) else ()):
-        held = enumerate(one.tensors) if isinstance(one, TensorDataset) else inner(one)
+        held = enumerate(one.tensors) if isinstance(one, TensorDataset) else _attributes(one)
         for name, value in held:
             if (content := _content(value, one)) is not None:
                 at = f"tensors[{name}]" if isinstance(one, TensorDataset) else name
@@ -70,7 +69,13 @@ def _chain(dataset: Any) -> Iterator[Any]:
 def _kept(dataset: Any) -> list[Any]:
     if isinstance(dataset, Subset):
         return [dataset.indices]
-    return [*dataset.tensors] if isinstance(dataset, TensorDataset) else [value for _, value in inner(dataset)]
+    return [*dataset.tensors] if isinstance(dataset, TensorDataset) else [value for _, value in _attributes(dataset)]
+
+
+def _attributes(dataset: Any) -> list[tuple[str, Any]]:
+    """Not those of torch's own datasets, which hold others."""
+    is_of_torch = type(dataset).__module__.partition(".")[0] == "torch"
+    return [] if is_of_torch else list(getattr(dataset, "__dict__", {}).items())
 
 
 def _whole(value: Any, dataset: Any) -> Iterator[np.ndarray[Any, Any]]:

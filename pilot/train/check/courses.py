@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from pilot.train.check.world import End, Keep
 
@@ -139,7 +140,7 @@ def single(shape: Shape) -> list[Course]:
     return found
 
 
-def _replaced(shape: Shape) -> dict[str, object]:
+def _replaced(shape: Shape) -> dict[str, Any]:
     """A node is lost in a step; alone, it survives a step that does not count."""
     return {"die": _ALL, "come": 1} if shape.nodes > 1 else {}
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from pilot.train.script.refusal import frames, is_of_a_library
+from pilot.train.script.refusal import is_of_a_library
 
 if TYPE_CHECKING:
     from pilot.train.check.records import Values
@@ -42,10 +42,11 @@ def of_script(training: Training) -> Values:
 
 
 def _variables() -> Iterator[tuple[str, Any]]:
-    running = list(frames())
-    for frame in running:
-        if frame.f_locals is not frame.f_globals:
+    frame: types.FrameType | None = sys._getframe()
+    while frame is not None:
+        if not is_of_a_library(frame.f_code.co_filename) and frame.f_locals is not frame.f_globals:
             yield from list(frame.f_locals.items())
+        frame = frame.f_back
     for name, value in list(vars(sys.modules["__main__"]).items()):
         if not name.startswith("__"):
             yield name, value

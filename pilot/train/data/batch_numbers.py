@@ -9,31 +9,23 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import inspect
 import itertools
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from types import GeneratorType
 from typing import Any
 
-from pilot.train.script.iterators import place_of
-from pilot.train.script.loop_code import yields_each_turn
-from pilot.train.script.refusal import is_of_a_library
-
 _PASS_ON = (tuple, zip, map, filter, itertools.islice, itertools.chain)
 """What may stand between it and the loader (``enumerate(zip(loader, others))``), apart from generators."""
-_PAIR = (zip, map)
 _DEPTH = 4
 Place = tuple[int, int, bool]
 
 
 class BatchNumbers:
-    """Of the batches of one pass over the loader at a time. ``zipped``: called if the first of them has its batches
-    paired with the items of a list or the like, which cannot go on where the loader does.
-    """
+    """Of the batches of one pass over the loader at a time."""
 
-    def __init__(self, zipped: Callable[[], None]) -> None:
-        self._zipped = zipped
-        self._looked = False
+    def __init__(self) -> None:
         self._given = 0
         self._place: Place | None = None
         self._batches: weakref.ref[Any] | None = None
@@ -47,19 +39,10 @@ class BatchNumbers:
         """The script gets the next batch, whose ``number`` in the epoch is not one more only in another ``place``: the
         epoch, the group's revision, which changes with each void step, and whether somebody rehearses.
         """
-        if not self._looked:
-            self._looked = True
-            self._look()
         if place != self._place:
             self._place = place
             self._go_on_at(number())
         self._given += 1
-
-    def _look(self) -> None:
-        batches = self._batches() if self._batches is not None else None
-        around = () if batches is None else _around(batches)
-        if any(_is_paired(one, asking) for asking, holders in around for one in holders if type(one) in _PAIR):
-            self._zipped()
 
     def _go_on_at(self, number: int) -> None:
         batches = self._batches() if self._batches is not None else None
@@ -90,25 +73,10 @@ def _around(batches: GeneratorType[Any, Any, Any]) -> Iterator[tuple[Sequence[An
             return
 
 
-def _is_paired(one: Any, around: Sequence[Any]) -> bool:
-    """Whether a ``zip`` or ``map`` also goes through what begins anew: a list, a range, a tensor, a count, a generator
-    of the script's.
-    """
-    parts = (other for other in one.__reduce__()[1] if isinstance(other, Iterator))
-    return any(_begins_anew(other) for other in parts if not any(other is each for each in around))
-
-
-def _begins_anew(other: Iterator[Any]) -> bool:
-    if isinstance(other, GeneratorType):
-        return not is_of_a_library(other.gi_code.co_filename)
-    is_countable = type(other).__module__ == "builtins" and place_of(other) is not None
-    return is_countable or isinstance(other, itertools.cycle | itertools.count)
-
-
 def _generators_around(batches: GeneratorType[Any, Any, Any]) -> list[GeneratorType[Any, Any, Any]]:
     """As of a progress bar. (A generator that runs does not tell the garbage collector what it iterates over.)"""
     frames, frame = [], batches.gi_frame and batches.gi_frame.f_back
-    while frame is not None and yields_each_turn(frame):
+    while frame is not None and frame.f_code.co_flags & inspect.CO_GENERATOR:
         frames.append(frame)
         frame = frame.f_back
     if not frames:

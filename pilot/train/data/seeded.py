@@ -5,10 +5,6 @@ Each sample has its own stream of random numbers in each generator (:mod:`pilot.
 generator takes time, so only those that the dataset uses are set: a generator that is unchanged after a piece was not
 used for its samples. If a generator was used without having been set, or a sample drew more numbers than were
 generated, the piece is loaded again; to find out, a loader first loads a single sample.
-
-The training's first sample is read once more: a dataset that then gives another one is told of. It takes them from a
-place of its own (an open file's position, an iterator, a counter), whatever the index. So is one that keeps samples as
-it has augmented them (:mod:`pilot.train.data.kept_samples`).
 """
 
 from __future__ import annotations
@@ -16,19 +12,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
-import numpy as np
-import torch
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
-from pilot.checkpoint import checksums
 from pilot.core.errors import UserError
 from pilot.train.data import rng
 from pilot.train.data.collate import reader
-from pilot.train.data.kept_samples import KeptSamples
 from pilot.train.data.order import Indices
 from pilot.train.data.sampler import mix
 from pilot.train.data.streams import Stream
-from pilot.train.script import refusal
 
 
 class Piece(NamedTuple):
@@ -72,35 +63,14 @@ class Seeded(Dataset[Any]):
     def __getitems__(self, piece: Piece) -> Any:
         if self._batch and (batch := self._batch(piece.indices)) is not None:
             return batch  # nothing is random in it
-        is_first = self._fresh and piece.epoch == piece.start == 0  # once in a training
-        kept = KeptSamples(self.dataset) if is_first else None
         if self._fresh and self._at_once is None:  # so that only one sample is loaded twice, not a whole piece
-            first = self._load(piece.first())
-            if is_first:
-                self._read_again(piece.first(), first)
-            samples = [*first, *self._load(piece.rest())]
+            samples = [*self._load(piece.first()), *self._load(piece.rest())]
         else:
             samples = self._load(piece)
         self._fresh = False
-        if kept is not None and self._streams:
-            kept.look(len({*piece.indices.tolist()}), lambda: self._read(piece.indices.tolist()))
         if self._collated:
             rng.seed_all(mix(piece.seed, piece.epoch, piece.start))
         return samples
-
-    def _read_again(self, piece: Piece, before: list[Any]) -> None:
-        """Tell if that gives something else."""
-        try:
-            alike = _alike(self._load(piece), before)
-        except Exception:
-            alike = False  # an iterator may be at its end
-        if not alike:
-            refusal.note(
-                "the dataset gives another sample when the same index is read again, with the same random numbers: it"
-                " takes samples from a place of its own (an open file's position, an iterator, a counter, a generator),"
-                " so that several nodes read other samples than one, and a node that joins begins anew: let a sample"
-                " depend on its index alone, or use session.stream for what is read in sequence"
-            )
 
     def _load(self, piece: Piece) -> Any:
         while True:
@@ -145,26 +115,6 @@ class Seeded(Dataset[Any]):
             return self._at_once(indices)
         dataset = self.dataset
         return [dataset[index] for index in indices]
-
-
-def _alike(one: Any, other: Any) -> bool:
-    """Whether two samples are, as far as they are numbers, texts, tensors and arrays, or lists and dicts of these."""
-    if type(one) is not type(other):
-        return False
-    if isinstance(one, torch.Tensor):
-        of_numbers = one.layout is torch.strided and not (one.is_meta or one.is_quantized)
-        return not of_numbers or (one.shape == other.shape and _content(one) == _content(other))
-    if isinstance(one, np.ndarray):
-        return bool(one.dtype.hasobject) or (one.shape == other.shape and one.tobytes() == other.tobytes())
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(_alike(value, other[key]) for key, value in one.items())
-    if isinstance(one, list | tuple):
-        return len(one) == len(other) and all(map(_alike, one, other))
-    return not isinstance(one, int | float | str | bytes | np.generic) or repr(one) == repr(other)  # NaN, too
-
-
-def _content(tensor: torch.Tensor) -> list[int]:
-    return checksums.of_tensors([tensor.detach()])
 
 
 def _seeded(dataset: Any, collated: bool) -> Seeded:

@@ -14,7 +14,6 @@ from torch.utils.data import DataLoader, default_collate
 from pilot.core.errors import UserError
 from pilot.train.data import rng
 from pilot.train.data.sampler import Batching, StepShare, mix
-from pilot.train.data.stream_source import StreamSource
 from pilot.train.data.training_loader import Course, TrainingLoader
 
 _Kept = dict[int, Any]
@@ -52,7 +51,6 @@ class Stream(TrainingLoader):
             )
         super().__init__(course, batching)
         self.source = source
-        self._carried = StreamSource(source)
         self.collate_fn = collate_fn
         self._samples: Iterator[Any] = iter(())
         self._reads: tuple[int, int] | None = None
@@ -61,10 +59,9 @@ class Stream(TrainingLoader):
         """See :class:`~pilot.train.data.training_loader.TrainingLoader`."""
         while True:
             epoch, cursor, rank, size, _ = self.course.where()
-            with self.course.reading():
-                rehearsal = self.course.rehearsal()
-                part, parts = self._part()
-                end, kept = self._read(epoch, cursor, part, parts)
+            rehearsal = self.course.rehearsal()
+            part, parts = self._part()
+            end, kept = self._read(epoch, cursor, part, parts)
             if not self.batching.over(cursor, end, parts):
                 self.course.align()
                 *now, revision = self.course.where()
@@ -96,14 +93,11 @@ class Stream(TrainingLoader):
             sample = self._next(epoch, end)
             if sample is _END:
                 self.course.epoch_has(end)
-                self._carried.has_read()
                 break
             place = (end - cursor) % self.batching.batch(size)
             if before <= place < after or place < filler:
                 kept[end] = sample
             end += 1
-        if cursor == 0:
-            self._carried.has_read()
         self._reads = (epoch, end)
         return end, kept
 
@@ -115,7 +109,6 @@ class Stream(TrainingLoader):
     def _open(self, epoch: int, cursor: int) -> None:
         if hasattr(self.source, "set_epoch"):
             self.source.set_epoch(epoch)
-        self._carried.opened()
         if hasattr(self.source, "from_cursor"):
             self._samples = iter(self.source.from_cursor(cursor))
             return

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from pilot.train.data.batch_numbers import BatchNumbers
@@ -27,9 +26,6 @@ class Course(Protocol):
 
     def rehearsal(self) -> Rehearsal | None:
         """Who rehearses in the next step; None: nobody."""
-
-    def reading(self) -> AbstractContextManager[None]:
-        """The loader reads its samples within: what this takes from a ``DataLoader`` is not the script's own."""
 
     def steps_done(self) -> int:
         """How many steps of this epoch are done."""
@@ -58,9 +54,6 @@ class Course(Protocol):
     def came_back(self) -> None:
         """The script is done with its batch, and asks for the next one."""
 
-    def zipped(self) -> None:
-        """The script pairs the batches with the items of a list or the like (``zip(loader, weights)``)."""
-
     def batches(self, rest: Rest) -> Iterator[Any]:
         """For a loop over the loader: the batches of the epoch, or of one step when counting iterations."""
 
@@ -83,7 +76,7 @@ class TrainingLoader(Uncopied):
         self.course = course
         self.batching = batching
         self.cast: Callable[[Any], Any] | None = None
-        self._numbers = BatchNumbers(course.zipped)
+        self._numbers = BatchNumbers()
 
     def ends_with(self, share: StepShare, size: int) -> bool:  # noqa: ARG002  # those of a dataset's loader
         """Whether the epoch ends with ``share`` of a step in a group of ``size``; False if that is not known ahead."""

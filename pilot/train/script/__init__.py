@@ -1,1 +1,1 @@
-"""Reads the script: its code, its variables, what they hold; ends it in one line."""
+"""Which packages a script imports, and how one of our errors ends it in one line."""

@@ -9,15 +9,13 @@ import sys
 import sysconfig
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import TracebackType
 
 from pilot.core.errors import REFUSAL, PilotError
 
-DOT = "\N{MIDDLE DOT}"
-"""In names of variables that stand for attributes (:mod:`pilot.train.script.inlined`)."""
 _LIBRARIES = ("<", *{f"{path}/" for path in [*sysconfig.get_paths().values(), Path(__file__).parents[2]]})
 
 
@@ -36,16 +34,7 @@ def line(error: BaseException) -> str:
 
 def note(text: str) -> None:
     """A line in the script's log, with its place: nothing is refused, but its author should know."""
-    print(f"pilot: {_place(traceback.extract_stack())}{text.replace(DOT, '.')}", file=sys.stderr, flush=True)
-
-
-def frames() -> Iterator[FrameType]:
-    """The script's running functions, from the innermost on."""
-    frame: FrameType | None = sys._getframe()
-    while frame is not None:
-        if not is_of_a_library(frame.f_code.co_filename):
-            yield frame
-        frame = frame.f_back
+    print(f"pilot: {_place(traceback.extract_stack())}{text}", file=sys.stderr, flush=True)
 
 
 def is_of_a_library(filename: str) -> bool:

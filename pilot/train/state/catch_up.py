@@ -17,10 +17,8 @@ from torch import nn
 
 from pilot.checkpoint.tree import copied
 from pilot.train.state.agreement_log import END_OF_EPOCH
-from pilot.train.state.at_beginning import AtBeginning
 from pilot.train.state.block import encoded
 from pilot.train.state.loading import filled, load
-from pilot.train.state.module_numbers import SMALL_BYTES
 from pilot.train.state.position import Position
 
 
@@ -37,6 +35,8 @@ class Stateful(Protocol):
 Tracked = Mapping[str, Any]
 """States of tracked objects, by name."""
 Restore = Callable[[], None]
+SMALL_BYTES = 1 << 20
+"""The largest tracked object that is copied at each epoch's end."""
 
 
 class CatchUp:
@@ -62,8 +62,6 @@ class CatchUp:
         self._tracked_at_end: dict[str, Any] = {}
         self._user_taken: dict[str, Any] | None = None
         self._user_met: dict[str, Any] | None = None
-        self._at_beginning = AtBeginning()
-        self._begins_again = False
         self._put_back: Restore | None = None
         self._taken_in: int | None = None
         self._has_reached_end = False
@@ -72,7 +70,7 @@ class CatchUp:
     def does_again(self, put_back: Callable[[], None]) -> None:
         """The script repeats a step. What it changes until then, it has changed before, and ``put_back`` undoes."""
         self._user_taken = copied(self.user)
-        self._put_back, self._begins_again = put_back, True
+        self._put_back = put_back
 
     def loop_begins(self) -> None:
         """The script comes to its loop. If it took over a state before (it asked for its rank), what it has set since
@@ -85,19 +83,6 @@ class CatchUp:
         if self._user_taken is not None:
             self._put_user(self._user_taken)
         self._restored()
-
-    def begins(self, number: int) -> None:
-        """Turn ``number`` of the script's loop begins, an epoch or an iteration."""
-        if self._begins_again and self._at_beginning.number == number:
-            self._at_beginning.undo(self.user)
-            self._restored()
-        else:
-            self._at_beginning = AtBeginning.of(number, self.user)
-        self._begins_again = False
-
-    def gets_batch(self) -> None:
-        """The turn's beginning is over."""
-        self._at_beginning.ends(self.user)
 
     def looks_back(self) -> None:
         """The script runs a step that is already done: what it changes until it has caught up is rolled back then."""
@@ -192,7 +177,6 @@ class CatchUp:
             # Of a state taken over from others, to which the script has not come yet, the one in which they were.
             "meeting": self.meeting if self._user_taken is None else self._taken_in,
             "user": user,
-            "at_beginning": self._at_beginning.captured(user),
             "user_met": self.user if self.meeting is not None and self._user_at_end is not None else self._user_met,
             "tracked_at_end": self._tracked_at_end,
         }
@@ -221,8 +205,6 @@ class CatchUp:
         if not attends:
             self._has_reached_end = False
             self._set_user(state["user"])
-            self._at_beginning = AtBeginning.restored(state.get("at_beginning"), self.user)
-            self._begins_again = begun
             self.behind = in_meeting and not self._position().at_end
             self._user_taken = copied(state["user"]) if begun else None
         self._user_met = None if attends else copied(state.get("user_met"))
@@ -245,7 +227,7 @@ class CatchUp:
     # --- its parts ---------------------------------------------------------------------------------------------------
 
     def _user_caught_up(self) -> None:
-        self.behind = self._begins_again = False
+        self.behind = False
         if self._user_taken is not None:
             self._set_user(self._user_taken)
 

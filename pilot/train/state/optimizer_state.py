@@ -162,8 +162,8 @@ class OwnAttributes:
     """What an optimizer keeps in its own attributes and not in its state: counters, averages, random generators.
 
     They are part of the state if they have changed since the session was created. Initial values come from the script,
-    which may have been edited since a checkpoint. Values that cannot be stored are left alone (the script is told of
-    those that change), unless they are tensors by module or parameter, which change.
+    which may have been edited since a checkpoint. Values that cannot be stored are left alone, unless they are tensors
+    by module or parameter, which change.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
@@ -190,11 +190,6 @@ class OwnAttributes:
         begun = {name: self._first[name] for name in self.capture() if name in self._first}
         for name, state in copied(begun | dict(changed)).items():
             setattr(self._optimizer, name, rng.with_state(getattr(self._optimizer, name, None), state))
-
-    def others(self) -> Iterator[tuple[str, Any]]:
-        """What else is in its attributes, by name: objects, deques, what is not in the state."""
-        kept = {name for name, _, _ in self._now()}
-        yield from ((name, one) for name, one in vars(self._optimizer).items() if name not in _of_torch() | kept)
 
     def _tensors_by_object(self) -> dict[str, list[tuple[int, int]]]:
         """Dicts of tensors by module or parameter, by the attribute's name: what changes if these do."""

@@ -165,11 +165,6 @@ class Steppers:
                 found[stepper.name] = stepper.scaler
         return found
 
-    def other_attributes(self) -> Iterator[tuple[torch.optim.Optimizer, str, Any]]:
-        """What optimizers keep in attributes of their own that is not in the state: whose it is, its name, and it."""
-        for name, its in self._attributes.items():
-            yield from ((self.optimizers[name], attribute, value) for attribute, value in its.others())
-
     def capture(self) -> dict[str, Any]:
         """The states: of a single optimizer directly, of several by name."""
         states = {name: state_of(one) for name, one in self.optimizers.items()}

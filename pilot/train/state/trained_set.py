@@ -133,8 +133,19 @@ class TrainedSet:
                 name: [[self._name_of[id(p)] for p in group["params"]] for group in optimizer.param_groups]
                 for name, optimizer in self._steppers.optimizers.items()
             },
-            "evaluating": [name for name, module in self._model.named_modules() if not module.training],
+            "evaluating": self.evaluating(),
         }
+
+    def evaluating(self) -> list[str]:
+        """Return the names of the modules that are in evaluation mode."""
+        return [name for name, module in self._model.named_modules() if not module.training]
+
+    def set_modes(self, evaluating: list[str]) -> None:
+        """Put these modules in evaluation mode, and the others in training mode."""
+        its = set(evaluating)
+        for name, module in self._model.named_modules():
+            if module.training == (name in its):
+                module.training = not module.training
 
     def described(self) -> dict[str, str]:
         """A description to compare. (Without what a script may freeze within a step.)"""
@@ -148,9 +159,8 @@ class TrainedSet:
 
     def restore(self, rows: Rows) -> None:
         """Restore the result ``rows`` of :meth:`capture`; the optimizers' states are restored afterwards."""
-        for name, module in self._model.named_modules() if "evaluating" in rows else ():
-            if module.training == (name in rows["evaluating"]):
-                module.training = not module.training
+        if "evaluating" in rows:
+            self.set_modes(rows["evaluating"])
         trained = set(rows["requires_grad"])
         for name, parameter in self.named.items():
             if parameter.requires_grad != (name in trained):

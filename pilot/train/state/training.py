@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.modules.module import _EXTRA_STATE_KEY_SUFFIX
 
 from pilot.checkpoint import shards
 from pilot.checkpoint.tree import Encoded, copied
@@ -27,7 +28,6 @@ from pilot.train.state.lineage import Lineage
 from pilot.train.state.loading import load
 from pilot.train.state.lr import LearningRate
 from pilot.train.state.metric_reports import METRIC, MetricReports
-from pilot.train.state.module_numbers import ModuleNumbers
 from pilot.train.state.on_device import places_in, put_back
 from pilot.train.state.position import Position
 from pilot.train.state.session_checks import admit, check_scheduler
@@ -46,6 +46,7 @@ from pilot.train.state.stepper import (
     step_together,
 )
 from pilot.train.state.trained_set import TrainedSet
+from pilot.train.state.unsaved_buffers import UnsavedBuffers
 
 Models = nn.Module | dict[str, nn.Module]
 
@@ -86,7 +87,7 @@ class Training:
         self.agreements = AgreementLog()
         self.catch_up = CatchUp(lambda: self.position, lambda: self.agreements.count(self.place), self.tell_restored)
         self.user, self.tracked = self.catch_up.user, self.catch_up.tracked
-        self.numbers = ModuleNumbers(self.model, self.tracked)
+        self._unsaved = UnsavedBuffers(self.model, self.tracked)
         self.changing: set[str] = set()
         self.phases: list[dict[str, Any]] = []
         self.on_restore: list[Callable[[], object]] = []
@@ -219,7 +220,7 @@ class Training:
             "model": dict(self.model.state_dict()),
             "parameters": dict(self.trained.bare),
             "trained": self.trained.capture(),
-            "numbers": self.numbers.capture(),
+            "unsaved": self._unsaved.capture(),
             "tracked": {name: one.state_dict() for name, one in self.tracked.items()},
             "changing": sorted(self.changing),
             "phases": list(self.phases),
@@ -276,7 +277,8 @@ class Training:
     @torch.inference_mode(mode=False)
     def _adopt(self, state: Mapping[str, Any], *, own_options: bool) -> None:
         """Load models, optimizers and tracked objects from ``state``."""
-        load(state["model"], into=self.model)
+        extras = {name: one for name, one in state["model"].items() if name.endswith(_EXTRA_STATE_KEY_SUFFIX)}
+        load(state["model"] | copied(extras), into=self.model)  # a module may keep what it is given, and change it
         with torch.no_grad():
             for name, parameter in self.trained.bare.items():
                 parameter.copy_(state["parameters"][name])
@@ -289,7 +291,7 @@ class Training:
             set_options(self.steppers, self._options)
         for name, one in self.tracked.items():
             load(copied(state["tracked"][name]), into=one)
-        self.numbers.restore(state.get("numbers", {}))
+        self._unsaved.restore(state.get("unsaved", {}))
 
     def tell_restored(self) -> None:
         """Tell the script that the state was replaced."""

@@ -33,13 +33,13 @@ MOST_NOTES = 5
 """A script may give what differs a new name each time."""
 
 _BY_ITSELF = (
-    "each changes it by itself, from its own batch (as batch norm does), or on one rank only (if session.rank == 0:)."
-    " Nodes that join and runs that resume get one rank's. What training depends on must be the same on all ranks:"
+    "nodes that join and runs that resume get one rank's. It may be set from each rank's own batch (as batch norm"
+    " does), or on one rank only (if session.rank == 0:). What training depends on must be the same on all ranks:"
     " derive it from parameters, session.steps or the result of session.evaluate"
 )
 _OF_DATA = (
-    "each has read or drawn other samples, or in another order, so that some are used twice and others never: sort the"
-    " names of files (os.listdir and glob do not), and seed each generator that chooses or makes samples"
+    "some samples may be used twice and others never. Their files may be listed in another order (os.listdir and glob"
+    " do not sort), or a generator that chooses or makes samples has no seed"
 )
 _Told = tuple[int, Numbers, Numbers]
 """One rank's last step in which the ranks agreed, and its checksums of what must be the same and of what may differ."""
@@ -56,7 +56,6 @@ class Alarm:
         self.held = HeldAlike(training)
         self._numbers: Numbers = {}
         self._others: Numbers = {}
-        self._attributes = 0
         self._generation: int | None = None
         self._notes = 0
 
@@ -71,8 +70,7 @@ class Alarm:
         if group.size == 1 or not (is_new or is_last or step % EVERY_STEPS == 0 or step in FIRST_STEPS):
             return 0
         self._numbers, self._others = self.held.numbers()
-        self._attributes = self.held.attributes()
-        number = combined([*map(abs, self._numbers.values()), *self._others.values(), self._attributes], MODULUS)
+        number = combined([*map(abs, self._numbers.values()), *self._others.values()], MODULUS)
         return 1 + (number if self._shards == 1 else self._of_node(number))
 
     def _of_node(self, number: int) -> int:
@@ -81,7 +79,7 @@ class Alarm:
         """
         of_shards = self.held.of_shards
         unsharded = [abs(one) for name, one in self._numbers.items() if name not in of_shards]
-        whole = combined([*unsharded, *self._others.values(), self._attributes], MODULUS)
+        whole = combined([*unsharded, *self._others.values()], MODULUS)
         said = self._ties.say(number * MODULUS + whole)
         alike = len({word % MODULUS for word in said}) == 1
         return combined([word // MODULUS for word in said], MODULUS) if alike else whole
@@ -95,8 +93,7 @@ class Alarm:
             return True
         if not agreed(words.checksum, words.checksum_squares, size):
             try:
-                others = self._others | self.held.attribute_numbers()
-                own = msgspec.msgpack.encode((self._training.agreed_step, self._numbers, others))
+                own = msgspec.msgpack.encode((self._training.agreed_step, self._numbers, self._others))
                 told = [_decoder.decode(block) for block in gather_blocks(own, group.gather)]
             except Gone:
                 return False

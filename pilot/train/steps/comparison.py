@@ -63,10 +63,10 @@ class Comparison:
         if self._notes < MOST_NOTES:
             self._notes += 1
             refusal.note(
-                f"{difference}: the script computes with something else that is not the same on all nodes. It may"
-                " switch that in an epoch (if epoch == 3:), count by itself, draw without a seed, or have it from its"
-                " node (files, the environment): derive it from session.steps, keep it in session.state, track it, or"
-                " seed it (unless it is meant to be each rank's own). Or a node computes wrongly"
+                f"{difference}. Possible causes: a value that the script switches in an epoch (if epoch == 3:), counts"
+                " by itself, draws without a seed, or has from its node (files, the environment); a node that computes"
+                " wrongly. Derive such a value from session.steps, keep it in session.state, track it, or seed it"
+                " (unless it is meant to be each rank's own)"
             )
             group.remark(f"{difference}; its log says what to look for")
 

@@ -7,23 +7,19 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, wraps
 from typing import Any
-from weakref import WeakSet
 
 import torch
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import register_optimizer_step_pre_hook
-from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from pilot.core.errors import UserError
-from pilot.train.data.seeded import Seeded
-from pilot.train.script import refusal
-from pilot.train.script.asking import Asking
 from pilot.train.state.optimizer_state import parameters_of
 from pilot.train.state.stepper import Steppers
 
-_Taken = WeakSet[_BaseDataLoaderIter]
-"""Iterators from which the script has taken batches, since the session's last batch or between the two before."""
+_AFTER_BREAK = (
+    " (a loop that a variable holds, such as a progress bar, is not left by break: call session.stop() instead)"
+)
 
 
 class StepGuard:
@@ -45,12 +41,7 @@ class StepGuard:
         self.summed: Sequence[torch.Tensor] = ()
         self.looping = False
         self.passing = False
-        self._asking: Asking | None = None
-        self._put_off: UserError | None = None
-        self._computing = self._loads_beside = False
         self._thread = 0
-        self._noted = False
-        self._taken: tuple[_Taken, _Taken] = WeakSet(), WeakSet()
 
     @contextmanager
     def in_loop(self) -> Iterator[None]:
@@ -61,17 +52,8 @@ class StepGuard:
         try:
             yield
         finally:
-            self.looping = self.passing = self._computing = False
+            self.looping = self.passing = False
             _in_loops.pop(thread, None)
-
-    def turn_begins(self) -> None:
-        """The script asks for its next turn."""
-        self._asking = Asking()
-
-    def turn_ends(self) -> None:
-        """It goes on with its loop, which it may have left before."""
-        if self._put_off is not None:
-            raise self._put_off
 
     def expect_own_thread(self) -> None:
         """Refuse a thread that takes batches ahead of their steps."""
@@ -92,20 +74,15 @@ class StepGuard:
 
     def batch_begins(self) -> None:
         """The script gets a batch of the session's."""
-        self.passing, self._computing, self._loads_beside = True, True, False
-        self._taken = WeakSet(), self._taken[0]
-
-    def batch_ends(self) -> None:
-        """The script steps by its batch."""
-        if self._loads_beside:
-            self._tell_of_loader()
-        self._computing = self._loads_beside = False
+        self.passing = True
 
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Refuse a step that is not the session's."""
         if self._has(optimizer):
             if not self._ours:
-                self._refuse("the script calls optimizer.step() in its loop: remove that; session.step does it")
+                raise UserError(
+                    f"the script calls optimizer.step() in its loop: remove that; session.step does it{_AFTER_BREAK}"
+                )
         elif self._ours:
             raise UserError(
                 f"an optimizer of the session steps another one in its own step ({type(optimizer).__name__}), whose"
@@ -114,7 +91,7 @@ class StepGuard:
                 " parameters (in float32), keep them, and what their step needs, in optimizer.state[parameter]"
             )
         elif self.passing and _steps_parameters(optimizer):
-            self._refuse(
+            raise UserError(
                 f"a second optimizer ({type(optimizer).__name__}) steps between the batches of session.loader: its"
                 " gradients are not summed over the nodes; pass both to pilot.train.session, as a list or a dict by"
                 " name; to take steps on a copy of the model (meta-learning), use torch.autograd.grad"
@@ -132,7 +109,7 @@ class StepGuard:
     def scheduled(self, scheduler: LRScheduler) -> None:
         """Refuse a scheduler that a joining node would restart from the beginning."""
         if self._has(scheduler.optimizer):
-            self._refuse(
+            raise UserError(
                 f"the script creates a learning-rate scheduler ({type(scheduler).__name__}) in its loop, which nodes"
                 " that join would begin anew: create it before the loop, and pass it to pilot.train.session with"
                 " schedule=, or step it yourself and call session.track('scheduler', it)"
@@ -141,7 +118,7 @@ class StepGuard:
     def scaled(self, scaler: torch.amp.GradScaler) -> None:
         """Refuse a scaler that the session does not know, because nothing would unscale."""
         if self.passing and scaler.is_enabled() and not any(scaler is one for one in self._scalers):
-            self._refuse(
+            raise UserError(
                 "the script scales its loss by a GradScaler that the session does not have, so it would step with"
                 " scaled gradients: pass it to pilot.train.session as scaler="
             )
@@ -149,36 +126,7 @@ class StepGuard:
     def updated(self, scaler: torch.amp.GradScaler) -> None:
         """Refuse an update that is not the session's; torch would say that it has seen no step."""
         if not self._ours and scaler.is_enabled() and any(scaler is one for one in self._scalers):
-            self._refuse("the script calls scaler.update() in its loop: remove that; session.step does it")
-
-    def loaded(self, batches: _BaseDataLoaderIter) -> None:
-        """Tell of a second source of training data, which the ranks do not divide. (Evaluations come between two steps,
-        or need no gradients.)
-        """
-        if self._noted or not torch.is_grad_enabled() or type(batches._dataset) is Seeded:
-            return
-        now, before = self._taken
-        now.add(batches)
-        if batches in before:
-            self._tell_of_loader()
-        elif self._computing:  # if it steps: it may leave its pass, and evaluate
-            self._loads_beside = True
-
-    def _refuse(self, why: str) -> None:
-        """At once, or, if the script seems to have left its loop by ``break``, when it goes on with it: a variable that
-        has the loop keeps it open.
-        """
-        if self._asking is None or not self._asking.is_left():
-            raise UserError(why)
-        self._put_off = self._put_off or UserError(why)
-
-    def _tell_of_loader(self) -> None:
-        self._noted = True
-        refusal.note(
-            "the script trains on batches of a DataLoader of its own, too: each rank takes its own from the whole of it"
-            " (k ranks take k times as many), and one that joins begins it anew; for every sample once, and to resume,"
-            " make one dataset for session.loader whose samples hold one of each"
-        )
+            raise UserError("the script calls scaler.update() in its loop: remove that; session.step does it")
 
     def _has(self, optimizer: torch.optim.Optimizer) -> bool:
         return any(optimizer is one for one in self._optimizers)
@@ -188,11 +136,11 @@ class StepGuard:
             return
         its = {id(parameter) for one in self._optimizers for parameter in parameters_of(one)}
         if any(id(parameter) in its for parameter in parameters_of(optimizer)):
-            self._refuse(
+            raise UserError(
                 f"{deed} another optimizer ({type(optimizer).__name__}) for the session's parameters in its loop, but"
                 " session.step steps the one that pilot.train.session got: to reset that one use"
                 " optimizer.state.clear() and set the options in its param_groups; to train other parameters use"
-                " requires_grad_ or add_param_group, at an epoch's beginning"
+                f" requires_grad_ or add_param_group, at an epoch's beginning{_AFTER_BREAK}"
             )
 
     def _wraps(self, optimizer: torch.optim.Optimizer) -> bool:
@@ -206,17 +154,6 @@ _in_loops: dict[int, StepGuard] = {}
 """By thread."""
 
 
-@contextmanager
-def reading() -> Iterator[None]:
-    """The session reads its stream within: what this takes from a ``DataLoader`` is not the script's own."""
-    guard = _in_loops.pop(thread := threading.get_ident(), None)
-    try:
-        yield
-    finally:
-        if guard is not None:
-            _in_loops[thread] = guard
-
-
 @cache
 def _watch() -> None:
     """Install the hooks once, before any step: torch calls hooks without a lock, so they must not change later."""
@@ -226,7 +163,6 @@ def _watch() -> None:
     _tell(LRScheduler, "__init__", StepGuard.scheduled)
     _tell(torch.amp.GradScaler, "scale", StepGuard.scaled)
     _tell(torch.amp.GradScaler, "update", StepGuard.updated, before=True)
-    _tell(_BaseDataLoaderIter, "__next__", StepGuard.loaded)
     _tell_of_backward()
 
 

@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from types import NoneType
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import nn
 
 from pilot.checkpoint import checksums
+from pilot.checkpoint.leaves import why_no_array, why_no_tensor
 from pilot.checkpoint.shards import local_of
 from pilot.checkpoint.tree import copied
 from pilot.train.state.block import encoded
 from pilot.train.state.catch_up import Stateful
 from pilot.train.state.loading import filled, load
-from pilot.train.state.module_numbers import ModuleNumbers, bytes_of_few, put_in
 
 SMALL_BYTES = 1 << 20
 """Size of one tensor, or of all of a tracked object, below which copying is cheaper than checking."""
+_MOST = 1000
+_DEPTH = 8
+"""How many values a list, set or dict of ``session.state`` may hold, in all, and how deep, to be copied in no time."""
+_PLAIN = (bool, int, float, str, bytes, bytearray, NoneType, np.number, np.bool_)
 
 
 class Kept(Protocol):
@@ -151,16 +158,6 @@ class Few(Object):
     is_of_script = False
 
 
-class Attributes(Object):
-    """Handled like large values: there are many, and few scripts change them."""
-
-    is_of_script = True
-
-    @property
-    def small(self) -> bool:
-        return False
-
-
 class Trained:
     """A parameter that an optimizer trains, which the script may change, too. The copy is in host memory, because a GPU
     may have no space for it.
@@ -180,23 +177,6 @@ class Trained:
 
     def mark(self) -> None:
         self._copy = local_of(self._parameter).detach().to("cpu", copy=True)
-
-    @property
-    def is_set(self) -> bool:
-        """Whether all of its numbers are others than when it was marked, and not clamped (to the limits), or masked."""
-        now = self._now
-        if self._copy is None or not now.numel():
-            return False
-        return bool((self._copy != now).all()) and bool((now.abs() != now.abs().max()).any())
-
-    @property
-    def has_changed(self) -> bool:
-        """Since it was marked."""
-        return self._copy is not None and not torch.equal(self._copy, self._now)
-
-    @property
-    def _now(self) -> torch.Tensor:
-        return local_of(self._parameter).detach().to("cpu")
 
     def back(self) -> None:
         if self._copy is not None:
@@ -244,20 +224,6 @@ class Extra:
         self._module.set_extra_state(state_dict["extra"])
 
 
-class Numbers:
-    """The plain attributes of one of the modules."""
-
-    def __init__(self, numbers: ModuleNumbers, module: nn.Module) -> None:
-        self._numbers = numbers
-        self._module = module
-
-    def state_dict(self) -> dict[str, Any]:
-        return self._numbers.of(self._module)
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        put_in(self._module, state_dict)
-
-
 class User:
     """``session.state``."""
 
@@ -281,7 +247,7 @@ class FewOfUser:
     def state_dict(self) -> dict[str, Any]:
         few, left = {}, SMALL_BYTES
         for key, value in self._values.items():
-            size = bytes_of_few(value)
+            size = _bytes_of_few(value)
             if size is not None and size <= left:
                 few[key], left = value, left - size
         return {"few": few, "others": [key for key in self._values if key not in few]}
@@ -292,6 +258,28 @@ class FewOfUser:
             del self._values[key]
         for key, value in few.items():
             self._values[key] = filled(self._values.get(key), value)
+
+
+def _bytes_of_few(value: Any) -> int | None:
+    """Of what is copied in no time; None: it is something else."""
+    few = list(islice(_leaves(value, _DEPTH), _MOST + 1))
+    if len(few) > _MOST or not all(map(_is_plain, few)):
+        return None
+    return sum(getattr(one, "nbytes", len(one) if isinstance(one, str | bytes | bytearray) else 8) for one in few)
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, torch.Tensor):
+        return not why_no_tensor(value)
+    return not why_no_array(value) if isinstance(value, np.ndarray) else isinstance(value, _PLAIN)
+
+
+def _leaves(value: Any, depth: int) -> Iterator[Any]:
+    if not depth or not isinstance(value, list | tuple | set | frozenset | dict):
+        yield value
+    else:
+        for one in value.values() if isinstance(value, dict) else value:
+            yield from _leaves(one, depth - 1)
 
 
 def mark_all(kept: Iterable[Kept]) -> None:

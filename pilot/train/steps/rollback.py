@@ -1,12 +1,12 @@
 """Restores what a forward pass, or the script between two steps, may change besides the optimizers' parameters, so that
 after a void step its batch runs again as if for the first time.
 
-This includes the models' buffers, extra states and plain attributes, all parameters (a script may decay weights before
+This includes the models' buffers and extra states, all parameters (a script may decay weights before
 ``session.step``), tracked objects, the optimizers' options and states, and ``session.state`` (unless optimizers are
 stepped separately, without its long lists and large tensors). A successful step must cost almost nothing, so:
 
 * Small values are copied when a step begins. Version counters would not suffice: batch norm's statistics and writes
-through ``.data`` do not change them. * Large values, and plain attributes, are copied only if they were seen to change
+through ``.data`` do not change them. * Large values are copied only if they were seen to change
 between a step's beginning and its sum: their bits are compared in the first step, and in epochs' first steps (a network
 may begin to grow in a later epoch). From then on that is known, also to ranks that take over the state. * The rest is
 copied when a step turns out to be void, so what the script does after ``session.step`` is restored, too.
@@ -25,17 +25,15 @@ from functools import partial
 
 from torch import nn
 
-from pilot.train.looks.spaced import Spaced
-from pilot.train.script import refusal
+from pilot.train.state.spaced import Spaced
 from pilot.train.state.stepper import options_of, set_options
 from pilot.train.state.training import Training
+from pilot.train.state.unsaved_buffers import unsaved_of
 from pilot.train.steps.kept import (
-    Attributes,
     Extra,
     Few,
     FewOfUser,
     Kept,
-    Numbers,
     Object,
     Slot,
     Trained,
@@ -45,7 +43,6 @@ from pilot.train.steps.kept import (
 )
 from pilot.train.steps.optimizer_rollback import OptimizerStates
 
-_SHOWN = 5
 _PARTS = 1000
 _FIRST_LOOKS = 4
 """Looks in epochs' first steps take one of so many parts of the time, but for the first ones."""
@@ -68,8 +65,7 @@ class Rollback:
         self._kept: list[Kept] | None = None
         self._changing: list[Kept] = []
         self._of_script: list[Object] = []
-        self._set_at_first: list[Trained] = []
-        self._looking = self._is_first = self._is_kept = False
+        self._looking = self._is_kept = False
         self._epoch: int | None = None
         self._spaced = Spaced(_PARTS, _FIRST_LOOKS)
 
@@ -77,13 +73,13 @@ class Rollback:
         """A step begins, or is repeated."""
         if self._is_kept:
             self._forget()
-        self._is_first = self._kept is None
+        is_first = self._kept is None
         if self._kept is None:
             self._kept = list(self._look_around())
             self._changing = [one for one in self._kept if one.changes]
             self._of_script = [one for one in self._kept if isinstance(one, Object) and one.is_of_script]
-        begins = not self._is_first and self._epoch != self._training.position.epoch and self._spaced.is_due()
-        self._looking = self._is_first or begins
+        begins = not is_first and self._epoch != self._training.position.epoch and self._spaced.is_due()
+        self._looking = is_first or begins
         self._epoch = self._training.position.epoch
         with self._spaced.doing() if begins else nullcontext():
             self.mark()
@@ -99,8 +95,6 @@ class Rollback:
 
     def seen(self) -> None:
         """Forward and backward are over: what changed in the first step will change in others."""
-        if self._set_at_first and not self._is_first:
-            self._tell_of_first()
         if self._looking:
             for one in self._kept or ():
                 if one.changes:
@@ -111,8 +105,6 @@ class Rollback:
                     one.changes = True
                     self._changing.append(one)
                     self._training.changing.add(one.name)
-                    if self._is_first and isinstance(one, Trained) and one.is_set:
-                        self._set_at_first.append(one)
 
     def hold(self) -> None:
         """The step is void: what the script changes from now on will be restored, too."""
@@ -160,40 +152,30 @@ class Rollback:
         """Other parameters are trained."""
         self._kept = None
 
-    def _tell_of_first(self) -> None:
-        """The second step: tell of parameters that only the first one has set."""
-        names = [one.name.removeprefix("trained ") for one in self._set_at_first if not one.has_changed]
-        self._set_at_first = []
-        if names:
-            refusal.note(
-                f"the script sets parameters in its first step, and not in the second ({', '.join(names[:_SHOWN])}"
-                f"{', ...' if len(names) > _SHOWN else ''}); if it computes them from the first batch (ActNorm) or"
-                " draws them, nodes that begin together have different ones, and the trainer stops: run one batch"
-                " through the model before pilot.train.session"
-            )
-
     def _look_around(self) -> Iterator[Kept]:
         for one in self._all():
             one.changes = one.small or one.name in self._training.changing
             yield one
 
     def _all(self) -> Iterator[Kept]:
-        trained = {id(parameter) for parameter in self._training.trained.trained().values()}
+        stepped = {id(parameter) for parameter in self._training.trained.trained().values()}
         for name, module in self._training.model.named_modules():
             for key in module._buffers.keys():  # noqa: SIM118  # a scripted module has no other way
                 yield Slot(f"{name}.{key}", module._buffers, key)
             for key, parameter in module._parameters.items():
-                if parameter is not None and id(parameter) not in trained:
+                if parameter is not None and id(parameter) not in stepped:
                     yield Slot(f"{name}.{key}", module._parameters, key)
             if _has_extra_state(module):
                 yield Object(f"extra state of {name}", Extra(module))
         for name, tracked in self._training.tracked.items():
             yield Object(f"tracked {name}", tracked)
+            for path, module in tracked.named_modules() if isinstance(tracked, nn.Module) else ():
+                for key, _ in unsaved_of(module):
+                    yield Slot(f"tracked {name}: {path}.{key}", module._buffers, key)
         yield self._options()
+        trained = self._training.trained
+        yield Values("the modules' modes", trained.evaluating, trained.set_modes, small=False)
         yield OptimizerStates(self._training.steppers)
-        numbers = self._training.numbers
-        for path, module in numbers.modules():
-            yield Attributes(f"plain attributes of {path}", Numbers(numbers, module))
         for name, parameter in self._training.trained.trained().items():
             yield Trained(f"trained {name}", parameter)
         user = self._training.user

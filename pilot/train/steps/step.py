@@ -29,7 +29,6 @@ from pilot.train.state.session_checks import single
 from pilot.train.state.state_transfer import Standing
 from pilot.train.state.stepper import Stepper
 from pilot.train.state.training import Training
-from pilot.train.steps.after_step import AfterStep
 from pilot.train.steps.alarm import Alarm
 from pilot.train.steps.comparison import Comparison
 from pilot.train.steps.guards import StepGuard
@@ -71,7 +70,7 @@ class Step:
         self._group = group
         self._exchanges = exchanges
         self._guard = guard
-        guard.backward_ended = self._backward_ended
+        guard.backward_ended = exchanges.backward_ended
         self._rollback = rollback
         self._seed = seed
         self._metrics = metrics
@@ -82,7 +81,6 @@ class Step:
         self.rehearsed: Callable[[], None] = _nobody
         self.uncertain: Collection[int] = ()
         self._comparison = Comparison(training)
-        self._after_step = AfterStep(training)
         self._share: StepShare | None = None
         self._member: Membership | None = None
         self._revision = 0
@@ -168,8 +166,6 @@ class Step:
         if not self._stepped and not (share.means > 1 and batch):
             raise UserError(_no_step(share.means))
         if batch == 0:
-            self._after_step.batch_begins(first=self._training.position.epoch_steps == 0)
-            self._training.numbers.begin()
             self._rollback.begin()
             self._member, self._revision = self._group.enter(), self._group.revision
             self._weights.begin(self._training.position.weight, share)
@@ -242,7 +238,6 @@ class Step:
         ):
             raise UserError("pass loss, weight and name to session.sum, and then call session.step() without them")
         steppers, self._counted, self._stepped = self._counted or [], None, True
-        self._guard.batch_ends()
         self._guard.summed = ()
         if self.has_more:
             self._exchanges.batch_ends()
@@ -259,11 +254,6 @@ class Step:
         return True
 
     # --- its parts ---------------------------------------------------------------------------------------------------
-
-    def _backward_ended(self) -> None:
-        self._exchanges.backward_ended()
-        if self._guard.passing and not self.is_open:
-            self._after_step.backward_ended()
 
     @property
     def _again(self) -> bool:

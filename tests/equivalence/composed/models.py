@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
@@ -52,17 +54,18 @@ class Recurrent(nn.Module):
 
 
 class Counting(nn.Module):
-    """A buffer and a plain attribute that each forward in training changes."""
+    """A buffer, and one that is not saved, which each forward in training changes."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.inner, self.temperature = mlp(), 1.0
+        self.inner = mlp()
+        self.register_buffer("temperature", torch.ones((), dtype=torch.float64), persistent=False)
         self.register_buffer("passes", torch.zeros((), dtype=torch.float64))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self.training:
             self.passes += 1
-            self.temperature *= 0.98
+            self.temperature = self.temperature * 0.98
         return self.inner(x) * self.temperature + self.passes * 0.01
 
 
@@ -72,7 +75,7 @@ class Unused(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.inner, self.extra = mlp(), nn.Linear(3, 1)
-        self.use_extra = True
+        self.register_buffer("use_extra", torch.tensor(True))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.inner(x) + self.extra(x) if self.use_extra else self.inner(x)
@@ -118,18 +121,18 @@ class Experts(nn.Module):
 
 
 class Remembering(nn.Module):
-    """A list, a dict and a tensor that are no buffers, and an extra state."""
+    """A list, a dict and a tensor that are no buffers, in its extra state."""
 
     def __init__(self) -> None:
         super().__init__()
         self.inner, self.last, self.rates, self.count = mlp(), [1.0], {"a": 1.0}, torch.zeros((), dtype=torch.float64)
         self._phase = 0
 
-    def get_extra_state(self) -> dict[str, int]:
-        return {"phase": self._phase}
+    def get_extra_state(self) -> Any:
+        return {"last": self.last, "rates": self.rates, "count": self.count, "_phase": self._phase}
 
-    def set_extra_state(self, state: dict[str, int]) -> None:
-        self._phase = state["phase"]
+    def set_extra_state(self, state: Any) -> None:
+        vars(self).update(copy.deepcopy(state))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self.training:

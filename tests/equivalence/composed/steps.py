@@ -41,7 +41,7 @@ class Steps:
             self._zero_grad("before", "to zero")
         self._set_rates(number)
         if chosen["model"] == "unused layer":
-            self.model.use_extra = session.steps % 2 == 0
+            self.model.use_extra.fill_(session.steps % 2 == 0)
         if self.names:
             stepped = self._step_critic(x)
             if chosen["optimizer"] == "by names, in turns" and session.steps % 2:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 from torch.nn.utils import prune
@@ -122,74 +120,10 @@ def decays_before(_session: pilot.train.Session, model: nn.Module) -> None:
     decays(model)
 
 
-class Tempered(nn.Sequential):
-    """A temperature and a phase in plain attributes."""
-
-    def __init__(self) -> None:
-        super().__init__(*mlp())
-        self.temperature, self.cooled, self.phase = 2.0, 0, "hot"
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return super().forward(x) / self.temperature * (1.0 if self.phase == "hot" else 0.5)
-
-    def cool(self) -> None:
-        self.temperature *= 0.9
-        self.cooled += 1
-        self.phase = "hot" if self.cooled < 3 else "cold"
-
-
-class Remembers(nn.Sequential):
-    """A list, a dict, a tensor and an array in plain attributes."""
-
-    def __init__(self) -> None:
-        super().__init__(*mlp())
-        self.weights, self.options = [1.0], {"beta": [0.1]}
-        self.mean, self.scale = torch.ones(1, dtype=torch.float64, device=DEVICE), np.ones(2)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        factor = sum(self.weights) / len(self.weights) + self.options["beta"][0] + float(self.scale.sum())
-        return super().forward(x) * factor + 0.1 * self.mean
-
-    def cool(self) -> None:
-        self.weights.append(0.9 * self.weights[-1])
-        self.options["beta"][0] *= 1.1
-        self.mean = 0.9 * self.mean + self[0].weight.detach().sum()
-        self.scale *= 0.95
-
-
-class ByShape(nn.Sequential):
-    """What it keeps in plain attributes has the shapes of its weights as keys, or is no ordinary number."""
-
-    def __init__(self) -> None:
-        super().__init__(*mlp())
-        self.means: dict[torch.Size, torch.Tensor] = {}
-        self.phase, self.share, self.seen = 1 + 0j, Fraction(1), bytearray(1)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        factor = self.phase.real + float(self.share) + self.seen[0] / 20 + sum(self.means.values())
-        return super().forward(x) * factor
-
-    def cool(self) -> None:
-        for weight in (self[0].weight, self[2].weight):
-            self.means[weight.shape] = 0.9 * self.means.get(weight.shape, 0.0) + 0.1 * weight.detach().mean()
-        self.phase *= 0.9 + 0.1j
-        self.share *= Fraction(9, 10)
-        self.seen[0] += 1
-
-
 def not_fused(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
     """As of the first runs of a scripted model; later ones round differently."""
     with torch.jit.optimized_execution(False):
         return square(model, x)
-
-
-def cools(model: nn.Module) -> None:
-    assert isinstance(model, Tempered | Remembers | ByShape)
-    model.cool()
-
-
-def cools_before(_session: pilot.train.Session, model: nn.Module) -> None:
-    cools(model)
 
 
 def precomputed() -> torch.Tensor:
@@ -430,24 +364,6 @@ ROWS: list[Row] = [
     Recipe(name="pruned before (torch.nn.utils.prune)", fitted=pruned),
     Recipe(name="weights clamped in place, in forward", loss=clamps_weights),
     Recipe(name="weights decayed by hand before session.step", before_step=decays_before, plain_before_step=decays),
-    Recipe(
-        name="a temperature and a phase in the model's plain attributes",
-        model=Tempered,
-        before_step=cools_before,
-        plain_before_step=cools,
-    ),
-    Recipe(
-        name="a list, a dict, a tensor and an array in the model's plain attributes",
-        model=Remembers,
-        before_step=cools_before,
-        plain_before_step=cools,
-    ),
-    Recipe(
-        name="a dict by shapes, a complex number and bytes in the model's plain attributes",
-        model=ByShape,
-        before_step=cools_before,
-        plain_before_step=cools,
-    ),
     Recipe(name="torch.jit.script(model)", fitted=torch.jit.script, loss=not_fused),
     Recipe(name="features computed in torch.inference_mode()", data=precomputed),
     Recipe(name="vector_to_parameters before the session", fitted=flattens),

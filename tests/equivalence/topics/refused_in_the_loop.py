@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 from concurrent.futures import ThreadPoolExecutor
-from types import SimpleNamespace
 
 import torch
 from torch import nn
@@ -69,49 +67,6 @@ def makes_a_new_scheduler(made: Made) -> None:
         torch.optim.lr_scheduler.StepLR(made.optimizer, 2)
 
 
-@ROWS.made(
-    "an average of weights that the script updates, not tracked",
-    r"session.track\('average', average\)",
-    "session.track",
-)
-def averages_untracked(made: Made) -> None:
-    average = copy.deepcopy(made.model)
-    for x in made.batches():
-        made.loss(x).backward()
-        made.session.step()
-        for mean, p in zip(average.parameters(), made.model.parameters(), strict=True):
-            mean.data.mul_(0.9).add_(p.data, alpha=0.1)
-
-
-@ROWS.made(
-    "an average of weights in a dict by their names, not tracked",
-    r"average.shadow.*session.state, or call session.track",
-    "session.state, or session.track",
-)
-def averages_in_a_dict(made: Made) -> None:
-    average = SimpleNamespace(shadow={name: p.detach().clone() for name, p in made.model.named_parameters()})
-    for x in made.batches():
-        made.loss(x).backward()
-        made.session.step()
-        for name, p in made.model.named_parameters():
-            average.shadow[name] = 0.9 * average.shadow[name] + 0.1 * p.detach()
-
-
-@ROWS.made(
-    "momenta by hand in a dict by the parameters",
-    r"momenta.*keep them by name in session.state, or call session.track",
-    "session.state, or session.track",
-)
-def momenta_in_a_dict(made: Made) -> None:
-    momenta = {p: torch.zeros_like(p) for p in made.model[0].parameters()}
-    for x in made.batches():
-        made.loss(x).backward()
-        if made.session.sum():
-            for p, momentum in momenta.items():
-                p.grad = momentum.mul_(0.9).add_(p.grad).clone()
-        made.session.step()
-
-
 class ByModule(torch.optim.SGD):
     """Scales by statistics of what its layer gets (like K-FAC)."""
 
@@ -139,59 +94,6 @@ def keeps_by_module() -> None:
             session.step()
 
 
-@ROWS.made(
-    "a teacher in an object of the script, not tracked", r"session.track\('teacher', method.teacher\)", "session.track"
-)
-def teaches_untracked(made: Made) -> None:
-    method = SimpleNamespace(teacher=copy.deepcopy(made.model))
-    for x in made.batches(2):
-        with torch.no_grad():
-            goal = method.teacher(x)
-        (made.model(x) - goal - 1).square().mean().backward()
-        made.session.step()
-        method.teacher.load_state_dict(made.model.state_dict())
-
-
-@ROWS.made(
-    "a module with the model and its target, not tracked",
-    r"session.track\('targets_1', agent.targets\[1\]\)",
-    "session.track",
-)
-def has_targets_untracked(made: Made) -> None:
-    agent = nn.Module()
-    agent.model, agent.targets = made.model, nn.ModuleList([nn.Identity(), copy.deepcopy(made.model)])
-    for x in made.batches(2):
-        with torch.no_grad():
-            goal = agent.targets[1](x)
-        (agent.model(x) - goal - 1).square().mean().backward()
-        made.session.step()
-        agent.targets[1].load_state_dict(made.model.state_dict())
-
-
-@ROWS.script(
-    "a target that is renewed every few batches, not tracked", r"session.track\('target', target\)", "session.track"
-)
-def renews_a_target() -> None:
-    made = Made(batch=1)
-    target = copy.deepcopy(made.model)
-    for x in made.batches():
-        (made.model(x) - target(x).detach() - 1).square().mean().backward()
-        made.session.step()
-        if made.session.steps == 3:
-            target.load_state_dict(made.model.state_dict())
-
-
-@ROWS.script(
-    "batch norm in a module that only the optimizer has", "running statistics of its BatchNorm1d", "a dict of models"
-)
-def trains_a_head() -> None:
-    head = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 1))
-    made = Made(head.parameters())
-    for x in made.batches():
-        (made.loss(x) + head(x).mean()).backward()
-        made.session.step()
-
-
 @ROWS.script(
     "a buffer that the script replaces in torch.inference_mode()",
     "buffer 3.mean was made in torch.inference_mode",
@@ -215,27 +117,6 @@ class Centre(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x - self.mean
-
-
-@ROWS.made("a loss with its own buffer, not tracked", r"session.track\('loss', loss\)", "session.track")
-def loses_untracked(made: Made) -> None:
-    loss = Centered()
-    for x in made.batches():
-        loss(made.model(x)).backward()
-        made.session.step()
-
-
-class Centered(nn.Module):
-    """Around a moving average."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("center", torch.zeros(1))
-
-    def forward(self, outputs: torch.Tensor) -> torch.Tensor:
-        loss = (outputs - self.center).square().mean()
-        self.center = 0.9 * self.center + 0.1 * outputs.detach().mean(0)
-        return loss
 
 
 @ROWS.made("a GradScaler that the session has not", "scaler=", "scaler=")

@@ -2,4 +2,3 @@
 
 from tests.many_sessions import many_sessions  # noqa: F401  # pytest finds fixtures by their names here
 from tests.small_heap import small_heap  # noqa: F401  # as above
-from tests.sound_looks import sound_looks  # noqa: F401  # as above

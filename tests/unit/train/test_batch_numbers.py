@@ -49,18 +49,12 @@ def test_a_process_that_comes_after_the_last_step_sees_its_numbers() -> None:
 
 
 def test_a_counter_that_has_a_number_of_its_own_keeps_it() -> None:
-    """As one of epochs, if a generator trains in each; or of several batches at once."""
-
-    def trains(loader: Loader) -> Iterator[int]:
-        yield sum(1 for _ in loader)
-        yield 0
+    """As one of several batches at once."""
 
     def pairs(batches: Iterable[Any]) -> Iterator[Any]:
         for batch in batches:
             yield batch, next(iter(batches))
 
-    course = after_steps(2)
-    assert list(enumerate(trains(loader_of(course)))) == [(0, 6), (1, 0)]
     others = enumerate("abc")
     assert next(others) == (0, "a")
     assert next(enumerate(pairs(iter(loader_of(after_steps(3))))))[0] == 6

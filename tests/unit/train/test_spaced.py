@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pilot.train.looks import spaced
-from pilot.train.looks.spaced import Spaced
+from pilot.train.state import spaced
+from pilot.train.state.spaced import Spaced
 
 
 class Clock:

@@ -7,8 +7,8 @@ from __future__ import annotations
 from torch import nn
 
 from pilot.core.errors import UserError
-from pilot.train.looks.spaced import Spaced
 from pilot.train.state.block import encoded
+from pilot.train.state.spaced import Spaced
 from pilot.train.state.training import Training
 
 _PARTS_OF_STEPS = 1000

@@ -1,1 +1,0 @@
-"""Looks at what a script keeps besides the state, of which it is told."""
