@@ -70,8 +70,9 @@ class Undisturbed:
                     continue
                 if name == "the loss" and not isfinite(_size(value)):
                     return Difference(record.step, name, inf)
-                if self._is_far(moment, name, again.get(name)):
-                    return Difference(record.step, name, _part(value, again.get(name)))
+                other = again.get(name)
+                if _apart(value, other) > self._floor * max(_size(value), _size(other)):
+                    return Difference(record.step, name, _part(value, other))
         return None
 
     def first_difference(self, runs: Sequence[Sequence[Record]], *, explain: bool = False) -> Difference | None:

@@ -45,6 +45,7 @@ _KEPT_NOWHERE = (
     "a value that the script sets before or in its loop is not declared: keep it in session.state, track what holds it,"
     " or derive it from session.steps"
 )
+NOT_TRACKED = "the script trains it beside the session's model, and has to track it (session.track)"
 DIVIDED = (
     "the loss is no mean over the batch's samples (a sum; divided by something else, then pass weight=; or a sample's"
     " loss depends on the others in its batch)"
@@ -82,11 +83,9 @@ class _Plan:
         return True
 
 
-def two_ranks(shape: Shape) -> Course:
-    """Two ranks, and later three, whose shares are uneven; nothing else."""
-    plan = _Plan(shape)
-    plan.at(shape.at(0, 1), void=False, come=1)
-    return Course("on several nodes", 2, tuple(plan.ends), DIVIDED)
+def divided() -> Course:
+    """Three ranks, whose shares are mostly uneven; nothing else."""
+    return Course("on several nodes", 3, (), DIVIDED)
 
 
 def all_at_once(shape: Shape) -> Course:
@@ -118,7 +117,7 @@ def in_turn(shape: Shape) -> Course:
 
 def single(shape: Shape) -> list[Course]:
     """One event each, to explain a difference."""
-    found = [two_ranks(shape)] if shape.nodes == 1 else []
+    found = [divided()] if shape.nodes == 1 else []
     for name, begin in (
         ("when a node joins within an epoch", lambda plan: _hand_over(plan, 0, 1)),
         (

@@ -29,6 +29,8 @@ Values = dict[str, Value]
 REPORTED, VARIABLE, MODULE = "reported ", "variable ", "module "
 """How the names of values begin that are not the trained state's: what the script reports, and what its variables
 hold."""
+_OURS = ("learning_rate", "loss_scale")
+"""How the names of metrics begin that are the session's own."""
 _LARGEST = 10_000
 _LENGTH = 8
 """Bytes, before each record."""
@@ -75,7 +77,10 @@ class Recorder:
 
     def applied(self, loss: float, metrics: Mapping[str, float]) -> None:
         """A step was applied."""
-        self._said = {"the loss": loss, **{f"{REPORTED}{name}": value for name, value in metrics.items()}}
+        named = {
+            name: f"the {name.replace('_', ' ')}" if name.startswith(_OURS) else f"{REPORTED}{name}" for name in metrics
+        }
+        self._said = {"the loss": loss, **{named[name]: value for name, value in metrics.items()}}
 
     def settled(self, training: Training) -> None:
         """The script comes back from what it did since."""
@@ -126,8 +131,6 @@ def state_of(training: Training) -> Values:
     for part, state in training.steppers.capture().items():
         if part in ("optimizer", "scheduler", "scaler"):
             flatten(state, f"the {part}'s ", values)
-    for name, rate in training.metrics().items():
-        flatten(rate, f"the {name.replace('_', ' ')}", values)
     flatten(training.user, "session.state", values)
     for name, one in training.tracked.items():
         flatten(one.state_dict(), f"the tracked object {name}: ", values)

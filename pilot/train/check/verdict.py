@@ -13,7 +13,7 @@ import msgspec
 from pilot.train.check import courses
 from pilot.train.check.compare import Difference, Undisturbed
 from pilot.train.check.courses import Course, Shape
-from pilot.train.check.records import Record
+from pilot.train.check.records import MODULE, Record
 from pilot.train.check.runs import Failed, Played, Playing, Subject
 from pilot.train.check.settings import Run
 
@@ -122,8 +122,9 @@ class Check:
             if (difference := self._differs(undisturbed, played, explain=one.means != courses.DIVIDED)) is not None:
                 found, course = difference, one
                 break
-        text = found if isinstance(found, str) else f"{found.in_words()}: usually, {course.means}"
         name = found.name if isinstance(found, Difference) else ""
+        means = courses.NOT_TRACKED if name.startswith(MODULE) else course.means
+        text = found if isinstance(found, str) else f"{found.in_words()}: usually, {means}"
         return Verdict("differs", f"{course.name}, {text}", self._by_design, name, course.name)
 
     def _differs(self, undisturbed: Undisturbed, played: Played, *, explain: bool = False) -> Difference | str | None:
