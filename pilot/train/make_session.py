@@ -26,7 +26,7 @@ def session(
     wire_dtype: str | None = None,
     seed: int = 0,
 ) -> Session:
-    """Make a training loop elastic; see ``docs/elastic-script.md``.
+    """Make a training loop elastic; see ``docs/elastic-tutorial.md``.
 
     Under ``pilot submit`` the process is one worker of a trainer; under plain ``python`` the same script runs by
     itself.

@@ -175,7 +175,7 @@ class Session(Uncopied):
             length)
         drop_last : skip an epoch's last step if it is not full (how many samples that drops depends on the group's
             size)
-        options : options of torch's ``DataLoader``, except those that choose samples, see ``docs/elastic-script.md``;
+        options : options of torch's ``DataLoader``, except those that choose samples (``docs/elastic-reference.md``);
             ``num_workers="auto"`` finds the smallest number that keeps training from waiting
         """
         batching = self._batching(batch_size, global_batch_size, micro_batch_size, accumulate, drop_last)

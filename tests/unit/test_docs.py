@@ -20,6 +20,8 @@ DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 IN_TEXT = re.compile(r"`((?:pilot|launchers|site_configs|tests|examples|docs|benchmarks)/[\w./*-]*)`")
 LINK = re.compile(r"\]\(([^)#:]+)\)")
 MODULE = re.compile(r"python -m ((?:benchmarks|tests|pilot)[\w.]*)")
+ELASTIC = sorted((ROOT / "docs").glob("elastic-*.md"))
+MOST_WORDS, MOST_WORDS_OF_A_SENTENCE = 2500, 60
 TARGET = re.compile(r"(?:^|`)make ([a-z][\w-]*)", re.MULTILINE)
 
 
@@ -64,3 +66,12 @@ def test_the_json_reference_is_what_the_types_say() -> None:
 def test_the_table_of_equivalence_is_what_the_rows_say() -> None:
     text = table.DOCUMENT.read_text()
     assert table.rewritten(text) == text, "make tables writes it anew"
+
+
+@pytest.mark.parametrize("document", ELASTIC, ids=lambda path: path.name)
+def test_a_page_about_scripts_stays_short(document: Path) -> None:
+    text = document.read_text().partition(table.BEGIN)[0]
+    assert len(text.split()) <= MOST_WORDS
+    prose = re.sub(r"^( *)```.*?^\1```$|^\|.*?$|^#.*?$", "\n\n", text, flags=re.MULTILINE | re.DOTALL)
+    sentences = re.split(r"(?<=[.?!])\s|\n\n|\n *(?:- |\d\. )", prose)
+    assert [sentence for sentence in sentences if len(sentence.split()) > MOST_WORDS_OF_A_SENTENCE] == []
