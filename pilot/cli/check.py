@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from pilot.cli.asking import json_option, to_json
-from pilot.cli.numbers import FiniteRange
+from pilot.cli.numbers import Count, FiniteRange
 from pilot.cli.script_arguments import for_script, mention_our_options
 from pilot.core.errors import UserError
 
@@ -20,9 +20,9 @@ from pilot.core.errors import UserError
 @click.option(
     "--python", metavar="PATH", default=sys.executable, help="Interpreter for the script (default: this one)."
 )
-@click.option("--epochs", type=click.IntRange(min=1), default=3, show_default=True, help="Most epochs that are run.")
+@click.option("--epochs", type=Count(), default=3, show_default=True, help="Most epochs that are run.")
 @click.option(
-    "--steps", type=click.IntRange(min=2), default=6, show_default=True, help="Most steps of each that are run."
+    "--steps", type=Count(2), default=6, show_default=True, help="Most steps of each that are run."
 )
 @click.option(
     "--limit-s", type=FiniteRange(min=0), default=600.0, show_default=True, help="Time limit for the whole check."

@@ -60,25 +60,25 @@ class _Plan:
     ends: list[End] = field(default_factory=list)
     _begins: int = 0
 
-    def at(self, step: int | None, *, void: bool, first: bool = False, **end: object) -> bool:
+    def at(self, step: int | None, *, void: bool, first: bool = False, **end: Any) -> bool:
         """At the last sum of ``step``: of several optimizers the others have been stepped. ``first``: at the first one.
         False: there is no room.
         """
         if step is None or step < self._begins:
             return False
-        options: dict[str, object] = {"receive": _ALL, "die": _NONE, "come": 0} | end
+        options: dict[str, Any] = {"receive": _ALL, "die": _NONE, "come": 0} | end
         operation = (step - self._begins) * self.shape.sums + (0 if first else self.shape.sums - 1)
-        self.ends.append(End(operation, void=void, at="step", **options))  # type: ignore[arg-type]  # from the callers below
+        self.ends.append(End(operation, void=void, at="step", **options))
         keep = options.get("resume")
         self._begins = keep.step if isinstance(keep, Keep) else step + (not void)
         return True
 
-    def at_end_of(self, epoch: int, **end: object) -> bool:
+    def at_end_of(self, epoch: int, **end: Any) -> bool:
         """In the meeting at an epoch's end, if another epoch follows."""
         if not self.shape.by_epoch or epoch + 1 >= len(self.shape.steps):
             return False
-        options: dict[str, object] = {"receive": _ALL, "die": _NONE, "come": 0} | end
-        self.ends.append(End(0, at="meeting", **options))  # type: ignore[arg-type]
+        options: dict[str, Any] = {"receive": _ALL, "die": _NONE, "come": 0} | end
+        self.ends.append(End(0, at="meeting", **options))
         self._begins = sum(self.shape.steps[: epoch + 1])
         return True
 

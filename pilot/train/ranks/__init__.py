@@ -1,1 +1,1 @@
-"""The ranks that train together: an elastic group, a script alone, or the two of ``pilot check``."""
+"""The ranks that train together: an elastic group, or a script alone."""
