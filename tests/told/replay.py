@@ -128,7 +128,7 @@ class Replay:
             test = getattr(test() if isinstance(test, type) else test, part)
         given = _given(module, test, self.row["index"])
         for one in list(vars(module).values()):
-            if _is_autouse(one) and one.__name__ not in ("many_sessions", "small_heap", "sound_looks"):
+            if _is_autouse(one) and one.__name__ not in ("many_sessions", "sound_looks"):
                 self._fixture(module, one.__name__, given)
         arguments = {name: self._fixture(module, name, given) for name in _arguments(test)}
         test(**arguments)
