@@ -29,7 +29,7 @@ class Net(nn.Module):
 
 def train(model, loader, optimizer, epoch, session):
     model.train()
-    for batch, (data, target) in enumerate(loader):
+    for batch, (data, target) in loader.enumerate():
         optimizer.zero_grad()
         loss = F.nll_loss(model(data), target)
         loss.backward()

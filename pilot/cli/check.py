@@ -21,9 +21,7 @@ from pilot.core.errors import UserError
     "--python", metavar="PATH", default=sys.executable, help="Interpreter for the script (default: this one)."
 )
 @click.option("--epochs", type=Count(), default=3, show_default=True, help="Most epochs that are run.")
-@click.option(
-    "--steps", type=Count(2), default=6, show_default=True, help="Most steps of each that are run."
-)
+@click.option("--steps", type=Count(2), default=6, show_default=True, help="Most steps of each that are run.")
 @click.option(
     "--limit-s", type=FiniteRange(min=0), default=600.0, show_default=True, help="Time limit for the whole check."
 )

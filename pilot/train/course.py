@@ -109,7 +109,7 @@ class SessionCourse:
                 " `for batch in loader` reaches, and a range(len(loader)) does not), and session.epochs continues;"
                 " nodes that join would leave it elsewhere. End training with session.stop(), count steps with"
                 " session.iterations, and instead of a zip with a list take its items by the number of the batch"
-                " (enumerate)"
+                " (loader.enumerate())"
             )
 
     def by_iteration(self, loader: TrainingLoader, roll_over: Callable[[], None]) -> None:

@@ -114,7 +114,7 @@ def elastic(loop: Loop) -> Result:
 
     if loop.turn is None:
         for _ in session.epochs(2):
-            for number, (batch,) in enumerate(loader):
+            for number, (batch,) in loader.enumerate():
                 (loss_of(batch) / 3).backward()
                 if (number + 1) % 3 == 0:
                     session.step()

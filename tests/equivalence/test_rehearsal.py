@@ -211,7 +211,7 @@ def test_numbers_and_sizes_of_batches_are_those_of_the_nodes_that_divide_the_ste
         session = pilot.train.session(net, optimizer, seed=1)
         loader = session.loader(TensorDataset(X, Y), global_batch_size=8, micro_batch_size=4)
         for _ in session.epochs(6):
-            for number, (x, y) in enumerate(loader):
+            for number, (x, y) in loader.enumerate():
                 optimizer.zero_grad()
                 assert len(x) <= loader.batch_size
                 assert number < len(loader)

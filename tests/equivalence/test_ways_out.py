@@ -95,7 +95,7 @@ def test_an_anchor_in_the_state(tracked: bool, capsys: pytest.CaptureFixture[str
 
 def lowered(ours: Any, loader: Any, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     for _ in ours.epochs(2):
-        for number, (x, y) in enumerate(loader):
+        for number, (x, y) in loader.enumerate():
             stepped(ours, optimizer, mse_loss(model(x), y) / max(0.9**number, 0.5))
 
 

@@ -134,7 +134,7 @@ class Loader(TrainingLoader):
             for batch in self._batches:
                 share, number = self._pieces.planned.popleft()
                 self.course.look_back(share, number)
-                self._number(number, back=1)
+                self._give(number, back=1)
                 yield batch
                 self.course.came_back()
         finally:
@@ -153,7 +153,7 @@ class Loader(TrainingLoader):
             share, number = self._pieces.planned.popleft()
             self._in_step = number + 1 < len(share.batches)
             self.course.begin(share, number)
-            self._number(number)
+            self._give(number)
             yield batch
             self.course.came_back()
             if self.course.where()[-1] != revision:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import struct
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,37 +12,17 @@ import numpy as np
 import torch
 from numpy.random import mtrand
 
-from pilot.train.data.generator_memory import (
-    ALL,
-    NUMPY_NORMAL,
-    PYTHON,
-    PYTHON_ADDRESS,
-    TORCH_ADDRESS,
-    TORCH_HEAD,
-    TORCH_NORMALS,
-    TORCH_NORMALS_AT,
-    numpy_address,
-    torch_words,
-    view,
-)
-from pilot.train.data.streams import OfPython, Stream, of_numpy, of_torch
+from pilot.core.errors import UserError
 
 OF_ALL_RANKS, OF_A_TURN, OF_AN_END = 1 << 62, 1 << 61, 1 << 60
 """Used when seeding the generators alike on all ranks, instead of a micro-batch's number and of a rank: after a step's
 sums, at the beginning of a turn of the loop, and at the end of an epoch.
 """
 
-# All three are an array of 624 words and a position, which each use advances. If it is the same after a whole round,
-# all words have changed. So comparing the position and some words beside it suffices.
-_SEEN_BYTES = 3 * 4
-_NUMPY_SEEN = (ALL - 2) * 4
-_PYTHON_SEEN = view(PYTHON_ADDRESS, _SEEN_BYTES)
-_TORCH_SEEN = None if TORCH_ADDRESS is None else view(TORCH_ADDRESS, TORCH_HEAD.size + _SEEN_BYTES)
-_TORCH_NORMALS = None if TORCH_ADDRESS is None else view(TORCH_ADDRESS + TORCH_NORMALS_AT, TORCH_NORMALS.size)
-_TORCH_WORDS = None if TORCH_ADDRESS is None else view(TORCH_ADDRESS + TORCH_HEAD.size, 4 * ALL)
-_PYTHON_STATE = view(PYTHON_ADDRESS, 4 + 4 * ALL)
-_AT_END = struct.pack("I", ALL)
-"""The position after the last word: the next use regenerates all."""
+_WATCHED = 0x5DEECE66
+"""Seeds a generator to see whether it is used: numpy's and Python's states take 20 to 100 µs to read."""
+
+_seed_torch = torch.default_generator.manual_seed  # torch.manual_seed queues a call for CUDA, too
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,38 +31,36 @@ class Generator:
 
     Parameters
     ----------
-    snapshot : returns a copy of its state, which differs from an earlier one if and only if it was used or set since
-    stream : creates a stream, which sets it for each sample
+    lane : its seeds for a sample differ from those of the others by this
+    seed : sets it by a number of 32 bits
+    look : returns what it has next; this may be a draw
+    unused : what ``look`` returns if it was not used since :meth:`watch`
     """
 
-    snapshot: Callable[[], object]
-    stream: Callable[[], Stream]
+    lane: int
+    seed: Callable[[int], object]
+    look: Callable[[], object]
+    unused: object
+
+    def watch(self) -> None:
+        """Begin to see whether it is used."""
+        self.seed(_WATCHED)
+
+    def was_used(self) -> bool:
+        """Since :meth:`watch`, drawn from or set."""
+        return self.look() != self.unused
 
 
-def _torch_snapshot() -> tuple[bytes, bytes]:
-    if _TORCH_SEEN is None or _TORCH_NORMALS is None:
-        return torch.default_generator.get_state().numpy().tobytes(), b""
-    return _TORCH_SEEN.raw, _TORCH_NORMALS.raw
-
-
-def _numpy_snapshot() -> tuple[bytes, object]:
-    """Read from its memory, because ``get_state`` takes 100 µs. If it is not known whether numpy keeps a normal number,
-    that is dropped, because drawing it would not change the state.
-    """
-    if NUMPY_NORMAL is None:
-        mtrand.set_bit_generator(mtrand.get_bit_generator())
-    return view(numpy_address() + _NUMPY_SEEN, _SEEN_BYTES).raw, NUMPY_NORMAL and NUMPY_NORMAL.raw
-
-
-def _python_snapshot() -> tuple[bytes, object]:
-    """Read from its memory, because ``getstate`` creates 625 numbers, in 20 µs."""
-    return _PYTHON_SEEN.raw, PYTHON.gauss_next
+def _state_of(generator: torch.Generator) -> bytes:
+    return generator.get_state().numpy().tobytes()
 
 
 GENERATORS = (
-    Generator(_torch_snapshot, of_torch),
-    Generator(_numpy_snapshot, of_numpy),
-    Generator(_python_snapshot, OfPython),
+    Generator(
+        1, _seed_torch, lambda: _state_of(torch.default_generator), _state_of(torch.Generator().manual_seed(_WATCHED))
+    ),
+    Generator(2, np.random.seed, lambda: np.random.random_sample(), np.random.RandomState(_WATCHED).random_sample()),
+    Generator(3, random.seed, random.random, random.Random(_WATCHED).random()),
 )
 
 
@@ -91,39 +68,22 @@ def positions() -> tuple[object, ...]:
     """Of all generators: the same as before if and only if nothing was drawn in between."""
     device = _device_module()
     of_device = device.get_rng_state().numpy().tobytes() if device is not None else b""
-    return (*[generator.snapshot() for generator in GENERATORS], of_device)
+    of_numpy: Any = np.random.get_state()
+    return _state_of(torch.default_generator), of_numpy[1].tobytes(), of_numpy[2:], random.getstate(), of_device
 
 
 def seed_all(seed: int) -> None:
-    """Seed all. numpy's and Python's get words that torch's is seeded with, which takes a third of the time of their
-    own ways.
-    """
-    _set_python(_words_of_torch(seed + 2))
-    _set_numpy(_words_of_torch(seed + 1))
+    """Seed all."""
+    if not isinstance(generator := mtrand.get_bit_generator(), np.random.MT19937):
+        raise UserError(
+            f"numpy's global generator is {type(generator).__name__} (by numpy.random.set_bit_generator), which cannot"
+            " be carried to other nodes; leave it MT19937, and use a numpy.random.Generator of your own beside"
+        )
+    random.seed(seed)
+    np.random.seed(seed + 1 & 0xFFFFFFFF)
     _seed_torch(seed)
     if (device := _device_module()) is not None:
         device.manual_seed(seed)
-
-
-_seed_torch = torch.default_generator.manual_seed  # torch.manual_seed queues a call for CUDA, too
-
-
-def _words_of_torch(seed: int) -> bytes:
-    _seed_torch(seed)
-    return _TORCH_WORDS.raw if _TORCH_WORDS is not None else torch_words(torch.default_generator.get_state())
-
-
-def _set_numpy(words: bytes) -> None:
-    if NUMPY_NORMAL is None:
-        np.random.set_state(("MT19937", np.frombuffer(words, np.uint32), ALL, 0, 0.0))
-    else:
-        view(numpy_address(), len(words) + len(_AT_END)).raw = words + _AT_END
-        NUMPY_NORMAL.raw = bytes(len(NUMPY_NORMAL))
-
-
-def _set_python(words: bytes) -> None:
-    _PYTHON_STATE.raw = _AT_END + words
-    PYTHON.gauss_next = None
 
 
 def capture() -> dict[str, Any]:

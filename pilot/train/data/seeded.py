@@ -1,10 +1,9 @@
 """A dataset whose random augmentation depends only on (seed, epoch, position in it), not on which process loads it or
 when.
 
-Each sample has its own stream of random numbers in each generator (:mod:`pilot.train.data.streams`). Setting a
-generator takes time, so only those that the dataset uses are set: a generator that is unchanged after a piece was not
-used for its samples. If a generator was used without having been set, or a sample drew more numbers than were
-generated, the piece is loaded again; to find out, a loader first loads a single sample.
+Generators are seeded for each sample. That takes microseconds, so only those that the dataset uses are: the others
+are watched, and if one is used for a piece, the piece is loaded again; to find out, a loader first loads a single
+sample.
 """
 
 from __future__ import annotations
@@ -12,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from pilot.core.errors import UserError
@@ -19,7 +20,6 @@ from pilot.train.data import rng
 from pilot.train.data.collate import reader
 from pilot.train.data.order import Indices
 from pilot.train.data.sampler import mix
-from pilot.train.data.streams import Stream
 
 
 class Piece(NamedTuple):
@@ -53,8 +53,8 @@ class Seeded(Dataset[Any]):
         self._collated = collated
         self._at_once: Callable[[list[int]], Any] | None = getattr(dataset, "__getitems__", None)
         self._batch = None if collated else reader(dataset)
-        self._unset = list(rng.GENERATORS)
-        self._streams: list[Stream] = []
+        self._unused = list(rng.GENERATORS)
+        self._used: list[rng.Generator] = []
         self._fresh = True
 
     def __reduce__(self) -> tuple[Callable[..., Seeded], tuple[object, ...]]:
@@ -74,30 +74,29 @@ class Seeded(Dataset[Any]):
 
     def _load(self, piece: Piece) -> Any:
         while True:
-            before = [generator.snapshot() for generator in self._unset]
+            for generator in self._unused:
+                generator.watch()
             samples, error = self._attempt(piece)
-            used = [one for one, was in zip(self._unset, before, strict=True) if one.snapshot() != was]
-            sufficed = [stream.sufficed() for stream in self._streams]
-            if not used and all(sufficed):
+            used = [generator for generator in self._unused if generator.was_used()]
+            if not used:
                 if error is not None:
                     raise error
                 return samples
-            self._streams += [generator.stream() for generator in used]
-            self._unset = [generator for generator in self._unset if generator not in used]
+            self._used += used
+            self._unused = [generator for generator in self._unused if generator not in used]
 
     def _attempt(self, piece: Piece) -> tuple[Any, Exception | None]:
         """The samples, or the error, which may be due to wrong random numbers."""
         try:
-            return (self._one_by_one(piece) if self._streams else self._read(piece.indices.tolist())), None
+            return (self._one_by_one(piece) if self._used else self._read(piece.indices.tolist())), None
         except Exception as error:
             return None, error
 
     def _one_by_one(self, piece: Piece) -> list[Any]:
         load = self._load_one if self._at_once is not None else self.dataset.__getitem__
-        seed, samples = mix(piece.seed, piece.epoch), len(piece.indices)
         indices: Iterable[int] = piece.indices.tolist()
-        for stream in self._streams:
-            indices = stream.each(seed, piece.start, samples, indices)
+        for generator in self._used:
+            indices = _each(generator.seed, seeds(piece, generator.lane), indices)
         return [load(index) for index in indices]
 
     def _load_one(self, index: int) -> Any:
@@ -115,6 +114,34 @@ class Seeded(Dataset[Any]):
             return self._at_once(indices)
         dataset = self.dataset
         return [dataset[index] for index in indices]
+
+
+def seeds(piece: Piece, lane: int) -> list[int]:
+    """Of the samples of ``piece``, for a generator: no two of an epoch have the same one of the 32 bits that torch and
+    numpy use of a seed (up to 4e9 samples).
+    """
+    key = mix(piece.seed, piece.epoch, lane)
+    numbers = np.arange(len(piece.indices), dtype=np.uint32)
+    for add in (piece.start + key, key >> 32):
+        numbers += np.uint32(add & 0xFFFFFFFF)
+        _scatter(numbers)
+    seeds: list[int] = numbers.tolist()
+    return seeds
+
+
+def _scatter(numbers: NDArray[np.uint32]) -> None:
+    """One to one (Wellons, "lowbias32", 2018)."""
+    for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
+        numbers ^= numbers >> shift
+        numbers *= np.uint32(factor)
+    numbers ^= numbers >> 16
+
+
+def _each(seed: Callable[[int], object], numbers: list[int], items: Iterable[int]) -> Iterator[int]:
+    """Each of ``items``, after seeding a generator for it."""
+    for number, item in zip(numbers, items, strict=True):
+        seed(number)
+        yield item
 
 
 def _seeded(dataset: Any, collated: bool) -> Seeded:

@@ -76,7 +76,7 @@ class Stream(TrainingLoader):
     def _step(self, share: StepShare, kept: _Kept, revision: int) -> Iterator[Any]:
         for number, (start, stop) in enumerate(share.batches):
             self.course.begin(share, number)
-            self._number(number)
+            self._give(number)
             yield self.collate_fn([kept[position] for position in range(start, stop)])
             self.course.came_back()
             if self.course.where()[-1] != revision:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
-from pilot.train.data.batch_numbers import BatchNumbers
+from pilot.core.errors import UserError
 from pilot.train.data.rehearsal import Rehearsal
 from pilot.train.data.sampler import Batching, StepShare
 from pilot.train.data.uncopied import Uncopied
@@ -76,7 +76,7 @@ class TrainingLoader(Uncopied):
         self.course = course
         self.batching = batching
         self.cast: Callable[[Any], Any] | None = None
-        self._numbers = BatchNumbers()
+        self._given = 0, 0
 
     def ends_with(self, share: StepShare, size: int) -> bool:  # noqa: ARG002  # those of a dataset's loader
         """Whether the epoch ends with ``share`` of a step in a group of ``size``; False if that is not known ahead."""
@@ -89,8 +89,19 @@ class TrainingLoader(Uncopied):
         others moved on to another epoch continues in that one: what a script does after an epoch is done once per
         epoch.
         """
-        batches = self.course.batches(self._rest)
-        return self._numbers.begin(batches) if self.course.by_epoch() else batches
+        return self.course.batches(self._rest)
+
+    def enumerate(self, start: int = 0) -> Iterator[tuple[int, Any]]:
+        """In ``session.epochs``: each batch with its number in the whole epoch, plus ``start``: also on a node that
+        joins in the middle, or in a run that resumes there, and after a void step. Python's own ``enumerate`` counts
+        what this process gets.
+        """
+        if not self.course.by_epoch():
+            raise UserError(
+                "loader.enumerate() is for session.epochs; session.iterations numbers the steps itself, and"
+                " enumerate(loader) the batches of one"
+            )
+        return ((start + self._number(), batch) for batch in iter(self))
 
     def next(self) -> Any:
         """In ``session.iterations``: the next batch of this step."""
@@ -111,17 +122,16 @@ class TrainingLoader(Uncopied):
         rehearsal = self.course.rehearsal()
         return (rank, size) if rehearsal is None else (rehearsal.part(rank), rehearsal.parts)
 
-    def _number(self, batch: int, *, back: int = 0) -> None:
+    def _give(self, batch: int, *, back: int = 0) -> None:
         """The script gets micro-batch ``batch`` of the next step, or of the one that lies ``back``."""
-        epoch, _, _, _, revision = self.course.where()
-        rehearses = self.course.rehearsal() is not None  # then a step may have more batches than others
+        self._given = batch, back
 
-        def number() -> int:
-            part, parts = self._part()
-            whole_step = self.batching.share(0, self.batching.full(parts), part, parts)
-            return (self.course.steps_done() - back) * len(whole_step.batches) + batch
-
-        self._numbers.give((epoch, revision, rehearses), number)
+    def _number(self) -> int:
+        """Of the batch that the script gets: as if the epoch had all been done by the group as it is now."""
+        batch, back = self._given
+        part, parts = self._part()
+        whole_step = self.batching.share(0, self.batching.full(parts), part, parts)
+        return (self.course.steps_done() - back) * len(whole_step.batches) + batch
 
     def draw_without_end(self) -> None:
         """The script counts iterations, so epochs have no meaning: draw without end."""

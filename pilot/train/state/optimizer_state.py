@@ -239,7 +239,7 @@ def _leaves(state: dict[Any, Any]) -> list[Any]:
 def _memory(source: Any) -> int:
     """Its address; something without elements has none, and equals nothing else."""
     if isinstance(source, np.ndarray):
-        return source.ctypes.data or id(source)
+        return source.__array_interface__["data"][0] or id(source)
     local = local_of(source)
     return (local.untyped_storage().data_ptr() if local.layout is torch.strided else 0) or id(source)
 

@@ -137,6 +137,10 @@ class PlainBatches:
         """Of an epoch; in a loop by iteration, of a step."""
         return self._loaded(itertools.chain(*self.steps())) if self._turn is None else self._turn
 
+    def enumerate(self) -> Iterator[tuple[int, Any]]:
+        """Of an epoch."""
+        return enumerate(self)
+
     def next(self) -> Any:
         """In a loop by iteration."""
         assert self._turn is not None

@@ -135,7 +135,7 @@ class Composed(Steps):
 
     def _numbered(self) -> Iterator[tuple[int, Any]]:
         if self.chosen["loop"] == "enumerate":
-            yield from enumerate(self.loader)
+            yield from self.loader.enumerate()
         else:
             yield from zip(itertools.count(), self.loader)
 

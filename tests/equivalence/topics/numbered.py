@@ -1,4 +1,4 @@
-"""What depends on a batch's number in its epoch, as ``enumerate`` gives it: a learning rate, a loss's weight."""
+"""What depends on a batch's number in its epoch, as ``loader.enumerate`` gives it: a learning rate, a loss's weight."""
 
 from __future__ import annotations
 
@@ -25,14 +25,9 @@ def shown(batches: Iterable[Any]) -> Iterator[Any]:
         seen.append(batch)
 
 
-def delegated(batches: Iterable[Any]) -> Iterator[Any]:
-    yield from batches
-
-
-def with_a_name(loader: Any) -> Counted:
-    """Beside another sequence."""
-    for number, (batch, _) in enumerate(zip(loader, "x" * 1000, strict=False)):
-        yield number, batch
+def numbers(loader: Any) -> Counted:
+    counted: Counted = loader.enumerate()
+    return counted
 
 
 def rate(number: int, epoch: int) -> float:
@@ -81,17 +76,12 @@ class Numbered(Recipe):
 
 
 ROWS: list[Row] = [
-    Numbered(name="a learning rate and a loss's weight by enumerate(loader)", counted=enumerate, core=True),
-    Numbered(name="the same, counted from 1", counted=lambda loader: enumerate(loader, 1), first=1),
-    Numbered(name="the same, enumerate(progress bar of the loader)", counted=lambda loader: enumerate(shown(loader))),
-    Numbered(name="the same, progress bar of enumerate(loader)", counted=lambda loader: shown(enumerate(loader))),
-    Numbered(
-        name="the same, enumerate of a generator that delegates", counted=lambda loader: enumerate(delegated(loader))
-    ),
-    Numbered(name="the same, enumerate(zip(loader, names))", counted=with_a_name),
+    Numbered(name="a learning rate and a loss's weight by loader.enumerate()", counted=numbers, core=True),
+    Numbered(name="the same, counted from 1", counted=lambda loader: loader.enumerate(1), first=1),
+    Numbered(name="the same, in a progress bar", counted=lambda loader: shown(loader.enumerate())),
     Numbered(
         name="the same, an optimizer's groups in a variable",
-        counted=enumerate,
+        counted=numbers,
         groups=lambda optimizer: list(optimizer.param_groups),
         core=True,
     ),

@@ -1,4 +1,3 @@
 """Fixtures for all tests in this folder."""
 
 from tests.many_sessions import many_sessions  # noqa: F401  # pytest finds fixtures by their names here
-from tests.small_heap import small_heap  # noqa: F401  # as above

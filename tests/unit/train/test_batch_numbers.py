@@ -1,10 +1,14 @@
-"""``enumerate(loader)`` gives the numbers of an undisturbed epoch, and other counters are left alone."""
+"""``loader.enumerate`` gives the numbers of an undisturbed epoch."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
 
+import pilot.train
+from pilot.core.errors import UserError
 from pilot.train.data.loader import Loader
 from pilot.train.data.sampler import Batching
 from tests.unit.train.test_loader import Course, Noisy
@@ -36,7 +40,7 @@ def after_steps(count: int) -> Stepping:
 
 def test_a_pass_begins_in_the_middle_and_a_void_step_is_repeated() -> None:
     course = after_steps(2)
-    batches = enumerate(loader_of(course))
+    batches = loader_of(course).enumerate()
     assert [next(batches)[0] for _ in range(4)] == [4, 5, 6, 7]
     course.void = True
     assert next(batches)[0] == 6
@@ -44,26 +48,31 @@ def test_a_pass_begins_in_the_middle_and_a_void_step_is_repeated() -> None:
     assert [number for number, _ in batches] == [7, 8, 9]
 
 
+def test_numbers_may_start_elsewhere() -> None:
+    assert [number for number, _ in loader_of(after_steps(3)).enumerate(1)] == [7, 8, 9, 10]
+
+
 def test_a_process_that_comes_after_the_last_step_sees_its_numbers() -> None:
-    assert [number for number, _ in enumerate(loader_of(Course(cursor=STEP * STEPS, steps=STEPS)))] == [8, 9]
+    assert [number for number, _ in loader_of(Course(cursor=STEP * STEPS, steps=STEPS)).enumerate()] == [8, 9]
 
 
-def test_a_counter_that_has_a_number_of_its_own_keeps_it() -> None:
-    """As one of several batches at once."""
-
-    def pairs(batches: Iterable[Any]) -> Iterator[Any]:
-        for batch in batches:
-            yield batch, next(iter(batches))
-
-    others = enumerate("abc")
-    assert next(others) == (0, "a")
-    assert next(enumerate(pairs(iter(loader_of(after_steps(3))))))[0] == 6
-    assert next(others) == (1, "b")
+def made(*, stream: bool) -> tuple[pilot.train.Session, Loader]:
+    model = nn.Linear(2, 1)
+    session = pilot.train.session(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    data = TensorDataset(torch.ones(8, 2))
+    return session, (session.stream if stream else session.loader)(data, global_batch_size=4)
 
 
-def test_a_script_may_leave_the_loop() -> None:
-    for number, _ in enumerate(loader := loader_of(after_steps(1))):
-        assert number == 2
+@pytest.mark.parametrize("stream", [False, True])
+def test_turns_have_no_numbers_in_an_epoch(stream: bool) -> None:
+    session, loader = made(stream=stream)
+    for _ in session.iterations(1):
+        with pytest.raises(UserError, match=r"^loader\.enumerate\(\) is for session\.epochs;[^\n]*$"):
+            loader.enumerate()
         break
-    assert loader._numbers._batches is not None
-    assert loader._numbers._batches() is None, "which ends the loader's generator"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_outside_a_loop_it_says_at_once_where_it_belongs(stream: bool) -> None:
+    with pytest.raises(UserError, match=r"inside `for epoch in session\.epochs"):
+        made(stream=stream)[1].enumerate()

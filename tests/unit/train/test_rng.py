@@ -32,34 +32,33 @@ USES: list[tuple[rng.Generator, Callable[[], object]]] = [
 
 @pytest.mark.parametrize(("used", "use"), USES)
 @pytest.mark.parametrize("normals", [0, 1])
-def test_a_snapshot_differs_where_the_generator_was_used_and_only_there(
+def test_a_watched_generator_knows_that_it_was_used(
     used: rng.Generator, use: Callable[[], object], normals: int
 ) -> None:
     """Even if a generator caches the second of two normal numbers, and after a full cycle of 624 words."""
-    rng.seed_all(3)
     for _ in range(normals):
         torch.randn(())
         np.random.randn()
         random.gauss(0, 1)
-    before = [generator.snapshot() for generator in rng.GENERATORS]
-    assert [generator.snapshot() for generator in rng.GENERATORS] == before
+    for generator in rng.GENERATORS:
+        generator.watch()
     use()
-    differ = [generator for generator, was in zip(rng.GENERATORS, before, strict=True) if generator.snapshot() != was]
-    assert differ == [used]
+    assert [generator for generator in rng.GENERATORS if generator.was_used()] == [used]
 
 
-def test_a_snapshot_changes_nothing_that_is_drawn_later() -> None:
-    drawn = []
-    for snapshots in (0, 1):
-        rng.seed_all(3)
-        for generator in rng.GENERATORS * snapshots:
-            generator.snapshot()
-        drawn.append((torch.rand(5).tolist(), np.random.rand(5).tolist(), [random.random() for _ in range(5)]))
-    assert drawn[0] == drawn[1]
+@pytest.mark.parametrize(("used", "use"), USES)
+def test_positions_differ_where_a_generator_was_used_and_only_there(
+    used: rng.Generator,  # noqa: ARG001  # this is of all three
+    use: Callable[[], object],
+) -> None:
+    rng.seed_all(3)
+    before = rng.positions()
+    assert rng.positions() == before
+    use()
+    assert rng.positions() != before
 
 
-def test_seeding_is_that_of_torch_for_all_three_and_for_each_another() -> None:
-    """The words of a generator that torch's function seeded are what numpy's own function would make of that seed."""
+def test_seeding_is_that_of_their_own_functions_and_for_torch_and_numpy_another() -> None:
     rng.seed_all(7)
     torch_drawn, numpy_drawn, python_drawn = torch.rand(()).item(), np.random.rand(), random.random()
     torch.manual_seed(7)
@@ -67,8 +66,8 @@ def test_seeding_is_that_of_torch_for_all_three_and_for_each_another() -> None:
     assert torch.initial_seed() == 7
     np.random.seed(8)
     assert numpy_drawn == np.random.rand()
-    np.random.seed(9)
-    assert python_drawn == np.random.rand()
+    random.seed(7)
+    assert python_drawn == random.random()
 
 
 def test_kept_normal_numbers_are_dropped_by_seeding() -> None:
@@ -79,21 +78,7 @@ def test_kept_normal_numbers_are_dropped_by_seeding() -> None:
     assert drawn[0] == drawn[1]
 
 
-def test_without_a_look_into_the_generators_memory_seeding_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As with a torch or numpy that keeps its state elsewhere."""
-    drawn = []
-    for name in ("", "_TORCH_WORDS", "NUMPY_NORMAL"):
-        if name:
-            monkeypatch.setattr(rng, name, None)
-        torch.randn(())
-        np.random.randn()
-        rng.seed_all(3)
-        drawn.append((torch.randn(()).item(), np.random.randn(), random.gauss(0, 1)))
-    assert drawn[0] == drawn[1] == drawn[2]
-
-
 def test_a_global_generator_of_another_kind_is_refused() -> None:
-    """Its memory is not what we would write to."""
     before = np.random.get_bit_generator()
     np.random.set_bit_generator(np.random.PCG64(1))
     try:
