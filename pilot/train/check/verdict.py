@@ -66,7 +66,7 @@ class Check:
         if (unsteady := undisturbed.not_reproducible()) is not None:
             return Verdict(
                 "not reproducible",
-                f"alone, it trains otherwise each time: {unsteady.in_words()}",
+                f"undisturbed, it trains otherwise each time: {unsteady.in_words()}",
                 self._by_design,
                 unsteady.name,
             )
