@@ -31,47 +31,6 @@ test-with-pools: $(READY)
 test-without-pools: $(READY)
 	$(BIN)/python -m pytest -q -m "not long" $(addprefix --ignore=,$(WITH_POOLS) tests/slurm tests/pbs)
 
-test-long: tests too long for make test: every row of tests/equivalence on real ranks; Lightning and Hugging Face's
-# Trainer, which it installs first.
-# make test-slurm: tests on a real Slurm that they start on this machine (as root, from Debian's packages). They mostly wait
-# for it, so the two files run in parallel; only one has pilots, whose leftovers are searched for on the whole machine.
-PYTHON ?= python3
-VENV   ?= .venv
-BIN    := $(VENV)/bin
-READY  := $(VENV)/.ready
-FRAMEWORKS := $(VENV)/.ready-frameworks
-# A CPU build of this release is enough for the demo and the tests; if there is none, pip picks a build itself.
-TORCH  ?= torch==2.13.0
-
-# Many ranks share a machine here, so libraries that start a thread per core would compete.
-export OMP_NUM_THREADS ?= 1
-
-.PHONY: run test test-with-pools test-without-pools test-long test-slurm test-pbs test-gpu lint tables docs release bench chaos soak flaky mutants fuzz clean
-run: $(READY)
-	$(BIN)/pilot demo
-
-# Tests with pools or rank processes mostly wait; they run one at a time because they search the whole machine for leftovers.
-# The others run in parallel with them.
-WITH_POOLS := tests/chaos tests/ddp tests/e2e tests/integration tests/ported tests/soak \
-	tests/equivalence/test_node_fabrics.py tests/equivalence/test_real_ranks.py
-test: $(READY)
-	$(MAKE) -k -j 2 test-with-pools test-without-pools
-
-test-with-pools: $(READY)
-	$(BIN)/python -m pytest -q -m "not long" $(WITH_POOLS)
-
-test-without-pools: $(READY)
-	$(BIN)/python -m pytest -q -m "not long" $(addprefix --ignore=,$(WITH_POOLS) tests/slurm tests/pbs)
-
-OF_NOTES := $(addprefix tests/equivalence/test_,notes.py notes_of_*.py own_*.py model_notes.py handed_on.py set_a*.py \
-	made_in_the_loop.py filled_by_some.py before_*.py built_*.py by_*.py called_code.py changed_*.py left_*.py epoch_*.py kept_at_end.py \
-	sample_counts.py tracked*.py rank_only.py early_stopping.py after_step.py evaluating.py read_again.py)
-# What scripts are told depends on their code: also with each loop and function of them long. And on Python's version: run
-# it with each (VENV=.venv-3.13 PYTHON=python3.13).
-test-notes: $(READY)
-	$(BIN)/python -m pytest -q -n 2 $(OF_NOTES)
-	$(BIN)/python -m pytest -q -n 2 -p tests.equivalence.longer $(OF_NOTES)
-
 test-long: $(FRAMEWORKS)
 	$(BIN)/python -m pytest -q -n 2 -m "long or slice" --ignore=tests/slurm --ignore=tests/pbs
 

@@ -69,7 +69,7 @@ def _run(script: str, arguments: list[str], run: dict[str, Any]) -> None:
     quiet.take_out()
     refusal.show_in_one_line()
     sys.argv = [script, *arguments]
-    sys.path[0] = str(Path(script).resolve().parent)
+    sys.path.insert(0, str(Path(script).resolve().parent))
     main_module = types.ModuleType("__main__")
     main_module.__dict__.update(__file__=script, __builtins__=builtins)
     sys.modules["__main__"] = main_module

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+import msgspec
+
 from pilot.core.errors import PilotError
 from pilot.core.evidence import headline
 from pilot.core.last_words import is_refusal, last_words
@@ -115,7 +117,8 @@ class Playing:
         for _ in range(count):
             self._born += 1
             (ours, theirs), (life, end_of_life) = socket.socketpair(), os.pipe()
-            run = replace_link(self._run, str(self._folder / f"records-{self._born}"))
+            records = str(self._folder / f"records-{self._born}")
+            run = msgspec.json.encode(msgspec.structs.replace(self._run, records=records)).decode()
             job = {
                 "script": self._subject.script,
                 "arguments": list(self._subject.arguments),
@@ -148,10 +151,3 @@ class Playing:
         tails = [log.read_text(errors="replace") for log in logs if log.exists()]
         tail = next((text for text in tails if text.strip()), "the script ended without output")
         return Failed(headline(last_words(tail)), refused=is_refusal(tail))
-
-
-def replace_link(run: Run, records: str) -> str:
-    """The variable's value for a process that records there."""
-    import msgspec
-
-    return msgspec.json.encode(msgspec.structs.replace(run, records=records)).decode()

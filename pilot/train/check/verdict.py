@@ -71,7 +71,7 @@ class Check:
                 unsteady.name,
             )
         self._by_design = sorted({name for record in once for name in record.by_design})
-        self._done = f"{len(once) - 1} steps of it alone are reproducible"
+        self._done = f"undisturbed, its {len(once) - 1} steps are reproducible"
         drawn = [name for name in self._by_design if "not taken out" in name]
         if self._differs(undisturbed, disturbed) is None:
             return self._passed(once, undisturbed, disturbed)
@@ -138,7 +138,7 @@ class Check:
         kind = "float64" if self._run.double else "its own type"
         text = f"{len(once) - 1} steps train the same on changing nodes as undisturbed (in {kind})"
         if told := undisturbed.reported_otherwise(played.records):
-            text += f"; what it reports is a part's of one node only: {', '.join(told)}"
+            text += f"; what it reports is of one node's samples only: {', '.join(told)}"
         return Verdict("different by design" if self._by_design else "equal", text, self._by_design)
 
 
