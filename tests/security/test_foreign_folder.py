@@ -88,7 +88,7 @@ def test_the_users_objective_is_found_where_the_user_is_and_takes_no_librarys_pl
         "pilot.agent.fork_server",
         "pilot.comm.rank",
         "pilot.service.daemon",
-        "pilot.train.check_script",
+        "pilot.train.check.program",
     ],
 )
 def test_every_process_of_ours_is_started_with_a_safe_path(module: str) -> None:
