@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import tempfile
 import time
@@ -56,6 +57,8 @@ def command(
     until_s = time.monotonic() + limit_s
     if not script.is_file():
         raise UserError(f"cannot read the script {script}: not a file")
+    if shutil.which(python) is None:
+        raise UserError(f"cannot run {python}: not an interpreter")
     mention_our_options(script, arguments)
     with tempfile.TemporaryDirectory(prefix="pilot-check-") as folder:
         covered = sandbox.is_possible(Path(folder))
@@ -80,5 +83,5 @@ def command(
     else:
         click.echo(f"{verdict.script_class}: {verdict.text}")
         if verdict.by_design:
-            click.echo(f"these differ by design, and were disabled: {', '.join(verdict.by_design)}")
+            click.echo(f"these differ by design: {', '.join(verdict.by_design)}")
     return 0 if verdict.passed else 1

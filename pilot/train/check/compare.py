@@ -69,7 +69,7 @@ class Undisturbed:
                 if name.startswith((VARIABLE, REPORTED, MODULE)):
                     continue
                 if name == "the loss" and not isfinite(_size(value)):
-                    return Difference(record.step, name, inf)
+                    return Difference(record.step, "the loss (no finite number)", inf)
                 other = again.get(name)
                 if _apart(value, other) > self._floor * max(_size(value), _size(other)):
                     return Difference(record.step, name, _part(value, other))

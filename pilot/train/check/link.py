@@ -42,7 +42,7 @@ class ProcessLink:
 
 def say_ended(descriptor: int) -> None:
     """The script has ended well."""
-    Connection(os.dup(descriptor)).send_bytes(msgspec.msgpack.encode((_ENDED, ())))
+    Connection(descriptor).send_bytes(msgspec.msgpack.encode((_ENDED, ())))
 
 
 def serve(world: World, connection: Connection) -> bool:

@@ -76,6 +76,7 @@ def _run(script: str, arguments: list[str], run: dict[str, Any]) -> None:
     torch.set_num_threads(1)  # sums in another order would not be the same twice
     if run["double"]:
         torch.set_default_dtype(torch.float64)
+    link = os.dup(run["link"])  # the session's own may be closed with it
     seed_all(SEED)
     try:
         exec(compile(Path(script).read_bytes(), script, "exec"), main_module.__dict__)
@@ -88,7 +89,7 @@ def _run(script: str, arguments: list[str], run: dict[str, Any]) -> None:
         traceback = error.__traceback__.tb_next if error.__traceback__ else None
         sys.excepthook(type(error), error.with_traceback(traceback), traceback)
         sys.exit(1)
-    say_ended(run["link"])
+    say_ended(link)
 
 
 if __name__ == "__main__":

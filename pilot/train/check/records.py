@@ -38,7 +38,8 @@ _LENGTH = 8
 
 class Record(msgspec.Struct):
     """After ``step`` steps of all, in ``epoch``; ``sums``: how many sums the step had; ``digits``: the relative
-    rounding error of the coarsest type that was computed in.: the loop has ended.
+    rounding error of the coarsest type that was computed in; ``per_node``: a batch is; ``by_epoch``: the loop counts
+    epochs; ``by_design``: what differs on several nodes by design; ``last``: the loop has ended.
     """
 
     step: int

@@ -86,7 +86,7 @@ class Playing:
                 stdin=theirs.fileno(),
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env=HASHES | dict(os.environ) | {"CUDA_VISIBLE_DEVICES": "", "PYTHONDONTWRITEBYTECODE": "1"},
+                env=dict(os.environ) | HASHES | {"CUDA_VISIBLE_DEVICES": "", "PYTHONDONTWRITEBYTECODE": "1"},
                 start_new_session=True,
             )
         with self._world.changed:
@@ -105,13 +105,16 @@ class Playing:
         records = [read(self._folder / f"records-{number}") for number in range(1, self._born + 1)]
         if self._why is None and not any(records):
             self._why = Failed(NO_SESSION, refused=True)
+        if self._why is None and not any(record.last for one in records for record in one):
+            self._why = Failed("no process of it reached the loop's end")
         return Played(records, self._why)
 
     def stop(self) -> None:
         """End all of its processes."""
         self._channel.close()
-        proc.kill([*proc.tree(self._process.pid), *proc.session(self._process.pid)])
-        self._process.wait()
+        if self._process.poll() is None:
+            proc.kill([*proc.tree(self._process.pid), *proc.session(self._process.pid)])
+            self._process.wait()
 
     def _spawn(self, count: int) -> None:
         for _ in range(count):
@@ -134,11 +137,13 @@ class Playing:
             thread.start()
 
     def _attend(self, number: int, connection: Connection, life: int) -> None:
-        has_ended_well = serve(self._world, connection)
         with open(life, "rb") as open_until_it_ends:
-            open_until_it_ends.read()
-        if not has_ended_well:
-            self._fail(self._failure(number))
+            try:
+                if not serve(self._world, connection):
+                    open_until_it_ends.read()
+                    self._fail(self._failure(number))
+            except Exception as error:
+                self._fail(Failed(f"{error}"))
 
     def _fail(self, why: Failed) -> None:
         with self._world.changed:

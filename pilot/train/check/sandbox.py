@@ -7,9 +7,11 @@ A directory that cannot be covered is read-only there. The kernel must let users
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
@@ -38,7 +40,7 @@ def _script(folder: Path) -> str:
     own, upper = quote(str(folder)), quote(str(folder / "upper"))
     lines = ["set -e", f"mkdir -p {upper}", f"mount --bind {own} {own}", f"exec 9<{own}"]
     lines += [f"mount -t tmpfs -o mode=0700 check {upper}"]
-    lines += [place.cover(f"{upper}/{number}") for number, place in enumerate(_places())]
+    lines += [place.cover(f"{upper}/{number}") for number, place in enumerate(sorted(_places(), key=_turn(folder)))]
     lines += ["mount -t tmpfs -o mode=1777 check /dev/shm", f"mkdir -p {own}"]
     lines += [f"mount -c --bind /proc/self/fd/9 {own}", f"cd {quote(str(Path.cwd()))}", 'exec "$@" 9<&-']
     return "\n".join(lines)
@@ -68,8 +70,13 @@ class _Place:
         return f"{{ {overlay}; }} || {{ {lock}; }}"
 
 
+def _turn(folder: Path) -> Callable[[_Place], int]:
+    """When a place is covered: where the overlays are, after the others; what can only be locked, last."""
+    return lambda place: 2 * place.holds + folder.is_relative_to(place.path)
+
+
 def _places() -> Iterator[_Place]:
-    """In the order in which they are covered."""
+    """All, of the file systems that this user can reach."""
     mounts = dict(_mounts())
     for path, flags in sorted(mounts.items()):
         prefix = path.rstrip("/") + "/"
@@ -77,11 +84,18 @@ def _places() -> Iterator[_Place]:
         if not below:
             yield _Place(path, flags, is_mount=True)
             continue
-        inside = [str(one) for one in Path(path).iterdir() if one.is_dir() and not one.is_symlink()]
+        inside = [str(one) for one in _entries(path) if one.is_dir() and not one.is_symlink()]
         free = [one for one in inside if not any(other.startswith(f"{one}/") for other in below)]
         for one in free if len(free) <= _MOST else [one for one in _wanted() if one.startswith(prefix)]:
             yield _Place(one, flags, is_mount=False)
         yield _Place(path, flags, is_mount=True, holds=True)
+
+
+def _entries(path: str) -> list[Path]:
+    try:
+        return list(Path(path).iterdir())
+    except OSError:
+        return []
 
 
 def _wanted() -> list[str]:
@@ -92,7 +106,11 @@ def _mounts() -> Iterator[tuple[str, str]]:
     """The writable file systems that are not the kernel's, with the flags of each mount but "rw"."""
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         place, options = line.split()[4:6]
-        path = place.encode().decode("unicode_escape")
+        path = re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), place)
         own = options.split(",")
-        if "rw" in own and not f"{path}/".startswith(tuple(f"{one}/" for one in _OF_THE_KERNEL)):
+        if (
+            "rw" in own
+            and os.access(path, os.X_OK)
+            and not f"{path}/".startswith(tuple(f"{one}/" for one in _OF_THE_KERNEL))
+        ):
             yield path, ",".join(one for one in own if one != "rw")

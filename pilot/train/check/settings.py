@@ -18,7 +18,7 @@ SEAT = "PILOT_CHECK"
 
 
 class Run(msgspec.Struct, frozen=True):
-    """``link``: a descriptor, the connection to the course; ``records``: the folder for what this process records.
+    """``link``: a descriptor, the connection to the course; ``records``: the file for what this process records.
 
     Each of ``epochs`` has ``steps`` batches at most. ``nodes``: of how many undisturbed nodes, if a batch is per node.
     ``double``: train in float64; ``rounding``: this is the run that shows what one rounding of the initial parameters

@@ -57,6 +57,7 @@ class Check:
 
     def _judged(self) -> Verdict:
         once, rounded = self._undisturbed()
+        self._by_design = sorted({name for record in once for name in record.by_design})
         shape = _shape(once, self._nodes)
         self._progress("on a course: nodes come, are lost, and resume")
         again, disturbed = self._together([(self._run, self._nodes, None), (self._run, 0, courses.all_at_once(shape))])
@@ -70,7 +71,6 @@ class Check:
                 self._by_design,
                 unsteady.name,
             )
-        self._by_design = sorted({name for record in once for name in record.by_design})
         self._done = f"undisturbed, its {len(once) - 1} steps are reproducible"
         drawn = [name for name in self._by_design if "not taken out" in name]
         if self._differs(undisturbed, disturbed) is None:
@@ -81,7 +81,7 @@ class Check:
         """Alone, and with other roundings; in float64 if the script can, else in its own type."""
         self._progress("undisturbed, in float64")
         runs = self._both_alone()
-        if runs[0].failed is not None and not runs[0].failed.late:
+        if runs[0].failed is not None and not (runs[0].failed.late or runs[0].failed.refused):
             self._run = msgspec.structs.replace(self._run, double=False)
             self._progress(f"undisturbed, in its own type; in float64 the script fails: {runs[0].failed}")
             runs = self._both_alone()
@@ -116,7 +116,7 @@ class Check:
         found = self._differs(undisturbed, disturbed)
         assert found is not None
         course = courses.all_at_once(shape)
-        for one in courses.single(shape)[drawn:]:
+        for one in courses.single(shape)[drawn and shape.nodes == 1 :]:
             self._progress(f"to explain a difference: {one.name}")
             (played,) = self._together([(self._run, 0, one)])
             if (difference := self._differs(undisturbed, played, explain=one.means != courses.DIVIDED)) is not None:

@@ -233,7 +233,8 @@ class World:
             rows = generation.done.get(operation, [])
             if not rows or (operation == generation.last and not generation.receives(rank)):
                 raise Gone
-            assert {row.kind for row in rows} == {kind}, rows
+            if (kinds := {row.kind for row in rows}) != {kind}:
+                raise RuntimeError(f"the ranks do different things at the same time: {', '.join(sorted(kinds))}")
             return [row.block for row in rows]
 
     def wants(self, rank: Member, step: int, complete: bool) -> bool:

@@ -6,10 +6,11 @@ This includes the models' buffers and extra states, all parameters (a script may
 stepped separately, without its long lists and large tensors). A successful step must cost almost nothing, so:
 
 * Small values are copied when a step begins. Version counters would not suffice: batch norm's statistics and writes
-through ``.data`` do not change them. * Large values are copied only if they were seen to change
-between a step's beginning and its sum: their bits are compared in the first step, and in epochs' first steps (a network
-may begin to grow in a later epoch). From then on that is known, also to ranks that take over the state. * The rest is
-copied when a step turns out to be void, so what the script does after ``session.step`` is restored, too.
+  through ``.data`` do not change them.
+* Large values are copied only if they were seen to change between a step's beginning and its sum: their bits are
+  compared in the first step, and in epochs' first steps (a network may begin to grow in a later epoch). From then on
+  that is known, also to ranks that take over the state.
+* The rest is copied when a step turns out to be void, so what the script does after ``session.step`` is restored, too.
 
 If a batch has several phases (see :mod:`pilot.train.steps.step`), what was marked is what there was after the last one
 that counts. The script runs those before it again, each with its own values from then (``Training.phases``).
