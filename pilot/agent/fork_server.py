@@ -17,7 +17,6 @@ not fork any more because of a module; then it ends.
 
 from __future__ import annotations
 
-import builtins
 import dataclasses
 import faulthandler
 import gc
@@ -29,12 +28,11 @@ import signal
 import socket
 import sys
 import time
-import types
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from pilot.agent import script_log
 from pilot.agent.patience import patiently
@@ -217,18 +215,16 @@ def run(job: ForkJob) -> None:
     added = filter(None, job.environment.get("PYTHONPATH", "").split(os.pathsep))
     sys.path[:0] = [str(Path(script).resolve().parent), *(str(Path(job.cwd, path)) for path in added)]
     multiprocessing.process.ORIGINAL_DIR = job.cwd  # type: ignore[attr-defined]  # not in typeshed; where spawned DataLoader workers go
-    main_module = types.ModuleType("__main__")
-    main_module.__dict__.update(__file__=script, __builtins__=builtins)
-    sys.modules["__main__"] = main_module
     from pilot.agent import submitted_code
     from pilot.io import loaded_code
     from pilot.train import ddp
     from pilot.train.node.devices import take_own
     from pilot.train.node.membership import Seat
     from pilot.train.ranks.script_end import script_ended
-    from pilot.train.script import imported
+    from pilot.train.script import as_main, imported
     from pilot.train.script.refusal import show_in_one_line
 
+    namespace = as_main.main_module(script)
     show_in_one_line()
     if ddp.ADDRESS in os.environ:
         ddp.drive(os.environ)  # returns in the processes that it forks to run the script
@@ -241,24 +237,13 @@ def run(job: ForkJob) -> None:
         if copied:  # where the script really was when it was submitted
             sys.path[0] = str(Path(next(iter(copied))).parent)
         content = submitted_code.source(copied, script)
-        exec(compile(content, script, "exec"), main_module.__dict__)
+        exec(compile(content, script, "exec"), namespace)
         script_ended()
     except SystemExit as leaving:
         script_ended(leaving)
         raise
     except BaseException as error:
-        _show(error)
-
-
-def _show(error: BaseException) -> NoReturn:
-    """Print the traceback from the script's frame on (or our own error), and exit as the interpreter would, unless it
-    is the GPU that failed.
-    """
-    traceback = error.__traceback__.tb_next if error.__traceback__ else None
-    sys.excepthook(type(error), error.with_traceback(traceback), traceback)
-    from pilot.train.node.devices import exit_status
-
-    sys.exit(exit_status(error))
+        as_main.fail(error)
 
 
 def _same_randomness_and_own_threads(job: ForkJob) -> None:

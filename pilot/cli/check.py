@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import tempfile
@@ -51,8 +52,10 @@ def command(
     Example:
       pilot check examples/digits_cnn.py --epochs 1
     """
+    from pilot.agent.fork_server import HASHES
     from pilot.train.check import sandbox
-    from pilot.train.check.verdict import check
+    from pilot.train.check.runs import Subject
+    from pilot.train.check.verdict import Check
 
     until_s = time.monotonic() + limit_s
     if not script.is_file():
@@ -67,17 +70,9 @@ def command(
                 "this machine lets users make no namespaces with overlays, so the script would really write its files:"
                 " run the check elsewhere, or with --writes if that does no harm"
             )
-        verdict = check(
-            script,
-            for_script(arguments),
-            python,
-            folder=Path(folder),
-            covered=covered,
-            epochs=epochs,
-            steps=steps,
-            until_s=until_s,
-            progress=lambda text: None if as_json else click.echo(f"checking: {text}", err=True),
-        )
+        environment = HASHES | dict(os.environ)  # as on the nodes of a trainer
+        subject = Subject(str(script), for_script(arguments), python, environment, Path(folder), covered, until_s)
+        verdict = Check(subject, epochs, steps, (lambda _text: None) if as_json else _show_progress).verdict()
     if as_json:
         click.echo(to_json({"passed": verdict.passed} | msgspec.to_builtins(verdict)))
     else:
@@ -85,3 +80,7 @@ def command(
         if verdict.by_design:
             click.echo(f"these differ by design: {', '.join(verdict.by_design)}")
     return 0 if verdict.passed else 1
+
+
+def _show_progress(text: str) -> None:
+    click.echo(f"checking: {text}", err=True)

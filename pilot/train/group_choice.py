@@ -6,9 +6,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from pilot.core.errors import UserError
-from pilot.train.check.group import CourseGroup
-from pilot.train.check.link import ProcessLink
-from pilot.train.check.records import Recorder
 from pilot.train.check.settings import Run
 from pilot.train.gradients.exchanges import Exchanges
 from pilot.train.node.membership import Seat
@@ -49,6 +46,10 @@ def group_of(
 def _on_course(run: Run, training: Training, exchanges: Exchanges, resized: Callable[[int], None]) -> RankGroup:
     if training.sharding is not None:
         raise UserError("pilot check does not run sharded models: try the script on two nodes")
+    from pilot.train.check.group import CourseGroup  # not in a process that trains
+    from pilot.train.check.link import ProcessLink
+    from pilot.train.check.records import Recorder
+
     link = ProcessLink(inherited(run.link).detach())
     return CourseGroup(link, training, exchanges, resized, Recorder(run))
 

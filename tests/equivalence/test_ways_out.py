@@ -5,6 +5,7 @@ tracks it. It trains as one undisturbed process does.
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from torch.nn.functional import mse_loss
 from torch.utils.data import DataLoader, TensorDataset
 
 from pilot.core.errors import PilotError
-from tests.equivalence.loops import BATCH, DATA, GROWS_AND_SHRINKS, fresh, mlp, session
+from tests.equivalence.loops import BATCH, DATA, GROWS_AND_SHRINKS, fresh, mlp, session, train
 from tests.equivalence.rows import SAMPLES, on_ranks
 
 X, Y = DATA.tensors
@@ -49,15 +50,7 @@ def with_labels(*, tracked: bool) -> list[torch.Tensor]:
             loss = mse_loss(model(x), targets[index])
             loss.backward()
             ours.step(loss)
-    return [p.detach().clone() for p in model.parameters()]
-
-
-@pytest.mark.parametrize("tracked", [False, True])
-def test_labels_in_the_state(tracked: bool, capsys: pytest.CaptureFixture[str]) -> None:
-    expected = with_labels(tracked=tracked)
-    assert capsys.readouterr().err == ""
-    for values in on_ranks(lambda: with_labels(tracked=tracked), 1, GROWS_AND_SHRINKS):
-        torch.testing.assert_close(values, expected, rtol=1e-12, atol=1e-12)
+    return of_parameters(model)
 
 
 def with_an_anchor(*, tracked: bool) -> list[torch.Tensor]:
@@ -86,10 +79,13 @@ def with_an_anchor(*, tracked: bool) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("tracked", [False, True])
-def test_an_anchor_in_the_state(tracked: bool, capsys: pytest.CaptureFixture[str]) -> None:
-    expected = with_an_anchor(tracked=tracked)
+@pytest.mark.parametrize("script", [with_labels, with_an_anchor])
+def test_values_of_an_epoch_that_are_declared(
+    script: Callable[..., list[torch.Tensor]], tracked: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    expected = script(tracked=tracked)
     assert capsys.readouterr().err == ""
-    for values in on_ranks(lambda: with_an_anchor(tracked=tracked), 1, GROWS_AND_SHRINKS):
+    for values in on_ranks(lambda: script(tracked=tracked), 1, GROWS_AND_SHRINKS):
         torch.testing.assert_close(values, expected, rtol=1e-12, atol=1e-12)
 
 
@@ -178,14 +174,8 @@ def with_norm(*, before: bool = False) -> list[torch.Tensor]:
             model(DATA.tensors[0])
     optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
     ours = session(model, optimizer)
-    loader = ours.loader(DATA, global_batch_size=BATCH)
-    for _ in ours.epochs(2):
-        for x, y in loader:
-            optimizer.zero_grad()
-            loss = mse_loss(model(x), y)
-            loss.backward()
-            ours.step(loss)
-    return [p.detach().clone() for p in model.parameters()]
+    train(ours, model, optimizer, ours.loader(DATA, global_batch_size=BATCH))
+    return of_parameters(model)
 
 
 def test_a_batch_before_the_session() -> None:

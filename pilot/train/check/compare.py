@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import dist, hypot, inf, isfinite
 
-from pilot.train.check.records import MODULE, REPORTED, VARIABLE, Record, Value, Values
+from pilot.train.check.records import Record
+from pilot.train.check.values import MODULE, REPORTED, VARIABLE, Value, Values
 from pilot.train.gradients.sketch import LENGTH
 
 _FACTOR = 30.0

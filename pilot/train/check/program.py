@@ -4,13 +4,11 @@ which runs the script as ``python SCRIPT`` would. Ends when the socket that is i
 
 from __future__ import annotations
 
-import builtins
 import json
 import os
 import signal
 import socket
 import sys
-import types
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +18,7 @@ from pilot.train.check import quiet, settings
 from pilot.train.check.link import say_ended
 from pilot.train.data.rng import seed_all
 from pilot.train.ranks.script_end import script_ended
-from pilot.train.script import refusal
+from pilot.train.script import as_main, refusal
 
 SEED = 0
 """As on the nodes of a trainer, the generators are seeded identically before the script starts."""
@@ -70,25 +68,21 @@ def _run(script: str, arguments: list[str], run: dict[str, Any]) -> None:
     refusal.show_in_one_line()
     sys.argv = [script, *arguments]
     sys.path.insert(0, str(Path(script).resolve().parent))
-    main_module = types.ModuleType("__main__")
-    main_module.__dict__.update(__file__=script, __builtins__=builtins)
-    sys.modules["__main__"] = main_module
+    namespace = as_main.main_module(script)
     torch.set_num_threads(1)  # sums in another order would not be the same twice
     if run["double"]:
         torch.set_default_dtype(torch.float64)
     link = os.dup(run["link"])  # the session's own may be closed with it
     seed_all(SEED)
     try:
-        exec(compile(Path(script).read_bytes(), script, "exec"), main_module.__dict__)
+        exec(compile(Path(script).read_bytes(), script, "exec"), namespace)
         script_ended()
     except SystemExit as leaving:
         script_ended(leaving)
         if leaving.code not in (None, 0):
             raise
     except BaseException as error:
-        traceback = error.__traceback__.tb_next if error.__traceback__ else None
-        sys.excepthook(type(error), error.with_traceback(traceback), traceback)
-        sys.exit(1)
+        as_main.fail(error)
     say_ended(link)
 
 

@@ -1,37 +1,25 @@
-"""What a script has trained after each step, as a checked process records it: numbers as they are, tensors as sketches
-(random projections, by which two can be compared that were computed in different processes).
+"""What a script has trained after each step, as a checked process records it.
 
 A record is made when the script comes for its next batch: with all that it did after the step.
 """
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import msgspec
-import numpy as np
 import torch
 
 from pilot.core.run_identity import ALL_EPOCHS, PER_NODE
 from pilot.train.check import quiet
 from pilot.train.check.settings import Run, perturb
+from pilot.train.check.values import REPORTED, Values, flatten
 from pilot.train.check.variables import of_script
-from pilot.train.gradients.sketch import projected
 from pilot.train.state.training import Training
 
-Value = list[float] | float | int | bool | str | None
-"""A sketch: the norm, then the projections; a number; or anything else as text."""
-Values = dict[str, Value]
-
-REPORTED, VARIABLE, MODULE = "reported ", "variable ", "module "
-"""How the names of values begin that are not the trained state's: what the script reports, and what its variables
-hold."""
 _OURS = ("learning_rate", "loss_scale")
 """How the names of metrics begin that are the session's own."""
-_LARGEST = 10_000
 _LENGTH = 8
 """Bytes, before each record."""
 
@@ -136,41 +124,6 @@ def state_of(training: Training) -> Values:
     for name, one in training.tracked.items():
         flatten(one.state_dict(), f"the tracked object {name}: ", values)
     return values
-
-
-def flatten(value: Any, name: str, into: Values, depth: int = 12) -> None:
-    """The values in ``value`` by name."""
-    if isinstance(value, torch.Tensor):
-        into[name] = of_tensor(value)
-    elif isinstance(value, np.ndarray) and value.dtype.kind in "fiubc":
-        into[name] = of_tensor(torch.from_numpy(np.ascontiguousarray(value)))
-    elif isinstance(value, bool | int | float | str) or value is None:
-        into[name] = value if not isinstance(value, int) or abs(value) < 1 << 62 else str(value)
-    elif isinstance(value, Mapping) and depth and len(value) < _LARGEST:
-        for key, one in value.items():
-            flatten(one, f"{name}[{key!r}]", into, depth - 1)
-    elif isinstance(value, list | tuple) and depth and len(value) < _LARGEST:
-        for number, one in enumerate(value):
-            flatten(one, f"{name}[{number}]", into, depth - 1)
-    elif isinstance(value, set | frozenset) and len(value) < _LARGEST:
-        into[name] = str(sorted(map(repr, value)))
-
-
-@torch.no_grad()
-def of_tensor(tensor: torch.Tensor) -> Value:
-    """A sketch, or a checksum of what is compared exactly; a number alone is itself."""
-    if tensor.layout != torch.strided or tensor.device.type == "meta":
-        return f"{tensor.layout}"
-    exact = tensor.detach().cpu()
-    if exact.is_complex():
-        exact = torch.view_as_real(exact.resolve_conj())
-    if not exact.is_floating_point():
-        numbers = exact.resolve_neg().contiguous().reshape(-1)
-        return (
-            f"{tuple(exact.shape)} {zlib.crc32(numbers.view(torch.uint8).numpy().tobytes() if len(numbers) else b'')}"
-        )
-    wide = exact.double().reshape(-1)
-    return [float(wide.norm()), *projected(wide).tolist()] if len(wide) != 1 else float(wide)
 
 
 def _same(tensor: torch.Tensor) -> torch.Tensor:

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
@@ -27,8 +27,6 @@ from pilot.train.check.settings import SEAT, Run
 from pilot.train.check.world import End, World
 
 NO_SESSION = "the script ended without a step of a pilot.train session: nothing to check"
-HASHES = {"PYTHONHASHSEED": "0"}
-"""As on the nodes of a trainer."""
 
 
 class Failed(PilotError):
@@ -42,13 +40,14 @@ class Failed(PilotError):
 
 @dataclass(frozen=True)
 class Subject:
-    """What is checked: ``script`` with ``arguments``, by the interpreter ``python``, in a ``folder`` of the check's;
-    ``covered``: in a sandbox. ``until_s``: when there is no time left (``time.monotonic``).
+    """What is checked: ``script`` with ``arguments``, by the interpreter ``python`` in an ``environment``; all files are
+    in ``folder``; ``covered``: in a sandbox. ``until_s``: when there is no time left (``time.monotonic``).
     """
 
     script: str
     arguments: Sequence[str]
     python: str
+    environment: Mapping[str, str]
     folder: Path
     covered: bool
     until_s: float
@@ -86,7 +85,7 @@ class Playing:
                 stdin=theirs.fileno(),
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env=dict(os.environ) | HASHES | {"CUDA_VISIBLE_DEVICES": "", "PYTHONDONTWRITEBYTECODE": "1"},
+                env={**subject.environment, "CUDA_VISIBLE_DEVICES": "", "PYTHONDONTWRITEBYTECODE": "1"},
                 start_new_session=True,
             )
         with self._world.changed:

@@ -7,16 +7,14 @@ from __future__ import annotations
 import sys
 import types
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
 
+from pilot.train.check.values import MODULE, VARIABLE, Values, flatten
 from pilot.train.script.refusal import is_of_a_library
-
-if TYPE_CHECKING:
-    from pilot.train.check.records import Values
-    from pilot.train.state.training import Training
+from pilot.train.state.training import Training
 
 _DEPTH = 3
 _MOST = 2000
@@ -24,8 +22,6 @@ _MOST = 2000
 
 def of_script(training: Training) -> Values:
     """What its running functions and its main module hold now."""
-    from pilot.train.check.records import MODULE, VARIABLE, flatten
-
     values: Values = {}
     ours = {id(one) for one in training.model.parameters()}
     seen = {id(training), *(id(one) for one in training.tracked.values())}

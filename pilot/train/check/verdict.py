@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import msgspec
 
 from pilot.train.check import courses
 from pilot.train.check.compare import Difference, Undisturbed
 from pilot.train.check.courses import Course, Shape
-from pilot.train.check.records import MODULE, Record
+from pilot.train.check.records import Record
 from pilot.train.check.runs import Failed, Played, Playing, Subject
 from pilot.train.check.settings import Run
+from pilot.train.check.values import MODULE
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,23 +139,6 @@ class Check:
         if told := undisturbed.reported_otherwise(played.records):
             text += f"; what it reports is of one node's samples only: {', '.join(told)}"
         return Verdict("different by design" if self._by_design else "equal", text, self._by_design)
-
-
-def check(
-    script: Path,
-    arguments: Sequence[str],
-    python: str,
-    *,
-    folder: Path,
-    covered: bool,
-    epochs: int,
-    steps: int,
-    until_s: float,
-    progress: Callable[[str], None],
-) -> Verdict:
-    """Check ``script``, with all files in ``folder``."""
-    subject = Subject(str(script), list(arguments), shutil.which(python) or python, folder, covered, until_s)
-    return Check(subject, epochs, steps, progress).verdict()
 
 
 def _sound(played: Played) -> list[Record]:
