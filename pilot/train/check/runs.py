@@ -40,8 +40,8 @@ class Failed(PilotError):
 
 @dataclass(frozen=True)
 class Subject:
-    """What is checked: ``script`` with ``arguments``, by the interpreter ``python`` in an ``environment``; all files are
-    in ``folder``; ``covered``: in a sandbox. ``until_s``: when there is no time left (``time.monotonic``).
+    """What is checked: ``script`` with ``arguments``, by the interpreter ``python`` in an ``environment``; files are in
+    ``folder``; ``covered``: in a sandbox. ``until_s``: when there is no time left (``time.monotonic``).
     """
 
     script: str
