@@ -31,8 +31,7 @@ from pilot.planners import dp, rolling_horizon
 from pilot.sim.driver import SimConfig, Simulation
 from pilot.sim.times import mean, times_of
 from pilot.traces.changes import still_pool
-from pilot.traces.mishaps import Mishaps, befallen
-from pilot.traces.workload import Ending
+from pilot.traces.workload import Ending, Mishaps, befallen
 
 SIZES = (1, 2, 4, 8, 16)
 """K (§5.1)."""

@@ -17,9 +17,8 @@ from typing import assert_never
 from pilot import __version__
 from pilot.agent.coordinator_link import COORDINATOR
 from pilot.io import connection, transport, wire
-from pilot.io.connection import Connection
+from pilot.io.connection import Connection, life_name
 from pilot.io.gate import allow_many_files
-from pilot.io.tokens import life_name
 
 AT_ONCE = 32
 REPORT_S = 1.0

@@ -21,8 +21,21 @@ from pilot.cli.told_of_files import CheckpointList, CheckpointShown, SiteChecked
 from pilot.cli.told_of_traces import ReplayList, TracesTold
 from pilot.doctor.finding import Findings
 from pilot.io.pool_status import PoolStatus, TrainerHistory
-from pilot.io.study_verbs import StudyList, StudyStatus, TrialList, TrialStatus
-from pilot.io.verbs import Cancelled, Draining, Explained, Phases, Removed, Scaled, Standing, Submitted, TrainerList
+from pilot.io.verbs import (
+    Cancelled,
+    Draining,
+    Explained,
+    Phases,
+    Removed,
+    Scaled,
+    Standing,
+    StudyList,
+    StudyStatus,
+    Submitted,
+    TrainerList,
+    TrialList,
+    TrialStatus,
+)
 from pilot.observation.story import Happening
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "json.md"

@@ -37,9 +37,7 @@ from typing import TYPE_CHECKING
 from pilot.agent import script_log
 from pilot.agent.patience import patiently
 from pilot.core.errors import UserError
-from pilot.io.prctl import die_with_parent
-from pilot.io.readable import readable
-from pilot.io.reaping import reap_among
+from pilot.io.proc import die_with_parent, readable, reap_among
 
 if TYPE_CHECKING:
     from pilot.agent.preload import Preloader
@@ -122,7 +120,7 @@ def import_base(channel: socket.socket) -> None:
 def serve(channel: socket.socket) -> ForkJob | None:
     """Fork on request and report exits. Returns None when the agent has ended, and the job in a forked worker."""
     from pilot.agent.preload import Preloader
-    from pilot.io import imports
+    from pilot.io import installed
 
     lives: dict[int, int] = {}
 
@@ -144,7 +142,7 @@ def serve(channel: socket.socket) -> ForkJob | None:
             order = json.loads(packet)
             if isinstance(order, list):
                 _, file, unfit = order
-                imports.add(Path(file), unfit=unfit)
+                installed.add_imports(Path(file), unfit=unfit)
                 preloader.take(Path(file))
                 continue
             job = ForkJob(**order)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pilot.core.errors import UserError
-from pilot.io import imports, script_code
+from pilot.io import installed, script_code
 from pilot.io.installed import is_installed
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class Preloader:
     def take(self, path: Path) -> None:
         """Import the modules in the file that are not loaded yet."""
         self._file = path
-        self._todo = [name for name in imports.read(path).wanted() if name not in sys.modules][::-1]
+        self._todo = [name for name in installed.read_imports(path).wanted() if name not in sys.modules][::-1]
         self.has_more |= bool(self._todo)
 
     def next_name(self) -> str:
@@ -78,7 +78,7 @@ class Preloader:
             try:
                 importlib.import_module(name)
             except BaseException:  # whatever a module does, also SystemExit
-                imports.add(self._file, unfit=[name])
+                installed.add_imports(self._file, unfit=[name])
         new = sys.modules.keys() - before
         self.loaded |= {module.partition(".")[0] for module in new}
         return _unfit() or _stale(new)

@@ -52,10 +52,9 @@ from pilot.agent.vocabulary import (
 from pilot.agent.whereabouts import Whereabouts
 from pilot.agent.workers import Workers
 from pilot.core.errors import PilotError
-from pilot.io import addresses, log_rotation, proc, trainer_folder, wire
+from pilot.io import addresses, log_marks, proc, trainer_folder, wire
 from pilot.io.gate import OUT_OF
-from pilot.io.prctl import become_subreaper
-from pilot.io.reaping import reap
+from pilot.io.proc import become_subreaper, reap
 
 log = logging.getLogger(__name__)
 
@@ -320,9 +319,9 @@ class Agent:
 def _rotate(logs: list[tuple[Path, str]]) -> None:
     for path, uid in logs:
         with suppress(OSError):
-            if log_rotation.is_full(path):
+            if log_marks.is_full(path):
                 with trainer_folder.held(path.parent, uid) as folder:
-                    log_rotation.rotate_if_full(folder / path.name)
+                    log_marks.rotate_if_full(folder / path.name)
 
 
 def _on_our_clock(unix_s: float | None) -> float:

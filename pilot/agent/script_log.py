@@ -9,7 +9,7 @@ import sys
 from contextlib import suppress
 from typing import Any
 
-from pilot.io import log_rotation
+from pilot.io import log_marks
 from pilot.io.files import SICK
 from pilot.io.log_marks import Marker, mark_log
 
@@ -45,8 +45,8 @@ class Log(io.FileIO):
         """Rotate the log if it is full; if that fails, the next look tries again."""
         self._unseen = 0
         with suppress(OSError):
-            if log_rotation.is_full(self._marker.log):
-                log_rotation.rotate_if_full(self._marker.log)
+            if log_marks.is_full(self._marker.log):
+                log_marks.rotate_if_full(self._marker.log)
                 self._marker.mark()
 
 

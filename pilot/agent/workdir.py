@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from pilot.io import proc, tokens
+from pilot.io import connection, proc
 
 MARK = "PILOT_AGENT_MARK"
 
@@ -72,8 +72,8 @@ def create(base: Path | None = None) -> Workdir:
     unfinished = Path(tempfile.mkdtemp(prefix=".pilot-", dir=parent))
     lock = os.open(unfinished / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     fcntl.flock(lock, fcntl.LOCK_EX)
-    secret = tokens.new_token()
-    workdir = Workdir(unfinished.rename(parent / f"{_prefix()}{tokens.life_name(secret)}"), lock, secret)
+    secret = connection.new_token()
+    workdir = Workdir(unfinished.rename(parent / f"{_prefix()}{connection.life_name(secret)}"), lock, secret)
     workdir.temporary.mkdir()
     return workdir
 

@@ -24,8 +24,8 @@ from pilot.agent.worker_socket import WorkerSocket
 from pilot.core.errors import UserError
 from pilot.io import own_folder, proc, trainer_folder, wire
 from pilot.io.gate import OUT_OF
-from pilot.io.imports import VARIABLE as IMPORTS
-from pilot.io.imports import file_of
+from pilot.io.installed import VARIABLE as IMPORTS
+from pilot.io.installed import imports_file
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ class Workers:
     def _preload(self, python: str) -> None:
         """Have the fork server preload what scripts have imported by now."""
         if self.imports is not None and (server := self._servers.get((python, False))) is not None:
-            server.preload(file_of(self.imports, python), self._unfit.get(python, []))
+            server.preload(imports_file(self.imports, python), self._unfit.get(python, []))
 
     def launch(self, order: wire.StartWorker) -> None:
         """Start the worker; if that is impossible, it is reported as a worker that could not be started."""
@@ -204,7 +204,7 @@ class Workers:
             "PILOT_NODE_STORE": str(worker.store),
         }
         if self.imports is not None:
-            ours[IMPORTS] = str(file_of(self.imports, order.python))
+            ours[IMPORTS] = str(imports_file(self.imports, order.python))
         if order.ddp:
             ours |= {"PILOT_DDP_ADDRESS": self.address} | dict.fromkeys(_BACKENDS, self.interface)
         environment, threads = order.environment | ours, job_environment.threads(order.ranks)

@@ -4,6 +4,8 @@ h5py builds it in memory (a memfd), with all datasets contiguous and allocated b
 skeleton without the arrays. The real file is then written in one go: skeleton, array, skeleton, array. So HDF5 never
 writes to the real file system, and a full disk, a quota or a broken lock cannot interrupt it half-way. A skeleton
 depends only on names, types and shapes, which do not change during training, so it is built once.
+
+HDF5's element types for those of torch and numpy.
 """
 
 from __future__ import annotations
@@ -16,12 +18,54 @@ from functools import cache, lru_cache
 from typing import Any
 
 import h5py
+import numpy as np
+import torch
 from h5py import h5d, h5p, h5s, h5t
 
-from pilot.checkpoint import rawio
-from pilot.checkpoint.hdf5_types import hdf5_type
+from pilot.checkpoint import dtypes, rawio
 from pilot.checkpoint.leaves import Bytes
 from pilot.checkpoint.structure import FORMAT, UID, DatasetShare
+
+_NUMERIC_KINDS = frozenset("biufc")
+
+
+@cache
+def hdf5_type(name: str) -> Any:
+    """The HDF5 type with the same bytes as in memory.
+
+    bfloat16 becomes a 16-bit HDF5 floating-point type, which every HDF5 reader can convert to float32. Types unknown to
+    both numpy and HDF5 (float8) are opaque, tagged with their name.
+    """
+    if name == "torch.bfloat16":
+        return _bfloat16()
+    dtype = _numpy_equivalent(name)
+    if dtype is None or dtype.kind not in _NUMERIC_KINDS:
+        return _opaque(name)
+    return h5t.py_create(dtype, logical=True)
+
+
+def _numpy_equivalent(name: str) -> np.dtype[Any] | None:
+    if not dtypes.is_torch(name):
+        return np.dtype(name)
+    try:
+        return torch.empty(0, dtype=dtypes.torch_dtype(name)).numpy().dtype
+    except TypeError:
+        return None
+
+
+def _bfloat16() -> Any:
+    kind = h5t.IEEE_F32LE.copy()
+    kind.set_fields(15, 7, 8, 0, 7)  # sign bit; first bit and length of the exponent; of the mantissa
+    kind.set_size(2)
+    kind.set_ebias(127)
+    return kind
+
+
+def _opaque(name: str) -> Any:
+    kind = h5t.create(h5t.OPAQUE, dtypes.itemsize(name))
+    kind.set_tag(name.encode())
+    return kind
+
 
 FORMAT_NAME = "pilot checkpoint"
 

@@ -23,7 +23,7 @@ from h5py import h5d, h5g, h5l
 
 from pilot.checkpoint import rawio
 from pilot.checkpoint import structure as fields
-from pilot.checkpoint.hdf5_types import hdf5_type
+from pilot.checkpoint.layout import hdf5_type
 from pilot.checkpoint.leaves import Bytes
 from pilot.checkpoint.structure import DatasetShare, RowRange, Structure
 from pilot.core.errors import CheckpointError, Unreadable

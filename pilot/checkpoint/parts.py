@@ -1,4 +1,7 @@
-"""Writing in parallel: each of k ranks writes its share as a part; an index, published last, makes one checkpoint."""
+"""Writing in parallel: each of k ranks writes its share as a part; an index, published last, makes one checkpoint.
+
+Which rows a rank writes of tensors that are sharded over the ranks of its node.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,7 @@ from pilot.checkpoint.leaves import Leaf
 from pilot.checkpoint.openfile import OpenFile
 from pilot.checkpoint.own_directory import held
 from pilot.checkpoint.publish import Array, publish
+from pilot.checkpoint.shards import Rows
 from pilot.checkpoint.structure import DatasetShare, RowRange, Structure, rows_of
 from pilot.checkpoint.tree import Encoded
 from pilot.core.errors import CheckpointError, UserError
@@ -52,7 +56,7 @@ def write_part(
 ) -> WrittenPart:
     """Publish share ``part`` of ``parts`` of ``state``.
 
-    Of a sharded tensor, all rows in ``state`` are written: see :mod:`pilot.checkpoint.own_rows`.
+    Of a sharded tensor, all rows in ``state`` are written: see :mod:`pilot.checkpoint.parts`.
 
     Arrays whose path ``shared`` accepts are the same on all ranks: each part has a checksum of all of them, and the
     shares have equal sizes in bytes, up to one row. What belongs to a single rank (buffers, random states, scalars) is
@@ -171,3 +175,19 @@ def _merge(parts: Iterable[tuple[str, Structure]]) -> dict[str, DatasetShare]:
         path: DatasetShare(share.dtype, share.shape, tuple(sorted(pieces, key=lambda piece: piece.start)))
         for path, (share, pieces) in table.items()
     }
+
+
+def own_rows(state: Encoded, node: int, nodes: int) -> Encoded:
+    """``state`` with only the rows of sharded tensors that a rank of node ``node`` of ``nodes`` writes, because all
+    nodes hold the same ones. Nothing is copied.
+    """
+    leaves = (leaf if leaf.rows is None else _some_rows(leaf, leaf.rows, node, nodes) for leaf in state.leaves)
+    return replace(state, leaves=[leaf for leaf in leaves if leaf is not None])
+
+
+def _some_rows(leaf: Leaf, rows: Rows, node: int, nodes: int) -> Leaf | None:
+    start, stop = rows.count * node // nodes, rows.count * (node + 1) // nodes
+    if start == stop and rows.whole[0]:
+        return None
+    own = Rows(rows.whole, rows.first + start, stop - start)
+    return Leaf(leaf.path, leaf.dtype, (own.count, *leaf.shape[1:]), leaf.source[start:stop], own)

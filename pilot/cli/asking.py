@@ -17,7 +17,7 @@ from pilot.core.errors import PilotError, UserError
 from pilot.core.trainer import Phase
 from pilot.io.known_pools import known_pools
 from pilot.io.printable import all_printable
-from pilot.io.rundir import RunDir, check_readable, default_path, is_abandoned, owner
+from pilot.io.rundir import RunDir, check_readable, default_path, is_abandoned, owner, read_end
 
 if TYPE_CHECKING:
     from pilot.io.journal import Contents
@@ -182,10 +182,8 @@ def _wait_for_restart(run_dir: Path, timeout_s: float) -> None:
 
 
 def _how_it_ended(rundir: RunDir) -> str:
-    from pilot.io import ended
-
     with suppress(UserError):
-        if (how := ended.load(rundir.ended)) is not None and how.failure:
+        if (how := read_end(rundir.ended)) is not None and how.failure:
             return f"failed: {how.failure}"
     return "was killed or crashed"
 

@@ -85,11 +85,10 @@ def _waits_for(root: Path) -> str:
 
 def refuse_disorder(root: Path) -> None:
     """:class:`PilotError` if the ended coordinator's report is missing, or says that anything is left or lost."""
-    from pilot.io import ended
-    from pilot.io.rundir import RunDir
+    from pilot.io.rundir import RunDir, read_end
 
     rundir = RunDir(root)
-    how = ended.load(rundir.ended)
+    how = read_end(rundir.ended)
     problems = how.problems() if how is not None else ["it was killed before it could report what is left"]
     if problems:
         raise PilotError(f"the coordinator has ended, but: {'; '.join(problems)}; its log is {rundir.log}")

@@ -10,8 +10,7 @@ from typing import BinaryIO
 
 from pilot.core.errors import UserError
 from pilot.io.files import open_regular
-from pilot.io.log_marks import BEGINS, NO_RANK, PERIOD_S, Mark, marks
-from pilot.io.log_rotation import rotated
+from pilot.io.log_marks import BEGINS, NO_RANK, PERIOD_S, Mark, marks, rotated
 from pilot.io.own_folder import shown
 
 PIECE_BYTES = 1 << 20

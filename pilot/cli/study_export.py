@@ -12,7 +12,7 @@ from pilot.cli import candidates
 from pilot.cli.asking import find_run_dir, run_dir_option, to_json, told_by
 from pilot.cli.pages import page_option, write_page
 from pilot.core.evidence import headline
-from pilot.io.study_verbs import TrialList
+from pilot.io.verbs import TrialList
 
 FORMULA = frozenset("=+-@")
 """Spreadsheets calculate a cell that begins with one of these."""
@@ -45,7 +45,7 @@ def report(study: str, output: Path | None, run_dir: Path | None) -> None:
       pilot study report s1 --output s1.html
     """
     from pilot.observation.study_page import page
-    from pilot.study.importance import importance
+    from pilot.study.projection import importance
 
     pool = told_by(find_run_dir(run_dir, past=True))
     told = pool.trials(study)

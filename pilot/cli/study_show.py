@@ -10,7 +10,7 @@ from rich.table import Table
 from pilot.cli.show import console
 from pilot.core.evidence import headline
 from pilot.io.study_definition import argument
-from pilot.io.study_verbs import StudyStatus, TrialList, TrialStatus
+from pilot.io.verbs import StudyStatus, TrialList, TrialStatus
 from pilot.observation.words import counted, duration
 
 

@@ -246,7 +246,7 @@ def record(output: Path, scheduler: str, every_s: float, preemptable: tuple[str,
     import signal
     from threading import Event
 
-    from pilot.traces.idle_nodes import query_pbs, query_slurm
+    from pilot.traces.record import query_pbs, query_slurm
     from pilot.traces.record import record as record_polls
 
     stop = Event()

@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from pilot.comm.peer_sockets import PeerSockets
+from pilot.comm.naps import PeerSockets
 
 
 class Operation(Protocol):

@@ -12,9 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pilot.comm.fabric import Fabric, Operation
-from pilot.comm.naps import LONGEST_NAP_S
+from pilot.comm.naps import LONGEST_NAP_S, PeerSockets
 from pilot.comm.narrow import Floats, narrowed, widened
-from pilot.comm.peer_sockets import PeerSockets
 
 mpi4py.rc.initialize = False
 mpi4py.rc.finalize = False

@@ -14,8 +14,8 @@ from pilot.core.errors import InvariantError, one_line
 from pilot.core.events import EntriesLost, Event
 from pilot.core.ids import Generation, PlanId, TrainerId
 from pilot.core.study_events import TrialAsked
-from pilot.io.core_state import decoded, encoded
 from pilot.io.entries import Decision
+from pilot.io.segments import state_bytes, state_of
 
 KEPT = 1000
 """After so many events the state is kept, so that an entry that cannot be applied costs no more than this many."""
@@ -59,11 +59,11 @@ class Follower:
         return commands
 
     def _keep(self) -> None:
-        self._kept = encoded(self.core)
+        self._kept = state_bytes(self.core)
         self._since: list[tuple[float, Event]] = []
 
     def _go_back(self) -> None:
-        self.core.restore(decoded(self._kept))
+        self.core.restore(state_of(self._kept))
         for now_s, event in self._since:
             self.core.handle(now_s, event)
         self._keep()

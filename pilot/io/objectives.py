@@ -11,7 +11,7 @@ from pilot.core.errors import UserError
 from pilot.core.ids import TrainerId
 from pilot.core.objective import Objective, named_objective, per_node_value
 from pilot.core.spec import TrainerSpec
-from pilot.io.foreign_output import prints_to_stderr
+from pilot.io.site_files import prints_to_stderr
 
 _PROBE = TrainerSpec(TrainerId("probe"), max_nodes=1)
 

@@ -1,4 +1,7 @@
-"""The run directory: a coordinator's files, its lock, and where they are. See ``docs/processes.md``."""
+"""The run directory: a coordinator's files, its lock, and where they are. See ``docs/processes.md``.
+
+How a coordinator ended: the last file that it writes before it gives up its run directory.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,12 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
+
 from pilot.core.errors import NoRestartError, PilotError, UserError
 from pilot.core.ids import TrainerId
 from pilot.io import heartbeat, own_folder, trainer_folder
+from pilot.io.files import publish
 from pilot.io.heartbeat import Owner
 
 GLANCE_S = 0.5
@@ -280,3 +286,48 @@ def _try_lock(descriptor: int, how: int = fcntl.LOCK_EX) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+class Ended(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What went wrong or is left at the end; all fields are empty after a clean shutdown.
+
+    Parameters
+    ----------
+    failure : the error that ended it
+    jobs_left : ids of our jobs that still exist
+    jobs_unknown : why the scheduler could not say whether jobs are left
+    nodes_left : nodes that had not left when a second signal ended the drain
+    unsaved : trainers whose state could not be written when they paused
+    """
+
+    failure: str = ""
+    jobs_left: tuple[str, ...] = ()
+    jobs_unknown: str = ""
+    nodes_left: tuple[str, ...] = ()
+    unsaved: tuple[str, ...] = ()
+
+    def problems(self) -> list[str]:
+        """What went wrong or is left, a clause each."""
+        said = [
+            (self.failure, f"it failed: {self.failure}"),
+            (self.jobs_left, f"these jobs still exist; cancel them by hand: {', '.join(self.jobs_left)}"),
+            (self.jobs_unknown, f"cannot tell whether jobs of this pool are left: {self.jobs_unknown}"),
+            (self.nodes_left, f"it was stopped before these nodes had left: {', '.join(self.nodes_left)}"),
+            (self.unsaved, f"the state of these trainers could not be written: {', '.join(self.unsaved)}"),
+        ]
+        return [text for found, text in said if found]
+
+
+def write_end(path: Path, ended: Ended) -> None:
+    """Publish the file with mode 0600."""
+    publish(path, msgspec.json.encode(ended) + b"\n")
+
+
+def read_end(path: Path) -> Ended | None:
+    """Read the file; None if there is none: the coordinator is still running, or it was killed."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Ended)
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.DecodeError) as error:
+        raise UserError(f"cannot read how the coordinator ended from {path}: {error}") from None

@@ -5,6 +5,8 @@ header of ``journal.jsonl``.
 A segment is closed in this order: publish the snapshot, the closed segment, the copy of the next header, which contains
 the digests of both, then the new ``journal.jsonl``. Until the last step is done, the old file counts, and newer files
 in ``journal/`` are ignored.
+
+The core's state as bytes; the same events always give the same bytes.
 """
 
 from __future__ import annotations
@@ -14,7 +16,11 @@ import hashlib
 import zlib
 from pathlib import Path
 
-from pilot.core.errors import JournalError
+import msgspec
+
+from pilot.core.coordinator import Coordinator
+from pilot.core.errors import JournalError, PilotError
+from pilot.core.state import State
 from pilot.io.files import publish, read_regular
 
 TEXT_MAX, SNAPSHOT_MAX = 1 << 28, 1 << 28
@@ -135,3 +141,21 @@ def _snapshot_name(after: int) -> str:
 def _number(path: Path) -> bool:
     name = path.name.removesuffix(_SEGMENT)
     return len(name) == 12 and name.isascii() and name.isdigit()
+
+
+def state_bytes(core: Coordinator) -> bytes:
+    """The complete state of ``core`` as bytes."""
+    return msgspec.msgpack.encode(core.snapshot())
+
+
+def state_of(data: bytes) -> State:
+    """The state encoded in ``data``; :class:`JournalError` if it is not valid."""
+    try:
+        return msgspec.msgpack.decode(data, type=State)
+    except (msgspec.DecodeError, PilotError, ValueError, OverflowError, RecursionError) as error:
+        raise JournalError(f"not a valid state of the core: {error}") from None
+
+
+def state_digest(core: Coordinator) -> str:
+    """A digest to compare two states by."""
+    return digest(state_bytes(core))

@@ -2,6 +2,8 @@
 
 A site file is Python: it assigns ``site = Site(...)`` and may define ``provider(site)``, which returns a Parsl provider
 to use instead of the default one.
+
+Where the output of users' Python goes that runs within a command: site files, objectives.
 """
 
 from __future__ import annotations
@@ -11,7 +13,8 @@ import os
 import sys
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -22,9 +25,24 @@ from pydantic import ValidationError
 
 from pilot.core.errors import SiteError
 from pilot.io.files import open_regular
-from pilot.io.foreign_output import prints_to_stderr
 from pilot.io.node_pattern import NodePattern
 from pilot.io.site import Site, explain
+
+STDOUT, STDERR = 1, 2
+
+
+@contextmanager
+def prints_to_stderr() -> Iterator[None]:
+    """What is printed meanwhile, also by child processes, goes to stderr: a program may be reading our stdout."""
+    with ExitStack() as undo:
+        undo.enter_context(redirect_stdout(sys.stderr))
+        with suppress(OSError):  # one of them is closed
+            kept = os.dup(STDOUT)
+            undo.callback(os.close, kept)
+            os.dup2(STDERR, STDOUT)
+            undo.callback(os.dup2, kept, STDOUT)
+        yield
+
 
 ProviderHook = Callable[[Site], Any]
 

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from pilot.io.figures import label, svg
 from pilot.io.pool_status import TrainerHistory
 from pilot.io.printable import printable
-from pilot.io.study_verbs import StudyStatus, TrialList, TrialStatus
+from pilot.io.verbs import StudyStatus, TrialList, TrialStatus
 from pilot.observation.charts import SIZE
 from pilot.observation.words import counted
 

@@ -64,7 +64,7 @@ def _free(name: str, solver: str, limit_s: float) -> Callable[[Problem], Plan]:
         case "greedy":
             return partial(import_module("pilot.planners.greedy").plan, limit_s=limit_s)
         case "equal-share":
-            return partial(import_module("pilot.planners.equal_share").plan, limit_s=limit_s)
+            return partial(import_module("pilot.planners.choice").plan, limit_s=limit_s)
         case "flotilla":
             return partial(import_module("pilot.planners.flotilla").plan, limit_s=limit_s)
         case _:

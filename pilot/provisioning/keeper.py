@@ -19,8 +19,7 @@ from pilot.io.site import Site
 from pilot.provisioning.pilot_jobs import JobEnded, JobNews, PilotJobs
 from pilot.provisioning.retry import Backoff
 from pilot.provisioning.scaling_policy import Scaling, Situation, decide
-from pilot.provisioning.scheduler import JobPhase, Snapshot
-from pilot.provisioning.scheduler_thread import SchedulerThread
+from pilot.provisioning.scheduler import JobPhase, SchedulerThread, Snapshot
 from pilot.provisioning.troubles import Troubled, Troubles
 
 NEVER_HEARD_S = 10.0

@@ -1,23 +1,56 @@
-"""Builds a site's keeper: the provider that submits, the queue that is polled, the agent's command."""
+"""Builds a site's keeper: the provider that submits, the queue that is polled, the agent's command.
+
+Gives every job that the pool submits its own token, in its own connection file.
+"""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from launchers.steps import agent_command
 from pilot.core.errors import SiteError
 from pilot.io.site import Site
 from pilot.io.site_files import SiteFile
-from pilot.provisioning.job_tokens import JobTokens, TokenProvider
 from pilot.provisioning.keeper import Keeper, KeeperEvent, pool_name
 from pilot.provisioning.provider import PilotProvider
-from pilot.provisioning.scheduler import Queue
+from pilot.provisioning.scheduler import Provider, Queue, SchedulerThread
 from pilot.provisioning.scheduler_local import LocalQueue
 from pilot.provisioning.scheduler_lsf import LsfQueue
 from pilot.provisioning.scheduler_pbs import PbsQueue
 from pilot.provisioning.scheduler_slurm import SlurmQueue
-from pilot.provisioning.scheduler_thread import SchedulerThread
+
+
+class JobTokens(Protocol):
+    """Offered by the coordinator; see :class:`pilot.service.admission.Admission`."""
+
+    def issue(self) -> Path:
+        """Create a connection file for another job."""
+
+    def bind(self, path: Path, job: str) -> None:
+        """The file was given to ``job``."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenProvider:
+    """Submits through ``provider``. The command finds its connection file in ``PILOT_CONNECTION``.
+
+    The file of a submission that seems to have failed is kept: schedulers sometimes accept a job and then do not
+    answer.
+    """
+
+    provider: Provider
+    tokens: JobTokens
+
+    def submit(self, command: str, job_name: str, walltime_s: float | None = None) -> str:
+        """See :class:`pilot.provisioning.keeper.Provider`."""
+        file = self.tokens.issue()
+        job = self.provider.submit(f"env PILOT_CONNECTION={shlex.quote(str(file))} {command}", job_name, walltime_s)
+        self.tokens.bind(file, job)
+        return job
 
 
 def make_keeper(

@@ -18,9 +18,8 @@ from parsl.providers import LocalProvider, LSFProvider, PBSProProvider, SlurmPro
 
 from launchers.steps import PBS_SHELL, directives, pbs_shell, preamble, step
 from pilot.core.errors import SiteError, SubmitError
-from pilot.io.foreign_output import prints_to_stderr
 from pilot.io.site import Site, walltime_seconds, walltime_text
-from pilot.io.site_files import SiteFile
+from pilot.io.site_files import SiteFile, prints_to_stderr
 from pilot.provisioning.scheduler_slurm import excluded
 
 OUTPUTS_KEPT = 1000

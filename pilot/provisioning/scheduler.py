@@ -2,11 +2,17 @@
 
 One :class:`Queue` per scheduler (``scheduler_slurm`` …) turns one poll into a :class:`Snapshot`. Queries block: run
 them in a thread. If a scheduler does not answer, an error is raised; that says nothing about the jobs.
+
+The scheduler for asyncio: one thread makes all calls, one after the other.
+
+So a submission in progress when its caller is cancelled is completed, and seen by the next poll.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import logging
 import os
 import re
 import shutil
@@ -14,11 +20,12 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import Protocol, TypeVar
 
-from pilot.core.errors import SubmitError
+from pilot.core.errors import PilotError, SubmitError
 
 
 class JobPhase(StrEnum):
@@ -266,3 +273,61 @@ def _was_used_up(view: JobView | None, now_s: float, lead_s: float) -> bool:
 
 CLOSE_S = 60.0
 """Schedulers check wall times about once a minute."""
+
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class Provider(Protocol):
+    """Submits jobs: :class:`pilot.provisioning.provider.PilotProvider`."""
+
+    def submit(self, command: str, job_name: str, walltime_s: float | None = None) -> str:
+        """Submit a job; its id."""
+
+
+class SchedulerThread:
+    """Calls ``provider`` and ``queue``, which block, for jobs called ``name`` that run the shell command ``command``.
+
+    Each call raises :class:`~pilot.core.errors.SubmitError` if the scheduler refuses or does not answer.
+    """
+
+    def __init__(self, provider: Provider, queue: Queue, command: str, name: str) -> None:
+        self._provider = provider
+        self._queue = queue
+        self._command = command
+        self._name = name
+        self._thread = ThreadPoolExecutor(1, "scheduler")
+
+    async def poll(self, jobs: Sequence[str], now_s: float) -> Snapshot:
+        """The scheduler's view of all jobs of this name, and of ``jobs``."""
+        return await self._call(self._queue.poll, jobs, now_s)
+
+    async def submit(self, walltime_s: float) -> str:
+        """Submit a job; its id."""
+        return await self._call(self._provider.submit, self._command, self._name, walltime_s)
+
+    async def cancel(self, jobs: Sequence[str]) -> list[str]:
+        """Cancel ``jobs``; returns those that the scheduler agreed to cancel, or says are over."""
+        return await self._call(self._queue.cancel, jobs)
+
+    async def kill(self, jobs: Sequence[str]) -> None:
+        """Kill what is left of ``jobs``."""
+        await self._call(self._queue.kill, jobs)
+
+    def close(self) -> None:
+        """End the thread, after its current call."""
+        self._thread.shutdown(wait=False)
+
+    async def _call(self, function: Callable[..., T], *arguments: object) -> T:
+        """Treat any failure (no process, thread or file; an answer in a new format) as trouble with the call, which is
+        retried."""
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
+        except SubmitError:
+            raise
+        except Exception as error:
+            if not isinstance(error, PilotError | OSError | RuntimeError):
+                log.exception("internal error while polling the scheduler")
+            raise SubmitError(f"{function.__name__} failed: {error}", transient=True) from None

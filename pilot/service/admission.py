@@ -31,9 +31,8 @@ import msgspec
 from pilot.core.errors import UserError
 from pilot.io import connection, wire
 from pilot.io.allowance import Allowance
-from pilot.io.connection import Connection
+from pilot.io.connection import Connection, digest, new_token, owns
 from pilot.io.node_pattern import NodePattern
-from pilot.io.tokens import digest, new_token, owns
 
 _JOB = re.compile(r"[A-Za-z0-9_.@:\[\]-]{0,128}")
 

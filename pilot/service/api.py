@@ -31,7 +31,7 @@ from pilot.core.events import (
 )
 from pilot.core.ids import NodeId, StudyId, TrainerId, TrainerUid
 from pilot.core.trainer import Phase, Trainer
-from pilot.io import study_verbs, verbs, wire
+from pilot.io import verbs, wire
 from pilot.io.learned import Learned
 from pilot.io.pool_status import PoolStatus, Told, TrainerHistory
 from pilot.io.rundir import RunDir
@@ -137,11 +137,11 @@ class Api:
                 _typed(verbs.EXPLAIN, self.explain),
                 _typed(verbs.HISTORY, self.history),
                 _typed(verbs.DOWN, self.down),
-                _typed(study_verbs.STUDY_RUN, of_studies.run),
-                _typed(study_verbs.STUDIES, of_studies.studies),
-                _typed(study_verbs.STUDY_TRIALS, of_studies.trials),
-                _typed(study_verbs.STUDY_STOP, of_studies.stop),
-                _typed(study_verbs.STUDY_RESUME, of_studies.resume),
+                _typed(verbs.STUDY_RUN, of_studies.run),
+                _typed(verbs.STUDIES, of_studies.studies),
+                _typed(verbs.STUDY_TRIALS, of_studies.trials),
+                _typed(verbs.STUDY_STOP, of_studies.stop),
+                _typed(verbs.STUDY_RESUME, of_studies.resume),
             ]
         )
 

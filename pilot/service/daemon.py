@@ -18,8 +18,6 @@ from pilot.core.events import EntriesLost
 from pilot.core.ids import StudyId
 from pilot.core.spec import TrainerSpec
 from pilot.core.study import Study
-from pilot.io import ended
-from pilot.io.ended import Ended
 from pilot.io.gate import allow_many_files
 from pilot.io.heartbeat import BEAT_S
 from pilot.io.journal import Contents
@@ -27,7 +25,7 @@ from pilot.io.known_pools import remember
 from pilot.io.learned import Learned
 from pilot.io.node_pattern import NodePattern
 from pilot.io.printable import printable
-from pilot.io.rundir import Lock, RunDir, default_path, learned_path
+from pilot.io.rundir import Ended, Lock, RunDir, default_path, learned_path, write_end
 from pilot.io.site_files import SiteFile, load_site_file
 from pilot.planners.one_thread import load_numpy
 from pilot.provisioning.keeper import KeeperEvent
@@ -401,7 +399,7 @@ def _end(rundir: RunDir, how: Ended) -> None:
     """Report the end in the log for people, and in a file for ``pilot down``."""
     for problem in how.problems():
         log.error("%s", problem)
-    ended.write(rundir.ended, how)
+    write_end(rundir.ended, how)
 
 
 def _settings(options: argparse.Namespace, learned: Learned) -> Settings:
@@ -435,7 +433,7 @@ def _fail(error: BaseException, screen: int, rundir: RunDir | None = None) -> in
     if rundir is not None:
         log.critical("%s", error, exc_info=None if isinstance(error, PilotError) else error)
         with suppress(OSError):
-            ended.write(rundir.ended, Ended(failure=failure))
+            write_end(rundir.ended, Ended(failure=failure))
     with suppress(OSError):
         os.write(screen, f"{printable(line)}\n".encode())
     return status

@@ -11,7 +11,7 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from pilot.core.errors import UserError
-from pilot.io import log_rotation
+from pilot.io import log_marks
 from pilot.io.printable import PrintableFormatter
 
 
@@ -45,8 +45,8 @@ def begin(path: Path) -> None:
 def rotate(path: Path) -> None:
     """Rotate the log if it is full. Children that have it open keep writing to the rotated file."""
     with suppress(OSError):
-        if log_rotation.is_full(path):
-            path.replace(log_rotation.rotated(path))
+        if log_marks.is_full(path):
+            path.replace(log_marks.rotated(path))
             _redirect(path)
 
 

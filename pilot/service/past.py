@@ -11,8 +11,7 @@ from pilot.core.trainer import Phase
 from pilot.io.journal import read
 from pilot.io.pool_status import KeeperStatus, PoolStatus, TrainerHistory, TrainerStatus
 from pilot.io.rundir import RunDir
-from pilot.io.study_verbs import StudyList, TrialList
-from pilot.io.verbs import Explained, NodeList, TrainerList
+from pilot.io.verbs import Explained, NodeList, StudyList, TrainerList, TrialList
 from pilot.service import status_view, study_view
 from pilot.service.launch_store import LaunchStore
 from pilot.service.restore import restore

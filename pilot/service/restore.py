@@ -9,10 +9,10 @@ from pilot.core.coordinator import Coordinator
 from pilot.core.errors import JournalError, one_line
 from pilot.core.ids import Generation, TrainerId
 from pilot.core.version import __version__
-from pilot.io.core_state import state_digest
 from pilot.io.entries import Entry, JournalNote
 from pilot.io.follower import Follower
 from pilot.io.journal import Contents, Segment
+from pilot.io.segments import state_digest
 from pilot.service import snapshot
 from pilot.service.snapshot import Books
 

@@ -15,7 +15,7 @@ from pilot.core.events import Event, PoolChanged
 from pilot.core.ids import NodeId
 from pilot.core.state import State
 from pilot.core.version import __version__
-from pilot.io import core_state, segments
+from pilot.io import segments
 from pilot.io.journal import Contents
 from pilot.observation.monitor import Monitor
 from pilot.service.pending import PendingCommands
@@ -68,7 +68,7 @@ class Snapshot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def taken(core: Coordinator, books: Books, after: int) -> tuple[str, bytes]:
     """The digest of the core's state, and the snapshot."""
-    state = core_state.encoded(core)
+    state = segments.state_bytes(core)
     return segments.digest(state), msgspec.msgpack.encode(Snapshot(__version__, after, msgspec.Raw(state), books))
 
 
@@ -93,7 +93,7 @@ def read(contents: Contents) -> tuple[State, Books]:
     state = bytes(found.core)
     if found.after != header.after or segments.digest(state) != header.core:
         raise JournalError(f"the snapshot after entry {header.after} belongs to another journal")
-    return core_state.decoded(state), found.books
+    return segments.state_of(state), found.books
 
 
 def remember_lost(lost: dict[NodeId, str], node: NodeId, why: str) -> None:

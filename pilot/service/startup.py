@@ -18,7 +18,7 @@ from pilot.core.version import __version__
 from pilot.io import connection
 from pilot.io.addresses import advertise_address, bind_address
 from pilot.io.certificate import Certificate
-from pilot.io.connection import Connection
+from pilot.io.connection import Connection, new_token
 from pilot.io.files import publish
 from pilot.io.heartbeat import since_boot_s
 from pilot.io.journal import FORMAT, Configured, Contents, Header, read
@@ -26,7 +26,6 @@ from pilot.io.journal_writer import JournalWriter
 from pilot.io.listener import PortInUse
 from pilot.io.rundir import RunDir
 from pilot.io.site import Site
-from pilot.io.tokens import new_token
 from pilot.service.server import Server
 from pilot.service.settings import Settings, core_of, settings_of
 

@@ -14,8 +14,7 @@ from pilot.core.ids import StudyId, TrainerUid
 from pilot.core.study import TRIALS_MAX, Study
 from pilot.core.study_events import StudyResumed, StudyStopped, StudySubmitted
 from pilot.io.study_definition import StudyDefinition, differences
-from pilot.io.study_verbs import OneStudy, StudyList, StudyResumption, StudyStatus, TrialList
-from pilot.io.verbs import Nothing
+from pilot.io.verbs import Nothing, OneStudy, StudyList, StudyResumption, StudyStatus, TrialList
 from pilot.service import study_view
 from pilot.service.live_driver import LiveDriver
 from pilot.service.study_store import StudyStore
@@ -28,7 +27,7 @@ Decided = Callable[[Future[None], str], Awaitable[None]]
 
 
 class StudyApi:
-    """One method per verb of :mod:`pilot.io.study_verbs`. ``decided`` waits until a decision is on disk."""
+    """One method per verb of :mod:`pilot.io.verbs`. ``decided`` waits until a decision is on disk."""
 
     def __init__(self, driver: LiveDriver, store: StudyStore, decided: Decided) -> None:
         self._driver = driver

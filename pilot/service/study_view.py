@@ -10,7 +10,7 @@ from pilot.core.coordinator import Coordinator
 from pilot.core.errors import UserError
 from pilot.core.ids import StudyId, TrainerId
 from pilot.core.study import Study, Trial
-from pilot.io.study_verbs import StudyStatus, TrialList, TrialStatus
+from pilot.io.verbs import StudyStatus, TrialList, TrialStatus
 from pilot.service.study_store import StudyStore
 
 

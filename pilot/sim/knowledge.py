@@ -1,6 +1,6 @@
 """What the core knows about scaling curves in a replay; the true ones are in the curves file.
 
-``truth``: that. ``measured``: what trainers report, with noise (:mod:`pilot.sim.reports`). ``guess:...``: what a user
+``truth``: that. ``measured``: what trainers report, with noise (:mod:`pilot.sim.driver`). ``guess:...``: what a user
 might have said before the first run, which the core then keeps; FreeTrain plans by such a curve if none was
 measured (MalleTrain §5).
 """

@@ -26,7 +26,7 @@ from pilot.core.pool import NODE_ORDERS, TOPOLOGY, hostname_order
 from pilot.core.spec import Profiling
 from pilot.core.topology import Topology
 from pilot.io.node_pattern import NodePattern
-from pilot.io.prctl import die_with_parent
+from pilot.io.proc import die_with_parent
 from pilot.planners import TIMED, make, usual_objective
 from pilot.sim.accounting import Account, Accounting
 from pilot.sim.driver import Completions, SimConfig, Simulation
@@ -34,11 +34,9 @@ from pilot.sim.knowledge import TRUTH, Knowledge, ReadCurves, objective_name
 from pilot.sim.metrics import Summary, returns_on_rescale, summarize
 from pilot.sim.records import SolveRecord, TrainerCourse
 from pilot.sim.times import TrainerTimes, times_of
-from pilot.traces.changes import Change, read_changes, still_pool
+from pilot.traces.changes import Change, read_changes, still_pool, with_ends
 from pilot.traces.fragments import Floats
-from pilot.traces.known_ends import with_ends
-from pilot.traces.mishaps import Mishaps, befallen
-from pilot.traces.workload import WorkloadRow, read_curves, read_workload
+from pilot.traces.workload import Mishaps, WorkloadRow, befallen, read_curves, read_workload
 
 GIVEN = "given"
 """The objective of the curves file (``objective_per_s``), else the planner's default."""
@@ -86,7 +84,7 @@ class Case:
     decide_every_s : plans are made at multiples of this; null: at every event
     nodes : size of a fixed pool; null: the pool is the trace's
     gpus_per_node : the nodes are GPUs, this many to a real node, in name order; null: they are real nodes
-    eta_noise, hang_share, fail_share, cancel_share : mishaps of trainers, see :mod:`pilot.traces.mishaps`
+    eta_noise, hang_share, fail_share, cancel_share : mishaps of trainers, see :mod:`pilot.traces.workload`
     scale_up_delay_s : delay of starts and of added nodes
     know : what the core knows of the curves: `truth`, a guess (`guess:linear` and others), or what is `measured`
     profile : `auto`, `inverse` or `never`; null: nothing is measured

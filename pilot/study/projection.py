@@ -4,6 +4,8 @@ Only one process writes the file, which can be recreated at any time from what t
 a trial once, with its value at the first rung, which every trial reaches: so all values that Optuna compares come from
 equally long training, and no trial stays open for long. Values at higher rungs are attributes. A failed trial is
 reported as failed.
+
+Which parameters of a study matter: Optuna's functional ANOVA of what its trials reported at the first rung.
 """
 
 from __future__ import annotations
@@ -135,3 +137,19 @@ def _cut_off(file: Path) -> None:
         data = file.read_bytes()
         if data and not data.endswith(b"\n"):
             file.write_bytes(data[: data.rfind(b"\n") + 1])
+
+
+FEWEST = 4
+"""Fewer trials than this are not enough."""
+
+
+def importance(file: Path, study: str) -> dict[str, float]:
+    """The importance of each parameter, from Optuna's journal ``file`` of ``study``; {} if too little is known."""
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    try:
+        loaded = optuna.load_study(study_name=study, storage=JournalStorage(JournalFileBackend(str(file))))
+        if len(loaded.get_trials(deepcopy=False, states=[optuna.trial.TrialState.COMPLETE])) < FEWEST:
+            return {}
+        return dict(optuna.importance.get_param_importances(loaded))
+    except (OSError, KeyError, ValueError, RuntimeError, ImportError):
+        return {}

@@ -1,11 +1,15 @@
-"""The trace format: which node joined or left the pool when (docs/traces.md)."""
+"""The trace format: which node joined or left the pool when (docs/traces.md).
+
+A trace that says in advance when some nodes will leave, as a scheduler's plans would.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
+from random import Random
 
 from pilot.core.errors import UserError
 from pilot.core.ids import NodeId
@@ -18,7 +22,7 @@ HEADER = ("time_s", "node", "event")
 class Change:
     """Nodes that joined and left the pool at the same time, in the file's order: one event (FreeTrain §2.1).
 
-    ``ends``: when nodes that joined will leave, for those where this is known (:mod:`pilot.traces.known_ends`).
+    ``ends``: when nodes that joined will leave, for those where this is known (:mod:`pilot.traces.changes`).
     """
 
     time_s: float
@@ -136,3 +140,14 @@ def _change(path: Path, time_s: float, rows: Sequence[_Row], pool: set[NodeId]) 
     pool.difference_update(left)
     pool.update(joined)
     return Change(time_s, joined, left)
+
+
+def with_ends(changes: Sequence[Change], share: float, seed: int) -> list[Change]:
+    """``changes`` in which a ``share`` of the nodes that leave say so when they join, drawn with ``seed``."""
+    draw, leaves = Random(seed), dict[NodeId, float]()
+    told: list[Change] = []
+    for change in reversed(changes):
+        ends = [(node, leaves.pop(node)) for node in change.joined if node in leaves]
+        leaves.update(dict.fromkeys(change.left, change.time_s))
+        told.append(replace(change, ends=tuple(end for end in ends if draw.random() < share)))
+    return told[::-1]

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from pilot.io.journal import read, replay
-from pilot.io.study_verbs import StudyList, StudyStatus, TrialList
+from pilot.io.verbs import StudyList, StudyStatus, TrialList
 from pilot.service.settings import fresh_core
 from tests.pools import LIMIT_S, Pool
 

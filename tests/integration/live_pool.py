@@ -15,10 +15,10 @@ from typing import Any, TypeVar
 from pilot import __version__
 from pilot.core.errors import PilotError
 from pilot.io import connection, wire
+from pilot.io.connection import life_name
 from pilot.io.pool_client import PoolClient
 from pilot.io.pool_status import TrainerStatus
 from pilot.io.submission import LaunchSpec, Submission
-from pilot.io.tokens import life_name
 from tests.streams import Stream
 
 M = TypeVar("M", bound=wire.Message)

@@ -15,9 +15,9 @@ from pilot.core.events import PoolChanged
 from pilot.core.explain import Explanation
 from pilot.core.standing import WRITES_TRIED
 from pilot.core.trainer import Phase
-from pilot.io import connection, ended, wire
-from pilot.io.ended import Ended
+from pilot.io import connection, wire
 from pilot.io.journal import read, replay
+from pilot.io.rundir import Ended, read_end
 from pilot.io.verbs import Cancelled
 from pilot.observation.paces import KEPT
 from pilot.service.settings import fresh_core
@@ -183,7 +183,7 @@ def test_a_drain_pauses_and_writes_before_the_nodes_go(live: Pool) -> None:
         "site.py",
         "trainers",
     ]
-    assert ended.load(live.run_dir / "ended.json") == Ended()
+    assert read_end(live.run_dir / "ended.json") == Ended()
 
 
 def test_a_drain_tells_whose_state_could_not_be_written(live: Pool) -> None:
@@ -199,7 +199,7 @@ def test_a_drain_tells_whose_state_could_not_be_written(live: Pool) -> None:
     until(lambda: live.trainer(trainer).waits == f"writing a checkpoint, which has failed 2 of {WRITES_TRIED} times")
     peer.die()
     assert live.ended() == 0
-    assert ended.load(live.run_dir / "ended.json") == Ended(unsaved=(trainer,))
+    assert read_end(live.run_dir / "ended.json") == Ended(unsaved=(trainer,))
 
 
 def test_a_group_that_does_not_form_in_time_is_broken_and_formed_again(tmp_path: Path) -> None:

@@ -19,10 +19,10 @@ import pytest
 from pilot import __version__
 from pilot.cli.main import run
 from pilot.core.errors import PilotError
-from pilot.io import ended, heartbeat, segments, wire
+from pilot.io import heartbeat, segments, wire
 from pilot.io.connection import load
-from pilot.io.ended import Ended
 from pilot.io.journal import read, replay
+from pilot.io.rundir import Ended, read_end
 from pilot.service.settings import fresh_core
 from tests.integration.live_pool import DEADLINE_S, Peer, Pool, form, pool, until, warm, warm_all
 
@@ -392,7 +392,7 @@ def test_a_signal_drains_and_a_second_one_ends_at_once(live: Pool) -> None:
     live.process.send_signal(signal.SIGINT)
     assert live.ended() == 0
     assert "second signal" in live.log()
-    assert ended.load(live.run_dir / "ended.json") == Ended(nodes_left=(peer.node,))
+    assert read_end(live.run_dir / "ended.json") == Ended(nodes_left=(peer.node,))
 
 
 def test_a_hang_up_drains_and_another_one_does_not_end_at_once(live: Pool) -> None:
@@ -405,7 +405,7 @@ def test_a_hang_up_drains_and_another_one_does_not_end_at_once(live: Pool) -> No
     assert live.client.status().draining
     peer.die()
     assert live.ended() == 0
-    assert ended.load(live.run_dir / "ended.json") == Ended()
+    assert read_end(live.run_dir / "ended.json") == Ended()
 
 
 def test_under_nohup_a_hang_up_changes_nothing(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from pilot.io import wire
 from pilot.io.entries import Decision
 from pilot.io.journal import read, replay
 from pilot.io.study_definition import Range, StudyDefinition
-from pilot.io.study_verbs import TrialStatus
+from pilot.io.verbs import TrialStatus
 from pilot.service.settings import fresh_core
 from tests.integration.live_pool import DEADLINE_S, LAUNCH, Peer, Pool, pool, until
 

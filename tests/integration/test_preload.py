@@ -12,9 +12,8 @@ import pytest
 
 from pilot.agent import fork_server
 from pilot.agent.preload import Preloader
-from pilot.io import imports
-from pilot.io.prctl import become_subreaper
-from pilot.io.reaping import reap
+from pilot.io.installed import VARIABLE, Imports, add_imports, imports_file, read_imports
+from pilot.io.proc import become_subreaper, reap
 from pilot.train.script import imported
 from tests.integration.test_workers import Bench, bench
 
@@ -47,7 +46,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "in_place.py").write_text("")
     monkeypatch.setenv("PYTHONPATH", f"{folder}:{tmp_path / 'own'}:{Path(__file__).parents[2]}")
-    imports.add(imports.file_of(tmp_path / "imports", sys.executable), [*reversed(MODULES)])
+    add_imports(imports_file(tmp_path / "imports", sys.executable), [*reversed(MODULES)])
     return tmp_path
 
 
@@ -82,7 +81,7 @@ def test_what_can_be_is_loaded_and_what_makes_a_server_unfit_is_left_out(install
             async with asyncio.timeout(60):
                 while await said(it) != lines:
                     pass
-            found = imports.read(imports.file_of(installed / "imports", sys.executable))
+            found = read_imports(imports_file(installed / "imports", sys.executable))
             assert sorted(found.unfit) == ["dying_one", "raising_one", "thread_one", "user_one"]
 
             assert await said(it, environment={"FINE_ONE": "given"}) == ["loaded:", "own: given"]
@@ -102,14 +101,14 @@ def test_a_server_that_is_asked_again_while_it_imports_says_when_it_is_done(inst
     """The one import may bring everything that is left to import: later requests then find it loaded."""
     folder = installed / "site-packages"
     (folder / "slow_one.py").write_text("import fine_one, time\ntime.sleep(0.5)\n")
-    imports.add(imports.file_of(installed / "other", sys.executable), ["fine_one", "slow_one"])
+    add_imports(imports_file(installed / "other", sys.executable), ["fine_one", "slow_one"])
 
     async def play() -> None:
         async with bench(installed) as it:
             it.workers.imports = installed / "other"
             server = it.workers.warm_up()
             await it.until(lambda: server.importing == "slow_one", "an import that takes its time")
-            server.preload(imports.file_of(installed / "other", sys.executable), [])
+            server.preload(imports_file(installed / "other", sys.executable), [])
             await it.until(lambda: not server.importing, "its word that all is imported")
 
     asyncio.run(play())
@@ -119,14 +118,14 @@ def test_an_end_is_told_while_something_is_imported(installed: Path) -> None:
     """A worker that was stopped must not hold its node for as long as an import takes on a slow file system."""
     folder = installed / "site-packages"
     (folder / "endless_one.py").write_text("import signal\nwhile True: signal.pause()\n")
-    imports.add(imports.file_of(installed / "other", sys.executable), ["endless_one"])
+    add_imports(imports_file(installed / "other", sys.executable), ["endless_one"])
 
     async def play() -> None:
         async with bench(installed) as it:
             it.launch("signal.pause()\n", ranks=1)
             await it.until(lambda: bool(list(it.workers.pids())), "the worker")
             server = it.workers.warm_up()
-            server.preload(imports.file_of(installed / "other", sys.executable), [])
+            server.preload(imports_file(installed / "other", sys.executable), [])
             await it.until(lambda: server.importing == "endless_one", "the import")
             it.workers.kill("t")
             assert (await it.end()).status == -9
@@ -152,9 +151,9 @@ def test_only_modules_of_installed_packages_are_told(monkeypatch: pytest.MonkeyP
 def test_a_file_with_nonsense_has_no_names(tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     path.write_text('{"modules": ["a.b", "import os", "../x", "c", ""], "unfit": ["a"]}')
-    assert imports.read(path).wanted() == ["c"]
+    assert read_imports(path).wanted() == ["c"]
     path.write_bytes(b"\xff")
-    assert imports.read(path) == imports.Imports()
+    assert read_imports(path) == Imports()
 
 
 @pytest.mark.parametrize(
@@ -183,5 +182,5 @@ def test_a_script_under_ddp_tells_at_its_first_step(tmp_path: Path) -> None:
         "for _ in range(2): optimizer.step()\n"
     )
     file = tmp_path / "imports.json"
-    subprocess.run([sys.executable, "-c", script], env={**os.environ, imports.VARIABLE: str(file)}, check=True)
-    assert "click" in imports.read(file).modules
+    subprocess.run([sys.executable, "-c", script], env={**os.environ, VARIABLE: str(file)}, check=True)
+    assert "click" in read_imports(file).modules

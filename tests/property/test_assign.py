@@ -17,10 +17,10 @@ from pilot.core.pool import NODE_ORDERS, Pool
 from pilot.core.problem import Problem
 from pilot.core.spec import TrainerSpec
 from pilot.core.trainer import Trainer, Worker, WorkerPhase
-from pilot.planners import dp, equal_share
+from pilot.planners import choice, dp
 from tests.property.test_planners import curves
 
-PLANS = {"dp": dp.plan, "equal-share": equal_share.plan}
+PLANS = {"dp": dp.plan, "equal-share": choice.plan}
 COSTS = RescaleCosts(5)
 Nodes = dict[TrainerId, list[NodeId]]
 

@@ -14,7 +14,7 @@ from pilot.core.curve import Curve
 from pilot.core.errors import UserError
 from pilot.core.ids import TrainerId
 from pilot.core.problem import Candidate, PlanStatus, Problem
-from pilot.planners import dp, equal_share, milp
+from pilot.planners import choice, dp, milp
 from tests.unit.planners.problems import NAMES, best_plan, best_value, value
 
 rates = st.one_of(st.integers(0, 40).map(lambda tenths: tenths / 10), st.floats(0, 1000, allow_subnormal=False))
@@ -202,6 +202,6 @@ def test_trainers_want_what_the_best_plan_gives_them_where_there_are_nodes_enoug
 @settings(max_examples=200, deadline=None)
 @given(problems(rescaling=False))
 def test_equal_share_is_never_better_where_rescaling_is_free(problem: Problem) -> None:
-    shared, best = equal_share.plan(problem), dp.plan(problem)
+    shared, best = choice.plan(problem), dp.plan(problem)
     assert problem.feasible(shared.as_dict())
     assert shared.objective <= best.objective + 1e-9 * max(1.0, abs(best.objective))

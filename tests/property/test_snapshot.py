@@ -17,7 +17,7 @@ from pilot.core.events import PoolChanged, TrainerSubmitted
 from pilot.core.ids import NodeId, TrainerId
 from pilot.core.spec import TrainerSpec
 from pilot.core.state import State
-from pilot.io import core_state
+from pilot.io import segments
 from pilot.service.snapshot import Books
 from tests.property.test_core import act, play, scripts
 from tests.property.world import World
@@ -50,7 +50,7 @@ def walked(value: Any, path: str = "") -> Iterator[tuple[str, object]]:
 def gone_on(core: Coordinator) -> Coordinator:
     """Another core, restored from the bytes of this one's state."""
     made = Coordinator(core.config)
-    made.restore(core_state.decoded(core_state.encoded(core)))
+    made.restore(segments.state_of(segments.state_bytes(core)))
     return made
 
 
@@ -62,13 +62,13 @@ def test_a_core_that_goes_on_from_a_snapshot_is_the_same_in_every_field_and_does
     world = play(before)
     other = gone_on(world.core)
     assert list(walked(other)) == list(walked(world.core))
-    assert core_state.encoded(other) == core_state.encoded(world.core)
+    assert segments.state_bytes(other) == segments.state_bytes(world.core)
     known = len(world.history)
     for action, number in after:
         act(world, action, number)
     for now_s, event, commands in world.history[known:]:
         assert other.handle(now_s, event) == commands
-    assert core_state.state_digest(other) == core_state.state_digest(world.core)
+    assert segments.state_digest(other) == segments.state_digest(world.core)
 
 
 @settings(max_examples=50, deadline=None)
@@ -89,7 +89,7 @@ def test_a_replay_reaches_the_same_bytes(script: list[tuple[str, int]]) -> None:
     fresh = Coordinator(world.config)
     for now_s, event, _ in world.history:
         fresh.handle(now_s, event)
-    assert core_state.encoded(fresh) == core_state.encoded(world.core)
+    assert segments.state_bytes(fresh) == segments.state_bytes(world.core)
 
 
 def test_every_field_of_the_core_is_written_down() -> None:

@@ -14,8 +14,8 @@ import pytest
 
 from pilot import __version__
 from pilot.io import connection, heartbeat, wire
-from pilot.io.client import request
 from pilot.io.connection import Connection
+from pilot.io.pool_client import request
 from tests.integration.live_pool import Peer, Pool, until
 from tests.streams import Stream
 

@@ -20,7 +20,7 @@ from pilot.core.ids import TrainerId
 from pilot.core.measured import Measured
 from pilot.core.spec import TrainerSpec
 from pilot.io import segments
-from pilot.io.client import request
+from pilot.io.pool_client import request
 from tests.integration.live_pool import DEADLINE_S, LAUNCH, Pool, pool, until
 from tests.resealed import line_of
 

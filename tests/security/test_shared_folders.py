@@ -30,7 +30,7 @@ from pilot.core.ids import TrainerId, TrainerUid
 from pilot.core.spec import TrainerSpec
 from pilot.doctor import storage_checks
 from pilot.doctor.finding import Grade
-from pilot.io import log_marks, log_rotation, own_folder, script_code, trainer_folder, wire
+from pilot.io import log_marks, own_folder, script_code, trainer_folder, wire
 from pilot.io.rundir import RunDir
 from pilot.io.site import Site
 from pilot.io.submission import LaunchSpec
@@ -250,7 +250,7 @@ def test_what_is_open_stays_ours(shared: Shared) -> None:
         checkpoint = ddp.checkpoint_for_script(shared.pool / HOME / "checkpoint.pt", UID, stack)
         shared.swap("folder")
         os.write(log, b"more\n")
-        log_rotation.copy_and_empty(marker.log)
+        log_marks.copy_and_empty(marker.log)
         marker.mark()
         subprocess.run(["/bin/sh", "-c", f"echo saved > {checkpoint}"], check=True)
     away = shared.pool.with_name("p.away") / HOME

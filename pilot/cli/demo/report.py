@@ -18,9 +18,9 @@ from pilot.core.ledger_proof import proof
 from pilot.io.journal import read, replay
 from pilot.io.output import write_output
 from pilot.io.pool_status import PoolStatus, Told, TrainerStatus
+from pilot.observation.charts import draw
 from pilot.observation.ledgers import ledgers
 from pilot.observation.monitor import Monitor
-from pilot.observation.picture import draw
 from pilot.observation.records import SolveTimes
 from pilot.observation.timeline import Timeline, timeline
 from pilot.service.settings import fresh_core, remembering_core

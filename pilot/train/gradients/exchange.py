@@ -12,8 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from pilot.comm.arena import Arena
-from pilot.comm.arena_layout import ArenaLayout, GradientSlot, lay_out, shares_of
+from pilot.comm.arena import Arena, ArenaLayout, GradientSlot, lay_out, shares_of
 from pilot.comm.messages import BucketPart
 from pilot.comm.narrow import KINDS
 from pilot.core.errors import UserError
@@ -57,7 +56,7 @@ class Exchange:
     ----------
     parameters : the trained ones, in the model's order
     wire_dtype : the type in which float32 is sent, see :mod:`pilot.comm.narrow`; None: unchanged
-    bucket_bytes : see :func:`~pilot.comm.arena_layout.lay_out`
+    bucket_bytes : see :func:`~pilot.comm.arena.lay_out`
     group : in which the node's processes sum among themselves; None: the rank process adds them up
     """
 

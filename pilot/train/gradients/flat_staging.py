@@ -17,8 +17,7 @@ from typing import Protocol
 
 import torch
 
-from pilot.comm.arena import Arena
-from pilot.comm.arena_layout import ArenaLayout
+from pilot.comm.arena import Arena, ArenaLayout
 from pilot.train.gradients.pinned import pin
 from pilot.train.gradients.staging import Places, Ring, place_in
 from pilot.train.node.node_group import NodeGroup, Work

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from pilot.checkpoint import shards
-from pilot.comm.arena_layout import ArenaLayout, shares_of
+from pilot.comm.arena import ArenaLayout, shares_of
 from pilot.core.errors import UserError
 from pilot.train.gradients.exchange import Exchange
 from pilot.train.gradients.flat_staging import FlatStaging

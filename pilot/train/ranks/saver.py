@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pilot.checkpoint.own_rows import own_rows
+from pilot.checkpoint.parts import own_rows
 from pilot.checkpoint.snapshot import Snapshots
 from pilot.checkpoint.tree import Encoded
 from pilot.core.errors import CheckpointError, Unreadable, UserError

@@ -8,7 +8,7 @@ import sysconfig
 from pathlib import Path
 from types import ModuleType
 
-from pilot.io import imports
+from pilot.io import installed
 
 _before: frozenset[str] = frozenset()
 
@@ -21,8 +21,8 @@ def begin() -> None:
 
 def tell() -> None:
     """The script has reached its training, so it has imported what it needs."""
-    if path := os.environ.get(imports.VARIABLE):
-        imports.add(Path(path), new_modules())
+    if path := os.environ.get(installed.VARIABLE):
+        installed.add_imports(Path(path), new_modules())
 
 
 def new_modules() -> list[str]:

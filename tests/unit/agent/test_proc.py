@@ -14,7 +14,7 @@ import psutil
 
 from pilot.agent.stall_probe import StoppedProcesses
 from pilot.io import proc
-from pilot.io.reaping import reap
+from pilot.io.proc import reap
 
 
 def sleeps(environment: dict[str, str]) -> subprocess.Popen[bytes]:

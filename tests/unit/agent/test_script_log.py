@@ -10,7 +10,7 @@ import pytest
 
 from pilot.agent import script_log
 from pilot.agent.script_log import Log
-from pilot.io import log_marks, log_rotation
+from pilot.io import log_marks
 from pilot.io.log_marks import Marker
 
 
@@ -35,7 +35,7 @@ def test_a_script_that_closed_its_output_hears_of_it(tmp_path: Path) -> None:
 
 
 def test_a_log_is_rotated_while_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_rotation, "LOG_BYTES", 10_000)
+    monkeypatch.setattr(log_marks, "LOG_BYTES", 10_000)
     monkeypatch.setattr(script_log, "LOOK_EVERY_BYTES", 1000)
     path = tmp_path / "node.log"
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -54,12 +54,12 @@ def test_a_log_is_rotated_while_it_is_written(tmp_path: Path, monkeypatch: pytes
 
 
 def test_of_a_log_that_other_programs_filled_the_end_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_rotation, "LOG_BYTES", 100)
-    monkeypatch.setattr(log_rotation, "MOST_BYTES", 200)
+    monkeypatch.setattr(log_marks, "LOG_BYTES", 100)
+    monkeypatch.setattr(log_marks, "MOST_BYTES", 200)
     path = tmp_path / "node.log"
     path.write_text("".join(f"{number:09}\n" for number in range(100)))
     umask = os.umask(0o022)  # the script's
-    log_rotation.rotate_if_full(path)
+    log_marks.rotate_if_full(path)
     os.umask(umask)
     assert (tmp_path / "node.log.1").stat().st_mode & 0o777 == 0o600
     said, *lines = (tmp_path / "node.log.1").read_text().splitlines()
@@ -69,12 +69,12 @@ def test_of_a_log_that_other_programs_filled_the_end_is_kept(tmp_path: Path, mon
 
 
 def test_two_do_not_rotate_a_log_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_rotation, "LOG_BYTES", 1)
+    monkeypatch.setattr(log_marks, "LOG_BYTES", 1)
     path = tmp_path / "node.log"
     path.write_text("two\n")
     with path.open("rb") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
-        log_rotation.rotate_if_full(path)
+        log_marks.rotate_if_full(path)
         assert path.read_text() == "two\n"
-    log_rotation.rotate_if_full(path)
+    log_marks.rotate_if_full(path)
     assert path.read_text() == ""

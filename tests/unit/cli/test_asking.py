@@ -11,9 +11,8 @@ import pytest
 
 from pilot.cli.asking import find_run_dir, pool_at
 from pilot.core.errors import PilotError, UserError
-from pilot.io import ended
 from pilot.io.known_pools import remember
-from pilot.io.rundir import Lock, RunDir
+from pilot.io.rundir import Ended, Lock, RunDir, write_end
 from pilot.service.supervisor import MODULE
 
 
@@ -81,6 +80,6 @@ def test_a_crashed_pool_is_not_supervised_by_any_process(tmp_path: Path, monkeyp
 def test_why_the_coordinator_ended_is_told_if_it_is_known(tmp_path: Path, failure: str, told: str) -> None:
     root = _crashed(tmp_path / "run")
     if failure:
-        ended.write(root / "ended.json", ended.Ended(failure=failure))
+        write_end(root / "ended.json", Ended(failure=failure))
     with pytest.raises(PilotError, match=rf"the coordinator in {root} {told} \(log: "):
         pool_at(root, timeout_s=0.2)

@@ -10,14 +10,12 @@ from click.testing import CliRunner
 from pilot.cli import down
 from pilot.cli.down import refuse_disorder
 from pilot.core.errors import PilotError
-from pilot.io import ended
-from pilot.io.ended import Ended
-from pilot.io.rundir import RunDir
+from pilot.io.rundir import Ended, RunDir, write_end
 from pilot.io.verbs import Draining
 
 
 def test_a_drain_that_went_well_is_no_trouble(tmp_path: Path) -> None:
-    ended.write(RunDir(tmp_path).ended, Ended())
+    write_end(RunDir(tmp_path).ended, Ended())
     refuse_disorder(tmp_path)
 
 
@@ -33,7 +31,7 @@ LEFT = [
 @pytest.mark.parametrize(("how", "text"), LEFT)
 def test_what_is_left_or_lost_is_said(tmp_path: Path, how: Ended, text: str) -> None:
     rundir = RunDir(tmp_path)
-    ended.write(rundir.ended, how)
+    write_end(rundir.ended, how)
     with pytest.raises(PilotError) as raised:
         refuse_disorder(tmp_path)
     assert str(raised.value).startswith(f"the coordinator has ended, but: {text}")
@@ -56,7 +54,7 @@ def test_one_node_is_one_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         def down(self) -> Draining:
             return Draining(run_dir=str(tmp_path), nodes=1)
 
-    ended.write(RunDir(tmp_path).ended, Ended())
+    write_end(RunDir(tmp_path).ended, Ended())
     monkeypatch.setattr(down, "pool_at", lambda _: OneNode())
     result = CliRunner().invoke(down.command, ["--run-dir", str(tmp_path)])
     assert result.stdout.splitlines()[0] == f"draining 1 node ({tmp_path})"

@@ -13,7 +13,7 @@ from pilot.core.coordinator import Coordinator
 from pilot.core.events import Event, PoolChanged, TrainerSubmitted
 from pilot.core.ids import NodeId, TrainerId
 from pilot.core.spec import TrainerSpec
-from pilot.io import core_state, rundir
+from pilot.io import rundir, segments
 from pilot.io.journal import FORMAT, Header
 from pilot.io.journal_writer import JournalWriter
 from pilot.io.rundir import RunDir
@@ -31,7 +31,7 @@ class Writing:
         self.writer.decided(now_s, event, self.core.handle(now_s, event)).result(10)
 
     def end_segment(self) -> None:
-        self.writer.end_segment(self.core.now_s, core_state.state_digest(self.core), b"")
+        self.writer.end_segment(self.core.now_s, segments.state_digest(self.core), b"")
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from pilot.cli import logs
 from pilot.cli.logs import command
 from pilot.cli.main import run
 from pilot.cli.merged_logs import LineStarts, MergedLogs, newest, text_of
-from pilot.io import log_marks, log_rotation
+from pilot.io import log_marks
 from pilot.io.log_marks import BEGINS, NO_RANK, times_of
 
 
@@ -86,7 +86,7 @@ def test_since_a_moment(folder: Path) -> None:
 def test_lines_stay_whole_and_a_rotated_log_is_one_with_what_follows(folder: Path) -> None:
     log = folder / "a.log"
     write(log, (1, 0, "one\ntw"), (2, 0, "o\nthree\n"))
-    log_rotation.copy_and_empty(log)
+    log_marks.copy_and_empty(log)
     write(log, (3, 0, "four\n"), (4, 0, "fi"))
     assert shown(folder) == [f"a[0]: {word}" for word in ("one", "two", "three", "four", "fi")]
     assert shown(folder, "--tail", "3") == [f"a[0]: {word}" for word in ("three", "four", "fi")]
@@ -104,7 +104,7 @@ def test_what_comes_is_told_once_also_over_a_rotation(folder: Path) -> None:
     write(log, (2, 0, "o\n"))
     assert (new(), new()) == (b"two\n", b"")
     write(log, (3, 0, "three\n"))
-    log_rotation.copy_and_empty(log)
+    log_marks.copy_and_empty(log)
     write(log, (4, 0, "4\n"))
     assert new() == b"three\n4\n"
     write(folder / "b.log", (5, 0, "who is that\n"))
@@ -123,7 +123,7 @@ def test_a_process_marks_its_log_also_a_rotated_one(tmp_path: Path, monkeypatch:
         log_marks.now_rank(3)
         os.write(descriptor, b"epoch 0\n")
         marker.about_to_write()
-        log_rotation.copy_and_empty(log)
+        log_marks.copy_and_empty(log)
         marker.about_to_write()
         os.write(descriptor, b"5\n")
         assert [(m.offset, m.rank) for m in log_marks.marks(tmp_path / "a.log.1")[0]] == [

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilot.comm.arena import ALIGN_BYTES
-from pilot.comm.arena_layout import lay_out
+from pilot.comm.arena import ALIGN_BYTES, lay_out
 from pilot.comm.channel import MAX_PACKET_BYTES
 from pilot.comm.messages import Attach, encode
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from pilot.comm import narrow
-from pilot.comm.arena_layout import lay_out
+from pilot.comm.arena import lay_out
 from pilot.comm.narrow import KINDS, narrowed, widened
 
 anything = arrays(np.float32, st.integers(1, 40), elements=st.floats(width=32))

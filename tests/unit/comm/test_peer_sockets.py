@@ -8,12 +8,11 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from pilot.comm import naps, peer_sockets, step_sum
+from pilot.comm import naps, step_sum
 from pilot.comm.channel import Channel
 from pilot.comm.fabric import Fabric
 from pilot.comm.lookout import Lookout
-from pilot.comm.naps import ready_or_sent
-from pilot.comm.peer_sockets import PeerSockets
+from pilot.comm.naps import PeerSockets, ready_or_sent
 from pilot.comm.rails import Rails
 from pilot.comm.shared_part import SharedPart
 
@@ -61,7 +60,7 @@ def test_a_sleep_ends_by_what_a_peer_sends_and_by_a_doorbell(connection: Ends, c
 def test_a_connection_that_mpi_has_closed_is_no_longer_waited_for(
     connection: Ends, channel: Channels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(peer_sockets, "LOOK_EVERY_S", LONG_S)
+    monkeypatch.setattr(naps, "LOOK_EVERY_S", LONG_S)
     ours, theirs = channel
     sockets = PeerSockets()
     closed = connection[0].fileno()

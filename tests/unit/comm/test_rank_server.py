@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from pilot.comm import lookout, rank_server
-from pilot.comm.arena import Arena
-from pilot.comm.arena_layout import ArenaLayout, lay_out, shares_of
+from pilot.comm.arena import Arena, ArenaLayout, lay_out, shares_of
 from pilot.comm.channel import Channel, Gone, ready
 from pilot.comm.messages import (
     AnyNote,

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pilot.comm.fabric import Fabric, Operation
+from pilot.comm.naps import PeerSockets
 from pilot.comm.narrow import narrowed, widened
-from pilot.comm.peer_sockets import PeerSockets
 
 Deposits = dict[int, NDArray[Any]]
 

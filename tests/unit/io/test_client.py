@@ -13,9 +13,9 @@ import pytest
 from pilot.core.errors import PilotError
 from pilot.io import connection, wire
 from pilot.io.certificate import Certificate
-from pilot.io.client import request
 from pilot.io.connection import Connection
 from pilot.io.framing import framed
+from pilot.io.pool_client import request
 
 LIMIT_S = 30.0
 BEFORE_TLS, AFTER_REQUEST = "before the handshake", "after the request"

@@ -7,7 +7,7 @@ from pilot.core.coordinator import Coordinator
 from pilot.core.events import Event, TrainerFinished, TrainerSubmitted
 from pilot.core.ids import TrainerId
 from pilot.core.spec import TrainerSpec
-from pilot.io import core_state, follower
+from pilot.io import follower, segments
 from pilot.io.entries import Decision
 from pilot.io.follower import Follower
 from tests.property.test_core import act
@@ -64,7 +64,7 @@ def test_an_entry_that_cannot_be_applied_leaves_no_trace_wherever_the_state_was_
         follower.KEPT = before
     assert len(core.refused) == len(decisions) - 10
     assert core.refused[0].startswith("entry 11 (TrainerSubmitted) cannot be applied: trainer t0 was submitted twice")
-    assert core_state.encoded(core.core) == core_state.encoded(clean)
+    assert segments.state_bytes(core.core) == segments.state_bytes(clean)
 
 
 def test_a_submission_is_left_out_that_the_core_has_already() -> None:

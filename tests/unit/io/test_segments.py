@@ -13,7 +13,7 @@ from pilot.core.coordinator import Coordinator
 from pilot.core.errors import JournalError
 from pilot.core.events import Event, PoolChanged
 from pilot.core.ids import NodeId
-from pilot.io import core_state, segments
+from pilot.io import segments
 from pilot.io.files import publish
 from pilot.io.journal import FORMAT, Contents, Header, header_line, read, read_more, replay
 from pilot.io.journal_writer import JournalWriter
@@ -30,7 +30,7 @@ def append(writer: JournalWriter, core: Coordinator, events: list[Event]) -> Non
 
 
 def end(writer: JournalWriter, core: Coordinator) -> None:
-    writer.end_segment(core.now_s, core_state.state_digest(core), SNAPSHOT)
+    writer.end_segment(core.now_s, segments.state_digest(core), SNAPSHOT)
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from pilot.core.events import DrainRequested, Event, PoolChanged, TrainerSubmitt
 from pilot.core.ids import NodeId, TrainerId
 from pilot.core.spec import TrainerSpec
 from pilot.io.entries import Decision
-from pilot.observation.picture import draw
+from pilot.observation.charts import draw
 from pilot.observation.timeline import Fate, Mark, Span, Timeline, Use, timeline
 from tests.property.world import World
 

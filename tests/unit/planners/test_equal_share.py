@@ -1,7 +1,7 @@
 import pytest
 
 from pilot.core.problem import Candidate, PlanStatus
-from pilot.planners import equal_share
+from pilot.planners import choice
 from tests.unit.planners.problems import candidate, problem
 
 
@@ -23,12 +23,12 @@ from tests.unit.planners.problems import candidate, problem
 )
 def test_shares(nodes: int, candidates: list[Candidate], expected: list[int]) -> None:
     given = problem(nodes, *candidates)
-    made = equal_share.plan(given)
+    made = choice.plan(given)
     assert [n for _, n in made.counts] == expected
     assert given.feasible(made.as_dict())
     assert made.objective == given.objective(made.as_dict())
 
 
 def test_nothing_is_claimed_of_its_quality() -> None:
-    made = equal_share.plan(problem(4, candidate()))
+    made = choice.plan(problem(4, candidate()))
     assert (made.status, made.gap) == (PlanStatus.INCUMBENT, None)

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from pilot.core.errors import SubmitError, UserError
-from pilot.provisioning.scheduler import Snapshot
-from pilot.provisioning.scheduler_thread import SchedulerThread
+from pilot.provisioning.scheduler import SchedulerThread, Snapshot
 
 
 class Failing:

@@ -13,7 +13,7 @@ from pilot.core.errors import JournalError
 from pilot.core.events import Event, PoolChanged, TrainerSubmitted
 from pilot.core.ids import NodeId, TrainerId
 from pilot.core.spec import TrainerSpec
-from pilot.io import core_state, segments
+from pilot.io import segments
 from pilot.io.entries import Decision
 from pilot.io.journal import FORMAT, Header, header_line, read
 from pilot.io.journal_writer import JournalWriter
@@ -134,4 +134,4 @@ def test_a_submission_that_is_missing_takes_nothing_else_with_it(path: Path) -> 
     assert names(found) == list("abcdf")
     assert found.missing == [f"entry 6 of the journal is missing: {path}"]
     again = restored(path)
-    assert core_state.encoded(again.core) == core_state.encoded(found.core)
+    assert segments.state_bytes(again.core) == segments.state_bytes(found.core)

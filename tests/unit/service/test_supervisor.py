@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pilot.io import ended
-from pilot.io.ended import Ended
+from pilot.io.rundir import Ended, write_end
 from pilot.service import supervisor
 
 
@@ -58,7 +57,7 @@ def test_a_life_that_was_long_begins_a_new_row(root: Path, monkeypatch: pytest.M
 )
 def test_how_it_ended_decides(root: Path, monkeypatch: pytest.MonkeyPatch, how: Ended | None, starts: int) -> None:
     if how is not None:
-        ended.write(root / "ended.json", how)
+        write_end(root / "ended.json", how)
     assert len(supervised(root, monkeypatch, lambda: supervisor.REFUSED)) == starts
 
 

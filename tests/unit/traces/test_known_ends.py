@@ -1,6 +1,5 @@
 from pilot.core.ids import NodeId
-from pilot.traces.changes import Change
-from pilot.traces.known_ends import with_ends
+from pilot.traces.changes import Change, with_ends
 
 A, B, C = map(NodeId, "abc")
 CHANGES = [Change(0.0, (A, B)), Change(5.0, (C,), (A,)), Change(9.0, (A,), (B, C))]

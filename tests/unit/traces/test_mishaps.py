@@ -8,8 +8,7 @@ from pilot.core.curve import Curve
 from pilot.core.errors import UserError
 from pilot.core.ids import TrainerId
 from pilot.core.spec import TrainerSpec
-from pilot.traces.mishaps import Mishaps, befallen
-from pilot.traces.workload import Ending, WorkloadRow
+from pilot.traces.workload import Ending, Mishaps, WorkloadRow, befallen
 
 CURVE = Curve.of([(1, 2.0), (2, 3.0)])
 ROWS = [

@@ -12,8 +12,7 @@ import pytest
 from pilot.core.errors import SubmitError, UserError
 from pilot.core.ids import NodeId
 from pilot.traces.changes import Change, read_changes
-from pilot.traces.idle_nodes import pbs_idle, slurm_idle, slurm_preemptable
-from pilot.traces.record import Recorder, record, resume
+from pilot.traces.record import Recorder, pbs_idle, record, resume, slurm_idle, slurm_preemptable
 
 
 def n(*names: str) -> tuple[NodeId, ...]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pilot.core.errors import PilotError
 from pilot.io import connection
-from pilot.io.client import request
+from pilot.io.pool_client import request
 from tests.security.fuzz.mutate import changed_json
 from tests.security.fuzz.target import ACCEPTED, Target, check_line
 

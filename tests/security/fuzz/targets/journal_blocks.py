@@ -17,7 +17,7 @@ from pilot.core.coordinator import Coordinator
 from pilot.core.errors import JournalError
 from pilot.core.events import TrainerRemoved, TrainerSubmitted
 from pilot.core.ids import TrainerId
-from pilot.io import core_state, segments
+from pilot.io import segments
 from pilot.io.entries import Decision
 from pilot.io.journal import FORMAT, Header, read
 from pilot.io.journal_writer import JournalWriter
@@ -74,7 +74,7 @@ def prepare(folder: Path) -> Place:
             writer.end_segment(now_s, *taken(core, books, seq))
     writer.close()
     files = [path, *sorted(segments.folder(path).iterdir())]
-    return Place(path, {file: file.read_bytes() for file in files}, entries, core_state.encoded(core))
+    return Place(path, {file: file.read_bytes() for file in files}, entries, segments.state_bytes(core))
 
 
 def attempt(place: Place, rng: random.Random) -> str:
@@ -97,7 +97,7 @@ def attempt(place: Place, rng: random.Random) -> str:
     said_once(lambda: run(["replay", "--journal", str(place.path)]), (0, 1))
     if restored.missing or ends < len(place.entries):
         return "said" if restored.missing else "cut off"
-    if core_state.encoded(restored.core) != place.state:
+    if segments.state_bytes(restored.core) != place.state:
         raise Wrong("nothing is said to be missing, and another state was restored")
     return "repaired" if restored.flaws else ACCEPTED
 

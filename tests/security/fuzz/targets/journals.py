@@ -16,7 +16,7 @@ from pilot.core.errors import JournalError
 from pilot.core.events import PoolChanged, TrainerSubmitted
 from pilot.core.ids import NodeId, TrainerId
 from pilot.core.spec import TrainerSpec
-from pilot.io import core_state, segments
+from pilot.io import segments
 from pilot.io.entries import Decision, unsealed
 from pilot.io.journal import FORMAT, Header, header_line, read
 from pilot.io.journal_writer import JournalWriter
@@ -82,7 +82,7 @@ def write(path: Path) -> bytes:
         if seq in (1, 3):
             writer.end_segment(float(seq), *taken(made, books, seq))
     writer.close()
-    return core_state.encoded(made)
+    return segments.state_bytes(made)
 
 
 def prepare(folder: Path) -> Place:

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from pilot.core.errors import JournalError
-from pilot.io import core_state, segments
+from pilot.io import segments
 from pilot.io.journal import header_line, read
 from pilot.service.restore import restore
 from tests.security.fuzz.mutate import changed_bytes, changed_value
@@ -65,7 +65,7 @@ def attempt(place: Place, rng: random.Random) -> str:
         check_line(text)
     if restored.missing:
         return "said"
-    if core_state.encoded(restored.core) != place.state:
+    if segments.state_bytes(restored.core) != place.state:
         raise Wrong("what was restored is not what was known")
     return "replayed" if restored.remarks else ACCEPTED
 
