@@ -60,7 +60,7 @@ def shaped(dtype: str, shape: tuple[int, ...], flat: Bytes) -> Any:
 
 
 def of_kind(kind: str, array: Any) -> Any:
-    """The value of a leaf of this ``kind``: tensor, array, bytes, bytearray, scalar (in format 1)."""
+    """The value of a leaf of this ``kind``: tensor, array, bytes or bytearray."""
     match kind:
         case "tensor" | "array":
             return array
@@ -68,8 +68,6 @@ def of_kind(kind: str, array: Any) -> Any:
             return array.tobytes()
         case "bytearray":
             return bytearray(array.tobytes())
-        case "scalar":
-            return array[()]
     raise ValueError(f"there is no kind of value {kind!r}")
 
 

@@ -150,7 +150,7 @@ def _problems(
 def _leaf(kind: str, name: str, arrays: dict[str, Any]) -> Any:
     """The array of this ``kind``, if it is one. Each array occurs only once in the tree."""
     array = arrays.pop(name) if kind in ("bytes", "bytearray") else arrays[name]
-    if isinstance(array, torch.Tensor) != (kind == "tensor") or (kind == "scalar" and array.ndim):
+    if isinstance(array, torch.Tensor) != (kind == "tensor"):
         raise ValueError(f"'{name}' is not a {kind}")
     return array
 

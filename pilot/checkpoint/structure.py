@@ -14,9 +14,7 @@ from pilot.checkpoint import dtypes, names
 from pilot.checkpoint.tree import OWN_GROUP
 
 FORMAT = 2
-"""Raised with every incompatible change. Format 1 had no ``str``, ``str_``, ``bytes_`` and ``number`` in its tree."""
-
-_READABLE = (1, 2)
+"""Raised with every incompatible change."""
 
 FIELDS = {name: name for name in ("generation", "step", "part", "parts")} | {"layout": "shared_checksum"}
 FIELDS |= {name: name for name in ("tree", "aliases")}
@@ -30,7 +28,7 @@ OFFSETS = f"{OWN_GROUP}/offsets"
 
 
 UID = "trainer_uid"
-"""The attribute with the uid of the trainer whose state the file holds; old versions wrote none."""
+"""The attribute with the uid of the trainer whose state the file holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +109,9 @@ class Structure:
     @classmethod
     def from_json(cls, text: bytes, offsets: Iterable[int]) -> Structure:
         """Parse the text, with the offsets of all pieces; :class:`ValueError` if it is not valid."""
-        plain = json.loads(text)  # accepts lone surrogates, which format 1 had
-        if not isinstance(plain, dict) or plain.get("format") not in _READABLE:
-            raise ValueError(f"its format is not one of {_READABLE}: read it with the version that wrote it")
+        plain = json.loads(text)
+        if not isinstance(plain, dict) or plain.get("format") != FORMAT:
+            raise ValueError(f"its format is not {FORMAT}: read it with the version of pilot that wrote it")
         found, following = msgspec.convert(plain, _Text), iter(offsets)
         datasets = {
             path: DatasetShare(dtype, shape, tuple(RowRange(*piece, next(following, 0)) for piece in pieces))
@@ -131,7 +129,7 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 class _Text(msgspec.Struct, forbid_unknown_fields=True):
     """The text as JSON."""
 
-    format: Literal[1, 2]
+    format: Literal[2]
     generation: Count
     step: Count
     part: Count

@@ -12,7 +12,6 @@ import click
 
 from pilot.cli.asking import to_json
 from pilot.cli.numbers import Count, FiniteRange, Sizes
-from pilot.cli.renamed import RenamedOptions
 from pilot.cli.replay_options import all_cases, sweep_options, swept_names
 from pilot.cli.replay_tables import label, print_tables, rows, told
 from pilot.cli.replay_times import print_solve_times, warn_of_short_time, write_times
@@ -27,7 +26,7 @@ EXISTING = click.Path(exists=True, dir_okay=False, path_type=Path)
 INTERRUPTED = 130
 
 
-@click.command("replay", cls=RenamedOptions)
+@click.command("replay")
 @click.argument("events", type=FILE, required=False)
 @click.option("--trainers", type=FILE, help="Trainers to replay (CSV).")
 @click.option("--curves", type=FILE, help="The trainers' scaling curves (JSON).")

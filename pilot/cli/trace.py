@@ -10,7 +10,6 @@ import click
 
 from pilot.cli.asking import to_json
 from pilot.cli.numbers import Count, FiniteRange
-from pilot.cli.renamed import RenamedOptions
 
 if TYPE_CHECKING:
     from pilot.core.ids import NodeId
@@ -47,7 +46,7 @@ def command() -> None:
     """
 
 
-@command.command("stats", cls=RenamedOptions)
+@command.command("stats")
 @click.argument("events", type=FILE)
 @click.option("--nodes", type=Count(), help="Nodes of the machine (default: those in the trace).")
 @click.option(
@@ -223,7 +222,7 @@ def from_pbs(
     _write_imported(imported, output)
 
 
-@command.command("record", cls=RenamedOptions)
+@command.command("record")
 @click.argument("output", type=FILE)
 @click.option("--scheduler", type=click.Choice(["slurm", "pbs"]), required=True, help="The scheduler to poll.")
 @click.option("--every-s", type=FiniteRange(min=1), default=30.0, show_default=True, help="Time between polls.")

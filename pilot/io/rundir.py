@@ -19,7 +19,7 @@ import msgspec
 
 from pilot.core.errors import NoRestartError, PilotError, UserError
 from pilot.core.ids import TrainerId
-from pilot.io import heartbeat, own_folder, trainer_folder
+from pilot.io import heartbeat, own_folder
 from pilot.io.files import publish
 from pilot.io.heartbeat import Owner
 
@@ -123,8 +123,7 @@ class RunDir:
     def set_aside(self) -> Path | None:
         """Move the journal of an earlier pool to ``earlier/<time>``; None if there is none.
 
-        The trainers' folders stay, because agents that outlived the pool may still write there. Only those without a
-        uid (from old versions) are moved, too: a new trainer could have the same name.
+        The trainers' folders stay, because agents that outlived the pool may still write there.
         """
         left = [path for path in (self.journal, self.journal.with_suffix("")) if path.exists()]
         if not left:
@@ -134,9 +133,6 @@ class RunDir:
         aside.mkdir(mode=0o700)
         for path in left:
             path.rename(aside / path.name)
-        for folder in [entry for entry in self.trainers.iterdir() if trainer_folder.is_nameless(entry)]:
-            (aside / self.trainers.name).mkdir(mode=0o700, exist_ok=True)
-            folder.rename(aside / self.trainers.name / folder.name)
         return aside
 
 

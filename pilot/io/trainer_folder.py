@@ -134,11 +134,6 @@ def _take(source: BinaryIO, target: Path) -> None:
         shutil.copyfileobj(source, copy)
 
 
-def is_nameless(folder: Path) -> bool:
-    """Whether ``folder`` is the folder of a trainer without a uid, and not a link."""
-    return folder.is_dir() and not folder.is_symlink() and not owner_of(folder)
-
-
 def _check_owner(folder: Path, uid: str) -> None:
     """:class:`Refused` unless ``folder`` is that of trainer ``uid`` ("": of no trainer)."""
     owner = owner_of(folder)

@@ -9,10 +9,9 @@ import click
 
 from pilot.cli.asking import json_option, site_option, to_json
 from pilot.cli.numbers import Count
-from pilot.cli.renamed import RenamedOptions
 
 
-@click.command("demo", cls=RenamedOptions)
+@click.command("demo")
 @site_option
 @click.option(
     "--output", type=click.Path(file_okay=False, path_type=Path), help="Directory for results (default: out/demo-…)."

@@ -1,4 +1,4 @@
-"""A checkpoint written in format 1, with one value of every kind, loads unchanged."""
+"""A checkpoint written in format 2, with one value of every kind, loads unchanged."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from pilot.checkpoint import store
 from tests.unit.checkpoint.states import difference
 
-FILE = Path(__file__).parents[2] / "golden" / "checkpoint-format-1.h5"
+FILE = Path(__file__).parents[2] / "golden" / "checkpoint-format-2.h5"
 
 
 def state() -> dict[str, Any]:
@@ -37,7 +37,7 @@ def state() -> dict[str, Any]:
     }
 
 
-def test_every_kind_of_format_1_loads() -> None:
+def test_every_kind_of_format_2_loads() -> None:
     assert store.verify(FILE) == []
     loaded = store.load(FILE)
     assert (loaded.generation, loaded.step) == (3, 1200)
