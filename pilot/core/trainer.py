@@ -10,7 +10,7 @@ from pilot.core.budget import Usage
 from pilot.core.commands import Outcome, StartWorker, StopWorker
 from pilot.core.curve import Curve
 from pilot.core.events import PoolChanged, WorkerExited, WorkerReady
-from pilot.core.evidence import Evidence
+from pilot.core.evidence import Evidence, headline
 from pilot.core.ids import NO_GENERATION, Generation, NodeId, TrainerId
 from pilot.core.measured import Measured, RescaleCosts
 from pilot.core.objective import Objective
@@ -238,6 +238,13 @@ class Trainer:
         """Whether it is parked and no plan could help it, because no further worker of it can start."""
         return bool(self.refusal) and self.parked
 
+    def stays_at(self) -> tuple[int, str] | None:
+        """At most how many nodes it may have now, and why, in words; None: it may grow."""
+        if self.refusal:
+            most = max(self.spec.min_nodes, len(self.target))
+            return most, f"it cannot use further nodes: {headline(self.refusal)}"
+        return None
+
     def holds_state(self, node: NodeId) -> bool:
         """Whether the worker on ``node`` holds a state that counts."""
         worker = self.workers.get(node)
@@ -296,12 +303,11 @@ class Trainer:
         """What a planner sees of it; ``value`` is the objective's curve, ``room`` the most nodes that it could use,
         ``costs`` the costs of rescales in its pool.
         """
-        held = len(self.target)
-        most = self.spec.max_nodes if not self.refusal else max(self.spec.min_nodes, held)
+        most, _ = self.stays_at() or (self.spec.max_nodes, "")
         most = max(self.spec.min_nodes, min(most, room))
         return Candidate(
             trainer=self.id,
-            current_nodes=held,
+            current_nodes=len(self.target),
             min_nodes=self.spec.min_nodes,
             max_nodes=most,
             value=value,

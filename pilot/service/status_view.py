@@ -147,8 +147,8 @@ def explained(about: About, core: Coordinator, monitor: Monitor, name: TrainerId
         sentences = [f"{name} is a trial without nodes: {trainer.shelved}. It continues if its study promotes it."]
     elif trainer.profile.wanted:
         sentences = [*sentences, _profile(trainer)]
-    if trainer.refusal:
-        sentences.append(f"It cannot use further nodes: {headline(trainer.refusal)}.")
+    if (stays := trainer.stays_at()) is not None:
+        sentences.append(f"{stays[1][:1].upper()}{stays[1][1:]}.")
     measured = trainer.measured
     rates = rate_sentences(measured.estimates, guessed=measured.guessed, curve_from=trainer.spec.curve_from)
     record = monitor.trainers[name]
@@ -313,13 +313,13 @@ def _trainer(trainer: Trainer, core: Coordinator, monitor: Monitor, launches: La
 
 
 def _remarks(trainer: Trainer, monitor: Monitor) -> list[str]:
-    record, refusal = monitor.trainers[trainer.id], trainer.refusal
-    refused = [f"it cannot use further nodes: {refusal}"] if refusal and refusal not in trainer.reason else []
+    record, stays = monitor.trainers[trainer.id], trainer.stays_at()
+    kept_small = [stays[1]] if stays is not None and trainer.open else []
     now_s = monitor.now_s
     return [
         *record.remarks,
         *filter(None, [record.failed_checkpoint]),
-        *refused,
+        *kept_small,
         *_dying(trainer, now_s),
         *_quiet(trainer, record, now_s),
         *_slow_to_start(trainer, monitor),
