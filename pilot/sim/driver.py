@@ -17,6 +17,7 @@ from typing import assert_never
 
 from pilot.core.commands import (
     AskTrial,
+    CheckScript,
     CloseTrainer,
     Command,
     DissolveGroup,
@@ -47,6 +48,7 @@ from pilot.core.events import (
     PlanReady,
     PoolChanged,
     Progress,
+    ScriptChecked,
     TrainerCancelled,
     TrainerFinished,
     TrainerSubmitted,
@@ -55,6 +57,7 @@ from pilot.core.events import (
 )
 from pilot.core.ids import TrainerId
 from pilot.core.problem import Plan, Problem
+from pilot.core.proof import ProofState
 from pilot.core.study_events import TrialAsked, TrialTold
 from pilot.sim.accounting import Account, Accounting
 from pilot.sim.knowledge import MEASURED, TRUE_CURVES, Knowledge
@@ -260,6 +263,8 @@ class Simulation:
                 return GroupLookedAt(trainer, generation, ())
             case WriteCheckpoint(trainer, node):
                 return CheckpointWritten(trainer, node, 0)
+            case CheckScript(trainer, node):
+                return ScriptChecked(trainer, node, ProofState.PASSED, "as assumed in replays")
             case Solve():
                 self._solve, self._plan_due_s = command, self.now_s + self.config.solver_latency_s
                 return None
