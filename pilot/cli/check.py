@@ -74,7 +74,10 @@ def command(
         subject = Subject(str(script), for_script(arguments), python, environment, Path(folder), covered, until_s)
         verdict = Check(subject, epochs, steps, (lambda _text: None) if as_json else _show_progress).verdict()
     if as_json:
-        click.echo(to_json({"passed": verdict.passed} | msgspec.to_builtins(verdict)))
+        told = (
+            {"passed": verdict.passed} | msgspec.to_builtins(verdict) | {"files": dict(sorted(subject.files.items()))}
+        )
+        click.echo(to_json(told))
     else:
         click.echo(f"{verdict.script_class}: {verdict.text}")
         if verdict.by_design:

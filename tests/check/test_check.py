@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import tempfile
 from pathlib import Path
@@ -112,6 +113,7 @@ def test_a_script_is_checked(
     assert text in told["text"]
     assert sorted(told["by_design"]) == by_design
     assert told["passed"] == (status == 0)
+    assert told["files"] == {str(folder / "train.py"): hashlib.sha256(Path("train.py").read_bytes()).hexdigest()}
     assert [path.name for path in temporary.iterdir()] in ([], ["upper"])  # is_possible's own
     if covered:
         assert sorted(path.name for path in folder.iterdir()) == ["log.csv", "model.pt", "old", "train.py"]

@@ -4,6 +4,7 @@ which runs the script as ``python SCRIPT`` would. Ends when the socket that is i
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -14,7 +15,8 @@ from typing import Any
 
 import torch
 
-from pilot.train.check import quiet, settings
+from pilot.io import loaded_code
+from pilot.train.check import quiet, records, settings
 from pilot.train.check.link import say_ended
 from pilot.train.data.rng import seed_all
 from pilot.train.ranks.script_end import script_ended
@@ -74,8 +76,12 @@ def _run(script: str, arguments: list[str], run: dict[str, Any]) -> None:
         torch.set_default_dtype(torch.float64)
     link = os.dup(run["link"])  # the session's own may be closed with it
     seed_all(SEED)
+    loaded_code.begin({})
     try:
-        exec(compile(Path(script).read_bytes(), script, "exec"), namespace)
+        with io.open_code(str(Path(script).absolute())) as file:
+            content = file.read()
+        records.note_files(run["records"])  # it may become another program
+        exec(compile(content, script, "exec"), namespace)
         script_ended()
     except SystemExit as leaving:
         script_ended(leaving)
@@ -83,6 +89,8 @@ def _run(script: str, arguments: list[str], run: dict[str, Any]) -> None:
             raise
     except BaseException as error:
         as_main.fail(error)
+    finally:
+        records.note_files(run["records"])
     say_ended(link)
 
 

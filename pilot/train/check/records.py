@@ -5,6 +5,7 @@ A record is made when the script comes for its next batch: with all that it did 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import msgspec
 import torch
 
 from pilot.core.run_identity import ALL_EPOCHS, PER_NODE
+from pilot.io import loaded_code
 from pilot.train.check import quiet
 from pilot.train.check.settings import Run, perturb
 from pilot.train.check.values import REPORTED, Values, flatten
@@ -93,6 +95,7 @@ class Recorder:
         block = msgspec.msgpack.encode(record)
         with self._path.open("ab") as file:
             file.write(len(block).to_bytes(_LENGTH, "little") + block)
+        note_files(self._run.records)
 
     def _saved(self, tensor: torch.Tensor) -> torch.Tensor:
         """Autograd keeps this of a forward pass: its type is one that the script computes in."""
@@ -109,6 +112,19 @@ def read(path: Path) -> list[Record]:
         found.append(msgspec.msgpack.decode(rest[_LENGTH:end], type=Record))
         rest = rest[end:]
     return found
+
+
+def note_files(path: str) -> None:
+    """Note, beside the records at ``path``, which of the user's files this process has loaded since the last call."""
+    with Path(f"{path}-files").open("a") as lines:
+        lines.writelines(f"{json.dumps(news.files)}\n" for news in loaded_code.news(""))
+
+
+def files_of(path: str) -> dict[str, str]:
+    """Return what a process noted so: the SHA-256 of each file, by its path."""
+    noted = Path(f"{path}-files")
+    lines = noted.read_text().splitlines() if noted.exists() else []
+    return {file: version for line in lines for file, version in json.loads(line).items()}
 
 
 def state_of(training: Training) -> Values:

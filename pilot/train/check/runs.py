@@ -22,7 +22,7 @@ from pilot.core.last_words import is_refusal, last_words
 from pilot.io import proc
 from pilot.train.check import sandbox
 from pilot.train.check.link import serve
-from pilot.train.check.records import Record, read
+from pilot.train.check.records import Record, files_of, read
 from pilot.train.check.settings import SEAT, Run
 from pilot.train.check.world import End, World
 
@@ -41,7 +41,8 @@ class Failed(PilotError):
 @dataclass(frozen=True)
 class Subject:
     """What is checked: ``script`` with ``arguments``, by the interpreter ``python`` in an ``environment``; files are in
-    ``folder``; ``covered``: in a sandbox. ``until_s``: when there is no time left (``time.monotonic``).
+    ``folder``; ``covered``: in a sandbox. ``until_s``: when there is no time left (``time.monotonic``). ``files``: the
+    user's Python files that its runs have loaded, by path, with their SHA-256.
     """
 
     script: str
@@ -51,6 +52,7 @@ class Subject:
     folder: Path
     covered: bool
     until_s: float
+    files: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -101,7 +103,10 @@ class Playing:
                     break
         finally:
             self.stop()
-        records = [read(self._folder / f"records-{number}") for number in range(1, self._born + 1)]
+        paths = [str(self._folder / f"records-{number}") for number in range(1, self._born + 1)]
+        for path in paths:
+            self._subject.files.update(files_of(path))
+        records = [read(Path(path)) for path in paths]
         if self._why is None and not any(records):
             self._why = Failed(NO_SESSION, refused=True)
         if self._why is None and not any(record.last for one in records for record in one):
