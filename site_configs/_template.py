@@ -75,7 +75,7 @@ site = Site(
     checkpoint_interval_s=300,  # longest time between two checkpoints of a trainer
     checkpoints_kept=3,  # per trainer
     # --- new scripts -----------------------------------------------------------------------------------------------
-    check="auto",  # auto | require | off: whether a script is checked before it gets a second node (pilot submit --check)
+    check="auto",  # auto | require | off: check scripts before they get a second node; see pilot submit --check
     check_limit_s=120,  # time limit for such a check; it runs on one core beside training
     # --- sources of these facts --------------------------------------------------------------------------------------
     source="https://docs.example.org/queues, read 2026-11-20",  # document and date

@@ -7,8 +7,9 @@ Level-triggered: nothing here remembers how a state came about. After every even
 Calling it once more changes nothing until another event comes.
 
 Five questions are asked, one after the other: does the trainer end, does it lack workers, what becomes of its group,
-does it have workers that nobody needs, and is its script to be checked. :data:`QUESTIONS` is the table of answers, and it alone decides: the first
-:class:`Rule` of a question that applies acts, and if that rule is *final*, the later questions are not asked.
+does it have workers that nobody needs, and is its script to be checked. :data:`QUESTIONS` is the table of answers, and
+it alone decides: the first :class:`Rule` of a question that applies acts, and if that rule is *final*, the later
+questions are not asked.
 ARCHITECTURE.md shows this table.
 
 - Workers are started first, whatever the group does: newcomers import and warm up while the others train.

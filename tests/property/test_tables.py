@@ -49,7 +49,21 @@ SPENT = ["join", "submit bounded", "submit", "answer", "answer", "answer", "answ
 SPENT += ["lose", "die", "hold", "resume"]
 STUDIES = [*test_studies.ACTIONS, "submit study", "submit study"]
 ILL = ["join", "submit", "answer", "answer", "answer", "answer", "step", "break", *SICKNESS]
-PROVED = [*PROOFS, "join", "join", "answer", "answer", "answer", "answer", "answer", "lose", "die", "fail", "step", "resume"]
+PROVED = [
+    *PROOFS,
+    "join",
+    "join",
+    "answer",
+    "answer",
+    "answer",
+    "answer",
+    "answer",
+    "lose",
+    "die",
+    "fail",
+    "step",
+    "resume",
+]
 EDITED = ["join", "submit", "answer", "answer", "answer", "answer", "lose", "fail", *CODE]
 RARE = {
     (Phase.STARTING, Phase.QUEUED, "WorkerExited"),
