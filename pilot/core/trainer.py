@@ -243,11 +243,11 @@ class Trainer:
 
     def stays_at(self) -> tuple[int, str] | None:
         """At most how many nodes it may have now, and why, in words; None: it may grow."""
-        if why := self.proof.keeps_to_one(self.spec.check):
-            return 1, why
         if self.refusal:
             most = max(self.spec.min_nodes, len(self.target))
             return most, f"it cannot use further nodes: {headline(self.refusal)}"
+        if why := self.proof.keeps_to_one(self.spec.check):
+            return 1, why
         return None
 
     def holds_state(self, node: NodeId) -> bool:

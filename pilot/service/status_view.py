@@ -14,6 +14,7 @@ from pilot.core.explain import explain, rate_sentences
 from pilot.core.goal import BY_SESSION, Goal
 from pilot.core.ids import TrainerId
 from pilot.core.objective import scaling_efficiency, worth_sentence
+from pilot.core.proof import ProofState
 from pilot.core.trainer import Trainer
 from pilot.core.transitions import DEATHS_ALLOWED
 from pilot.io.pool_status import (
@@ -149,6 +150,8 @@ def explained(about: About, core: Coordinator, monitor: Monitor, name: TrainerId
         sentences = [*sentences, _profile(trainer)]
     if (stays := trainer.stays_at()) is not None:
         sentences.append(f"{stays[1][:1].upper()}{stays[1][1:]}.")
+    elif trainer.proof.state is ProofState.UNCHECKED:
+        sentences.append(f"Its script is {trainer.proof.text}.")
     measured = trainer.measured
     rates = rate_sentences(measured.estimates, guessed=measured.guessed, curve_from=trainer.spec.curve_from)
     record = monitor.trainers[name]
@@ -309,17 +312,19 @@ def _trainer(trainer: Trainer, core: Coordinator, monitor: Monitor, launches: La
         started_s=record.started_s,
         ended_s=record.ended_s,
         remarks=_remarks(trainer, monitor),
+        check=trainer.proof.state,
+        check_text=trainer.proof.text,
     )
 
 
 def _remarks(trainer: Trainer, monitor: Monitor) -> list[str]:
     record, stays = monitor.trainers[trainer.id], trainer.stays_at()
-    kept_small = [stays[1]] if stays is not None and trainer.open else []
+    refused = [stays[1]] if stays is not None and trainer.refusal and trainer.open else []
     now_s = monitor.now_s
     return [
         *record.remarks,
         *filter(None, [record.failed_checkpoint]),
-        *kept_small,
+        *refused,
         *_dying(trainer, now_s),
         *_quiet(trainer, record, now_s),
         *_slow_to_start(trainer, monitor),
