@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import stat
 from pathlib import Path
 
+import psutil
 import pytest
 
+from pilot.io.pool_status import TrainerStatus
 from pilot.train.check import sandbox
 from tests.pools import TRAIN, Pool
 
 WRONG = TRAIN.read_text().replace("mse_loss(model(x), y)", 'mse_loss(model(x), y, reduction="sum")')
+SLOW = f"import os, time\nif os.nice(0) == 19:\n    time.sleep(10000)\n{TRAIN.read_text()}"
+CHECK_S = 900.0
+"""A check has the lowest priority, so on a busy machine it takes long."""
 
 
 @pytest.fixture
@@ -20,43 +24,63 @@ def checking(pool: Pool, tmp_path: Path) -> Pool:
         pytest.skip("this machine lets users make no namespaces with overlays")
     pool.check = "auto"
     pool.up()
-    for _ in range(2):
-        pool.agent()
     return pool
 
 
 def submit(pool: Pool, script: Path) -> str:
-    until = ("--epochs", "100000", "--until", str(pool.folder / "enough"), "--step-s", "0.01")
+    until = ("--epochs", "100000", "--until", str(pool.folder / "enough"), "--step-s", "0.05")
     return pool.submit(script, *until, options=pool.gains())
+
+
+def until_checked(pool: Pool, name: str, check: str) -> TrainerStatus:
+    """Wait until the check of the trainer's script has come so far."""
+    return pool.until(f"its check: {check}", lambda s: s.trainer(name).check == check, CHECK_S).trainer(name)
+
+
+def checks(script: Path) -> list[psutil.Process]:
+    """The processes of ``pilot check`` that run for ``script``."""
+    found = [process for process in psutil.process_iter() if "pilot.agent.check_program" in _command(process)]
+    return [process for process in found if process.cwd() == str(script.parent)]
+
+
+def _command(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
 
 
 def test_a_script_that_passes_grows_and_its_verdict_is_kept(checking: Pool) -> None:
     pool = checking
+    for _ in range(2):
+        pool.agent()
     name = submit(pool, TRAIN)
-    beside = pool.until("its check runs", lambda s: s.trainer(name).check == "running").trainer(name)
+    beside = until_checked(pool, name, "running")
     assert len(beside.nodes) == len(beside.target) == 1
     assert "being checked on" in pool.pilot("ls").stdout
     assert "It stays on one node until its script has been checked" in pool.pilot("explain", name).stdout
-    passed = pool.until("it has passed", lambda s: s.trainer(name).check == "passed").trainer(name)
+    passed = until_checked(pool, name, "passed")
     assert "train the same on changing nodes" in passed.check_text
     pool.until_step(name, passed.step + 1, nodes=2)
     (kept,) = (pool.run_dir / "checks").iterdir()
     assert stat.S_IMODE(kept.stat().st_mode) == 0o600
     assert str(TRAIN) in kept.read_text()
-    pool.finish(name)
-    written_s = kept.stat().st_mtime_ns
+    pool.pilot("cancel", name)
+    written_ns = kept.stat().st_mtime_ns
     again = submit(pool, TRAIN)
-    pool.until("its script has passed", lambda s: s.trainer(again).check == "passed")
-    assert kept.stat().st_mtime_ns == written_s, "it was checked again"
+    until_checked(pool, again, "passed")
+    assert kept.stat().st_mtime_ns == written_ns, "it was checked again"
 
 
 def test_a_wrong_script_stays_on_one_node_until_it_is_mended(checking: Pool, tmp_path: Path) -> None:
     pool, script = checking, tmp_path / "train.py"
+    for _ in range(2):
+        pool.agent()
     script.write_text(WRONG)
     name = submit(pool, script)
     script.write_text("raise SystemExit('an edit after the submission')\n")
-    wrong = pool.until("it differs", lambda s: s.trainer(name).check == "differs").trainer(name)
-    assert "the loss is no mean over the samples" in wrong.check_text
+    wrong = until_checked(pool, name, "differs")
+    assert "the loss is no mean over the" in wrong.check_text
     pool.until_step(name, wrong.step + 20, nodes=1)
     assert pool.trainer(name).target == wrong.target
     for command in (("status",), ("ls",), ("status", name), ("explain", name)):
@@ -66,32 +90,22 @@ def test_a_wrong_script_stays_on_one_node_until_it_is_mended(checking: Pool, tmp
     pool.pilot("cancel", name)
     script.write_text(TRAIN.read_text())
     pool.pilot("resume", name)
-    mended = pool.until("it has passed", lambda s: s.trainer(name).check == "passed").trainer(name)
+    mended = until_checked(pool, name, "passed")
     pool.until_step(name, mended.step + 1, nodes=2)
-    pool.finish(name)
 
 
-def test_a_check_ends_with_its_worker_and_begins_anew_on_the_next_node(pool: Pool, tmp_path: Path) -> None:
-    script = tmp_path / "train.py"
-    script.write_text(f"import time, os\nif os.nice(0) == 19: time.sleep(1000)\n{TRAIN.read_text()}")
-    pool.check = "require"
-    pool.up()
+def test_a_check_ends_with_its_node_and_begins_anew_on_the_next(checking: Pool, tmp_path: Path) -> None:
+    pool, script = checking, tmp_path / "train.py"
+    script.write_text(SLOW)
     first = pool.agent()
     name = submit(pool, script)
-    status = pool.until("its check runs", lambda s: s.trainer(name).check == "running")
+    (node,) = until_checked(pool, name, "running").nodes
+    pool.until("its process runs", lambda _: bool(checks(script)))
     pool.kill_tree(first)
     pool.agent()
     pool.until(
-        "it runs elsewhere",
-        lambda s: s.trainer(name).check == "running" and s.trainer(name).nodes not in ([], status.trainer(name).nodes),
+        "it runs elsewhere", lambda s: s.trainer(name).check == "running" and node not in s.trainer(name).check_text
     )
+    pool.until("its process runs", lambda _: bool(checks(script)))
     pool.pilot("cancel", name)
-    pool.pilot("wait", name)
-    assert not [entry for entry in os.listdir("/proc") if entry.isdecimal() and _checks(Path("/proc", entry), script)]
-
-
-def _checks(process: Path, script: Path) -> bool:
-    try:
-        return b"pilot\x00check" in (said := (process / "cmdline").read_bytes()) and os.fsencode(script) in said
-    except OSError:
-        return False
+    pool.until("it has ended", lambda _: not checks(script))
