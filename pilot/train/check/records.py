@@ -5,7 +5,6 @@ A record is made when the script comes for its next batch: with all that it did 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -14,10 +13,12 @@ import torch
 
 from pilot.core.run_identity import ALL_EPOCHS, PER_NODE
 from pilot.io import loaded_code
+from pilot.io.files import publish
 from pilot.train.check import quiet
 from pilot.train.check.settings import Run, perturb
 from pilot.train.check.values import REPORTED, Values, flatten
 from pilot.train.check.variables import of_script
+from pilot.train.script import imported
 from pilot.train.state.training import Training
 
 _OURS = ("learning_rate", "loss_scale")
@@ -95,7 +96,7 @@ class Recorder:
         block = msgspec.msgpack.encode(record)
         with self._path.open("ab") as file:
             file.write(len(block).to_bytes(_LENGTH, "little") + block)
-        note_files(self._run.records)
+        note_loaded(self._run.records)
 
     def _saved(self, tensor: torch.Tensor) -> torch.Tensor:
         """Autograd keeps this of a forward pass: its type is one that the script computes in."""
@@ -114,17 +115,26 @@ def read(path: Path) -> list[Record]:
     return found
 
 
-def note_files(path: str) -> None:
-    """Note, beside the records at ``path``, which of the user's files this process has loaded since the last call."""
-    with Path(f"{path}-files").open("a") as lines:
-        lines.writelines(f"{json.dumps(news.files)}\n" for news in loaded_code.news(""))
+class Loaded(msgspec.Struct):
+    """What a process has loaded: the user's ``files``, by path, with their SHA-256; and ``modules`` of packages."""
+
+    files: dict[str, str] = {}
+    modules: list[str] = []
 
 
-def files_of(path: str) -> dict[str, str]:
-    """Return what a process noted so: the SHA-256 of each file, by its path."""
-    noted = Path(f"{path}-files")
-    lines = noted.read_text().splitlines() if noted.exists() else []
-    return {file: version for line in lines for file, version in json.loads(line).items()}
+def note_loaded(path: str) -> None:
+    """Add, beside the records at ``path``, what this process has loaded since the last call."""
+    before = loaded_by(path)
+    files = {name: version for news in loaded_code.news("") for name, version in news.files.items()}
+    now = Loaded(before.files | files, imported.new_modules())
+    if now != before:
+        publish(Path(f"{path}-loaded"), msgspec.json.encode(now))
+
+
+def loaded_by(path: str) -> Loaded:
+    """Return what a process noted so."""
+    noted = Path(f"{path}-loaded")
+    return msgspec.json.decode(noted.read_bytes(), type=Loaded) if noted.exists() else Loaded()
 
 
 def state_of(training: Training) -> Values:
