@@ -62,7 +62,7 @@ START_LIMIT_S = 600.0
 
 SITE = """
 from pilot.io.site import Site
-site = Site(name="bench", scheduler="local", bind_address="127.0.0.1", interface="lo")
+site = Site(name="bench", scheduler="local", bind_address="127.0.0.1", interface="lo", check="off")
 """
 
 

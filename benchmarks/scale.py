@@ -37,7 +37,7 @@ LIMIT_S = 600.0
 
 SITE = """
 from pilot.io.site import Site
-site = Site(name="scale", scheduler="local", bind_address="127.0.0.1", interface="lo", grace_s=30)
+site = Site(name="scale", scheduler="local", bind_address="127.0.0.1", interface="lo", grace_s=30, check="off")
 """
 
 LAUNCH = LaunchSpec(

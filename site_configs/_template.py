@@ -74,6 +74,9 @@ site = Site(
     form_timeout_s=60,  # time limit for a group's members to find each other
     checkpoint_interval_s=300,  # longest time between two checkpoints of a trainer
     checkpoints_kept=3,  # per trainer
+    # --- new scripts -----------------------------------------------------------------------------------------------
+    check="auto",  # auto | require | off: check scripts before they get a second node; see pilot submit --check
+    check_limit_s=120,  # time limit for such a check; it runs on one core beside training
     # --- sources of these facts --------------------------------------------------------------------------------------
     source="https://docs.example.org/queues, read 2026-11-20",  # document and date
     second_hand=("charge_factor: from a user's script",),  # facts that have not been verified

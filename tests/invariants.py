@@ -59,6 +59,11 @@ def _trainer(core: Coordinator, trainer: Trainer) -> Iterator[str]:
         yield f"{trainer.id} is promised {len(trainer.target)} nodes, more than its max {trainer.spec.max_nodes}"
     if trainer.target and trainer.spec.fitting(len(trainer.target)) != len(trainer.target):
         yield f"{trainer.id} is promised {len(trainer.target)} nodes, and its sizes are {trainer.spec.sizes}"
+    kept = trainer.proof.keeps_to_one(trainer.spec.check)
+    if kept and max(map(len, (trainer.target, *(g.members for g in (trainer.group, trainer.forming) if g)))) > 1:
+        yield f"{trainer.id} has more than one node, and {kept}"
+    if trainer.proof.node is not None and trainer.proof.node not in core.pool.occupant:
+        yield f"{trainer.id} is checked on {trainer.proof.node}, where nothing runs"
     if trainer.forming is not None and trainer.forming.generation != trainer.generation:
         yield f"{trainer.id} forms generation {trainer.forming.generation}, not its newest one {trainer.generation}"
     if trainer.outcome is not None and (

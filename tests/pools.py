@@ -31,7 +31,7 @@ from pilot.io.site import Site
 site = Site(
     name="e2e", scheduler="local", bind_address="{address}", interface={interface}, notice_signal="TERM", grace_s=5,
     poll_s=0.5, heartbeat_s=0.5, silent_s=4, orphan_s={orphan_s}, form_timeout_s={form_s},
-    checkpoint_interval_s=0.5, checkpoints_kept=3, ranks_per_node={ranks},
+    checkpoint_interval_s=0.5, checkpoints_kept=3, ranks_per_node={ranks}, check="{check}", check_limit_s=900,
 )
 """
 
@@ -45,6 +45,7 @@ class Pool:
     form_s: float = 30.0
     address: str = "127.0.0.1"
     ranks: int = 1
+    check: str = "off"  # a check of every script would double the time of most tests
     agents: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     @property
@@ -84,7 +85,7 @@ class Pool:
         """The text of its site file."""
         interface = '"lo"' if self.address == "127.0.0.1" else None
         values = {"orphan_s": self.orphan_s, "form_s": self.form_s, "ranks": self.ranks, "address": self.address}
-        return SITE.format(**values, interface=interface)
+        return SITE.format(**values, interface=interface, check=self.check)
 
     def agent(self, *within: str, connection: Path | None = None) -> subprocess.Popen[bytes]:
         """One more pilot, started by hand; ``within`` is a command prefix that runs it."""
@@ -117,15 +118,15 @@ class Pool:
     def trainer(self, name: str) -> TrainerStatus:
         return self.status().trainer(name)
 
-    def until(self, what: str, reached: Callable[[PoolStatus], bool]) -> PoolStatus:
+    def until(self, what: str, reached: Callable[[PoolStatus], bool], limit_s: float = LIMIT_S) -> PoolStatus:
         """Wait until the status satisfies this."""
-        deadline = time.monotonic() + LIMIT_S
+        deadline = time.monotonic() + limit_s
         while True:
             status = self.status()
             if reached(status):
                 return status
             log = (self.run_dir / "coordinator.log").read_text()
-            assert time.monotonic() < deadline, f"not within {LIMIT_S} s: {what}\n{to_json(status)}\n{log}"
+            assert time.monotonic() < deadline, f"not within {limit_s} s: {what}\n{to_json(status)}\n{log}"
             time.sleep(0.2)
 
     def until_step(self, name: str, step: int, nodes: int) -> PoolStatus:

@@ -42,6 +42,7 @@ from pilot.agent.vocabulary import (
     RankEnded,
     RankEntered,
     RankJoined,
+    RunCheck,
     Said,
     Send,
     SpawnWorker,
@@ -73,6 +74,7 @@ class AgentWorker:
     by itself; ``within_s``: how long it was given, if its loop was over (see ``core.commands.StopWorker``).
 
     ``loaded``: what it has said of its code, to be repeated to a coordinator that may not have heard it.
+    ``checking``: its script's check has been ordered; ``checked``: its result, to be repeated as well.
     ``look``: the order to examine it, during the examination; ``waiting``: what it has said meanwhile.
     """
 
@@ -86,6 +88,8 @@ class AgentWorker:
     within_s: float = 0.0
     stuck_reason: str | None = None
     loaded: list[wire.CodeLoaded] = field(default_factory=list)
+    checking: bool = False
+    checked: wire.ScriptChecked | None = None
     look: wire.LookAtGroup | None = None
     waiting: wire.RankStalled | None = None
 
@@ -177,6 +181,8 @@ class AgentState:
                 return self._look(message)
             case wire.PaceCheckpoints(trainer):
                 return [Tell(trainer, message)] if trainer in self.workers else []
+            case wire.CheckScript():
+                return self._check(message)
             case wire.WriteCheckpoint(trainer):
                 if trainer in self.workers:
                     return [Tell(trainer, message)]
@@ -225,6 +231,15 @@ class AgentState:
             return [Tell(trainer, message)]
         return self._give_up((trainer, message.generation), _NOBODY.format(trainer))
 
+    def _check(self, message: wire.CheckScript) -> list[Effect]:
+        worker = self.workers.get(message.trainer)
+        if worker is None:
+            return [Send(wire.ScriptChecked(message.trainer, "unchecked", _NOBODY.format(message.trainer)))]
+        if worker.checking:
+            return [Send(worker.checked)] if worker.checked is not None else []
+        worker.checking = True
+        return [LogLine(f"{message.trainer}: checking its script"), RunCheck(message)]
+
     # --- what workers say -------------------------------------------------------------------------------------------
 
     def _said(self, event: Said) -> list[Effect]:
@@ -247,6 +262,9 @@ class AgentState:
             case wire.CheckpointWritten():
                 ended = self.shutdown.done(event.trainer) if self.shutdown and message.asked else []
                 return [Send(message), *ended]
+            case wire.ScriptChecked():
+                worker.checked = message
+                return [LogLine(f"{event.trainer}: its script: {message.result}: {message.text}"), Send(message)]
             case wire.GroupBroken(_, generation, reason, unloaded):
                 return self._give_up((event.trainer, generation), reason, unloaded)
             case wire.RankStalled():

@@ -40,7 +40,7 @@ class ForkClient:
                     [python, "-P", "-m", "pilot.agent.fork_server", str(theirs.fileno())],
                     stdin=subprocess.DEVNULL,
                     pass_fds=[theirs.fileno()],
-                    env=_environment(workdir, python),
+                    env=environment_for(workdir, python),
                     start_new_session=True,
                 )
             )
@@ -99,7 +99,7 @@ class ForkClient:
                 self._report(kind, fields)
 
 
-def _environment(workdir: Workdir, python: str) -> dict[str, str]:
+def environment_for(workdir: Workdir, python: str) -> dict[str, str]:
     """Use one thread while importing. An interpreter other than the agent's finds only this package, by a link."""
     name, _, value = workdir.mark.partition("=")
     assert name == MARK

@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING
 from pilot.agent import script_log
 from pilot.agent.patience import patiently
 from pilot.core.errors import UserError
-from pilot.io.proc import die_with_parent, readable, reap_among
+from pilot.io.system import die_with_parent, readable, reap_among
 
 if TYPE_CHECKING:
     from pilot.agent.preload import Preloader

@@ -24,7 +24,7 @@ from pilot.agent import workdir as workdirs
 from pilot.agent.patience import patiently
 from pilot.core.errors import PilotError
 from pilot.io import proc
-from pilot.io.proc import readable
+from pilot.io.system import readable
 
 NOTICES = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGURG)
 """Signals that a batch system may send to all processes of a job as a notice; only the agent acts on them."""

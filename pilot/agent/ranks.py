@@ -19,7 +19,7 @@ from pilot.agent.guardian import NOTICES
 from pilot.comm.pmi import PmiServer
 from pilot.comm.rank_order import RankOrder, encode
 from pilot.core.errors import ProtocolError
-from pilot.io.proc import die_with_parent
+from pilot.io.system import die_with_parent
 
 Puts = dict[str, str]
 

@@ -41,6 +41,7 @@ from pilot.agent.vocabulary import (
     Noticed,
     Ordered,
     PoolOver,
+    RunCheck,
     Send,
     SpawnWorker,
     StartRank,
@@ -54,7 +55,7 @@ from pilot.agent.workers import Workers
 from pilot.core.errors import PilotError
 from pilot.io import addresses, log_marks, proc, trainer_folder, wire
 from pilot.io.gate import OUT_OF
-from pilot.io.proc import become_subreaper, reap
+from pilot.io.system import become_subreaper, reap
 
 log = logging.getLogger(__name__)
 
@@ -63,8 +64,8 @@ LOOK_EVERY_TICKS = 4
 ROTATE_EVERY_TICKS = 4
 JOIN_LIMIT_S = 120.0
 
-IMPORTS = "imports"
-"""The folder beside the connection file that records what scripts imported."""
+IMPORTS, CHECKS = "imports", "checks"
+"""The folders beside the connection file that record what scripts imported, and what checks of them found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +143,10 @@ class Agent:
             lost=lambda: self._take(CoordinatorLost()),
             over=lambda reason: self._take(PoolOver(reason)),
         )
-        imports = whereabouts.file.parent / IMPORTS
-        self._workers = Workers(workdir, self._take, self._address, interfaces[0], imports=imports)
+        beside = whereabouts.file.parent
+        self._workers = Workers(
+            workdir, self._take, self._address, interfaces[0], imports=beside / IMPORTS, checks=beside / CHECKS
+        )
         self._groups = Groups(workdir, interfaces, options.provider, self._take)
         self._peers = Peers(self._address, self._take)
         self._stopped = StoppedProcesses()
@@ -213,7 +216,7 @@ class Agent:
             self._take(Ticked())
             with tolerated():
                 self._look(ticks)
-            for pid, status in reap([*self._groups.pids(), *self._workers.server_pids()]):
+            for pid, status in reap([*self._groups.pids(), *self._workers.server_pids(), *self._workers.check_pids()]):
                 self._workers.reaped(pid, status)
 
     def _look(self, ticks: int) -> None:
@@ -269,6 +272,8 @@ class Agent:
                 self._peers.introduced(message)
             case KillRank(trainer, generation):
                 self._groups.kill(trainer, generation)
+            case RunCheck(message):
+                self._workers.check(message)
             case LogLine(text):
                 log.info("%s", text)
             case Exit():

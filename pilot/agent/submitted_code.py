@@ -14,6 +14,7 @@ import io
 import linecache
 import os
 import sys
+from collections.abc import Mapping
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
 from types import ModuleType
@@ -43,21 +44,31 @@ def install(archive: str, sha256: str) -> Files:
     return files
 
 
+def content(files: Mapping[str, bytes], path: str) -> bytes:
+    """The content of the file at ``path``: as submitted if it was copied."""
+    copy = _copy(files, path)
+    return Path(path).read_bytes() if copy is None else copy
+
+
+def is_copied(files: Mapping[str, bytes], path: str) -> bool:
+    """Whether the file at ``path`` was copied."""
+    return _copy(files, path) is not None
+
+
 def source(files: Files, path: str) -> bytes:
-    """The content of the file at ``path``: as submitted if it was copied, in which case tracebacks show that, too."""
-    content = _copy(files, path)
-    if content is None:
-        return Path(path).read_bytes()
-    lines = importlib.util.decode_source(content).splitlines(keepends=True)
-    linecache.cache[path] = (len(content), None, lines, path)  # without a time, it is never compared with the disk
-    return content
+    """The same; tracebacks show what was submitted, too."""
+    found = content(files, path)
+    if is_copied(files, path):
+        lines = importlib.util.decode_source(found).splitlines(keepends=True)
+        linecache.cache[path] = (len(found), None, lines, path)  # without a time, it is never compared with the disk
+    return found
 
 
 def _is_one(folder: str, folders: set[str]) -> bool:
     return folder in folders or os.path.realpath(folder) in folders
 
 
-def _copy(files: Files, path: str) -> bytes | None:
+def _copy(files: Mapping[str, bytes], path: str) -> bytes | None:
     if path in files or is_installed(path):
         return files.get(path)
     return files.get(os.path.realpath(path))
@@ -69,17 +80,17 @@ def _read_from(files: Files) -> None:
     get_data, path_stats, open_code = loaders.get_data, loaders.path_stats, io.open_code
 
     def read(loader: SourceFileLoader, path: str) -> Any:
-        return get_data(loader, path) if _copy(files, path) is None else source(files, path)
+        return source(files, path) if is_copied(files, path) else get_data(loader, path)
 
     def stats(loader: SourceFileLoader, path: str) -> Any:
         """There are none of a copy, so no compiled file is read or written: that would be the one for the file on
         disk."""
-        if _copy(files, path) is not None:
+        if is_copied(files, path):
             raise OSError(f"{path} is as it was submitted")
         return path_stats(loader, path)
 
     def opened(path: str) -> Any:
-        return open_code(path) if _copy(files, path) is None else io.BytesIO(source(files, path))
+        return io.BytesIO(source(files, path)) if is_copied(files, path) else open_code(path)
 
     loaders.get_data, loaders.path_stats, io.open_code = read, stats, opened
 
@@ -104,7 +115,7 @@ class _Finder:
         """See :class:`importlib.abc.PathEntryFinder`."""
         place = f"{self._folder}/{name.rpartition('.')[2]}"
         for file, paths in ((f"{place}/__init__.py", [place]), (f"{place}.py", None)):
-            if _copy(self._files, file) is not None:
+            if is_copied(self._files, file):
                 return importlib.util.spec_from_file_location(name, file, submodule_search_locations=paths)
         found: ModuleSpec | None = self._there.find_spec(name, target) if self._there is not None else None
         if found is None and _is_one(place, self._folders):

@@ -209,6 +209,13 @@ class KillRank:
 
 
 @dataclass(frozen=True, slots=True)
+class RunCheck:
+    """Check the script of a worker beside it. ``Said`` follows, with a ``ScriptChecked``, unless the worker ends."""
+
+    message: wire.CheckScript
+
+
+@dataclass(frozen=True, slots=True)
 class LogLine:
     """One line for the agent's log."""
 
@@ -224,4 +231,6 @@ class Exit:
     again: bool = False
 
 
-Effect = Send | Tell | SpawnWorker | KillWorker | Watch | StartRank | IntroduceRanks | KillRank | LogLine | Exit
+Effect = (
+    Send | Tell | SpawnWorker | KillWorker | Watch | StartRank | IntroduceRanks | KillRank | RunCheck | LogLine | Exit
+)

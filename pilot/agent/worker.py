@@ -107,6 +107,15 @@ class TrainingProcess:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGTERM)
 
+    def write(self, line: str) -> None:
+        """Add a line to its log."""
+        with (
+            suppress(OSError),
+            trainer_folder.held(self.log.parent, self.uid) as logs,
+            (logs / self.log.name).open("a") as log,
+        ):
+            log.write(line)
+
     def last_words(self) -> str:
         """The last lines that it wrote."""
         try:
@@ -133,7 +142,7 @@ class NodeWorker:
     end: WorkerEnded | None = None
 
 
-def check(order: wire.StartWorker) -> None:
+def check_order(order: wire.StartWorker) -> None:
     """Check what can be checked before the start; UserError in one line, OSError if its code cannot be read now."""
     if not Path(order.cwd).is_dir():
         raise UserError(f"no directory {order.cwd} on this node")

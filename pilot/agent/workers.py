@@ -8,18 +8,19 @@ import math
 import os
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 from pilot.agent import fork_server, job_environment
-from pilot.agent.fork_client import ForkClient
+from pilot.agent.fork_client import ForkClient, environment_for
+from pilot.agent.script_check import ScriptCheck
 from pilot.agent.shortage import when_possible
 from pilot.agent.vocabulary import Said, WorkerEnded
 from pilot.agent.workdir import Workdir
-from pilot.agent.worker import LocalRanks, NodeWorker, TrainingProcess, check, kill_session
+from pilot.agent.worker import LocalRanks, NodeWorker, TrainingProcess, check_order, kill_session
 from pilot.agent.worker_socket import WorkerSocket
 from pilot.core.errors import UserError
 from pilot.io import own_folder, proc, trainer_folder, wire
@@ -45,6 +46,7 @@ class Workers:
 
     The training processes of a worker speak as one and end together: unless they were told to stop, all end with the
     first. ``imports`` is the folder that records what scripts imported, by interpreter; None: nothing is preloaded.
+    ``checks`` is the folder of what checks found; None: in ``workdir``.
     """
 
     workdir: Workdir
@@ -54,6 +56,8 @@ class Workers:
     node: str = "node"
     silent_s: float = math.inf
     imports: Path | None = None
+    checks: Path | None = None
+    _checks: set[ScriptCheck] = field(default_factory=set)
     _workers: dict[str, NodeWorker] = field(default_factory=dict)
     _servers: dict[tuple[str, bool], ForkClient] = field(default_factory=dict)
     _unfit: dict[str, list[str]] = field(default_factory=dict)
@@ -103,6 +107,30 @@ class Workers:
                     life.kill()
             elif at_once:
                 life.wake()
+
+    def check(self, message: wire.CheckScript) -> None:
+        """Check the script of the worker beside it, if it is here; the result is emitted as what it says."""
+        worker = self._workers.get(message.trainer)
+        if worker is None:
+            return
+        order, environment = worker.order, environment_for(self.workdir, worker.order.python)
+        done = partial(self._checked, worker)
+        check = ScriptCheck(order, message.limit_s, environment, self.checks or self.workdir.path / "checks", done)
+        self._checks.add(check)
+        check.task.add_done_callback(lambda _: self._checks.discard(check))
+
+    def check_pids(self) -> list[int]:
+        """The process ids of the checks that run."""
+        return [check.pid for check in self._checks]
+
+    def _checked(self, worker: NodeWorker, found: wire.ScriptChecked) -> None:
+        for life in worker.lives[:1]:
+            life.write(f"pilot: its script, as pilot check says: {found.result}: {found.text}\n")
+        self.emit(Said(worker.order.trainer, found))
+
+    def _end_checks(self, of: Container[str]) -> None:
+        for check in [check for check in self._checks if check.trainer in of]:
+            check.kill()
 
     def kill(self, trainer: str) -> None:
         """Kill the worker with all that it started."""
@@ -154,6 +182,7 @@ class Workers:
 
     def close(self) -> None:
         """Kill everything, without reporting it."""
+        self._end_checks([check.trainer for check in self._checks])
         for life in self._all():
             life.control.close()
             kill_session(life.pid)
@@ -165,7 +194,7 @@ class Workers:
     def _launch(self, worker: NodeWorker) -> None:
         order = worker.order
         with trainer_folder.held(Path(order.directory, "logs"), order.uid, make=True):
-            check(order)
+            check_order(order)
         for rank in range(order.ranks):
             worker.lives.append(self._begin(worker, rank))
 
@@ -327,6 +356,7 @@ class Workers:
                 self.kill(worker.order.trainer)
             return
         del self._workers[worker.order.trainer]
+        self._end_checks([worker.order.trainer])
         with suppress(OSError):
             worker.store.unlink()
         self._preload(worker.order.python)

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import click
-import msgspec
 
 from pilot.cli.asking import json_option, to_json
 from pilot.cli.numbers import Count, FiniteRange
 from pilot.cli.script_arguments import for_script, mention_our_options
 from pilot.core.errors import UserError
+from pilot.core.evidence import headline
+from pilot.core.last_words import last_words
+
+_START_S = 90.0
 
 
 @click.command("check", context_settings={"allow_interspersed_args": False})
@@ -52,10 +61,7 @@ def command(
     Example:
       pilot check examples/digits_cnn.py --epochs 1
     """
-    from pilot.agent.fork_server import HASHES
-    from pilot.train.check import sandbox
-    from pilot.train.check.runs import Subject
-    from pilot.train.check.verdict import Check
+    from pilot.agent.fork_server import HASHES, THREAD_VARIABLES
 
     until_s = time.monotonic() + limit_s
     if not script.is_file():
@@ -64,22 +70,73 @@ def command(
         raise UserError(f"cannot run {python}: not an interpreter")
     mention_our_options(script, arguments)
     with tempfile.TemporaryDirectory(prefix="pilot-check-") as folder:
-        covered = sandbox.is_possible(Path(folder))
-        if not covered and not writes:
-            raise UserError(
-                "this machine lets users make no namespaces with overlays, so the script would really write its files:"
-                " run the check elsewhere, or with --writes if that does no harm"
-            )
-        environment = HASHES | dict(os.environ)  # as on the nodes of a trainer
-        subject = Subject(str(script), for_script(arguments), python, environment, Path(folder), covered, until_s)
-        verdict = Check(subject, epochs, steps, (lambda _text: None) if as_json else _show_progress).verdict()
+        job = {"script": str(script), "arguments": for_script(arguments), "epochs": epochs, "steps": steps}
+        job |= {"until_s": until_s, "folder": folder}
+        environment = HASHES | dict(os.environ) | dict.fromkeys(THREAD_VARIABLES, "1")  # as on the nodes of a trainer
+        progress = (lambda _text: None) if as_json else _show_progress
+        verdict, why = _run(python, environment, job | {"covered": True}, progress)
+        if not verdict and writes:
+            verdict, why = _run(python, environment, job | {"covered": False}, progress)
+    if not verdict:
+        raise UserError(
+            f"this machine makes no sandbox in which the script would not really write its files ({why}): run the check"
+            " elsewhere, or with --writes if that does no harm"
+        )
     if as_json:
-        click.echo(to_json({"passed": verdict.passed} | msgspec.to_builtins(verdict)))
+        click.echo(to_json(verdict))
     else:
-        click.echo(f"{verdict.script_class}: {verdict.text}")
-        if verdict.by_design:
-            click.echo(f"these differ by design: {', '.join(verdict.by_design)}")
-    return 0 if verdict.passed else 1
+        click.echo(f"{verdict['script_class']}: {verdict['text']}")
+        if verdict["by_design"]:
+            click.echo(f"these differ by design: {', '.join(verdict['by_design'])}")
+    return 0 if verdict["passed"] else 1
+
+
+def _run(
+    python: str, environment: Mapping[str, str], job: dict[str, Any], progress: Callable[[str], None]
+) -> tuple[dict[str, Any], str]:
+    """Return the verdict of a process that checks; or nothing, and why there is none."""
+    from pilot.io import proc, sandbox
+
+    program = [python, "-P", "-m", "pilot.train.check.program"]
+    log = Path(job["folder"], "program")
+    try:
+        with log.open("wb") as errors:
+            process = subprocess.Popen(
+                sandbox.command(program) if job["covered"] else program,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                env={**environment, "CUDA_VISIBLE_DEVICES": "", "PYTHONDONTWRITEBYTECODE": "1"},
+                start_new_session=True,
+            )
+    except OSError as error:
+        return {}, str(error)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    overdue = threading.Timer(_START_S, process.kill)
+    overdue.start()
+    why = ""
+    try:
+        with suppress(BrokenPipeError), process.stdin as given:
+            given.write(json.dumps(job).encode())
+        for line in process.stdout:
+            overdue.cancel()
+            match json.loads(line):
+                case {"progress": text}:
+                    progress(text)
+                case {"verdict": verdict}:
+                    return verdict, ""
+                case {"unfit": why}:
+                    break
+    finally:
+        overdue.cancel()
+        proc.kill([*proc.tree(process.pid), *proc.session(process.pid)])
+        process.stdout.close()
+        process.wait()
+    said = log.read_text(errors="replace")
+    if "Traceback" in said:
+        raise UserError(f"{python} cannot run the check: {headline(last_words(said))}")
+    return {}, why or said.strip() or f"its process ended with status {process.returncode}"
 
 
 def _show_progress(text: str) -> None:

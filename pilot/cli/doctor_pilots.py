@@ -17,6 +17,7 @@ from pilot.cli.submit import launch
 from pilot.cli.up import coordinator_command, start
 from pilot.core.errors import PilotError
 from pilot.core.ids import TrainerId
+from pilot.core.spec import Checking
 from pilot.core.trainer import Phase
 from pilot.doctor.finding import Finding, fail, ok
 from pilot.io import own_folder, trainer_folder
@@ -82,7 +83,8 @@ def _train(root: Path, name: str, what: str, pilots: int, deadline_s: float) -> 
     script = importlib.util.find_spec("pilot.train.doctor_script")
     assert script is not None and script.origin is not None
     submitted = launch(Path(script.origin), [], sys.executable, ())
-    pool_at(root).submit(Submission(name=name, min_nodes=pilots, max_nodes=pilots, launch=submitted))
+    given = Submission(name=name, min_nodes=pilots, max_nodes=pilots, launch=submitted, check=Checking.OFF)
+    pool_at(root).submit(given)
     status = _until(root, deadline_s, lambda s: s.trainer(name).phase in (Phase.FINISHED, Phase.FAILED))
     row = (status or pool_at(root).status()).trainer(name)
     if row.phase is not Phase.FINISHED:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from rich.text import Text
 
 from pilot.cli.asking import ENDED
-from pilot.cli.rows import INDENT, NAME_WIDTH, PHASE_STYLE, counts_epochs, folded, short
+from pilot.cli.rows import CHECKED, INDENT, NAME_WIDTH, PHASE_STYLE, counts_epochs, folded, short
 from pilot.core.budget import unit
 from pilot.core.evidence import headline
 from pilot.io.pool_status import PoolStatus, TrainerHistory, TrainerStatus
@@ -93,6 +93,7 @@ def _sentences(told: TrainerHistory, t: TrainerStatus) -> list[str]:
         f"rescales: {t.rescales_up} up, {t.rescales_down} down; {nodes}",
         f"files: {t.directory}",
         f"checkpoints kept: {kept}",
+        *([t.check_text] if t.check in CHECKED else []),
         *t.remarks,
     ]
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from rich.text import Text
 
 from pilot.cli.asking import ENDED
+from pilot.core.proof import ProofState
 from pilot.core.trainer import Phase
 from pilot.io.pool_status import TrainerStatus
 
@@ -28,6 +29,9 @@ NAME_WIDTH = 16
 
 INDENT = "    "
 FIRST_METRICS = ("loss", "learning_rate")
+
+CHECKED = ProofState.RUNNING, ProofState.DIFFERS, ProofState.UNCHECKED
+"""What is told of the check of a trainer's script."""
 
 MOST_WITH_NOTES = 50
 """In a longer table, each trainer gets one line, without notes."""
@@ -109,6 +113,8 @@ def notes(trainer: TrainerStatus) -> Iterator[tuple[str, str]]:
     """The notes below the trainer's row, with their styles."""
     if trainer.waits:
         yield trainer.waits, "yellow"
+    if trainer.check in CHECKED and trainer.phase not in ENDED:
+        yield trainer.check_text, "yellow"
     if trainer.metrics:
         first = [name for name in FIRST_METRICS if name in trainer.metrics]
         names = dict.fromkeys([*first, *trainer.metrics])

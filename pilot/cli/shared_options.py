@@ -7,6 +7,7 @@ import sys
 import click
 
 from pilot.cli.numbers import FiniteRange
+from pilot.core.spec import Checking
 
 python_option = click.option(
     "--python", metavar="PATH", default=sys.executable, help="Interpreter for the script (default: this one)."
@@ -18,6 +19,13 @@ env_option = click.option(
     multiple=True,
     metavar="NAME[=VALUE]",
     help="Set an environment variable, or pass on its current value. Repeatable.",
+)
+
+check_option = click.option(
+    "--check",
+    type=click.Choice(Checking),
+    help="Check SCRIPT on its first node (see pilot check) before it gets a second one: auto, if that is possible; "
+    "require, it must pass; off.  [default: the site's, usually auto]",
 )
 
 solve_limit_option = click.option(

@@ -11,7 +11,7 @@ from pilot.cli import candidates
 from pilot.cli.asking import find_run_dir, json_option, pool_at, run_dir_option, to_json, told_by
 from pilot.cli.numbers import Count, FiniteRange
 from pilot.cli.script_arguments import TakesScript
-from pilot.cli.shared_options import env_option, python_option
+from pilot.cli.shared_options import check_option, env_option, python_option
 from pilot.cli.study_export import export, report
 from pilot.cli.study_show import show_best, show_study, show_trials, trials_words
 from pilot.cli.submit import launch, with_code
@@ -92,6 +92,7 @@ def _space_options(function: Any) -> Any:
 @click.option("--max-nodes", type=Count(), default=64, show_default=True, help="Most nodes to run a trial on.")
 @python_option
 @env_option
+@check_option
 @click.option("--live", is_flag=True, help="Run the script in place instead of a copy (see pilot submit).")
 @click.argument("script", type=click.Path(path_type=Path))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)

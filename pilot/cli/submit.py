@@ -16,7 +16,7 @@ import msgspec
 from pilot.cli.asking import find_run_dir, json_option, pool_at, run_dir_option, to_json
 from pilot.cli.numbers import Count, FiniteRange, Sizes
 from pilot.cli.script_arguments import for_script, mention_our_options
-from pilot.cli.shared_options import env_option, python_option
+from pilot.cli.shared_options import check_option, env_option, python_option
 from pilot.core.errors import CheckpointError, Unreadable, UserError
 from pilot.core.ids import TrainerId
 from pilot.core.run_identity import acceptable
@@ -93,6 +93,7 @@ READ_AT_START = ("LD_", "PYTHON")
     help="Start from a checkpoint even if these differ: seed, dataset, batches, rules, options, fewer (epochs).",
 )
 @click.option("--checkpoints-kept", type=Count(), help="How many checkpoints to keep.  [default: the site's]")
+@check_option
 @click.option(
     "--live",
     is_flag=True,

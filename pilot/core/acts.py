@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pilot.core.commands import (
+    CheckScript,
     CloseTrainer,
     Command,
     DissolveGroup,
@@ -16,6 +17,7 @@ from pilot.core.commands import (
     WriteCheckpoint,
 )
 from pilot.core.ids import Generation, NodeId
+from pilot.core.proof import Proof, ProofState
 from pilot.core.standing import Standing
 from pilot.core.trainer import Group, Trainer, Worker, WorkerPhase
 
@@ -139,6 +141,15 @@ def form(reason: str) -> Act:
         return [FormGroup(trainer.id, trainer.generation, members, previous, reason, *known)]
 
     return act
+
+
+def check(standing: Standing) -> list[Command]:
+    """Have the script checked on the only node of the training group."""
+    trainer, group = standing.trainer, standing.trainer.group
+    assert group is not None
+    (node,) = group.members
+    trainer.proof = Proof(ProofState.RUNNING, node=node)
+    return [CheckScript(trainer.id, node, "before it gets a second node")]
 
 
 def dissolve(trainer: Trainer, reason: str) -> list[Command]:

@@ -119,6 +119,18 @@ class PaceCheckpoints:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckScript:
+    """Have the agent of ``node``, where the trainer's only worker trains, run ``pilot check`` beside it.
+
+    Completes with ``ScriptChecked``, or with the worker: its end, or the node's, ends the check.
+    """
+
+    trainer: TrainerId
+    node: NodeId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class ReleaseNode:
     """Give the node back: its agent leaves. ``PoolChanged(lost)`` follows when it is gone."""
 
@@ -210,6 +222,7 @@ Command = (
     | DissolveGroup
     | WriteCheckpoint
     | PaceCheckpoints
+    | CheckScript
     | ReleaseNode
     | SetNodeAside
     | HoldTrainer

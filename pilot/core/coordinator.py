@@ -495,7 +495,7 @@ class Coordinator:
         judgement = self._judge(trainer, noted)
         measured = profiles.note(self.now_s, trainer, event)
         reported = self._follow(self._studies.heard(self.now_s, trainer, event))
-        self._question = self._question or judgement.question or measured
+        self._question = self._question or judgement.question or noted.question or measured
         if isinstance(event, Progress) and not self._question:
             self._question = outdated(trainer, self.now_s - self.asked_s, self.config)
         failure = noted.failure or judgement.failure
@@ -552,10 +552,14 @@ class Coordinator:
 
     def _reconcile_touched(self) -> list[Command]:
         out: list[Command] = []
+        for trainer_id in list(self._touched):
+            for trial in self._studies.share_proof(self.trainers[trainer_id]):
+                self._touch(trial.id)
         for trainer_id, changed in self._touched.items():
             trainer = self.trainers[trainer_id]
             if changed:
                 out += self._reconcile(trainer)
+                self._studies.share_proof(trainer)
             out += pace(trainer, self.pace_of(trainer))
             trainer.usage.count(self.now_s, len(trainer.workers))
         self._touched.clear()

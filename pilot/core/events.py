@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from pilot.core.ids import Generation, NodeId, PlanId, TrainerId
 from pilot.core.problem import Plan
+from pilot.core.proof import ProofState
 from pilot.core.spec import TrainerSpec
 from pilot.core.study_events import (
     ReservationDue,
@@ -286,6 +287,16 @@ class CheckpointPublished:
 
 
 @dataclass(frozen=True, slots=True)
+class ScriptChecked:
+    """Completes ``CheckScript``: the script passed, differs, or is unchecked; ``line`` says what was found."""
+
+    trainer: TrainerId
+    node: NodeId
+    result: ProofState
+    line: str
+
+
+@dataclass(frozen=True, slots=True)
 class LedgerRange:
     """Samples [cursor, cursor_end) of ``epoch`` went into steps [step, step_end) of ``generation``.
 
@@ -397,6 +408,7 @@ Event = (
     | GroupLookedAt
     | CheckpointWritten
     | CheckpointPublished
+    | ScriptChecked
     | Progress
     | TrainerFinished
     | NodeRetried

@@ -32,6 +32,7 @@ from pilot.core.events import (
     PoolReopened,
     ProfileDue,
     Progress,
+    ScriptChecked,
     TrainerCancelled,
     TrainerFinished,
     TrainerHeld,
@@ -152,6 +153,11 @@ EFFECTS = (
     ),
     Effect(CheckpointWritten, "the state is saved (if not, it is tried again)"),
     Effect(CheckpointPublished, "how long writing takes"),
+    Effect(
+        ScriptChecked,
+        "what came of the check, for all trials of its study; unless it is to stay on one node, it may grow",
+        "if it may grow",
+    ),
     Effect(
         Progress,
         "the step, the measured rate and rescale cost; if others failed in groups and the step was not done before, "

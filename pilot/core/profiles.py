@@ -106,7 +106,8 @@ def pins(now_s: float, usable: int, trainers: Sequence[Trainer], around: Around)
         if trainer.profile.pin is not None:
             _go_on(now_s, usable, trainer, trainers, pinned)
     for trainer in trainers:
-        if trainer.profile.wanted and trainer.profile.pin is None and not around.early(trainer):
+        waits = trainer.profile.wanted and trainer.profile.pin is None and trainer.stays_at() is None
+        if waits and not around.early(trainer):
             _begin(now_s, usable, trainer, trainers, pinned, around)
     return pinned
 

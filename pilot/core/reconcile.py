@@ -6,9 +6,10 @@ Level-triggered: nothing here remembers how a state came about. After every even
 :func:`reconcile` for each trainer that the event touched; out come the commands that lead from the facts to the target.
 Calling it once more changes nothing until another event comes.
 
-Four questions are asked, one after the other: does the trainer end, does it lack workers, what becomes of its group,
-and does it have workers that nobody needs. :data:`QUESTIONS` is the table of answers, and it alone decides: the first
-:class:`Rule` of a question that applies acts, and if that rule is *final*, the later questions are not asked.
+Five questions are asked, one after the other: does the trainer end, does it lack workers, what becomes of its group,
+does it have workers that nobody needs, and is its script to be checked. :data:`QUESTIONS` is the table of answers, and
+it alone decides: the first :class:`Rule` of a question that applies acts, and if that rule is *final*, the later
+questions are not asked.
 ARCHITECTURE.md shows this table.
 
 - Workers are started first, whatever the group does: newcomers import and warm up while the others train.
@@ -28,6 +29,7 @@ from dataclasses import dataclass
 
 from pilot.core import acts
 from pilot.core.commands import (
+    CheckScript,
     CloseTrainer,
     Command,
     DissolveGroup,
@@ -215,5 +217,18 @@ SURPLUS = Question(
     ),
 )
 
-QUESTIONS = (ENDS, LACKS, GROUP, SURPLUS)
+PROOF = Question(
+    "Is its script to be checked?",
+    (
+        Rule(
+            "unproved",
+            "its script waits for its check, and a group trains on one node that stays",
+            lambda s: s.to_be_checked,
+            acts.check,
+            (CheckScript,),
+        ),
+    ),
+)
+
+QUESTIONS = (ENDS, LACKS, GROUP, SURPLUS, PROOF)
 """All rules, in the order in which they are tried."""

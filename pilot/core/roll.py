@@ -12,6 +12,7 @@ from pilot.core.events import TrainerReleased, TrainerRemoved, TrainerResumed, T
 from pilot.core.ids import TrainerId
 from pilot.core.measured import Measured
 from pilot.core.profile import Profile
+from pilot.core.proof import Proof
 from pilot.core.spec import TrainerSpec
 from pilot.core.trainer import Trainer
 
@@ -47,7 +48,8 @@ class Roll:
             raise InvariantError(f"trainer {spec.trainer} was submitted twice")
         usage = Usage(seconds(spec.budget_node_hours, charge_factor))
         spec = self._with_known_curve(spec)
-        trainer = Trainer(spec, Measured(spec), generation=spec.starts_after, usage=usage, profile=Profile.of(spec))
+        trainer = Trainer(spec, Measured(spec), generation=spec.starts_after, usage=usage)
+        trainer.profile, trainer.proof = Profile.of(spec), Proof.of(spec)
         self.trainers[spec.trainer] = self.open[spec.trainer] = trainer
         return trainer
 

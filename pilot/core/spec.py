@@ -28,6 +28,16 @@ class Profiling(StrEnum):
     """Not profiled: its rates are measured on whatever counts plans choose."""
 
 
+class Checking(StrEnum):
+    """Whether a trainer's script is checked on its first node before it gets a second one (``pilot check``)."""
+
+    AUTO = "auto"
+    """If it can be; otherwise it grows unchecked."""
+    REQUIRE = "require"
+    """It only grows once it has passed."""
+    OFF = "off"
+
+
 @dataclass(frozen=True, slots=True)
 class TrainerSpec:
     """One elastic training task as submitted.
@@ -55,6 +65,8 @@ class TrainerSpec:
     reprofile : profile it even though its curve is known
     script : identifies its script; trainers of one script are assumed to scale alike. "": not known
     curve_from : whose measurements its ``curve`` is, for people; "": the user's
+    check : whether its script is checked before it grows
+    unchecked : why its script cannot be checked where it runs; "": nothing is known to prevent it
     objective_curve : value per second by nodes, if not derived from ``curve`` (replays of published sets)
     """
 
@@ -80,6 +92,8 @@ class TrainerSpec:
     reprofile: bool = False
     script: str = ""
     curve_from: str = ""
+    check: Checking = Checking.OFF
+    unchecked: str = ""
 
     def __post_init__(self) -> None:
         if self.min_nodes < 1:
@@ -104,6 +118,8 @@ class TrainerSpec:
             raise UserError(
                 f"trainer {self.trainer}: a budget must be more than 0 and at most {BUDGET_MAX_H:g} node-hours"
             )
+        if self.check is Checking.REQUIRE and (why := self.uncheckable()):
+            raise UserError(f"trainer {self.trainer}: --check require: {why}; with --check auto it grows unchecked")
         if self.curve is not None and not all(map(is_rate, self.curve.per_s)):
             raise UserError(f"trainer {self.trainer}: a rate must be 0 or between {RATES[0]:g} and {RATES[1]:g}")
 
@@ -114,6 +130,10 @@ class TrainerSpec:
             raise UserError(f"trainer {self.trainer}: {error}") from None
         object.__setattr__(self, "min_nodes", self.sizes[0])
         object.__setattr__(self, "max_nodes", self.sizes[-1])
+
+    def uncheckable(self) -> str:
+        """Why its script cannot be checked on its first node; "": nothing is known to prevent it."""
+        return self.unchecked or (f"it needs at least {self.min_nodes} nodes" if self.min_nodes > 1 else "")
 
     def fitting(self, nodes: int) -> int:
         """The largest allowed size that fits into ``nodes``; ``nodes`` itself if that is too few to run."""

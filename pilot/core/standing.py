@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pilot.core.ids import NodeId
 from pilot.core.pool import Pool
+from pilot.core.proof import ProofState
 from pilot.core.trainer import Trainer
 
 WRITES_TRIED = 9
@@ -108,6 +109,13 @@ class Standing:
         """Whether a checkpoint is being written of a state that no staying worker holds."""
         trainer = self.trainer
         return bool(trainer.writing) and not any(trainer.holds_state(node) for node in trainer.target)
+
+    @property
+    def to_be_checked(self) -> bool:
+        """Whether its script waits for a check, and trains on one node that stays."""
+        trainer, group = self.trainer, self.trainer.group
+        waits = trainer.proof.state is ProofState.WAITING
+        return waits and group is not None and len(group.members) == 1 and self.staying == [*group.members]
 
     @property
     def lacking(self) -> list[NodeId]:

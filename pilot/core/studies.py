@@ -24,6 +24,7 @@ from pilot.core.events import GroupFormed, Progress
 from pilot.core.ids import StudyId, TrainerId
 from pilot.core.measured import Measured
 from pilot.core.promotion import promotable
+from pilot.core.proof import Proof
 from pilot.core.roll import Roll
 from pilot.core.study import ASKS_ALLOWED, FAILURES_ALLOWED, LATEST, Reservation, Study, Trial
 from pilot.core.study_events import (
@@ -89,9 +90,8 @@ class Studies:
 
     def offers(self, most: int) -> list[Trainer]:
         """Up to ``most`` trials that may be asked for, as the trainers that they would be, from each study in turn."""
-        turns = zip_longest(*(study.offers(most) for study in self.studies.values()))
-        specs = [spec for turn in turns for spec in turn if spec is not None]
-        return [Trainer(spec, Measured(spec)) for spec in specs[:most]]
+        turns = zip_longest(*(_offered(study, most) for study in self.studies.values()))
+        return [trainer for turn in turns for trainer in turn if trainer is not None][:most]
 
     def weights(self, now_s: float, nodes: int, trainers: Sequence[Trainer]) -> dict[TrainerId, float]:
         """The weights of those ``trainers`` that are trials or offers, in a plan for ``nodes`` nodes."""
@@ -160,7 +160,8 @@ class Studies:
     def _submitted(self, event: StudySubmitted) -> Followed:
         if event.spec.study in self.studies:
             raise InvariantError(f"study {event.spec.study} was submitted twice")
-        self.studies[event.spec.study] = Study(event.spec, event.spec.trials)
+        proof = Proof.of(event.spec.template)
+        self.studies[event.spec.study] = Study(event.spec, event.spec.trials, proof=proof)
         return Followed(question=f"study {event.spec.study} was submitted")
 
     def _stop(self, study: Study, reason: str) -> Followed:
@@ -189,7 +190,7 @@ class Studies:
         trial.asked, trial.parameters = True, event.parameters
         trainer = self._roll.submit(event.spec, charge_factor)
         kept = study.reserved.pop(trial.number, None)
-        trainer.shelved = study.stopped
+        trainer.shelved, trainer.proof = study.stopped, study.proof
         if study.stopped:
             return Followed()
         question = "" if kept is not None else f"trainer {trainer.id} arrived"
@@ -282,6 +283,18 @@ class Studies:
             return f"{study.failures} trials in a row failed; the last one, {command.trainer}: {command.reason}"
         return ""
 
+    def share_proof(self, trainer: Trainer) -> list[Trainer]:
+        """Its study's other trials that have another proof than ``trainer`` now, and get its."""
+        study = self._of(trainer.id)
+        if study is None or study.proof == trainer.proof:
+            return []
+        study.proof = trainer.proof
+        names = [study.spec.trainer(trial.number) for trial in study.trials if not trial.ended]
+        others = [t for name in names if (t := self._roll.open.get(name)) is not None and t is not trainer]
+        for other in others:
+            other.proof = study.proof
+        return others
+
     # --- common -------------------------------------------------------------------------------------------------------
 
     def _waiting(self, study: Study, number: int) -> Trial | None:
@@ -327,3 +340,8 @@ def _speedup(trainer: Trainer, nodes: int) -> float:
     """The speed-up of a trial on ``nodes`` nodes over one, as far as it is known."""
     curve = trainer.measured.planned
     return curve.at(nodes) / one if (one := curve.single_node_rate()) > 0 else 1.0
+
+
+def _offered(study: Study, most: int) -> list[Trainer]:
+    """Up to ``most`` trials that ``study`` may ask for, as the trainers that they would be."""
+    return [Trainer(spec, Measured(spec), proof=study.proof) for spec in study.offers(most)]

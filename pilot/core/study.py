@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from pilot.core.errors import UserError
 from pilot.core.ids import StudyId, TrainerId, TrainerUid
+from pilot.core.proof import Proof
 from pilot.core.spec import TrainerSpec
 
 FAILURES_ALLOWED = 5
@@ -116,7 +117,8 @@ class Study:
     ``trials`` are those whose parameters were asked for, by number. ``reserved``: the nodes kept for those that are not
     trainers yet. ``total`` is how many there will be; ``exhausted``: the space has no more. ``stopped``: why the study
     does not continue; "": it does. ``failures``: failed trials in a row. ``heard``: names of reported metrics, until
-    the study's own is reported. ``report_s``: how long the last reports took on one node, in seconds.
+    the study's own is reported. ``report_s``: how long the last reports took on one node, in seconds. ``proof``: its
+    script's, which all of its trials share.
     """
 
     spec: StudySpec
@@ -128,6 +130,7 @@ class Study:
     failures: int = 0
     heard: dict[str, None] = field(default_factory=dict)
     report_s: list[float] = field(default_factory=list)
+    proof: Proof = field(default_factory=Proof)
 
     @property
     def id(self) -> StudyId:

@@ -10,13 +10,14 @@ from pilot.core.budget import Usage
 from pilot.core.commands import Outcome, StartWorker, StopWorker
 from pilot.core.curve import Curve
 from pilot.core.events import PoolChanged, WorkerExited, WorkerReady
-from pilot.core.evidence import Evidence
+from pilot.core.evidence import Evidence, headline
 from pilot.core.ids import NO_GENERATION, Generation, NodeId, TrainerId
 from pilot.core.measured import Measured, RescaleCosts
 from pilot.core.objective import Objective
 from pilot.core.pool import Pool
 from pilot.core.problem import Candidate
 from pilot.core.profile import Profile
+from pilot.core.proof import Proof
 from pilot.core.spec import TrainerSpec
 
 LEAST_LEFT_S = 1.0
@@ -138,7 +139,7 @@ class Trainer:
     ``interrupted_s``: when its last group formed. ``saved_step``: the newest that a checkpoint is known to hold;
     ``given_up``: its checkpoints of generations up to this one do not count. ``unread``: its checkpoint could not be
     loaded lately. ``code``: the first version of each file that its workers loaded from where the
-    user has it, as the SHA-256 by path.
+    user has it, as the SHA-256 by path. ``proof``: whether its script has been checked.
     """
 
     spec: TrainerSpec
@@ -169,6 +170,7 @@ class Trainer:
     usage: Usage = field(default_factory=Usage)
     total_samples: float | None = None
     profile: Profile = field(default_factory=Profile)
+    proof: Proof = field(default_factory=Proof)
     interrupted_s: float = 0.0
     saved_step: int = 0
     given_up: Generation = NO_GENERATION
@@ -207,6 +209,7 @@ class Trainer:
         self.outcome, self.reason, self.held, self.shelved, self.stops, self.refusal = None, "", "", "", False, ""
         self.deaths_in_a_row, self.died, self.broken_in_a_row, self.failed_writes = 0, {}, 0, 0
         self.reached, self.unread, self.code = 0, None, {}
+        self.proof = Proof.of(self.spec)
 
     @property
     def living(self) -> tuple[Generation, ...]:
@@ -238,6 +241,15 @@ class Trainer:
         """Whether it is parked and no plan could help it, because no further worker of it can start."""
         return bool(self.refusal) and self.parked
 
+    def stays_at(self) -> tuple[int, str] | None:
+        """At most how many nodes it may have now, and why, in words; None: it may grow."""
+        if self.refusal:
+            most = max(self.spec.min_nodes, len(self.target))
+            return most, f"it cannot use further nodes: {headline(self.refusal)}"
+        if why := self.proof.keeps_to_one(self.spec.check):
+            return 1, why
+        return None
+
     def holds_state(self, node: NodeId) -> bool:
         """Whether the worker on ``node`` holds a state that counts."""
         worker = self.workers.get(node)
@@ -263,6 +275,7 @@ class Trainer:
         if self.workers.pop(node).alone_s:
             self.reason += f"; {node} was lost before its script had ended"
         self.writing.pop(node, None)
+        self.proof = self.proof.without(node)
         self.counts.losses += 0 if announced else 1
 
     def awaited_on(self, node: NodeId) -> bool:
@@ -296,12 +309,11 @@ class Trainer:
         """What a planner sees of it; ``value`` is the objective's curve, ``room`` the most nodes that it could use,
         ``costs`` the costs of rescales in its pool.
         """
-        held = len(self.target)
-        most = self.spec.max_nodes if not self.refusal else max(self.spec.min_nodes, held)
+        most, _ = self.stays_at() or (self.spec.max_nodes, "")
         most = max(self.spec.min_nodes, min(most, room))
         return Candidate(
             trainer=self.id,
-            current_nodes=held,
+            current_nodes=len(self.target),
             min_nodes=self.spec.min_nodes,
             max_nodes=most,
             value=value,

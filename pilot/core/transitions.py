@@ -23,6 +23,7 @@ from pilot.core.events import (
     GroupPaused,
     GroupStalled,
     Progress,
+    ScriptChecked,
     Seen,
     Unloaded,
     WorkerExited,
@@ -31,6 +32,7 @@ from pilot.core.events import (
 )
 from pilot.core.evidence import DEATHS_WITHIN_S, STRIKES, Accusation, Fault, Stage, headline
 from pilot.core.ids import NO_GENERATION, NodeId
+from pilot.core.proof import Proof
 from pilot.core.trainer import Group, Trainer, Unread, Worker, WorkerPhase
 
 DEATHS_ALLOWED = 3
@@ -64,6 +66,7 @@ TrainerEvent = (
     | GroupLookedAt
     | CheckpointWritten
     | CheckpointPublished
+    | ScriptChecked
     | Progress
 )
 
@@ -74,7 +77,7 @@ class Noted:
     stop.
 
     ``accusations`` : what failed on nodes; ``works`` : where it works, and how far it got there; ``hold`` : why it must
-    be held.
+    be held; ``question``: why another plan is needed.
     """
 
     commands: list[Command] = field(default_factory=list)
@@ -83,6 +86,7 @@ class Noted:
     works: tuple[tuple[NodeId, ...], Stage] | None = None
     hold: str = ""
     stop: str = ""
+    question: str = ""
 
 
 def note(now_s: float, trainer: Trainer, event: TrainerEvent) -> Noted | None:
@@ -112,6 +116,8 @@ def note(now_s: float, trainer: Trainer, event: TrainerEvent) -> Noted | None:
             trainer.measured.wrote(event.alone_s)
             trainer.saved_step = event.step
             return Noted()
+        case ScriptChecked():
+            return _script_checked(trainer, event)
         case Progress():
             return _progress(now_s, trainer, event)
         case _:
@@ -168,6 +174,7 @@ def _worker_exited(now_s: float, trainer: Trainer, event: WorkerExited) -> Noted
     if worker is None:
         return None
     trainer.writing.pop(event.node, None)
+    trainer.proof = trainer.proof.without(event.node)
     if worker.phase is WorkerPhase.STOPPING or not trainer.open:
         if worker.alone_s and event.cause is not ExitCause.STOPPED:
             trainer.reason += f"; {headline(event.detail)}"
@@ -380,6 +387,13 @@ def _checkpoint_written(trainer: Trainer, event: CheckpointWritten) -> Noted | N
     return Noted()
 
 
+def _script_checked(trainer: Trainer, event: ScriptChecked) -> Noted | None:
+    if event.node != trainer.proof.node:
+        return None
+    trainer.proof = Proof(event.result, event.line)
+    return Noted(question=f"trainer {trainer.id} may grow" if trainer.stays_at() is None else "")
+
+
 def _progress(now_s: float, trainer: Trainer, event: Progress) -> Noted | None:
     if trainer.group is None or event.generation != trainer.group.generation:
         return None
@@ -390,7 +404,8 @@ def _progress(now_s: float, trainer: Trainer, event: Progress) -> Noted | None:
     trainer.step, trainer.epoch, trainer.samples = event.step, event.epoch, event.samples
     if event.total_samples is not None:
         trainer.total_samples = event.total_samples
-    if event.samples_per_s is not None:
+    beside_check = trainer.proof.node in trainer.group.members
+    if event.samples_per_s is not None and not beside_check:
         trainer.measured.rate(now_s, len(trainer.group.members), event.samples_per_s)
     if event.rescale_s is not None:
         trainer.measured.cost(trainer.grew, event.rescale_s)

@@ -10,6 +10,7 @@ import msgspec
 
 from pilot.core.curve_learned import Estimate
 from pilot.core.problem import PlanStatus
+from pilot.core.proof import ProofState
 from pilot.core.trainer import Phase
 
 
@@ -67,6 +68,8 @@ class TrainerStatus(Told, frozen=True):
     started_s : when it first trained; null: not yet
     ended_s : when it ended; null: not yet
     remarks : messages for the user, newest last
+    check : how far the check of its script is: `off`, `waiting`, `running`, `passed`, `differs` or `unchecked`
+    check_text : what it found, or why nothing was checked, in words; empty: nothing to say
     """
 
     trainer: str
@@ -112,6 +115,8 @@ class TrainerStatus(Told, frozen=True):
     started_s: float | None
     ended_s: float | None
     remarks: list[str]
+    check: ProofState
+    check_text: str
 
 
 class HeldNode(Told, frozen=True):

@@ -1,24 +1,11 @@
-"""What /proc says about this user's processes: environment, ancestry, mapped segments.
-
-Two system calls that Python does not offer. Standard library only, because the fork server imports it.
-
-Ended children of this process. Standard library only: scripts' interpreters import it.
-
-Which descriptors can be read. Unlike ``select.select``, works for descriptors above 1023.
-"""
+"""What /proc says about this user's processes: environment, ancestry, mapped segments."""
 
 from __future__ import annotations
 
-import ctypes
-import math
 import os
-import select
-import signal
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import psutil
 
@@ -147,78 +134,3 @@ def _environment(pid: int) -> set[bytes]:
         return set((_PROC / str(pid) / "environ").read_bytes().split(b"\0"))
     except OSError:
         return set()
-
-
-_PR_SET_PDEATHSIG = 1
-_PR_SET_CHILD_SUBREAPER = 36
-
-_libc = ctypes.CDLL(None, use_errno=True)
-
-
-def become_subreaper() -> None:
-    """From now on, orphaned descendants become children of this process instead of init's."""
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
-
-
-def die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when ``parent`` ends (more precisely: the thread of it that forked).
-
-    Survives exec, but not fork. Ends the process at once if ``parent`` has already ended.
-    """
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
-
-
-def _prctl(option: int, value: int) -> None:
-    if _libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0) != 0:
-        error = ctypes.get_errno()
-        raise OSError(error, f"prctl({option}): {os.strerror(error)}")
-
-
-def reap(own: Iterable[int] = ()) -> list[tuple[int, int]]:
-    """Reap ended children other than ``own``; (pid, wait status) of each.
-
-    The kernel names them in any order. Those ended by a signal come first, because a process that is killed makes its
-    neighbours fail.
-    """
-    return _killed_first(_reaped(set(own)))
-
-
-def reap_among(children: Iterable[int]) -> list[tuple[int, int]]:
-    """Like :func:`reap`, but of these children; no harm if a signal's handler has reaped one meanwhile."""
-    return _killed_first(end for pid in list(children) for end in _reaped_one(pid))
-
-
-def _killed_first(ends: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    return sorted(ends, key=lambda end: not os.WIFSIGNALED(end[1]))
-
-
-def _reaped_one(child: int) -> Iterator[tuple[int, int]]:
-    with suppress(ChildProcessError):
-        pid, status = os.waitpid(child, os.WNOHANG)
-        if pid:
-            yield pid, status
-
-
-def _reaped(known: set[int]) -> Iterator[tuple[int, int]]:
-    while True:
-        try:
-            ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        except ChildProcessError:
-            return
-        if ended is None or ended.si_pid in known:
-            return
-        yield os.waitpid(ended.si_pid, 0)
-
-
-def readable(files: Iterable[Any], timeout_s: float | None = None) -> list[Any]:
-    """Those of ``files`` (descriptors, or objects with a ``fileno``) that can be read or are at their end. Waits up to
-    ``timeout_s`` for one, in whole milliseconds (None: no limit).
-    """
-    poll = select.poll()  # four times as fast as the standard library's selectors, in every step of a worker
-    by_number = {file if isinstance(file, int) else file.fileno(): file for file in files}
-    for number in by_number:
-        poll.register(number, select.POLLIN)
-    found = poll.poll(None if timeout_s is None else math.ceil(1e3 * max(0.0, timeout_s)))
-    return [by_number[number] for number, _ in found]

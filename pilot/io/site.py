@@ -25,6 +25,9 @@ Launcher = Literal["simple", "srun", "pals", "mpiexec", "jsrun"]
 Scope = Literal["user", "project"]
 """Whose jobs ``max_jobs`` counts."""
 
+Check = Literal["auto", "require", "off"]
+"""Whether scripts are checked before they grow; see :class:`pilot.core.spec.Checking`."""
+
 NodeFabric = Literal["shared-memory", "gloo", "nccl"]
 GPU_RAILS, MAX_RAILS = 4, 8
 """How the training processes of one node sum their gradients; see :mod:`pilot.train.node.node_group`."""
@@ -121,6 +124,10 @@ class Site(BaseModel):
     form_timeout_s: float = Field(default=60, gt=0, examples=[60])
     checkpoint_interval_s: float = Field(default=300, gt=0, examples=[300])
     checkpoints_kept: int = Field(default=3, ge=1, examples=[3])
+
+    # --- new scripts
+    check: Check = Field(default="auto", examples=["off"])
+    check_limit_s: float = Field(default=120, gt=0, examples=[300])
 
     # --- where the facts are from
     source: str = Field(default="", examples=["https://docs.example.org/queues, 2026-03-01"])

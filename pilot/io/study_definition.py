@@ -13,7 +13,7 @@ import msgspec
 
 from pilot.core.errors import UserError
 from pilot.core.ids import StudyId, TrainerId, TrainerUid
-from pilot.core.spec import TrainerSpec
+from pilot.core.spec import Checking, TrainerSpec
 from pilot.core.study import TRIALS_MAX, Parameters, StudySpec
 from pilot.io.submission import LaunchSpec
 
@@ -101,6 +101,7 @@ class StudyDefinition(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     sampler, seed : how parameters are chosen
     deadline_s : how long the study may take; None: no limit
     min_nodes, max_nodes, priority : of each trial, as of ``pilot submit``
+    check : of their script, as of ``pilot submit``
     """
 
     name: str
@@ -117,6 +118,7 @@ class StudyDefinition(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     min_nodes: int = 1
     max_nodes: int = 64
     priority: float = 1.0
+    check: Checking | None = None
 
     def spec(self, uid: TrainerUid, now_s: float) -> StudySpec:
         """What the core needs to know about it, at ``now_s``."""

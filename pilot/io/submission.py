@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any
 
 import msgspec
@@ -9,7 +10,8 @@ import msgspec
 from pilot.core.curve import Curve
 from pilot.core.errors import UserError
 from pilot.core.ids import NO_GENERATION, Generation, TrainerId, TrainerUid
-from pilot.core.spec import Profiling, TrainerSpec
+from pilot.core.spec import Checking, Profiling, TrainerSpec
+from pilot.io.site import Site
 
 
 class LaunchSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -71,6 +73,7 @@ class Submission(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     profile, reprofile : see :class:`pilot.core.spec.TrainerSpec`
     rescale_up_s, rescale_down_s : assumed costs until they are measured; None: those of the pool's other trainers, or
         defaults
+    check : whether its script is checked before it grows; None: as at the site
     """
 
     launch: LaunchSpec
@@ -91,6 +94,7 @@ class Submission(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     warm_up_s: float = 900.0
     after_loop_s: float = 600.0
     patience_s: float = 300.0
+    check: Checking | None = None
 
     def spec(self, trainer: TrainerId, uid: TrainerUid) -> TrainerSpec:
         """What the core needs to know."""
@@ -121,3 +125,11 @@ class Submission(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
             assumed_costs=not costs,
             **costs,
         )
+
+
+def with_check(spec: TrainerSpec, asked: Checking | None, launch: LaunchSpec, site: Site) -> TrainerSpec:
+    """``spec`` with what becomes of its script's check at ``site``; ``asked``: as the user wants it."""
+    why = "it is a script for torchrun (--ddp)" if launch.ddp else ""
+    if not why and site.ranks_per_node > 1:
+        why = f"{site.ranks_per_node} processes train on each node"
+    return replace(spec, check=asked or Checking(site.check), unchecked=why)

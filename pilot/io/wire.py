@@ -8,14 +8,14 @@ it may send after that. Secrets travel only in messages (encrypted by TLS), neve
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 from pilot.core.errors import ProtocolError
 from pilot.core.events import Unloaded
 
-PROTOCOL = 11
+PROTOCOL = 12
 """Incremented with every incompatible change; peers with another number are refused."""
 
 MAX_FRAME_BYTES = 8 * 1024 * 1024
@@ -252,6 +252,14 @@ class CheckpointWritten(Message, frozen=True):
     alone_s: float = 0.0
 
 
+class ScriptChecked(Message, frozen=True):
+    """Answer to ``CheckScript``: what ``pilot check`` found, in one line. Repeated if it is asked for again."""
+
+    trainer: Name
+    result: Literal["passed", "differs", "unchecked"]
+    text: str
+
+
 class Progress(Message, frozen=True):
     """From the leader, at most once a second; see ``core.events.Progress``.
 
@@ -433,6 +441,13 @@ class PaceCheckpoints(Message, frozen=True):
     checkpoint_interval_s: float
 
 
+class CheckScript(Message, frozen=True):
+    """Check the script of the worker of ``trainer`` beside it (``pilot check --limit-s``)."""
+
+    trainer: str
+    limit_s: float
+
+
 class ReleaseNode(Message, frozen=True):
     """Leave now: stop everything, leave nothing behind, exit with status 0.
 
@@ -478,6 +493,7 @@ FromAgent = (
     | RankPace
     | RankLookedAt
     | CheckpointWritten
+    | ScriptChecked
     | Progress
     | TrainerFinished
     | Remark
@@ -496,6 +512,7 @@ ToAgent = (
     | DissolveGroup
     | WriteCheckpoint
     | PaceCheckpoints
+    | CheckScript
     | ReleaseNode
 )
 

@@ -35,7 +35,8 @@ from pilot.io import verbs, wire
 from pilot.io.learned import Learned
 from pilot.io.pool_status import PoolStatus, Told, TrainerHistory
 from pilot.io.rundir import RunDir
-from pilot.io.submission import Submission
+from pilot.io.site import Site
+from pilot.io.submission import Submission, with_check
 from pilot.io.verbs import (
     LONGEST_WAIT_S,
     A,
@@ -97,6 +98,7 @@ class Api:
 
     def __init__(
         self,
+        site: Site,
         server: Server,
         driver: LiveDriver,
         roster: Roster,
@@ -106,6 +108,7 @@ class Api:
         scale: Callable[[int | None], None],
         learned: Learned,
     ) -> None:
+        self._site = site
         self._server = server
         self._driver = driver
         self._roster = roster
@@ -118,7 +121,7 @@ class Api:
         self._disk, self._sums = ThreadPoolExecutor(1, "disk"), ThreadPoolExecutor(1, "sums")
         for thread in (self._disk, self._sums):
             thread.submit(int)  # created before the host's limit of threads is reached
-        of_studies = StudyApi(driver, studies, self._decided)
+        of_studies = StudyApi(site, driver, studies, self._decided)
         self._handlers: dict[str, Handler] = dict(
             [
                 _typed(verbs.SUBMIT, self.submit),
@@ -180,7 +183,8 @@ class Api:
         """Submit a new trainer. Answered once it is in the journal."""
         self._refuse_when_draining()
         trainer = self._name(given.name, replaces=given.replace)
-        spec = self._learned.with_curve(given.spec(trainer, TrainerUid(secrets.token_hex(16))))
+        spec = given.spec(trainer, TrainerUid(secrets.token_hex(16)))
+        spec = self._learned.with_curve(with_check(spec, given.check, given.launch, self._site))
         # A failing user function is refused here: the core could not continue with it.
         self._driver.core.config.objective(spec, spec.curve or Curve.proportional())
         start = given.start.files if given.start is not None else ()

@@ -105,9 +105,8 @@ class Live:
             self._restore(pool.contents)
         elif pool.lost:
             self._tell(pool.lost)
-        self._api = Api(
-            self._server, self._driver, self._roster, self._launches, self._studies, self._about, self._scale, learned
-        )
+        books = self._roster, self._launches, self._studies
+        self._api = Api(site, self._server, self._driver, *books, self._about, self._scale, learned)
         self._service = Service(
             site,
             pool.name,

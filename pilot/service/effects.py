@@ -12,6 +12,7 @@ from typing import Protocol, assert_never
 
 from pilot.core.commands import (
     AskTrial,
+    CheckScript,
     CloseTrainer,
     Command,
     DissolveGroup,
@@ -31,8 +32,9 @@ from pilot.core.commands import (
     WriteCheckpoint,
 )
 from pilot.core.errors import JournalError
-from pilot.core.events import CheckpointWritten, Event, GroupBroken, WorkerSlow
+from pilot.core.events import CheckpointWritten, Event, GroupBroken, ScriptChecked, WorkerSlow
 from pilot.core.ids import NodeId, TrainerId
+from pilot.core.proof import ProofState
 from pilot.core.spec import TrainerSpec
 from pilot.io import script_code, wire
 from pilot.io.site import Site
@@ -56,6 +58,9 @@ for what no examination finds.
 
 WRITE_LIMIT_S = 900.0
 """A requested checkpoint that takes longer has failed."""
+
+CHECK_PATIENCE_S = 120.0
+"""How long a node may take beyond the limit of a check, for its beginning and its end."""
 
 WRITE_AGAIN_S = 1.0, 30.0
 """The first and the longest pause before a failed checkpoint is tried again; each is twice as long as the last one."""
@@ -155,6 +160,8 @@ class Effects:
                 self._to_all(command.members, wire.DissolveGroup(command.trainer, command.generation, command.reason))
             case WriteCheckpoint():
                 self._write(command)
+            case CheckScript():
+                self._send(command.node, wire.CheckScript(command.trainer, self._site.check_limit_s))
             case PaceCheckpoints():
                 self._send(command.node, wire.PaceCheckpoints(command.trainer, command.interval_s))
             case ReleaseNode():
@@ -195,7 +202,14 @@ class Effects:
         """What has timed out by ``now_s``; takes no action."""
         stops, hopeless = self._late_workers(now_s)
         return Overdue(
-            (*self._late_groups(now_s), *self._late_writes(now_s), *self._slow_to_start(now_s)), stops, hopeless
+            (
+                *self._late_groups(now_s),
+                *self._late_writes(now_s),
+                *self._late_checks(now_s),
+                *self._slow_to_start(now_s),
+            ),
+            stops,
+            hopeless,
         )
 
     def _late_groups(self, now_s: float) -> Iterator[GroupBroken]:
@@ -213,6 +227,12 @@ class Effects:
             if now_s - since_s > WRITE_LIMIT_S:
                 error = f"not written within {WRITE_LIMIT_S:g} s"
                 yield CheckpointWritten(write.trainer, write.node, 0, error)
+
+    def _late_checks(self, now_s: float) -> Iterator[ScriptChecked]:
+        may_s = self._site.check_limit_s + CHECK_PATIENCE_S
+        for on, (_, since_s) in self._pending.checking.items():
+            if now_s - since_s > may_s:
+                yield ScriptChecked(*on, ProofState.UNCHECKED, f"its node has not answered within {may_s:g} s")
 
     def _slow_to_start(self, now_s: float) -> Iterator[WorkerSlow]:
         for on, (_, since_s) in self._pending.starting.items():

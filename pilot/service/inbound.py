@@ -23,12 +23,14 @@ from pilot.core.events import (
     GroupPaused,
     LedgerRange,
     Progress,
+    ScriptChecked,
     TrainerFinished,
     WorkerExited,
     WorkerReady,
 )
 from pilot.core.goal import Goal
 from pilot.core.ids import Generation, NodeId, TrainerId
+from pilot.core.proof import ProofState
 from pilot.core.trainer import WorkerPhase
 from pilot.io import wire
 from pilot.observation.paces import Pace
@@ -44,6 +46,7 @@ FromWorkers = (
     | wire.GroupBroken
     | wire.RankPaused
     | wire.CheckpointWritten
+    | wire.ScriptChecked
     | wire.Progress
     | wire.TrainerFinished
 )
@@ -141,6 +144,13 @@ class Inbound:
         if message.asked and (trainer.id, node) in self._pending.writing:
             out.append(CheckpointWritten(trainer.id, node, message.step, message.error))
         return out
+
+    def script_checked(self, node: NodeId, message: wire.ScriptChecked) -> list[Event]:
+        """Completes ``CheckScript``."""
+        trainer = TrainerId(message.trainer)
+        if (trainer, node) not in self._pending.checking:
+            return []
+        return [ScriptChecked(trainer, node, ProofState(message.result), message.text)]
 
     def progress(self, node: NodeId, message: wire.Progress) -> list[Event]:
         """Progress from the leader of a group; also accepted late, because its ledger still counts."""

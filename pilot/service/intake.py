@@ -104,6 +104,8 @@ class Intake:
         match message:
             case wire.WorkerReady() | wire.WorkerExited() | wire.RankAddress() | wire.RankJoined():
                 return True
+            case wire.ScriptChecked():
+                return (TrainerId(message.trainer), node) in self._pending.checking
             case wire.GroupFormed() | wire.GroupBroken() | wire.RankPaused() | wire.RankLookedAt():
                 return True
             case wire.CheckpointWritten():

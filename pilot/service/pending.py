@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from pilot.core.commands import (
     AskTrial,
+    CheckScript,
     CloseTrainer,
     Command,
     DissolveGroup,
@@ -34,6 +35,7 @@ from pilot.core.events import (
     PlanFailed,
     PlanReady,
     PoolChanged,
+    ScriptChecked,
     WorkerExited,
     WorkerReady,
     WorkerSlow,
@@ -69,6 +71,7 @@ class PendingCommands:
     pausing: dict[Of, tuple[PauseGroup, float]] = field(default_factory=dict)
     looking: dict[Of, tuple[LookAtGroup, float]] = field(default_factory=dict)
     writing: dict[On, tuple[WriteCheckpoint, float]] = field(default_factory=dict)
+    checking: dict[On, tuple[CheckScript, float]] = field(default_factory=dict)
     slow: dict[On, None] = field(default_factory=dict)
     solve: Solve | None = None
     groups: dict[Of, FormGroup] = field(default_factory=dict)
@@ -84,14 +87,15 @@ class PendingCommands:
 
     def restart(self, now_s: float) -> None:
         """Do not count the time in which the coordinator was down."""
-        for waiting in (self.starting, self.stopping, self.forming, self.pausing, self.looking, self.writing):
+        on, of = (self.starting, self.stopping, self.writing, self.checking), (self.forming, self.pausing, self.looking)
+        for waiting in (*on, *of):
             for key, (command, _) in waiting.items():
                 waiting[key] = (command, now_s)  # type: ignore[index, assignment]  # each key goes back where it was
 
     def on(self, node: NodeId, since_s: float) -> list[Command]:
         """Commands that have waited for ``node`` since ``since_s``, and can be sent again."""
         out: list[Command] = []
-        for waiting in (self.starting, self.stopping, self.writing):
+        for waiting in (self.starting, self.stopping, self.writing, self.checking):
             out += [c for (_, where), (c, given_s) in waiting.items() if where == node and given_s <= since_s]
         pauses = [pause for pause, given_s in self.pausing.values() if given_s <= since_s]
         out += [replace(pause, members=(node,)) for pause in pauses if node in pause.members]
@@ -121,6 +125,8 @@ class PendingCommands:
                 self._group_ended((command.trainer, command.generation))
             case WriteCheckpoint():
                 self.writing[command.trainer, command.node] = (command, now_s)
+            case CheckScript():
+                self.checking[command.trainer, command.node] = (command, now_s)
             case ReleaseNode():
                 self.released[command.node] = command
             case CloseTrainer():
@@ -140,7 +146,7 @@ class PendingCommands:
             case WorkerSlow():
                 self.slow[event.trainer, event.node] = None
             case WorkerExited():
-                for waiting in (self.starting, self.stopping, self.writing):
+                for waiting in (self.starting, self.stopping, self.writing, self.checking):
                     waiting.pop((event.trainer, event.node), None)
             case GroupFormed():
                 self.forming.pop((event.trainer, event.generation), None)
@@ -150,6 +156,8 @@ class PendingCommands:
                 self.looking.pop((event.trainer, event.generation), None)
             case CheckpointWritten():
                 self.writing.pop((event.trainer, event.node), None)
+            case ScriptChecked():
+                self.checking.pop((event.trainer, event.node), None)
             case PoolChanged():
                 self._nodes_lost(event.lost)
             case TrialAsked() | TrialNotAsked():
@@ -167,12 +175,12 @@ class PendingCommands:
         gone = set(nodes)
         for node in gone:
             self.released.pop(node, None)
-        for waiting in (self.starting, self.stopping, self.writing, self.slow) if gone else ():
+        for waiting in (self.starting, self.stopping, self.writing, self.checking, self.slow) if gone else ():
             for key in [key for key in waiting if key[1] in gone]:
                 del waiting[key]
 
     def _trainer_ended(self, trainer: TrainerId) -> None:
-        on, of = (self.starting, self.stopping, self.writing, self.slow), (self.forming, self.pausing, self.looking)
-        for waiting in (*on, *of, self.groups):
+        on = self.starting, self.stopping, self.writing, self.checking, self.slow
+        for waiting in (*on, self.forming, self.pausing, self.looking, self.groups):
             for key in [key for key in waiting if key[0] == trainer]:
                 del waiting[key]  # type: ignore[arg-type]  # each key is of the dict that it came from

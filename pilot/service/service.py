@@ -390,6 +390,8 @@ class Service:
                 self._looked(node, message)
             case wire.CheckpointWritten():
                 self._checkpoint_done(node, message)
+            case wire.ScriptChecked():
+                self._post(self._inbound.script_checked(node, message))
             case wire.Progress():
                 self._progressed(node, message)
             case wire.TrainerFinished():

@@ -14,6 +14,7 @@ from pilot.core.explain import explain, rate_sentences
 from pilot.core.goal import BY_SESSION, Goal
 from pilot.core.ids import TrainerId
 from pilot.core.objective import scaling_efficiency, worth_sentence
+from pilot.core.proof import ProofState
 from pilot.core.trainer import Trainer
 from pilot.core.transitions import DEATHS_ALLOWED
 from pilot.io.pool_status import (
@@ -147,8 +148,10 @@ def explained(about: About, core: Coordinator, monitor: Monitor, name: TrainerId
         sentences = [f"{name} is a trial without nodes: {trainer.shelved}. It continues if its study promotes it."]
     elif trainer.profile.wanted:
         sentences = [*sentences, _profile(trainer)]
-    if trainer.refusal:
-        sentences.append(f"It cannot use further nodes: {headline(trainer.refusal)}.")
+    if (stays := trainer.stays_at()) is not None:
+        sentences.append(f"{stays[1][:1].upper()}{stays[1][1:]}.")
+    elif trainer.proof.state is ProofState.UNCHECKED:
+        sentences.append(f"Its script is {trainer.proof.text}.")
     measured = trainer.measured
     rates = rate_sentences(measured.estimates, guessed=measured.guessed, curve_from=trainer.spec.curve_from)
     record = monitor.trainers[name]
@@ -309,12 +312,14 @@ def _trainer(trainer: Trainer, core: Coordinator, monitor: Monitor, launches: La
         started_s=record.started_s,
         ended_s=record.ended_s,
         remarks=_remarks(trainer, monitor),
+        check=trainer.proof.state,
+        check_text=trainer.proof.text,
     )
 
 
 def _remarks(trainer: Trainer, monitor: Monitor) -> list[str]:
-    record, refusal = monitor.trainers[trainer.id], trainer.refusal
-    refused = [f"it cannot use further nodes: {refusal}"] if refusal and refusal not in trainer.reason else []
+    record, stays = monitor.trainers[trainer.id], trainer.stays_at()
+    refused = [stays[1]] if stays is not None and trainer.refusal and trainer.open else []
     now_s = monitor.now_s
     return [
         *record.remarks,

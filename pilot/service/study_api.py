@@ -8,12 +8,15 @@ import re
 import secrets
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
+from dataclasses import replace
 
 from pilot.core.errors import UserError
 from pilot.core.ids import StudyId, TrainerUid
 from pilot.core.study import TRIALS_MAX, Study
 from pilot.core.study_events import StudyResumed, StudyStopped, StudySubmitted
+from pilot.io.site import Site
 from pilot.io.study_definition import StudyDefinition, differences
+from pilot.io.submission import with_check
 from pilot.io.verbs import Nothing, OneStudy, StudyList, StudyResumption, StudyStatus, TrialList
 from pilot.service import study_view
 from pilot.service.live_driver import LiveDriver
@@ -29,7 +32,8 @@ Decided = Callable[[Future[None], str], Awaitable[None]]
 class StudyApi:
     """One method per verb of :mod:`pilot.io.verbs`. ``decided`` waits until a decision is on disk."""
 
-    def __init__(self, driver: LiveDriver, store: StudyStore, decided: Decided) -> None:
+    def __init__(self, site: Site, driver: LiveDriver, store: StudyStore, decided: Decided) -> None:
+        self._site = site
         self._driver = driver
         self._store = store
         self._decided = decided
@@ -39,6 +43,7 @@ class StudyApi:
         """Submit a study. Answered once it is in the journal."""
         self._check_name(given.name)
         spec = given.spec(TrainerUid(secrets.token_hex(16)), self._driver.clock())
+        spec = replace(spec, template=with_check(spec.template, given.check, given.launch, self._site))
         self._arriving.add(given.name)
         try:
             await asyncio.to_thread(self._store.add, spec, given)

@@ -19,7 +19,7 @@ import sys
 import time
 from pathlib import Path
 
-from pilot.io.proc import readable
+from pilot.io.system import readable
 
 MODULE = "pilot.service.supervisor"
 TIMES = 10

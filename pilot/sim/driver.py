@@ -19,6 +19,7 @@ from typing import assert_never
 
 from pilot.core.commands import (
     AskTrial,
+    CheckScript,
     CloseTrainer,
     Command,
     DissolveGroup,
@@ -49,6 +50,7 @@ from pilot.core.events import (
     PlanReady,
     PoolChanged,
     Progress,
+    ScriptChecked,
     TrainerCancelled,
     TrainerFinished,
     TrainerSubmitted,
@@ -58,6 +60,7 @@ from pilot.core.events import (
 from pilot.core.ids import Generation, TrainerId
 from pilot.core.problem import Plan, Problem
 from pilot.core.profile import REPORTS
+from pilot.core.proof import ProofState
 from pilot.core.study_events import TrialAsked, TrialTold
 from pilot.core.trainer import Trainer
 from pilot.sim.accounting import Account, Accounting
@@ -308,6 +311,8 @@ class Simulation:
                 return GroupLookedAt(trainer, generation, ())
             case WriteCheckpoint(trainer, node):
                 return CheckpointWritten(trainer, node, 0)
+            case CheckScript(trainer, node):
+                return ScriptChecked(trainer, node, ProofState.PASSED, "as assumed in replays")
             case Solve():
                 self._solve, self._plan_due_s = command, self.now_s + self.config.solver_latency_s
                 return None

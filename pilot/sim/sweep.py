@@ -26,7 +26,7 @@ from pilot.core.pool import NODE_ORDERS, TOPOLOGY, hostname_order
 from pilot.core.spec import Profiling
 from pilot.core.topology import Topology
 from pilot.io.node_pattern import NodePattern
-from pilot.io.proc import die_with_parent
+from pilot.io.system import die_with_parent
 from pilot.planners import TIMED, make, usual_objective
 from pilot.sim.accounting import Account, Accounting
 from pilot.sim.driver import Completions, SimConfig, Simulation

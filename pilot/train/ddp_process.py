@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pilot.io.log_marks import now_rank
-from pilot.io.proc import die_with_parent
+from pilot.io.system import die_with_parent
 from pilot.train.node.membership import Membership, Seat
 from pilot.train.script import imported
 

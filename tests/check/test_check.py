@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
 import pytest
 
 from pilot.cli.main import run
-from pilot.train.check import sandbox
+from pilot.io import sandbox
 
 SCRIPT = """
 import copy, os, random, sys
@@ -68,6 +71,13 @@ torch.save(model.state_dict(), "model.pt")
 """
 
 
+@pytest.fixture(scope="module")
+def covered(tmp_path_factory: pytest.TempPathFactory) -> bool:
+    """Whether this machine makes sandboxes."""
+    enter = f"import pathlib, pilot.io.sandbox as s; s.enter(pathlib.Path({str(tmp_path_factory.mktemp('own'))!r}))"
+    return subprocess.run(sandbox.command([sys.executable, "-c", enter]), check=False).returncode == 0
+
+
 @pytest.mark.parametrize(
     ("kind", "status", "script_class", "text", "by_design"),
     [
@@ -90,6 +100,7 @@ def test_a_script_is_checked(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
+    covered: bool,
     kind: str,
     status: int,
     script_class: str,
@@ -105,14 +116,14 @@ def test_a_script_is_checked(
     Path("train.py").write_text(ends.get(kind, SCRIPT))
     for precious in ("model.pt", "log.csv", "old/results"):
         Path(precious).write_text("precious")
-    covered = sandbox.is_possible(temporary)
     assert run(["check", "--json", *([] if covered else ["--writes"]), "train.py", kind]) == status
     told = json.loads(capsys.readouterr().out)
     assert told["script_class"] == script_class, told
     assert text in told["text"]
     assert sorted(told["by_design"]) == by_design
     assert told["passed"] == (status == 0)
-    assert [path.name for path in temporary.iterdir()] in ([], ["upper"])  # is_possible's own
+    assert told["files"] == {str(folder / "train.py"): hashlib.sha256(Path("train.py").read_bytes()).hexdigest()}
+    assert [*temporary.iterdir()] == []
     if covered:
         assert sorted(path.name for path in folder.iterdir()) == ["log.csv", "model.pt", "old", "train.py"]
         for precious in ("model.pt", "log.csv", "old/results"):
@@ -123,7 +134,7 @@ def test_without_a_sandbox_nothing_is_run_unless_that_does_no_harm(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sandbox, "is_possible", lambda _folder: False)
+    monkeypatch.setattr(sandbox, "command", lambda _inside: ["false"])
     Path("train.py").write_text("open('written', 'w')")
     assert run(["check", "train.py"]) == 2
     assert "--writes" in capsys.readouterr().err
@@ -131,6 +142,24 @@ def test_without_a_sandbox_nothing_is_run_unless_that_does_no_harm(
     assert run(["check", "--writes", "train.py"]) == 1
     assert "nothing to check" in capsys.readouterr().out
     assert Path("written").exists()
+
+
+def test_the_script_has_none_of_root_s_rights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], covered: bool
+) -> None:
+    """Neither has what it executes."""
+    if not covered:
+        pytest.skip("this machine makes no sandboxes")
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text(
+        "import subprocess\n"
+        "path = '/proc/self/status'\n"
+        "for status in open(path).read(), subprocess.check_output(['cat', path], text=True):\n"
+        "    sets = [line.split()[1] for line in status.splitlines() if line.startswith('Cap')]\n"
+        "    assert sets == ['0' * 16] * 5, sets\n"
+    )
+    assert run(["check", "train.py"]) == 1
+    assert "nothing to check" in capsys.readouterr().out
 
 
 def test_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -27,9 +27,9 @@ for epoch in session.epochs(1000):
 SMALL = """
 from pilot.agent import runner
 from pilot.cli.main import main
-from pilot.io import log_rotation
-assert log_rotation.LOG_BYTES == 64 << 20
-log_rotation.LOG_BYTES, runner.ROTATE_EVERY_TICKS = 20_000, 1
+from pilot.io import log_marks
+assert log_marks.LOG_BYTES == 64 << 20
+log_marks.LOG_BYTES, runner.ROTATE_EVERY_TICKS = 20_000, 1
 main()
 """
 

@@ -30,7 +30,7 @@ LAUNCH = LaunchSpec(script="/s.py", script_sha256="", arguments=[], cwd="/", pyt
 SITE = """
 from pilot.io.site import Site
 site = Site(name="test", scheduler="local", bind_address="127.0.0.1", interface="lo", grace_s=1, poll_s=1,
-            heartbeat_s=0.2, silent_s={silent_s}, orphan_s={orphan_s}, form_timeout_s={form_timeout_s})
+            heartbeat_s=0.2, silent_s={silent_s}, orphan_s={orphan_s}, form_timeout_s={form_timeout_s}, check="off")
 """
 
 

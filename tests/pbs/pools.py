@@ -24,7 +24,8 @@ from pilot.io.site import Site
 site = Site(
     name="pbs", scheduler="pbspro", queue="preemptable", cores_per_node={cpus}, bind_address="127.0.0.1",
     interface="lo", poll_s=2, command_timeout_s=10, heartbeat_s=1, silent_s=10, orphan_s=30, form_timeout_s=30,
-    checkpoint_interval_s=10, prologue="export OMP_NUM_THREADS=${{OMP_NUM_THREADS:-1}} PYTHONPATH={repository}",
+    checkpoint_interval_s=10, check="off",
+    prologue="export OMP_NUM_THREADS=${{OMP_NUM_THREADS:-1}} PYTHONPATH={repository}",
 ).replace({changes})
 """
 

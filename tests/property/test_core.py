@@ -27,7 +27,7 @@ from pilot.core.events import (
 )
 from pilot.core.ids import TrainerId
 from pilot.core.profile import MEASURE_S, REACH_S, REPORTS
-from pilot.core.spec import Profiling, TrainerSpec
+from pilot.core.spec import Checking, Profiling, TrainerSpec
 from pilot.io.entries import Decision
 from pilot.io.follower import Follower
 from tests.invariants import violations
@@ -38,9 +38,10 @@ ACTIONS += ["stall", "publish"]
 USERS = ["hold", "release", "resume", "remove", "reopen", "submit bounded", "submit sized", "damage"]
 PROFILES = ["submit profiled", "report", "report", "wait a little"]
 CODE = ["load", "load changed"]
+PROOFS = ["submit checked", "submit checked"]
 SICKNESS = ["sicken", "raise", "slow", "wait", "clear"]
 scripts = st.lists(
-    st.tuples(st.sampled_from([*ACTIONS, *SICKNESS, *CODE, *USERS]), st.integers(0, 1 << 16)), max_size=80
+    st.tuples(st.sampled_from([*ACTIONS, *SICKNESS, *CODE, *PROOFS, *USERS]), st.integers(0, 1 << 16)), max_size=80
 )
 
 
@@ -66,6 +67,10 @@ def act(world: World, action: str, number: int) -> None:
                     TrainerSpec(name, low, max((*sizes, low + number % 4)), budget_node_hours=budget, sizes=sizes)
                 )
             )
+        case "submit checked":
+            name = TrainerId(f"t{sum(isinstance(event, TrainerSubmitted) for _, event, _ in world.history)}")
+            check = Checking.REQUIRE if number % 2 else Checking.AUTO
+            world.send(TrainerSubmitted(TrainerSpec(name, 1, 1 + number % 5, check=check)))
         case "submit profiled":
             name = TrainerId(f"t{sum(isinstance(event, TrainerSubmitted) for _, event, _ in world.history)}")
             profile = Profiling.INVERSE if number % 3 == 0 else Profiling.AUTO

@@ -14,7 +14,7 @@ from pilot.core.events import (
     TrainerCancelled,
 )
 from pilot.core.ids import StudyId, TrainerId, TrainerUid
-from pilot.core.spec import TrainerSpec
+from pilot.core.spec import Checking, TrainerSpec
 from pilot.core.study import Study, StudySpec
 from pilot.core.study_events import (
     StudyResumed,
@@ -36,7 +36,8 @@ def study(
     name: StudyId = NAMES[0], trials: int = 6, rungs: tuple[int, ...] = (1, 2, 4), deadline_s: float | None = None
 ) -> StudySpec:
     """A study of small trials."""
-    template = TrainerSpec(TrainerId(name), max_nodes=2, uid=TrainerUid(f"{name:0>32}"[:32]))
+    check = Checking.AUTO if name == "other" else Checking.OFF
+    template = TrainerSpec(TrainerId(name), max_nodes=2, uid=TrainerUid(f"{name:0>32}"[:32]), check=check)
     return StudySpec(name, "accuracy", True, rungs, trials, template, deadline_s)
 
 
@@ -89,6 +90,7 @@ def check(world: World) -> None:
             assert trial.told == bool(trial.values or trial.ended)
             if trainer is not None and trainer.open and not trial.ended:
                 assert bool(trainer.shelved) == (bool(one.stopped) or not trial.trains)
+                assert trainer.proof == one.proof, "trials of one script do not share its proof"
 
 
 def finish(world: World) -> None:

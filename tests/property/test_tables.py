@@ -33,7 +33,7 @@ from pilot.core.spec import TrainerSpec
 from pilot.core.study_events import StudySubmitted
 from pilot.core.trainer import WORKER_CHANGES, Phase, PhaseChange, WorkerPhase
 from tests.property import test_studies
-from tests.property.test_core import ACTIONS, CODE, PROFILES, SICKNESS, USERS
+from tests.property.test_core import ACTIONS, CODE, PROFILES, PROOFS, SICKNESS, USERS
 from tests.property.world import World, generous_plan
 from tests.transcripts import test_transcripts
 
@@ -49,6 +49,21 @@ SPENT = ["join", "submit bounded", "submit", "answer", "answer", "answer", "answ
 SPENT += ["lose", "die", "hold", "resume"]
 STUDIES = [*test_studies.ACTIONS, "submit study", "submit study"]
 ILL = ["join", "submit", "answer", "answer", "answer", "answer", "step", "break", *SICKNESS]
+PROVED = [
+    *PROOFS,
+    "join",
+    "join",
+    "answer",
+    "answer",
+    "answer",
+    "answer",
+    "answer",
+    "lose",
+    "die",
+    "fail",
+    "step",
+    "resume",
+]
 EDITED = ["join", "submit", "answer", "answer", "answer", "answer", "lose", "fail", *CODE]
 RARE = {
     (Phase.STARTING, Phase.QUEUED, "WorkerExited"),
@@ -184,6 +199,7 @@ def seen() -> Iterator[Seen]:
                 _play(random.Random(seed), SPENT)
                 _play(random.Random(seed), STUDIES)
                 _play(random.Random(seed), EDITED)
+                _play(random.Random(seed), PROVED)
             if seed % 20 == 0:
                 _play(random.Random(seed), [*ILL, *USERS], arrivals_s=5.0)
                 _play(random.Random(seed), [*ILL, *PROFILES, *PROFILES])

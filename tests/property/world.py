@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from pilot.core.commands import (
     AskTrial,
+    CheckScript,
     CloseTrainer,
     Command,
     DissolveGroup,
@@ -49,6 +50,7 @@ from pilot.core.events import (
     PlanReady,
     PoolChanged,
     Progress,
+    ScriptChecked,
     Seen,
     TrainerResumed,
     Unloaded,
@@ -58,6 +60,7 @@ from pilot.core.events import (
 )
 from pilot.core.ids import Generation, NodeId, PlanId, StudyId, TrainerId
 from pilot.core.problem import Plan, PlanStatus, Problem
+from pilot.core.proof import ProofState
 from pilot.core.reconcile import reconcile
 from pilot.core.study_events import (
     TrialAsked,
@@ -67,7 +70,8 @@ from pilot.core.study_events import (
 from tests.invariants import violations
 
 Asynchronous = Solve | StartWorker | StopWorker | FormGroup | PauseGroup | LookAtGroup | WriteCheckpoint | DrainPool
-Asynchronous |= AskTrial | TellTrial
+Asynchronous |= AskTrial | TellTrial | CheckScript
+_OnNode = StartWorker | StopWorker | WriteCheckpoint | CheckScript
 
 
 def random_plan(problem: Problem, rng: random.Random) -> Plan:
@@ -175,6 +179,11 @@ class World:
                 self.pending.append(command)
             case DissolveGroup():
                 self._drop(lambda p: _of_group(p, command.trainer, command.generation))
+            case CheckScript():
+                group = self.core.trainers[command.trainer].group
+                assert group is not None and group.members == (command.node,), "a script is checked beside others"
+                assert not [p for p in self.pending if isinstance(p, CheckScript) and p.trainer == command.trainer]
+                self.pending.append(command)
             case PauseGroup() | WriteCheckpoint():
                 self.pending.append(command)
             case AskTrial():
@@ -267,6 +276,10 @@ class World:
                     return TrialAsked(command.study, command.number, command.spec, parameters)
                 exhausted = command.number > self.space
                 return TrialNotAsked(command.study, command.number, "no answer", again=True, exhausted=exhausted)
+            case CheckScript():
+                failed = (ProofState.DIFFERS, ProofState.UNCHECKED)[command.trainer < "t2"]
+                result = ProofState.PASSED if ok else failed
+                return ScriptChecked(command.trainer, command.node, result, "as the test says")
             case TellTrial():
                 return TrialTold(command.study, command.number, "" if ok else "it was killed")
             case WriteCheckpoint():
@@ -297,7 +310,7 @@ class World:
         for trainer, node in [key for key in self.workers if key[1] in nodes]:
             del self.workers[trainer, node]
         gone = set(nodes)
-        self._drop(lambda p: isinstance(p, StartWorker | StopWorker | WriteCheckpoint) and p.node in gone)
+        self._drop(lambda p: isinstance(p, _OnNode) and p.node in gone)
         self.send(PoolChanged(lost=tuple(nodes), cause="killed"))
 
     def step(self, trainer: TrainerId, samples_per_s: float = 100.0) -> None:
@@ -366,7 +379,7 @@ class World:
 
 
 def _concerns(pending: Asynchronous, trainer: TrainerId, node: NodeId) -> bool:
-    same = isinstance(pending, StartWorker | StopWorker | WriteCheckpoint) and pending.node == node
+    same = isinstance(pending, _OnNode) and pending.node == node
     return same and pending.trainer == trainer
 
 

@@ -13,7 +13,7 @@ from tests.slurm.lab import Lab, wait_for
 SITE = """
 from site_configs.slurm_lab import site as lab
 
-site = lab.replace(name="lab", {changes})
+site = lab.replace(name="lab", check="off", {changes})
 """
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from pilot.core.commands import (
     AskTrial,
+    CheckScript,
     CloseTrainer,
     Command,
     DissolveGroup,
@@ -52,6 +53,7 @@ from pilot.core.events import (
     PoolChanged,
     ProfileDue,
     Progress,
+    ScriptChecked,
     Seen,
     TrainerCancelled,
     TrainerFinished,
@@ -65,7 +67,8 @@ from pilot.core.events import (
 )
 from pilot.core.ids import Generation, NodeId, PlanId, TrainerId
 from pilot.core.problem import Plan, PlanStatus
-from pilot.core.spec import Profiling, TrainerSpec
+from pilot.core.proof import ProofState
+from pilot.core.spec import Checking, Profiling, TrainerSpec
 from tests.invariants import violations
 
 FILES = sorted(Path(__file__).parent.glob("*.txt"))
@@ -84,6 +87,10 @@ def parse(line: str, core: Coordinator) -> Event:
             return TrainerSubmitted(TrainerSpec(TrainerId(name), int(low), int(high)))
         case "submit", [name, low, high, "profile", profile]:
             return TrainerSubmitted(TrainerSpec(TrainerId(name), int(low), int(high), profile=Profiling(profile)))
+        case "submit", [name, low, high, "check", check]:
+            return TrainerSubmitted(TrainerSpec(TrainerId(name), int(low), int(high), check=Checking(check)))
+        case "checked", [name, node, result, *line]:
+            return ScriptChecked(TrainerId(name), NodeId(node), ProofState(result), " ".join(line))
         case "due", [name]:
             return ProfileDue(TrainerId(name))
         case "submit", [name, low, high, sizes]:
@@ -176,6 +183,8 @@ def show(command: Command, now_s: float) -> str:
         case StartWorker() | WriteCheckpoint():
             verb = "start" if isinstance(command, StartWorker) else "save"
             return f"{verb} {command.trainer} {command.node} ({command.reason})"
+        case CheckScript():
+            return f"check {command.trainer} {command.node} ({command.reason})"
         case StopWorker():
             within = f" within {command.within_s:g} s" if command.within_s else ""
             return f"stop {command.trainer} {command.node}{within} ({command.reason})"

@@ -26,6 +26,7 @@ from pilot.cli.show import node_lines
 from pilot.cli.submit import launch
 from pilot.cli.up import coordinator_command, start
 from pilot.core.errors import PilotError, UserError
+from pilot.core.spec import Checking
 from pilot.core.trainer import Phase
 from pilot.io.pool_status import PoolStatus
 from pilot.io.site_files import load_site_file
@@ -126,6 +127,7 @@ def _submit(run: Run, examples: Path) -> None:
             fixed_curve=True,
             rescale_up_s=1.0,
             rescale_down_s=0.5,
+            check=Checking.OFF,
         )
         pool_at(run.root).submit(submission)
 

@@ -12,10 +12,13 @@ import msgspec
 import torch
 
 from pilot.core.run_identity import ALL_EPOCHS, PER_NODE
+from pilot.io import loaded_code
+from pilot.io.files import publish
 from pilot.train.check import quiet
 from pilot.train.check.settings import Run, perturb
 from pilot.train.check.values import REPORTED, Values, flatten
 from pilot.train.check.variables import of_script
+from pilot.train.script import imported
 from pilot.train.state.training import Training
 
 _OURS = ("learning_rate", "loss_scale")
@@ -93,6 +96,7 @@ class Recorder:
         block = msgspec.msgpack.encode(record)
         with self._path.open("ab") as file:
             file.write(len(block).to_bytes(_LENGTH, "little") + block)
+        note_loaded(self._run.records)
 
     def _saved(self, tensor: torch.Tensor) -> torch.Tensor:
         """Autograd keeps this of a forward pass: its type is one that the script computes in."""
@@ -109,6 +113,28 @@ def read(path: Path) -> list[Record]:
         found.append(msgspec.msgpack.decode(rest[_LENGTH:end], type=Record))
         rest = rest[end:]
     return found
+
+
+class Loaded(msgspec.Struct):
+    """What a process has loaded: the user's ``files``, by path, with their SHA-256; and ``modules`` of packages."""
+
+    files: dict[str, str] = {}
+    modules: list[str] = []
+
+
+def note_loaded(path: str) -> None:
+    """Add, beside the records at ``path``, what this process has loaded since the last call."""
+    before = loaded_by(path)
+    files = {name: version for news in loaded_code.news("") for name, version in news.files.items()}
+    now = Loaded(before.files | files, imported.new_modules())
+    if now != before:
+        publish(Path(f"{path}-loaded"), msgspec.json.encode(now))
+
+
+def loaded_by(path: str) -> Loaded:
+    """Return what a process noted so."""
+    noted = Path(f"{path}-loaded")
+    return msgspec.json.decode(noted.read_bytes(), type=Loaded) if noted.exists() else Loaded()
 
 
 def state_of(training: Training) -> Values:

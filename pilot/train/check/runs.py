@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
-import subprocess
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
@@ -19,13 +17,14 @@ import msgspec
 from pilot.core.errors import PilotError
 from pilot.core.evidence import headline
 from pilot.core.last_words import is_refusal, last_words
-from pilot.io import proc
-from pilot.train.check import sandbox
 from pilot.train.check.link import serve
-from pilot.train.check.records import Record, read
-from pilot.train.check.settings import SEAT, Run
-from pilot.train.check.world import End, World
+from pilot.train.check.processes import LARGEST, READY, Rank, Stage
+from pilot.train.check.records import Record, loaded_by, read
+from pilot.train.check.settings import Run
+from pilot.train.check.world import End, Killed, World
 
+_STAGE_S = 30.0
+"""Time within which a sandbox is made, and its processes end with it."""
 NO_SESSION = "the script ended without a step of a pilot.train session: nothing to check"
 
 
@@ -38,19 +37,25 @@ class Failed(PilotError):
         self.late = late
 
 
+class Unfit(PilotError):
+    """This machine makes no sandbox."""
+
+
 @dataclass(frozen=True)
 class Subject:
-    """What is checked: ``script`` with ``arguments``, by the interpreter ``python`` in an ``environment``; files are in
-    ``folder``; ``covered``: in a sandbox. ``until_s``: when there is no time left (``time.monotonic``).
+    """What is checked: ``script`` with ``arguments``; files are in ``folder``; ``covered``: in sandboxes. ``until_s``:
+    when there is no time left (``time.monotonic``). ``stages``: where those are ordered. ``files``: the user's Python
+    files that its runs have loaded, by path, with their SHA-256; ``imports``: and the packages' modules.
     """
 
     script: str
-    arguments: Sequence[str]
-    python: str
-    environment: Mapping[str, str]
+    arguments: list[str]
     folder: Path
     covered: bool
     until_s: float
+    stages: socket.socket
+    files: dict[str, str] = field(default_factory=dict)
+    imports: dict[str, None] = field(default_factory=dict)
 
 
 @dataclass
@@ -77,17 +82,17 @@ class Playing:
         self._threads: list[threading.Thread] = []
         self._why: Failed | None = None
         self._born = 0
-        self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        program = [subject.python, "-P", "-m", "pilot.train.check.program"]
-        with theirs, (self._folder / "program").open("wb") as log:
-            self._process = subprocess.Popen(
-                sandbox.command(subject.folder, program) if subject.covered else program,
-                stdin=theirs.fileno(),
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env={**subject.environment, "CUDA_VISIBLE_DEVICES": "", "PYTHONDONTWRITEBYTECODE": "1"},
-                start_new_session=True,
-            )
+        self._orders, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            order = msgspec.json.encode(Stage(str(subject.folder), subject.covered, list(subject.imports)))
+            socket.send_fds(subject.stages, [order], [theirs.fileno()])
+        self._orders.settimeout(_STAGE_S)
+        try:
+            said = self._orders.recv(LARGEST)
+        except TimeoutError:
+            said = f"its sandbox was not there after {_STAGE_S:.0f} s".encode()
+        if said != READY:
+            raise Unfit(said.decode())
         with self._world.changed:
             self._world.spawn(count)
 
@@ -101,7 +106,11 @@ class Playing:
                     break
         finally:
             self.stop()
-        records = [read(self._folder / f"records-{number}") for number in range(1, self._born + 1)]
+        paths = [str(self._folder / f"records-{number}") for number in range(1, self._born + 1)]
+        for loaded in map(loaded_by, paths):
+            self._subject.files.update(loaded.files)
+            self._subject.imports.update(dict.fromkeys(loaded.modules))
+        records = [read(Path(path)) for path in paths]
         if self._why is None and not any(records):
             self._why = Failed(NO_SESSION, refused=True)
         if self._why is None and not any(record.last for one in records for record in one):
@@ -109,26 +118,21 @@ class Playing:
         return Played(records, self._why)
 
     def stop(self) -> None:
-        """End all of its processes."""
-        self._channel.close()
-        if self._process.poll() is None:
-            proc.kill([*proc.tree(self._process.pid), *proc.session(self._process.pid)])
-            self._process.wait()
+        """End all of its processes, with its stage."""
+        self._world.fail(Killed())
+        self._orders.close()
+        for thread in self._threads:
+            thread.join(_STAGE_S)
 
     def _spawn(self, count: int) -> None:
         for _ in range(count):
             self._born += 1
             (ours, theirs), (life, end_of_life) = socket.socketpair(), os.pipe()
-            records = str(self._folder / f"records-{self._born}")
-            run = msgspec.json.encode(msgspec.structs.replace(self._run, records=records)).decode()
-            job = {
-                "script": self._subject.script,
-                "arguments": list(self._subject.arguments),
-                "log": str(self._folder / f"log-{self._born}"),
-                "environment": {SEAT: run, "TMPDIR": str(self._folder)},
-            }
-            with theirs, suppress(OSError):  # the program has ended, as the thread finds
-                socket.send_fds(self._channel, [json.dumps(job).encode()], [theirs.fileno(), end_of_life])
+            run = msgspec.structs.replace(self._run, records=str(self._folder / f"records-{self._born}"))
+            log, folder, subject = str(self._folder / f"log-{self._born}"), str(self._folder), self._subject
+            order = Rank(subject.script, subject.arguments, log, folder, subject.covered, run)
+            with theirs, suppress(OSError):  # the stage has ended, as the thread finds
+                socket.send_fds(self._orders, [msgspec.json.encode(order)], [theirs.fileno(), end_of_life])
             os.close(end_of_life)
             given = self._born, Connection(ours.detach()), life
             thread = threading.Thread(target=self._attend, args=given, daemon=True)
@@ -151,7 +155,7 @@ class Playing:
             self._world.fail(why)
 
     def _failure(self, number: int) -> Failed:
-        logs = [self._folder / f"log-{number}", self._folder / "program"]
-        tails = [log.read_text(errors="replace") for log in logs if log.exists()]
-        tail = next((text for text in tails if text.strip()), "the script ended without output")
+        log = self._folder / f"log-{number}"
+        tail = log.read_text(errors="replace").strip() if log.exists() else ""
+        tail = tail or "the script ended without output"
         return Failed(headline(last_words(tail)), refused=is_refusal(tail))

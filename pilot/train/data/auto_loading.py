@@ -13,7 +13,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from pilot.io.host_room import usable_cores
+from pilot.io.system import usable_cores
 from pilot.train.data.loader_count import LoaderCount
 
 AUTO = "auto"

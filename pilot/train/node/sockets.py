@@ -17,7 +17,7 @@ from pilot.comm.messages import Answer, AnyNote, Here, Spreaded
 from pilot.core.errors import ORPHANED_STATUS, REFUSAL, ProtocolError, UserError
 from pilot.io import wire
 from pilot.io.framing import Frames, framed
-from pilot.io.proc import readable
+from pilot.io.system import readable
 
 MOST_STRANGERS = 16
 """Most connections that have not sent anything yet; if there are more, the oldest is closed."""

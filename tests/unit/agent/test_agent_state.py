@@ -20,6 +20,7 @@ from pilot.agent.vocabulary import (
     RankEnded,
     RankEntered,
     RankJoined,
+    RunCheck,
     Said,
     Send,
     SpawnWorker,
@@ -494,3 +495,17 @@ def test_what_workers_loaded_is_said_again_to_a_coordinator_that_may_not_have_he
     machine.take(WorkerEnded("t1", 0, ""))
     machine.take(CoordinatorLost())
     assert Send(loaded) not in machine.welcome()
+
+
+def test_a_script_is_checked_once_and_its_result_repeated(up: Machine) -> None:
+    order, found = wire.CheckScript("t1", 120.0), wire.ScriptChecked("t1", "passed", "18 steps train the same")
+    assert up.order(order) == [RunCheck(order)]
+    assert up.order(order) == [], "it runs"
+    assert up.take(Said("t1", found)) == [Send(found)]
+    assert up.order(order) == [Send(found)]
+    up.take(WorkerEnded("t1", 1, ""))
+    [answer] = up.order(order)
+    assert answer == Send(wire.ScriptChecked("t1", "unchecked", "no worker of t1 runs on this node"))
+    assert up.take(Said("t1", found)) == [], "it comes too late"
+    up.order(ORDER)
+    assert up.order(order) == [RunCheck(order)], "another worker's script is checked anew"

@@ -14,7 +14,7 @@ import psutil
 
 from pilot.agent.stall_probe import StoppedProcesses
 from pilot.io import proc
-from pilot.io.proc import reap
+from pilot.io.system import reap
 
 
 def sleeps(environment: dict[str, str]) -> subprocess.Popen[bytes]:

@@ -16,6 +16,7 @@ from pilot.cli.rows import trainer_rows
 from pilot.cli.show import show, status_lines
 from pilot.core.curve_learned import Estimate
 from pilot.core.problem import PlanStatus
+from pilot.core.proof import ProofState
 from pilot.core.trainer import Phase
 from pilot.io.pool_status import (
     DecisionStatus,
@@ -73,6 +74,8 @@ TRAINER = TrainerStatus(
     started_s=2.0,
     ended_s=None,
     remarks=["a remark"],
+    check=ProofState.PASSED,
+    check_text="checked: 18 steps train the same",
 )
 STATUS = PoolStatus(
     coordinator="polaris-1",
@@ -257,3 +260,21 @@ def test_the_history_of_a_trainer_counts_in_words() -> None:
     told = TrainerHistory(0.0, 9.0, 1.0, once, [])
     text = "\n".join(line.plain for line in history_view(told, 200))
     assert ": 1 step, 1 sample\n" in text and "; 1 step lost\n" in text
+
+
+@pytest.mark.parametrize(
+    ("check", "phase", "told"),
+    [
+        (ProofState.OFF, Phase.RUNNING, False),
+        (ProofState.WAITING, Phase.QUEUED, False),
+        (ProofState.RUNNING, Phase.RUNNING, True),
+        (ProofState.PASSED, Phase.RUNNING, False),
+        (ProofState.DIFFERS, Phase.RUNNING, True),
+        (ProofState.UNCHECKED, Phase.RUNNING, True),
+        (ProofState.DIFFERS, Phase.FAILED, False),
+    ],
+)
+def test_a_row_tells_of_a_check_that_runs_or_did_not_pass(check: ProofState, phase: Phase, told: bool) -> None:
+    text = "what is said of the check"
+    trainer = msgspec.structs.replace(TRAINER, check=check, phase=phase, check_text=text)
+    assert any(text in line.plain for line in trainer_rows([trainer], 120)) == told

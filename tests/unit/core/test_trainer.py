@@ -11,7 +11,7 @@ from pilot.core.curve import Curve
 from pilot.core.events import ExitCause, GroupBroken, Progress, WorkerExited
 from pilot.core.evidence import SetAside, Stage
 from pilot.core.ids import Generation, NodeId, TrainerId
-from pilot.core.measured import Measured
+from pilot.core.measured import Measured, RescaleCosts
 from pilot.core.pool import Pool
 from pilot.core.spec import TrainerSpec
 from pilot.core.trainer import LEAST_LEFT_S, Group, Phase, Trainer, Worker, WorkerPhase
@@ -54,6 +54,17 @@ def test_it_is_parked_where_it_holds_a_state_on_fewer_nodes_than_it_can_run_on(
     assert (it.parked, it.refuses_to_grow) == (parked, False)
     it.refusal = "the script was edited"
     assert it.refuses_to_grow == parked
+
+
+def test_a_plan_leaves_one_that_cannot_grow_as_many_nodes_as_it_has() -> None:
+    it = trainer()
+    assert it.stays_at() is None
+    it.target, it.refusal = [A, B, C], "Traceback\nValueError: the script was edited"
+    assert it.stays_at() == (3, "it cannot use further nodes: ValueError: the script was edited")
+    value, costs = Curve.of([(1, 1.0), (6, 5.0)]), RescaleCosts(1)
+    assert it.candidate(value, 6, costs).max_nodes == 3
+    it.target = []
+    assert it.candidate(value, 6, costs).max_nodes == SPEC.min_nodes
 
 
 def test_one_of_several_that_holds_the_state_is_enough_to_be_parked() -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pilot.io.proc import readable
+from pilot.io.system import readable
 
 FIRST_THAT_SELECT_REFUSES = 1024
 

@@ -13,6 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from pilot.core.commands import (
+    CheckScript,
     CloseTrainer,
     Command,
     DissolveGroup,
@@ -27,15 +28,16 @@ from pilot.core.commands import (
     WriteCheckpoint,
 )
 from pilot.core.errors import PilotError, UserError
-from pilot.core.events import CheckpointWritten, GroupBroken, PoolChanged, WorkerReady, WorkerSlow
+from pilot.core.events import CheckpointWritten, GroupBroken, PoolChanged, ScriptChecked, WorkerReady, WorkerSlow
 from pilot.core.ids import Generation, NodeId, PlanId, TrainerId, TrainerUid
 from pilot.core.problem import Problem
+from pilot.core.proof import ProofState
 from pilot.core.spec import TrainerSpec
 from pilot.io import script_code, trainer_folder, wire
 from pilot.io.rundir import RunDir
 from pilot.io.site import Site
 from pilot.io.submission import LaunchSpec
-from pilot.service.effects import MET_LIMIT_S, SLOW_S, STOP_LIMIT_S, WRITE_LIMIT_S, Effects, Overdue
+from pilot.service.effects import CHECK_PATIENCE_S, MET_LIMIT_S, SLOW_S, STOP_LIMIT_S, WRITE_LIMIT_S, Effects, Overdue
 from pilot.service.launch_store import LaunchStore
 from pilot.service.pending import Of, PendingCommands
 
@@ -214,6 +216,18 @@ def test_what_waits_for_too_long_is_completed(bench: Bench) -> None:
         GroupBroken(T, Generation(7), "not paused within 20 s"),
         CheckpointWritten(T, B, 0, f"not written within {WRITE_LIMIT_S:g} s"),
     )
+
+
+def test_a_check_that_takes_too_long_leaves_the_script_unchecked(bench: Bench) -> None:
+    bench.order(CheckScript(T, A, "before it grows"))
+    assert bench.sent == [(A, wire.CheckScript(T, SITE.check_limit_s))]
+    may_s = SITE.check_limit_s + CHECK_PATIENCE_S
+    assert bench.effects.overdue(may_s) == Overdue()
+    [late] = bench.effects.overdue(may_s + 1).events
+    assert isinstance(late, ScriptChecked)
+    assert (late.trainer, late.node, late.result) == (T, A, ProofState.UNCHECKED)
+    bench.pending.note(may_s + 1, late, [])
+    assert bench.effects.overdue(may_s + 2) == Overdue()
 
 
 def test_a_checkpoint_that_failed_is_tried_again_after_a_pause_if_it_is_still_wanted(

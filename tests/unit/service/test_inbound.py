@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from pilot.core.commands import FormGroup, PauseGroup, StartWorker, WriteCheckpoint
+from pilot.core.commands import CheckScript, FormGroup, PauseGroup, StartWorker, WriteCheckpoint
 from pilot.core.coordinator import Coordinator
 from pilot.core.events import (
     CheckpointPublished,
@@ -20,17 +20,19 @@ from pilot.core.events import (
     GroupPaused,
     LedgerRange,
     Progress,
+    ScriptChecked,
     TrainerFinished,
     WorkerExited,
     WorkerReady,
 )
 from pilot.core.ids import Generation, NodeId, TrainerId
+from pilot.core.proof import ProofState
 from pilot.io import wire
 from pilot.service.inbound import Inbound
 from pilot.service.intake import DETAIL_MAX, in_lines
 from pilot.service.pending import PendingCommands
 from tests.property.test_core import play
-from tests.property.world import World
+from tests.property.world import World, generous_plan
 
 T = TrainerId("t0")
 
@@ -230,3 +232,18 @@ def test_of_what_workers_load_only_what_is_new_or_different_is_news(monkeypatch:
     desk.send(loaded(b, lib="2", more="1"))
     assert b not in desk.world.core.trainers[T].target
     assert loaded(b, lib="2") == [], "it is being stopped"
+
+
+def test_a_script_is_checked_once_and_only_where_it_was_asked_for() -> None:
+    desk = Desk([("join", 0), ("submit checked", 0)])
+    while not isinstance(desk.world.pending[0], CheckScript):
+        desk.world.complete(0, generous_plan)
+    desk.catch_up()
+    check = desk.waits(CheckScript)
+    assert isinstance(check, CheckScript)
+    found = wire.ScriptChecked(check.trainer, "differs", "its loss is a sum")
+    assert desk.inbound.script_checked(NodeId("elsewhere"), found) == []
+    events = desk.inbound.script_checked(check.node, found)
+    assert events == [ScriptChecked(check.trainer, check.node, ProofState.DIFFERS, "its loss is a sum")]
+    desk.send(events)
+    assert desk.inbound.script_checked(check.node, found) == []

@@ -35,7 +35,7 @@ def api(tmp_path: Path) -> Api:
     assert list(core.past) == ["first"]
     driver = SimpleNamespace(core=core, monitor=SimpleNamespace(last=None))
     launches = LaunchStore(RunDir(tmp_path), "pool", None)
-    return Api(None, driver, None, launches, None, lambda: None, lambda _: None, Learned(None, "site"))
+    return Api(None, None, driver, None, launches, None, lambda: None, lambda _: None, Learned(None, "site"))
 
 
 def test_who_waits_for_a_past_trainer_is_told_how_it_ended(api: Api) -> None:

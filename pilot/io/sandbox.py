@@ -1,5 +1,5 @@
-"""Where a course runs: in namespaces of its own, in which all file systems are covered by overlays in memory, and there
-is no network. What the script writes or removes, and the runs that it starts elsewhere, are so no one else's.
+"""Where a script is run for trial: in namespaces of its own, in which overlays in memory cover all file systems, and
+there is no network. What the script writes or removes, and the runs that it starts elsewhere, are so no one else's.
 
 A directory that cannot be covered is read-only there. The kernel must let users make namespaces and overlays (Linux
 5.11, or RHEL 8.5, and ``user.max_user_namespaces`` above 0).
@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
+import signal
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
+
+from pilot.io import system
 
 _OF_THE_KERNEL = ("/proc", "/sys", "/dev", "/run/netns")
 _NAMESPACES = ("--user", "--map-root-user", "--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc")
@@ -22,27 +24,36 @@ _MOST = 100
 """Directories of one file system that are covered one by one."""
 
 
-def command(folder: Path, inside: Sequence[str]) -> list[str]:
-    """Runs the command ``inside``; ``folder`` (outside of the overlays) stays shared with the caller."""
-    return ["unshare", *_NAMESPACES, "sh", "-c", _script(folder), "sh", *inside]
+def command(inside: Sequence[str]) -> list[str]:
+    """The command that runs ``inside`` as the root of a user namespace, in which :func:`enter` can be called."""
+    return ["unshare", *_NAMESPACES, *inside]
 
 
-def is_possible(folder: Path) -> bool:
-    """Whether this machine lets us."""
-    if shutil.which("unshare") is None:
-        return False
-    done = subprocess.run(command(folder, ["true"]), capture_output=True, check=False, cwd=folder)
-    return done.returncode == 0
+def enter(folder: Path) -> None:
+    """Go on in a child of this process, in a sandbox that ends with it; ``folder`` stays shared with the outside.
+    ``OSError`` if this machine does not let us, or the current directory cannot be written there.
+    """
+    writable = os.access(".", os.W_OK)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    system.leave_namespaces()
+    if child := os.fork():
+        os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0)
+    done = subprocess.run(["sh", "-c", _script(folder)], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise OSError(done.stderr.strip().rpartition("\n")[2])
+    os.chdir(Path.cwd())
+    if writable and not os.access(".", os.W_OK):
+        raise OSError(f"{Path.cwd()} cannot be covered by an overlay")
 
 
 def _script(folder: Path) -> str:
     """Holds ``folder`` open while everything is covered, and puts it back in its place."""
     own, upper = quote(str(folder)), quote(str(folder / "upper"))
     lines = ["set -e", f"mkdir -p {upper}", f"mount --bind {own} {own}", f"exec 9<{own}"]
-    lines += [f"mount -t tmpfs -o mode=0700 check {upper}"]
+    lines += ["mount -t proc proc /proc", f"mount -t tmpfs -o mode=0700 check {upper}"]
     lines += [place.cover(f"{upper}/{number}") for number, place in enumerate(sorted(_places(), key=_turn(folder)))]
     lines += ["mount -t tmpfs -o mode=1777 check /dev/shm", f"mkdir -p {own}"]
-    lines += [f"mount -c --bind /proc/self/fd/9 {own}", f"cd {quote(str(Path.cwd()))}", 'exec "$@" 9<&-']
+    lines += [f"mount -c --bind /proc/self/fd/9 {own}"]
     return "\n".join(lines)
 
 

@@ -1,0 +1,134 @@
+"""``python -m pilot.agent.check_program``: runs ``pilot check`` on a trainer's code as submitted, unless an earlier
+verdict still holds. The job is read as JSON from standard input, the result is printed as JSON.
+
+A verdict is kept by script, arguments and versions. It holds as long as the files of the user's that the check really
+loaded have not changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from pilot.agent import as_submitted
+from pilot.agent.submitted_code import content, is_copied
+from pilot.core.errors import UserError
+from pilot.core.evidence import headline
+from pilot.core.last_words import last_words
+from pilot.core.version import __version__
+from pilot.io import own_folder, script_code
+from pilot.io.files import publish, read_regular
+
+NICE = 19
+MOST_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class CheckJob:
+    """What to check: ``script`` with ``arguments``, started in ``cwd``, with ``paths`` as its PYTHONPATH; ``code``: the
+    zip file of it as submitted ("": it is run in place). ``kept_in``: where verdicts are kept.
+    """
+
+    script: str
+    arguments: list[str]
+    cwd: str
+    code: str
+    code_sha256: str
+    paths: str
+    limit_s: float
+    kept_in: str
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A verdict: ``result`` is passed, differs or unchecked; ``files``: the versions of what was loaded, by path."""
+
+    result: str
+    text: str
+    files: dict[str, str] = field(default_factory=dict)
+
+
+def main() -> None:
+    """Check, and print what was found."""
+    os.nice(NICE)
+    job = CheckJob(**json.load(sys.stdin))
+    try:
+        found = checked(job)
+    except UserError as error:
+        found = Found("unchecked", str(error))
+    print(json.dumps({"result": found.result, "text": found.text}))
+
+
+def checked(job: CheckJob) -> Found:
+    """An earlier verdict that still holds, or a new one, which is kept if it is one."""
+    copied = script_code.unpack(Path(job.code), job.code_sha256) if job.code else {}
+    kept = Path(job.kept_in, f"{_key(job)}.json")
+    if (earlier := _read(kept)) is not None and earlier.files == _versions(earlier.files, copied):
+        return earlier
+    found = _run(job, copied)
+    if found.result != "unchecked":
+        with suppress(OSError):  # it is run again next time
+            own_folder.make(kept.parent)
+            publish(kept, json.dumps(asdict(found)).encode())
+    return found
+
+
+def _run(job: CheckJob, copied: Mapping[str, bytes]) -> Found:
+    script = _versions([job.script], copied)
+    command = [sys.executable, "-P", "-m", "pilot", "check", "--json", "--limit-s", f"{job.limit_s:g}"]
+    environment = {**os.environ, as_submitted.VARIABLE: json.dumps([job.script, job.code, job.code_sha256, job.paths])}
+    done = subprocess.run(
+        [*command, as_submitted.__file__, "--", *job.arguments],
+        capture_output=True,
+        env=environment,
+        check=False,
+    )
+    said = done.stderr.decode(errors="replace")
+    sys.stderr.write(f"{said}{done.stdout.decode(errors='replace')}\n")
+    try:
+        told: dict[str, Any] = json.loads(done.stdout)
+    except ValueError:
+        return Found("unchecked", headline(last_words(said)))
+    loaded = {file: sha for file, sha in told["files"].items() if file != as_submitted.__file__}
+    as_copied = _versions([file for file in loaded if is_copied(copied, file)], copied)
+    result = "passed" if told["passed"] else "differs" if told["script_class"] == "differs" else "unchecked"
+    return Found(result, told["text"], script | loaded | as_copied)
+
+
+def _versions(files: Iterable[str], copied: Mapping[str, bytes]) -> dict[str, str]:
+    """The SHA-256 of each of these files as the script gets it; without those that cannot be read."""
+    out = {}
+    for file in files:
+        with suppress(OSError):
+            out[file] = hashlib.sha256(content(copied, file)).hexdigest()
+    return out
+
+
+def _key(job: CheckJob) -> str:
+    """What a verdict is about, but for the files."""
+    try:
+        torch = version("torch")
+    except PackageNotFoundError:
+        torch = ""
+    about = [job.script, job.arguments, job.cwd, job.paths, __version__, sys.version, torch]
+    return hashlib.sha256(json.dumps(about).encode()).hexdigest()[:32]
+
+
+def _read(kept: Path) -> Found | None:
+    try:
+        return Found(**json.loads(read_regular(kept, MOST_BYTES)))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+if __name__ == "__main__":
+    main()

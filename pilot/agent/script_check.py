@@ -1,0 +1,99 @@
+"""Checks a worker's script beside it, in a process of the worker's interpreter: :mod:`pilot.agent.check_program`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from pilot.agent.check_program import CheckJob
+from pilot.agent.fork_server import THREAD_VARIABLES
+from pilot.agent.shortage import when_possible
+from pilot.core.errors import one_line
+from pilot.io import own_folder, proc, trainer_folder, wire
+
+LOG = "check.log"
+"""In the trainer's folder: what checks of its script have printed."""
+
+PATIENCE_S = 100.0
+"""How long a check may take beyond its limit: for imports, and to end its processes."""
+
+_MARK = "PILOT_CHECK_MARK"
+"""In the environment of all processes of a check: which one it is."""
+
+
+class ScriptCheck:
+    """A check that runs, for about ``limit_s`` at most. ``done`` is called with its result, unless it was killed.
+
+    ``environment`` is that of the fork server that starts the worker, ``kept_in`` the folder of earlier verdicts.
+    """
+
+    def __init__(
+        self,
+        order: wire.StartWorker,
+        limit_s: float,
+        environment: Mapping[str, str],
+        kept_in: Path,
+        done: Callable[[wire.ScriptChecked], None],
+    ) -> None:
+        self.pid = 0
+        self.trainer = order.trainer
+        self._order = order
+        self._done: Callable[[wire.ScriptChecked], None] | None = done
+        self._mark = secrets.token_hex(8)
+        given = dict(order.environment)
+        paths, code = given.pop("PYTHONPATH", ""), (order.code, order.code_sha256)
+        self._job = CheckJob(order.script, order.arguments, order.cwd, *code, paths, limit_s, str(kept_in))
+        self._environment = {**environment, **given, **dict.fromkeys(THREAD_VARIABLES, "1"), _MARK: self._mark}
+        self.task = asyncio.get_running_loop().create_task(self._run())
+
+    def kill(self) -> None:
+        """End it, and everything that it started."""
+        self._done = None
+        when_possible(partial(_kill_marked, self._mark))
+
+    async def _run(self) -> None:
+        try:
+            async with asyncio.timeout(self._job.limit_s + PATIENCE_S):
+                said = json.loads(await self._said())
+            found = wire.ScriptChecked(self.trainer, said["result"], said["text"])
+        except OSError as error:
+            why = "it did not end in time" if isinstance(error, TimeoutError) else f"it could not be run: {error}"
+            found = wire.ScriptChecked(self.trainer, "unchecked", why)
+        except (ValueError, KeyError, TypeError):
+            where = Path(self._order.directory, LOG)
+            found = wire.ScriptChecked(self.trainer, "unchecked", f"the check ended without a result, see {where}")
+        finally:
+            when_possible(partial(_kill_marked, self._mark))
+        if self._done is not None:
+            self._done(msgspec.structs.replace(found, text=one_line(found.text)))
+
+    async def _said(self) -> bytes:
+        with (
+            trainer_folder.home(Path(self._order.directory), self._order.uid) as home,
+            open(home / LOG, "ab", opener=own_folder.private) as log,
+        ):
+            process = await asyncio.create_subprocess_exec(
+                *(self._order.python, "-P", "-m", "pilot.agent.check_program"),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=log,
+                cwd=self._order.cwd,
+                env=self._environment,
+                start_new_session=True,
+            )
+        self.pid = process.pid
+        if self._done is None:
+            return b""  # it was killed meanwhile, and ends with what it is to read
+        said, _ = await process.communicate(json.dumps(asdict(self._job)).encode())
+        return said
+
+
+def _kill_marked(mark: str) -> None:
+    proc.kill(proc.marked(f"{_MARK}={mark}"))

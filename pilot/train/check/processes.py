@@ -1,0 +1,141 @@
+"""The processes of a check, forked from one that has imported torch: for each run a *stage*, in a sandbox of its own,
+and from that the run's ranks, each of which runs the script as ``python SCRIPT`` would.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+import torch
+
+from pilot.io import loaded_code, proc, sandbox
+from pilot.io.system import become_subreaper, drop_capabilities
+from pilot.train.check import quiet, records
+from pilot.train.check.link import say_ended
+from pilot.train.check.settings import SEAT, Run
+from pilot.train.data.rng import seed_all
+from pilot.train.ranks.script_end import script_ended
+from pilot.train.script import as_main, imported, refusal
+
+READY = b"ready"
+SEED = 0
+"""As on the nodes of a trainer, the generators are seeded identically before the script starts."""
+LARGEST = 1 << 20
+
+
+class Stage(msgspec.Struct):
+    """To be made, with ``folder`` for the run's files. It says :data:`READY`, or why this machine does not let it.
+    ``imports``: what is imported once for all that follow.
+    """
+
+    folder: str
+    covered: bool
+    imports: list[str]
+
+
+class Rank(msgspec.Struct):
+    """To be started in a stage, with two descriptors: its connection to the course, and a pipe that is open as long as
+    it lives.
+    """
+
+    script: str
+    arguments: list[str]
+    log: str
+    folder: str
+    covered: bool
+    run: Run
+
+
+def serve(channel: socket.socket) -> None:
+    """Fork a stage for each packet in ``channel``. Returns in the processes of the script, when that has ended."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    torch.optim.SGD([torch.zeros(1)])  # torch imports half of itself with the first one
+    packet, (ours,) = _forked(channel, _preload)
+    stage = msgspec.json.decode(packet, type=Stage)
+    with socket.socket(fileno=ours) as orders:
+        try:
+            if stage.covered:
+                sandbox.enter(Path(stage.folder))
+            else:
+                become_subreaper()
+        except OSError as error:
+            orders.send(str(error).encode())
+            os._exit(1)
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        orders.send(READY)
+        packet, (link, life) = _forked(orders)
+    _run(msgspec.json.decode(packet, type=Rank), link, life)
+
+
+def _preload(order: bytes) -> None:
+    for name in msgspec.json.decode(order, type=Stage).imports:
+        with suppress(Exception):  # the script may import it otherwise
+            importlib.import_module(name)
+
+
+def _forked(channel: socket.socket, before: Callable[[bytes], object] = bytes) -> tuple[bytes, list[int]]:
+    """Return each packet, with its descriptors, in a process of its own. This one ends with the channel, and what it
+    has started.
+    """
+    channel.set_inheritable(False)
+    while True:
+        packet, descriptors, *_ = socket.recv_fds(channel, LARGEST, 2)
+        if not packet:
+            proc.kill(proc.tree(os.getpid())[1:])
+            os._exit(0)
+        before(packet)
+        if os.fork() == 0:
+            channel.close()
+            return packet, descriptors
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+def _run(rank: Rank, link: int, life: int) -> None:
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    if rank.covered:
+        drop_capabilities()
+    log = os.open(rank.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    for standard in (1, 2):
+        os.dup2(log, standard)
+    os.close(log)
+    os.set_inheritable(link, False)
+    os.set_inheritable(life, True)  # also as another program
+    os.environ.update({SEAT: json.dumps(msgspec.to_builtins(rank.run) | {"link": link}), "TMPDIR": rank.folder})
+    own_link = os.dup(link)  # the session's may be closed with it
+    quiet.take_out()
+    refusal.show_in_one_line()
+    sys.argv = [rank.script, *rank.arguments]
+    sys.path.insert(0, str(Path(rank.script).resolve().parent))
+    namespace = as_main.main_module(rank.script)
+    torch.set_num_threads(1)  # sums in another order would not be the same twice
+    if rank.run.double:
+        torch.set_default_dtype(torch.float64)
+    seed_all(SEED)
+    loaded_code.begin({})
+    imported.begin()
+    try:
+        with io.open_code(str(Path(rank.script).absolute())) as file:
+            content = file.read()
+        records.note_loaded(rank.run.records)  # it may become another program
+        exec(compile(content, rank.script, "exec"), namespace)
+        script_ended()
+    except SystemExit as leaving:
+        script_ended(leaving)
+        if leaving.code not in (None, 0):
+            raise
+    except BaseException as error:
+        as_main.fail(error)
+    finally:
+        records.note_loaded(rank.run.records)
+    say_ended(own_link)
