@@ -31,7 +31,8 @@ from pilot.io.site import Site
 site = Site(
     name="e2e", scheduler="local", bind_address="{address}", interface={interface}, notice_signal="TERM", grace_s=5,
     poll_s=0.5, heartbeat_s=0.5, silent_s=4, orphan_s={orphan_s}, form_timeout_s={form_s},
-    checkpoint_interval_s=0.5, checkpoints_kept=3, ranks_per_node={ranks}, check="{check}", check_limit_s=900,
+    checkpoint_interval_s=0.5, checkpoints_kept=3, ranks_per_node={ranks},
+    check="{check}", check_limit_s={check_limit_s},
 )
 """
 
@@ -46,6 +47,7 @@ class Pool:
     address: str = "127.0.0.1"
     ranks: int = 1
     check: str = "off"  # a check of every script would double the time of most tests
+    check_limit_s: int = 900
     agents: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     @property
@@ -85,7 +87,7 @@ class Pool:
         """The text of its site file."""
         interface = '"lo"' if self.address == "127.0.0.1" else None
         values = {"orphan_s": self.orphan_s, "form_s": self.form_s, "ranks": self.ranks, "address": self.address}
-        return SITE.format(**values, interface=interface, check=self.check)
+        return SITE.format(**values, interface=interface, check=self.check, check_limit_s=self.check_limit_s)
 
     def agent(self, *within: str, connection: Path | None = None) -> subprocess.Popen[bytes]:
         """One more pilot, started by hand; ``within`` is a command prefix that runs it."""

@@ -33,6 +33,7 @@ from pilot.core.events import (
     PoolChanged,
     PoolReopened,
     Progress,
+    ScriptChecked,
     TrainerCancelled,
     TrainerHeld,
     TrainerReleased,
@@ -149,6 +150,9 @@ class Story:
                 yield self._told(
                     now_s, Kind.CHECKPOINT, f"no checkpoint: {headline(error)}", event.trainer, [event.node]
                 )
+            case ScriptChecked():
+                text = f"its script, checked: {event.result}: {event.line}"
+                yield self._told(now_s, Kind.TRAINER, text, event.trainer, [event.node])
             case NodeRetried():
                 whom = f"is used for {event.trainer} again" if event.trainer else "is used again"
                 yield self._told(now_s, Kind.NODE, f"{event.node} {whom}", event.trainer, [event.node])

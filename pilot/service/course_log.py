@@ -14,6 +14,7 @@ from pilot.core.events import (
     GroupPaused,
     GroupStalled,
     PlanReady,
+    ScriptChecked,
     WorkerExited,
     WorkerReady,
     WorkerSlow,
@@ -50,6 +51,8 @@ def _of_event(event: Event, monitor: Monitor) -> Iterator[str]:
         case GroupBroken() | GroupStalled():
             what = "its group broke" if isinstance(event, GroupBroken) else "its group stalls"
             yield f"{event.trainer}: {what}: {headline(event.reason)}"
+        case ScriptChecked():
+            yield f"{event.trainer}: its script, checked on {event.node}: {event.result}: {event.line}"
         case GroupPaused():
             yield f"{event.trainer}: paused at step {event.step}"
         case _:

@@ -14,12 +14,14 @@ from pilot.core.events import (
     GroupFormed,
     PlanReady,
     PoolChanged,
+    ScriptChecked,
     TrainerSubmitted,
     WorkerExited,
     WorkerReady,
 )
 from pilot.core.ids import NodeId, TrainerId
 from pilot.core.problem import Plan, PlanStatus
+from pilot.core.proof import ProofState
 from pilot.core.spec import TrainerSpec
 from pilot.observation.monitor import Monitor
 from pilot.service import course_log
@@ -43,6 +45,7 @@ def test_the_way_to_the_first_step_is_told(caplog: pytest.LogCaptureFixture) -> 
     tell(3.0, WorkerReady(T, A))
     form = next(c for c in tell(4.0, WorkerReady(T, B)) if isinstance(c, FormGroup))
     tell(5.0, GroupFormed(T, form.generation, 0, resumed=0))
+    tell(5.5, ScriptChecked(T, A, ProofState.DIFFERS, "its loss is a sum"))
     tell(6.0, WorkerExited(T, B, ExitCause.DIED, "killed\nby signal 9"))
     assert [record.getMessage() for record in caplog.records] == [
         "t gets 2 nodes by plan, had 0",
@@ -50,6 +53,7 @@ def test_the_way_to_the_first_step_is_told(caplog: pytest.LogCaptureFixture) -> 
         "t: ready on a",
         "t: ready on b",
         "t: training on 2 nodes from scratch at step 0",
+        "t: its script, checked on a: differs: its loss is a sum",
         "t: died on b: by signal 9",
         "t: its script starts on b",
     ]
