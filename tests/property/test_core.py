@@ -38,7 +38,7 @@ ACTIONS += ["stall", "publish"]
 USERS = ["hold", "release", "resume", "remove", "reopen", "submit bounded", "submit sized", "damage"]
 PROFILES = ["submit profiled", "report", "report", "wait a little"]
 CODE = ["load", "load changed"]
-SICKNESS = ["sicken", "raise", "slow", "wait", "clear"]
+SICKNESS = ["sicken", "raise", "slow", "wait", "clear", "joins otherwise", "resumes otherwise"]
 scripts = st.lists(
     st.tuples(st.sampled_from([*ACTIONS, *SICKNESS, *CODE, *USERS]), st.integers(0, 1 << 16)), max_size=80
 )
@@ -92,6 +92,10 @@ def act(world: World, action: str, number: int) -> None:
             world.sick ^= {rng.choice(world.nodes)}
         case "raise" if world.workers:
             world.send(world.worker_dies(*rng.choice(list(world.workers)), ExitCause.RAISED))
+        case "joins otherwise" if world.workers:
+            world.send(world.worker_dies(*rng.choice(list(world.workers)), ExitCause.JOINED_OTHERWISE))
+        case "resumes otherwise" if world.workers:
+            world.send(world.worker_dies(*rng.choice(list(world.workers)), ExitCause.RESUMED_OTHERWISE))
         case "slow" if world.workers:
             world.slow(*rng.choice(list(world.workers)))
         case "load" | "load changed" if world.workers:

@@ -19,6 +19,7 @@ import msgspec
 from pilot.core.errors import PilotError
 from pilot.core.evidence import headline
 from pilot.core.last_words import is_refusal, last_words
+from pilot.core.run_identity import ACCEPT
 from pilot.io import proc
 from pilot.train.check import sandbox
 from pilot.train.check.link import serve
@@ -26,6 +27,8 @@ from pilot.train.check.records import Record, read
 from pilot.train.check.settings import SEAT, Run
 from pilot.train.check.world import End, World
 
+_ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "", "PYTHONDONTWRITEBYTECODE": "1", ACCEPT: "gradients"}
+"""What differs in a course is compared after each step."""
 NO_SESSION = "the script ended without a step of a pilot.train session: nothing to check"
 
 
@@ -85,7 +88,7 @@ class Playing:
                 stdin=theirs.fileno(),
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env={**subject.environment, "CUDA_VISIBLE_DEVICES": "", "PYTHONDONTWRITEBYTECODE": "1"},
+                env={**subject.environment, **_ENVIRONMENT},
                 start_new_session=True,
             )
         with self._world.changed:

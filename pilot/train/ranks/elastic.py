@@ -377,6 +377,7 @@ class Elastic:
         try:
             group = self._ties.together(lambda: self._begin(generation))
             resumed, self.newcomers = self._sharing.share(group, self._held)
+            self.next_steps.group_begins(resumes=bool(resumed))
         except Gone:
             self._lose(generation)
             self._in_force.ended()

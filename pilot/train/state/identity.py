@@ -12,6 +12,7 @@ from torch import nn
 
 from pilot.core.errors import UserError
 from pilot.core.run_identity import (
+    ACCEPT,
     ACCEPTABLE,
     ACCUMULATE,
     ALL_EPOCHS,
@@ -38,9 +39,6 @@ _GOALS = (ALL_EPOCHS, ALL_ITERATIONS)
 
 Identity = dict[str, str]
 """What must be the same on all ranks, by a readable name."""
-
-ACCEPT = "PILOT_ACCEPT_CHANGES"
-"""The variable that ``pilot submit --accept-changes`` sets."""
 
 _TENSORS = ("the parameter ", "the buffer ")
 _OPTIMIZER = "the optimizer "
