@@ -1,6 +1,7 @@
 """Human-readable dialogues with the core: ``> event`` lines and the ``< command`` lines that answer them.
 
-A line ``? cnn`` asks what is known of nodes, and the ``=`` lines say it. A line ``@ 3600`` sets the clock (otherwise each line takes a second), ``site grace_s=0`` starts on another site.
+A line ``? cnn`` asks what is known of nodes, and the ``=`` lines say it. A line ``@ 3600`` sets the clock (otherwise
+each line takes a second), ``site grace_s=0`` starts on another site.
 
 ``PILOT_REWRITE=1 pytest tests/transcripts`` rewrites the answers; then read the diff.
 """
