@@ -118,6 +118,11 @@ class Elastic:
         return self._group
 
     @property
+    def is_over(self) -> bool:
+        """See :class:`~pilot.train.ranks.group.RankGroup`."""
+        return self._let_go is not None
+
+    @property
     def _group(self) -> Membership | None:
         return self._in_force.group
 
