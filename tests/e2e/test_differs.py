@@ -95,7 +95,7 @@ def test_a_trainer_that_resumes_otherwise_on_one_node_is_resumed_on_another(pool
     (text,) = aside(pool.status())
     assert text.startswith(f"{other} was set aside: ")
     assert re.search(RESUMES, text)
-    assert "a loss that is no mean over the samples" in text
+    assert "Possible causes: a script that was changed" in text
     pool.finish("cnn")
 
 

@@ -2,9 +2,9 @@
 when the trainer resumes from that checkpoint. If they differ, the step is not done (see
 :mod:`pilot.train.steps.comparison`).
 
-The step must have the same samples. If they are divided among another number of ranks, sums differ by design where
-forward draws random numbers, or normalises by its batch; then they are not compared. After a notice there is no next
-step, and nothing is kept.
+The step must have the same samples. If they are divided among another number of ranks, sums may differ by design: they
+are not compared where forward draws random numbers, or normalises by its batch, and a difference is only remarked.
+After a notice there is no next step, and nothing is kept.
 """
 
 from __future__ import annotations
@@ -43,9 +43,10 @@ class NextStep(msgspec.Struct):
         if not is_alike or phase >= len(before.sketched):
             return ""
         name = differing(self.sketched[phase], before.sketched[phase])
+        ranks = f" ({before.parts} ranks divided them then, and {self.parts} now)" if self.parts != before.parts else ""
         return name and (
             f"step {self.step + 1} has another gradient of {name} than before the trainer was resumed, from the same"
-            " samples and parameters"
+            f" samples and parameters{ranks}"
         )
 
 
@@ -116,6 +117,11 @@ class NextSteps:
         sketch.add([*stepped.values()], [one.grad for one in stepped.values()])
         self._now.sketched.append(sketch.of(stepped))
         return self._now.difference(self._before) if self._before is not None else ""
+
+    @property
+    def divided_otherwise(self) -> bool:
+        """Whether the samples of the step were divided among another number of ranks before a resume."""
+        return self._now is not None and self._before is not None and self._now.parts != self._before.parts
 
     def ends(self) -> None:
         """The step is done."""

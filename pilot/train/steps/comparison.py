@@ -24,10 +24,7 @@ _CAUSES = (
     " in session.state, track it, or seed it; if it is meant to differ: pilot resume --accept-changes gradients"
 )
 
-_OF_RESUME = (
-    "a script that was changed; another number of nodes, and a loss that is no mean over the samples (pilot check shows"
-    " that)"
-)
+_NO_MEAN = "a loss that is no mean over the samples (pilot check shows that); a script that was changed"
 
 _decoder = msgspec.msgpack.Decoder(Sketched)
 
@@ -76,10 +73,15 @@ class Comparison:
         raise JoinedOtherwise(f"{difference}. Possible causes: {_CAUSES}")
 
     def with_earlier(self, difference: str, group: RankGroup) -> None:
-        """After a resume: :class:`ResumedOtherwise` on all ranks, if the leader found a ``difference``."""
+        """After a resume: :class:`ResumedOtherwise` on all ranks, if the leader found a ``difference`` that is not by
+        design.
+        """
+        if difference and group.next_steps.divided_otherwise:
+            group.remark(f"{difference}. Possible causes: {_NO_MEAN}; {_CAUSES}")
+            difference = ""
         told = gather_blocks(difference.encode(), group.gather)[0].decode()
         if told and not self._accepts(told, group):
-            raise ResumedOtherwise(f"{told}. Possible causes: {_OF_RESUME}; {_CAUSES}")
+            raise ResumedOtherwise(f"{told}. Possible causes: a script that was changed; {_CAUSES}")
 
     def _accepts(self, difference: str, group: RankGroup) -> bool:
         """Whether the user accepts it; then it is remarked."""
