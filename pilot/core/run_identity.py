@@ -13,7 +13,7 @@ from pilot.core.errors import UserError
 SEED = "the seed"
 LENGTH = "the length of the dataset"
 STREAM = "a stream"
-SAMPLES = "the checksum of the dataset's indices and labels"
+SAMPLES = "the checksum of the dataset's indices, labels and texts"
 PER_NODE = "batch_size"
 WHOLE = "global_batch_size"
 ACCUMULATE = "accumulate"

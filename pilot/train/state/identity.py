@@ -112,7 +112,7 @@ def expect_same(identities: Sequence[Identity]) -> None:
             raise UserError(
                 f"the ranks of this trainer differ: {name} is {first} on rank 0 and {other} on rank {rank};"
                 " the script must do the same on all nodes (use no process id, host name or time, no generator of"
-                " its own without a seed, and no file that another of them has saved)"
+                " its own without a seed, no file that another of them has saved, and no unsorted list of files)"
             )
 
 
