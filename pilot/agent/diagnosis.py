@@ -6,7 +6,12 @@ import signal
 
 from pilot.agent.vocabulary import RankEnded, Watched, WorkerEnded
 from pilot.core.commands import Outcome
-from pilot.core.errors import GPU_FAILED_STATUS, ORPHANED_STATUS
+from pilot.core.errors import (
+    GPU_FAILED_STATUS,
+    JOINED_OTHERWISE_STATUS,
+    ORPHANED_STATUS,
+    RESUMED_OTHERWISE_STATUS,
+)
 from pilot.core.events import ExitCause, Seen
 from pilot.core.evidence import headline
 from pilot.core.last_words import TRACEBACK, is_refusal, last_words
@@ -20,6 +25,10 @@ _NO_SESSION = (
 _CAUSES: dict[int, str] = {
     signal.SIGKILL: " (by hand, or out of memory)",
     signal.SIGBUS: " (is /dev/shm full? df /dev/shm on that node; or a file that it had mapped was cut short)",
+}
+_DIFFERS = {
+    JOINED_OTHERWISE_STATUS: ExitCause.JOINED_OTHERWISE,
+    RESUMED_OTHERWISE_STATUS: ExitCause.RESUMED_OTHERWISE,
 }
 _REMARK = "pilot: "
 """How a session begins what it tells a script; none of it ends one."""
@@ -50,6 +59,8 @@ def on_exit(event: WorkerEnded, up: bool, stop_reason: str | None, stuck_reason:
         return ExitCause.DIED, _by_signal(-event.status)
     if event.status == ORPHANED_STATUS:  # of an agent that lives
         return ExitCause.RAISED, _ORPHANED
+    if event.status in _DIFFERS:
+        return _DIFFERS[event.status], last_words(event.tail)
     if event.status == GPU_FAILED_STATUS:
         return ExitCause.DIED, _failed(event.tail, event.status)
     if event.status > 0:

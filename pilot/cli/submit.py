@@ -19,7 +19,7 @@ from pilot.cli.script_arguments import for_script, mention_our_options
 from pilot.cli.shared_options import check_option, env_option, python_option
 from pilot.core.errors import CheckpointError, Unreadable, UserError
 from pilot.core.ids import TrainerId
-from pilot.core.run_identity import acceptable
+from pilot.core.run_identity import ACCEPT, acceptable
 from pilot.core.sizes import check_sizes
 from pilot.core.spec import Profiling
 from pilot.io.files import read_regular, umask
@@ -33,6 +33,14 @@ MOST_SCRIPT_BYTES = 16 * 1024 * 1024
 
 READ_AT_START = ("LD_", "PYTHON")
 """Variables with these prefixes have no effect once a process is running."""
+
+
+accept_option = click.option(
+    "--accept-changes",
+    metavar="WHAT",
+    help="Continue from a checkpoint even if these differ: seed, dataset, batches, rules, options, fewer (epochs),"
+    " gradients.",
+)
 
 
 @click.command("submit", context_settings={"allow_interspersed_args": False})
@@ -87,11 +95,7 @@ READ_AT_START = ("LD_", "PYTHON")
     metavar="NAME|PATH",
     help="Start from the newest checkpoint of this trainer, or from this file.  [default: scratch]",
 )
-@click.option(
-    "--accept-changes",
-    metavar="WHAT",
-    help="Start from a checkpoint even if these differ: seed, dataset, batches, rules, options, fewer (epochs).",
-)
+@accept_option
 @click.option("--checkpoints-kept", type=Count(), help="How many checkpoints to keep.  [default: the site's]")
 @check_option
 @click.option(
@@ -225,9 +229,15 @@ def _start_at(place: Path, given: str) -> Start:
     return Start([str(shown(file).absolute()) for file in (path, *parts)], found.generation)
 
 
-def launch_again(root: Path, trainer: str) -> LaunchSpec:
+def accepting(kinds: str) -> dict[str, str]:
+    """The variable that accepts ``kinds`` of changes, which are checked before anything is sent."""
+    acceptable(kinds)
+    return {ACCEPT: kinds}
+
+
+def launch_again(root: Path, trainer: str, accepted: str | None = None) -> LaunchSpec:
     """How a trainer of the pool in ``root`` was started, with its script as it is now, and a fresh copy of its code if
-    one was recorded.
+    one was recorded. ``accepted``: changes that are accepted from now on (None: as before).
     """
     path = RunDir(root).trainer(TrainerId(trainer)) / "spec.json"
     if Path(trainer).name != trainer or not path.exists():
@@ -236,7 +246,13 @@ def launch_again(root: Path, trainer: str) -> LaunchSpec:
         earlier = msgspec.json.decode(read_regular(path, MOST_SCRIPT_BYTES), type=LaunchSpec)
     except (OSError, msgspec.DecodeError) as error:
         raise UserError(f"cannot read the submission of {trainer} from {path}: {error}") from None
-    launched = msgspec.structs.replace(earlier, script_sha256=_digest(Path(earlier.script), earlier.python))
+    if accepted is not None and earlier.ddp:
+        raise UserError(f"--accept-changes: {trainer} does not use pilot.train")
+    launched = msgspec.structs.replace(
+        earlier,
+        script_sha256=_digest(Path(earlier.script), earlier.python),
+        environment=earlier.environment | (accepting(accepted) if accepted is not None else {}),
+    )
     return with_code(launched)[0] if launched.code_sha256 else launched
 
 
@@ -280,8 +296,7 @@ def launch(
         raise UserError(f"--python: no interpreter {python} on this host")
     seeded = {} if seed is None else {"PILOT_SEED": str(seed)}
     if accepted is not None:
-        acceptable(accepted)  # checked before anything is sent
-        seeded["PILOT_ACCEPT_CHANGES"] = accepted
+        seeded |= accepting(accepted)
     return LaunchSpec(
         script=str(script.absolute()),
         script_sha256=digest,

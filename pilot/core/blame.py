@@ -18,6 +18,12 @@ was to start                                               is read elsewhere, an
                                                            if nowhere for five minutes, the trainer is held
 members of a group that did not form cannot reach each     the fewest without which it could have formed are set
 other through the network                                  aside and blamed: no script can cause that
+its worker computed another gradient than a node that    the node is set aside for this trainer; if another one
+trains did, from the same samples and parameters         joins without, it blames the node; if a second one differs,
+                                                           it stops growing, and no node is blamed
+its group computed another gradient than before the      the group ends, and the node is set aside for this
+resume, from the same samples and parameters             trainer: if a group without it differs, too, or there is
+                                                           none, the trainer fails; if not, it blames the node
 its worker loaded other code than the trainer's first one  the node is set aside for this trainer, which stops
                                                            growing; no node is blamed, as any would load that
 a second trainer blames the node, or the same one again    the node is set aside for all; work on it goes on
@@ -42,6 +48,9 @@ from pilot.core.trainer import Trainer, WorkerPhase
 
 NODES_TRIED = 3
 """A failure on this many nodes, with no progress on another one since, is the script's fault."""
+
+GROUPS_TRIED = 2
+"""If groups with so many nodes resume otherwise than the trainer went on before, that is the script's fault."""
 
 AGAIN_S = 1800.0
 """A node that was set aside for the first time is tried again after this time."""
@@ -88,6 +97,9 @@ class Blame(BlameState):
                 continue
             self.known.setdefault(node, {})[trainer.id] = None
             if not evidence.struck(accusation):
+                continue
+            if accusation.stage is Stage.JOIN and (trainer.differs or evidence.doubted(Stage.JOIN, without=node)):
+                out.question = self._differs(trainer, accusation)
                 continue
             out.commands.append(self._set_aside(now_s, trainer, accusation))
             out.question = f"{node} was set aside for {trainer.id}"
@@ -162,6 +174,22 @@ class Blame(BlameState):
         """The nodes whose time set aside is over."""
         return [NodeRetried(node, trainer) for node, trainer, aside in self.set_aside() if aside.until_s <= now_s]
 
+    def _differs(self, trainer: Trainer, accusation: Accusation) -> str:
+        """Several nodes that joined differ: stop growing, and blame none. Returns why another plan is needed."""
+        evidence, node = trainer.evidence, accusation.node
+        if not trainer.differs:
+            nodes = " and ".join([*evidence.doubted(Stage.JOIN, without=node), node])
+            trainer.differs = f"what it computes on {nodes} differs: {headline(accusation.reason)}"
+        evidence.doubts[node] = Stage.JOIN
+        evidence.pardon(Stage.JOIN)
+        self._take_back(trainer, node)
+        return f"{trainer.id} no longer grows"
+
+    def _take_back(self, trainer: Trainer, node: NodeId) -> None:
+        if node in trainer.target:
+            trainer.target.remove(node)
+            del self._pool.owner[node]
+
     def _blamed(self, now_s: float, node: NodeId, trainer: Trainer, out: Judgement) -> None:
         self.blames[node] = self.blames.get(node, 0) + 1
         if self.blames[node] >= BLAMES and node in self._pool and node not in self._pool.aside:
@@ -170,11 +198,11 @@ class Blame(BlameState):
 
     def _script(self, trainer: Trainer, accusation: Accusation, once_more: bool) -> str:
         """Why the script is at fault; "" if that is not known."""
-        if accusation.stage is Stage.READ:
+        if accusation.stage in (Stage.READ, Stage.JOIN):  # the others train on
             return ""
         doubted = trainer.evidence.doubted(accusation.stage)
         lives = any(w.phase is not WorkerPhase.STOPPING for n, w in trainer.workers.items() if n not in doubted)
-        tried_out = len(doubted) >= NODES_TRIED
+        tried_out = len(doubted) >= (GROUPS_TRIED if accusation.stage is Stage.RESUME else NODES_TRIED)
         if lives and accusation.stage is Stage.START:
             trainer.refusal = accusation.reason if tried_out else trainer.refusal
             return ""
@@ -195,9 +223,7 @@ class Blame(BlameState):
             evidence.times[node] = evidence.times.get(node, 0) + 1
         until_s = now_s + (accusation.again_s or _for_s(evidence.times[node]))
         evidence.aside[node] = SetAside(until_s, accusation.reason, accusation.again_s is not None)
-        if node in trainer.target:
-            trainer.target.remove(node)
-            del self._pool.owner[node]
+        self._take_back(trainer, node)
         return SetNodeAside(node, trainer.id, until_s, accusation.reason)
 
     def _set_aside_for_all(self, now_s: float, node: NodeId, trainer: Trainer) -> Command:

@@ -17,6 +17,9 @@ ORPHANED_STATUS = 113
 GPU_FAILED_STATUS = 114
 """The exit status of a training process whose GPU failed, or had no memory left."""
 
+JOINED_OTHERWISE_STATUS = 115
+RESUMED_OTHERWISE_STATUS = 116
+
 
 def one_line(text: str) -> str:
     """``text`` made safe to show: on one line, without control characters, of limited length.
@@ -58,6 +61,18 @@ class LostFileError(UserError):
 
 class NoRestartError(UserError):
     """No coordinator is to be started here: another one runs, or the pool was shut down."""
+
+
+class JoinedOtherwise(PilotError):
+    """A node that joins computes another gradient than one that trains; its process ends before its own counts."""
+
+    exit_status = JOINED_OTHERWISE_STATUS
+
+
+class ResumedOtherwise(PilotError):
+    """The next step's gradient is not that of before the resume; all processes end before that step is done."""
+
+    exit_status = RESUMED_OTHERWISE_STATUS
 
 
 class SubmitError(PilotError):

@@ -166,6 +166,10 @@ class ExitCause(StrEnum):
     again."""
     UNREAD = "unread"
     """It was not started, because of what cannot be read or opened there now."""
+    JOINED_OTHERWISE = "joined-otherwise"
+    """In its first step it computed another gradient than a node that trains; it left before its own counted."""
+    RESUMED_OTHERWISE = "resumed-otherwise"
+    """Its group computed another gradient than before the resume; the group ended before that step was done."""
 
 
 @dataclass(frozen=True, slots=True)

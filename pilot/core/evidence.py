@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -24,6 +25,10 @@ class Stage(StrEnum):
     """It could not read its checkpoint. A worker that loads it elsewhere shows that it can be read."""
     RUN = "run"
     """It was in a group, or was to be. A step without it shows that the script can train."""
+    JOIN = "join"
+    """It computed another gradient than a node that trains. One that joins without shows that it need not."""
+    RESUME = "resume"
+    """Its group computed another gradient than before the resume. A step of another one shows that it need not."""
 
 
 class Fault(StrEnum):
@@ -71,7 +76,8 @@ class Evidence:
 
     ``strikes`` : failures on a node since it last worked there; ``doubts`` : the nodes that it failed on without having
     worked on another one since, and how far it had got; ``aside`` : the nodes that it avoids; ``times`` : how often it
-    has set each aside; ``deaths`` : when its processes in groups died on each.
+    has set each aside; ``deaths`` : when its processes in groups died on each; ``joined`` : the nodes whose gradients
+    are compared with another's in the step after so many, and have not been yet.
     """
 
     strikes: dict[NodeId, int] = field(default_factory=dict)
@@ -79,6 +85,7 @@ class Evidence:
     aside: dict[NodeId, SetAside] = field(default_factory=dict)
     times: dict[NodeId, int] = field(default_factory=dict)
     deaths: dict[NodeId, list[float]] = field(default_factory=dict)
+    joined: dict[NodeId, int] = field(default_factory=dict)
 
     def died(self, now_s: float, node: NodeId) -> int:
         """Its process in a group died on ``node``; returns how often that happened lately."""
@@ -92,9 +99,9 @@ class Evidence:
         self.strikes[accusation.node] = self.strikes.get(accusation.node, 0) + accusation.strikes
         return self.strikes[accusation.node] >= STRIKES
 
-    def doubted(self, stage: Stage) -> list[NodeId]:
-        """The nodes on which it failed at ``stage`` without having got further on another one since."""
-        return [node for node, at in self.doubts.items() if at is stage]
+    def doubted(self, stage: Stage, without: NodeId | None = None) -> list[NodeId]:
+        """The nodes on which it failed at ``stage`` without having got further on another since; not ``without``."""
+        return [node for node, at in self.doubts.items() if at is stage and node != without]
 
     def worked(self, on: tuple[NodeId, ...], stage: Stage) -> list[NodeId]:
         """Record that it works ``on`` these nodes, up to ``stage``; returns the nodes that this shows to have been
@@ -102,13 +109,24 @@ class Evidence:
         """
         for node in on if stage is Stage.RUN else ():
             self.strikes.pop(node, None)
-        settled = [n for n in self.doubted(stage) if n not in on]
-        for node in settled:
+        reached = (stage, Stage.RESUME) if stage is Stage.RUN else (stage,)
+        doubted = [n for n, at in self.doubts.items() if at in reached]
+        settled = [n for n in doubted if n not in on]
+        for node in doubted:
             del self.doubts[node]
-        for node in on:
-            if self.doubts.get(node) is stage:
-                del self.doubts[node]
         return settled if stage is not Stage.READ or len(settled) == 1 else []  # several: it was the file system's
+
+    def formed(self, step: int, members: Sequence[NodeId], newcomers: Collection[NodeId]) -> None:
+        """Record that a group begins at ``step``, with ``newcomers`` that are compared with others."""
+        compared = {*newcomers, *self.joined}
+        self.joined = {node: step for node in members if node in compared}
+
+    def compared(self, step: int) -> tuple[NodeId, ...]:
+        """The nodes whose gradients count, as the training has got to ``step``: they did not differ."""
+        alike = tuple(node for node, at in self.joined.items() if step > at + 1)
+        for node in alike:
+            del self.joined[node]
+        return alike
 
     def pardon(self, stage: Stage) -> None:
         """Forget the failures at ``stage``: they were no node's fault."""

@@ -13,7 +13,7 @@ from pilot.core.errors import UserError
 SEED = "the seed"
 LENGTH = "the length of the dataset"
 STREAM = "a stream"
-SAMPLES = "the checksum of the dataset's indices and labels"
+SAMPLES = "the checksum of the dataset's indices, labels and texts"
 PER_NODE = "batch_size"
 WHOLE = "global_batch_size"
 ACCUMULATE = "accumulate"
@@ -23,6 +23,9 @@ RULES = "the rules"
 OPTIONS = "the options of the optimizer"
 ALL_EPOCHS = "the number of epochs, done ones included,"
 ALL_ITERATIONS = "the number of iterations, done ones included,"
+
+GRADIENTS = "the gradient of the same samples"
+"""Not part of an identity, but compared when a node joins and after a resume."""
 
 ORDERED_BY = (SEED, LENGTH, SAMPLES, ORDER)
 """What determines the order of the samples in an epoch."""
@@ -34,8 +37,12 @@ ACCEPTABLE = {
     "rules": (RULES,),
     "options": (OPTIONS,),
     "fewer": (ALL_EPOCHS, ALL_ITERATIONS),
+    "gradients": (GRADIENTS,),
 }
 """What may change at a resume, if the user accepts it. The model is not included, because it could not be loaded."""
+
+ACCEPT = "PILOT_ACCEPT_CHANGES"
+"""The variable that ``--accept-changes`` sets."""
 
 
 def acceptable(kinds: str) -> frozenset[str]:

@@ -133,7 +133,8 @@ class Trainer:
     step that it had come to when its state was lost; up to there steps are done again. ``synced``: all state holders
     hold the same state; ``saved``: a checkpoint holds it, too. ``died``: the nodes on which members of its groups died
     since the last new step. ``refusal``: why no further worker can start (the script was edited); the trainer then does
-    not grow until a node is tried again. ``held``: why it gets no nodes; ``stops``: and ends once it has none.
+    not grow until a node is tried again. ``differs``: where and how gradients of nodes that joined
+    differed; it then does not grow until it is resumed. ``held``: why it gets no nodes; ``stops``: and ends then.
     ``shelved``: why it, a trial, gets none until its study promotes it. ``usage``: what its workers used.
     ``total_samples``: of its whole loop, as its session last said. ``profile``: on which counts it is measured.
     ``interrupted_s``: when its last group formed. ``saved_step``: the newest that a checkpoint is known to hold;
@@ -163,6 +164,7 @@ class Trainer:
     died: dict[NodeId, None] = field(default_factory=dict)
     broken_in_a_row: int = 0
     refusal: str = ""
+    differs: str = ""
     evidence: Evidence = field(default_factory=Evidence)
     held: str = ""
     shelved: str = ""
@@ -208,7 +210,7 @@ class Trainer:
         """
         self.outcome, self.reason, self.held, self.shelved, self.stops, self.refusal = None, "", "", "", False, ""
         self.deaths_in_a_row, self.died, self.broken_in_a_row, self.failed_writes = 0, {}, 0, 0
-        self.reached, self.unread, self.code = 0, None, {}
+        self.reached, self.unread, self.code, self.differs = 0, None, {}, ""
         self.proof = Proof.of(self.spec)
 
     @property
@@ -243,11 +245,13 @@ class Trainer:
 
     def stays_at(self) -> tuple[int, str] | None:
         """At most how many nodes it may have now, and why, in words; None: it may grow."""
+        most = max(self.spec.min_nodes, len(self.target))
         if self.refusal:
-            most = max(self.spec.min_nodes, len(self.target))
             return most, f"it cannot use further nodes: {headline(self.refusal)}"
         if why := self.proof.keeps_to_one(self.spec.check):
             return 1, why
+        if self.differs:
+            return most, f"it stays {'on one node' if most == 1 else f'at {most} nodes'}: {self.differs}"
         return None
 
     def holds_state(self, node: NodeId) -> bool:

@@ -51,6 +51,8 @@ UNREAD_S = 300.0
 UNREAD_AGAIN_S = 60.0
 """A node that could not read it is tried again after this time."""
 
+_STAGES = {ExitCause.JOINED_OTHERWISE: Stage.JOIN, ExitCause.RESUMED_OTHERWISE: Stage.RESUME}
+
 PASSING_BREAKS = 3
 """After this many, the network between most of a trainer's nodes is not expected to come back soon."""
 
@@ -180,18 +182,23 @@ def _worker_exited(now_s: float, trainer: Trainer, event: WorkerExited) -> Noted
             trainer.reason += f"; {headline(event.detail)}"
         return Noted()
     trained = trainer.group is not None and event.node in trainer.group.members
-    member = trained or (trainer.forming is not None and event.node in trainer.forming.members)
+    groups = [group.members for group in (trainer.group, trainer.forming) if group is not None]
+    members = {node for its in groups if event.node in its for node in its}
     commands = dissolve_broken(trainer)
     if event.cause is ExitCause.RAISED and (trained or worker.has_state):
         return Noted(commands, failure=event.detail)
     trainer.counts.worker_deaths += event.cause is ExitCause.DIED
-    if event.cause is ExitCause.DIED and (member or worker.has_state):
+    if event.cause is ExitCause.DIED and (members or worker.has_state):
         return _member_died(now_s, trainer, worker, event, commands)
     if event.cause is ExitCause.UNREAD:
         reason, again = f"{event.node}: {event.detail}", f"pilot release {trainer.id} tries again"
         return _unread(now_s, trainer, event.node, commands, ("start it", reason, again))
+    if event.cause is ExitCause.RESUMED_OTHERWISE:
+        attempt = [node for node, its in trainer.workers.items() if its.has_state or node in members]
+        commands += stop(trainer, attempt, f"{event.node} computes another gradient than before the resume")
     if event.cause is not ExitCause.DIED:
-        return Noted(commands, accusations=(Accusation(event.node, Stage.START, event.detail),))
+        stage = _STAGES.get(event.cause, Stage.START)
+        return Noted(commands, accusations=(Accusation(event.node, stage, event.detail),))
     reason = f"its process died {STRIKES} times while starting; the last time: {event.detail}"
     return Noted(commands, accusations=(Accusation(event.node, Stage.START, reason, 1),))
 
@@ -239,6 +246,9 @@ def _group_formed(trainer: Trainer, event: GroupFormed) -> Noted | None:
         trainer.reached = max(trainer.reached, trainer.step)
     trainer.step = event.step
     trainer.synced, trainer.saved, trainer.failed_writes = True, False, 0
+    grew = 0 < before < len(trainer.group.members)  # nodes that only replace others are not compared
+    newcomers = [node for node in trainer.group.members if grew and not trainer.holds_state(node)]
+    trainer.evidence.formed(event.step, trainer.group.members, newcomers)
     for node in trainer.group.members:
         trainer.workers[node].has_state = True
         trainer.workers[node].attempt = trainer.deaths_in_a_row
@@ -409,5 +419,7 @@ def _progress(now_s: float, trainer: Trainer, event: Progress) -> Noted | None:
         trainer.measured.rate(now_s, len(trainer.group.members), event.samples_per_s)
     if event.rescale_s is not None:
         trainer.measured.cost(trainer.grew, event.rescale_s)
+    if alike := trainer.evidence.compared(event.step):
+        return Noted(works=(alike, Stage.JOIN))
     doubtful = bool(trainer.evidence.strikes or trainer.evidence.doubts)
     return Noted(works=(trainer.group.members, Stage.RUN) if advanced and doubtful else None)

@@ -41,7 +41,7 @@ def _of_event(event: Event, monitor: Monitor) -> Iterator[str]:
             yield f"{event.trainer}: ready on {event.node}"
         case WorkerSlow():
             yield f"{event.trainer}: still starting on {event.node}; the others do not wait for it"
-        case WorkerExited(cause=ExitCause.RAISED | ExitCause.DIED):
+        case WorkerExited() if event.cause not in (ExitCause.STOPPED, ExitCause.UNREAD):
             yield f"{event.trainer}: {event.cause} on {event.node}: {headline(event.detail)}"
         case GroupFormed():
             record = monitor.trainers.get(event.trainer)

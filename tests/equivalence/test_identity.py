@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from torch.utils.data import Dataset, Subset, TensorDataset
 import pilot.train
 from pilot.core.errors import UserError
 from pilot.io import wire
+from pilot.train.alike import sample_numbers
 from pilot.train.state.blocks import LONGEST_ROW, gather_blocks
 from pilot.train.state.identity import fingerprint, for_another, in_short
 from pilot.train.state.lr import LearningRate
@@ -93,6 +95,8 @@ class Labelled(Dataset[Any]):
         lambda drawn: TensorDataset(torch.ones(8, 2), torch.from_numpy(drawn.integers(1000, size=8))),
         lambda drawn: Labelled(drawn.permutation(8)),
         lambda drawn: Labelled([*map(int, drawn.permutation(8))]),
+        lambda drawn: Labelled([f"{number}.png" for number in drawn.permutation(8)]),
+        lambda drawn: Labelled(tuple(Path(f"{number}.png") for number in drawn.permutation(8))),
     ],
 )
 def test_ranks_with_other_splits_or_labels_are_refused(split: Callable[[np.random.Generator], Dataset[Any]]) -> None:
@@ -109,9 +113,17 @@ def test_ranks_with_other_splits_or_labels_are_refused(split: Callable[[np.rando
     on_ranks(lambda: script(0), 2, [])
     seeds = itertools.count()
     with pytest.raises(
-        UserError, match=r"indices and labels is .* on rank 0 and .* generator of its own without a seed"
+        UserError, match=r"indices, labels and texts is .* on rank 0 and .* generator of its own without a seed"
     ):
         on_ranks(lambda: script(next(seeds)), 2, [])
+
+
+def test_each_node_may_have_the_files_in_a_folder_of_its_own() -> None:
+    here, there, other = (
+        sample_numbers.checksum(Labelled([f"/{folder}/{number}{kind}" for number in range(8)]))
+        for folder, kind in (("a", ".png"), ("b", ".png"), ("a", ".jpg"))
+    )
+    assert here == there != other
 
 
 def made(width: int = 2, samples: int = 8, rate: float = 0.1, rule: str = "none") -> Training:

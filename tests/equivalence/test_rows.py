@@ -24,8 +24,8 @@ def trained() -> list[Any]:
 
 
 @pytest.mark.parametrize("name", trained())
-def test_trains_as_its_plain_loop(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """No rehearsal finds a difference."""
+def test_trains_as_its_plain_loop(name: str) -> None:
+    """No rehearsal finds a difference, or a rank would end."""
     row = ROWS[name]
     by_itself = alone(row)
     assert_as_plain(row, by_itself)
@@ -34,7 +34,6 @@ def test_trains_as_its_plain_loop(name: str, capsys: pytest.CaptureFixture[str])
         assert_as_plain(row, run)
         if way != "one rank":
             assert_as_undisturbed(row, run)
-    assert "computes another gradient" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", named("refused"))

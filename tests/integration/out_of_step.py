@@ -13,7 +13,7 @@ import pilot.train
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("does", choices=["evaluate", "stop"])
+    parser.add_argument("does", choices=["evaluate", "stop", "evaluate after the loop"])
     parser.add_argument("--rank", type=int, required=True)
     parser.add_argument("--step", type=int, default=3)
     parser.add_argument("--models", type=int, default=1)
@@ -29,6 +29,9 @@ def main() -> None:
     def is_it() -> bool:
         return session.rank == arguments.rank and session.steps == arguments.step
 
+    def evaluate() -> dict[str, float]:
+        return session.evaluate(data, lambda batch: {"loss": models["m0"](batch[0]).square().mean()})
+
     for _ in session.epochs(2):
         for (x,) in loader:
             for name, model in models.items():
@@ -40,7 +43,10 @@ def main() -> None:
                 if arguments.does == "stop":
                     session.stop()
                     break
-                session.evaluate(data, lambda batch: {"loss": models["m0"](batch[0]).square().mean()})
+                if arguments.does == "evaluate":
+                    evaluate()
+    if arguments.does == "evaluate after the loop" and session.rank == arguments.rank:
+        print("evaluated", len(evaluate()), flush=True)
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ _warm.set_forkserver_preload(["torch", "torch.utils.data", WITH_OPTIMIZERS, "pil
 
 @dataclass
 class Node:
-    """One pilot's part of the trainer."""
+    """One pilot's part of the trainer. ``status``: with which its process should end."""
 
     name: str
     process: BaseProcess
@@ -53,6 +53,7 @@ class Node:
     warm: list[list[tuple[subprocess.Popen[bytes], socket.socket]]] = field(default_factory=list)
     frames: Frames = field(default_factory=lambda: Frames(wire.MAX_FRAME_BYTES))
     alive: bool = True
+    status: int = 0
 
     def tell(self, message: wire.Message) -> None:
         with contextlib.suppress(OSError):
@@ -253,6 +254,12 @@ class Plane:
         """Wait for the leader's report that the loop is over."""
         return self.wait_for(self.training[0], wire.TrainerFinished, self.generation, deadline_s)
 
+    def wait_raised(self, nodes: list[Node]) -> None:
+        """Wait until the workers of ``nodes`` end by exceptions."""
+        for node in nodes:
+            node.status = 1
+        self.wait(lambda: not any(node.alive for node in nodes), f"{[node.name for node in nodes]} end")
+
     def reports(self) -> list[wire.Progress]:
         return [message for node in self.nodes for message in node.heard(wire.Progress)]
 
@@ -288,7 +295,9 @@ class Plane:
 
     def _assert_ended_well(self, node: Node) -> None:
         node.process.join(DEADLINE_S)
-        assert node.process.exitcode == 0, f"{node.name} ended with status {node.process.exitcode}\n{self.logs()}"
+        assert node.process.exitcode == node.status, (
+            f"{node.name} ended with status {node.process.exitcode}\n{self.logs()}"
+        )
 
     def clean(self) -> None:
         """Kill whatever is left."""

@@ -36,3 +36,13 @@ def test_the_rank_that_waits_says_what_others_do(
         assert LINE.format(gathers, sums) in nodes[sums].log.read_text()
         assert max((report.step for report in cluster.reports()), default=0) <= 3
         assert not nodes[gathers].heard(wire.TrainerFinished)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_one_that_evaluates_after_the_loop_waits_for_nobody(tmp_path: Path, rank: int) -> None:
+    with plane(tmp_path, SCRIPT, "evaluate after the loop", f"--rank={rank}") as cluster:
+        nodes = cluster.start(2)
+        cluster.form(nodes)
+        cluster.wait_finished()
+        cluster.stop()
+        assert "evaluated 1" in nodes[rank].log.read_text()

@@ -39,7 +39,7 @@ USERS = ["hold", "release", "resume", "remove", "reopen", "submit bounded", "sub
 PROFILES = ["submit profiled", "report", "report", "wait a little"]
 CODE = ["load", "load changed"]
 PROOFS = ["submit checked", "submit checked"]
-SICKNESS = ["sicken", "raise", "slow", "wait", "clear"]
+SICKNESS = ["sicken", "raise", "slow", "wait", "clear", "joins otherwise", "resumes otherwise"]
 scripts = st.lists(
     st.tuples(st.sampled_from([*ACTIONS, *SICKNESS, *CODE, *PROOFS, *USERS]), st.integers(0, 1 << 16)), max_size=80
 )
@@ -97,6 +97,10 @@ def act(world: World, action: str, number: int) -> None:
             world.sick ^= {rng.choice(world.nodes)}
         case "raise" if world.workers:
             world.send(world.worker_dies(*rng.choice(list(world.workers)), ExitCause.RAISED))
+        case "joins otherwise" if world.workers:
+            world.send(world.worker_dies(*rng.choice(list(world.workers)), ExitCause.JOINED_OTHERWISE))
+        case "resumes otherwise" if world.workers:
+            world.send(world.worker_dies(*rng.choice(list(world.workers)), ExitCause.RESUMED_OTHERWISE))
         case "slow" if world.workers:
             world.slow(*rng.choice(list(world.workers)))
         case "load" | "load changed" if world.workers:

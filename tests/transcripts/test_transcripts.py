@@ -1,6 +1,7 @@
 """Human-readable dialogues with the core: ``> event`` lines and the ``< command`` lines that answer them.
 
-A line ``@ 3600`` sets the clock (otherwise each line takes a second), ``site grace_s=0`` starts on another site.
+A line ``? cnn`` asks what is known of nodes, and the ``=`` lines say it. A line ``@ 3600`` sets the clock (otherwise
+each line takes a second), ``site grace_s=0`` starts on another site.
 
 ``PILOT_REWRITE=1 pytest tests/transcripts`` rewrites the answers; then read the diff.
 """
@@ -69,6 +70,7 @@ from pilot.core.ids import Generation, NodeId, PlanId, TrainerId
 from pilot.core.problem import Plan, PlanStatus
 from pilot.core.proof import ProofState
 from pilot.core.spec import Checking, Profiling, TrainerSpec
+from pilot.core.trainer import Trainer
 from tests.invariants import violations
 
 FILES = sorted(Path(__file__).parent.glob("*.txt"))
@@ -218,6 +220,14 @@ def show(command: Command, now_s: float) -> str:
             return f"close {command.trainer} {command.outcome} ({command.reason})"
 
 
+def known_of(core: Coordinator, trainer: Trainer) -> list[str]:
+    """Which nodes ``trainer`` doubts, which are blamed, and whether it may grow."""
+    doubts = [f"doubts {node} ({stage})" for node, stage in trainer.evidence.doubts.items()]
+    stays = trainer.stays_at()
+    blames = [f"{node} was blamed {times} times" for node, times in core.blame.blames.items()]
+    return [*doubts, *blames, f"at most {stays[0]} nodes: {stays[1]}" if stays else "it may grow"]
+
+
 def _pin(pin: int | None) -> str:
     return "" if pin is None else f"!{pin}"
 
@@ -227,7 +237,7 @@ def play(text: str) -> str:
     core, now_s, out = Coordinator(), 0.0, []
     for line in text.splitlines():
         now_s += 1
-        if line.startswith("<"):
+        if line.startswith(("<", "=")):
             continue
         out.append(line)
         if line.startswith("site "):
@@ -237,6 +247,8 @@ def play(text: str) -> str:
         elif line.startswith(">"):
             out += [f"< {show(c, now_s)}" for c in core.handle(now_s, parse(line[1:].strip(), core))]
             assert violations(core) == []
+        elif line.startswith("? "):
+            out += [f"= {known}" for known in known_of(core, core.trainers[TrainerId(line[2:])])]
     return "\n".join(out) + "\n"
 
 

@@ -1,12 +1,12 @@
-"""What must be the same on all ranks of a trainer, by name: parameters, the optimizers' options and state, buffers, and
-data that a script generates in its loop (rollouts, pseudo-labels), if the dataset is a ``TensorDataset``; and what may
-differ, but is told of then (see :mod:`pilot.train.alike.held_by_script`).
+"""What must be the same on all ranks of a trainer, by name: parameters (also those of tracked modules: an average, a
+teacher), the optimizers' options and state, buffers, and data that a script generates in its loop (rollouts,
+pseudo-labels), if the dataset is a ``TensorDataset``. Only one rank's travel and are saved.
 
 A buffer, or a parameter without gradient, that the model changes while computing belongs to each rank, like batch
 norm's statistics. Batch norm is recognised by its class; others by their change counter, or, if a script changes
 ``.data``, by changed values with an unchanged counter. A rank that notices this reports 0, and then it applies to all
 ranks. One that the script changes after its step, on all ranks, belongs to each, too, if it differs; a rank reports a
-number below 0 if it does. (The script is told if it does differ.)
+number below 0 if it does.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.utils.data import TensorDataset
 
 from pilot.checkpoint import checksums, shards
-from pilot.train.alike import sample_numbers
-from pilot.train.alike.held_by_script import HeldByScript
+from pilot.checkpoint.tree import place
 from pilot.train.state.session_checks import check_changeable
 from pilot.train.state.training import Training
 
@@ -45,13 +44,12 @@ class HeldAlike:
 
     def __init__(self, training: Training) -> None:
         self._named = training.trained.named
-        self._script = HeldByScript(training)
+        self._tracked = training.tracked
         optimizers = training.steppers.optimizers
         self._optimizers = {f"optimizer{name and f'[{name!r}]'}": one for name, one in optimizers.items()}
         self._frozen = dict(_frozen(training.model))
         self._buffers = dict(_buffers(training.model)) | self._frozen
         self._own: set[str] = set()
-        self._told: set[str] = set()
         self.of_shards: set[str] = set()
         self._before: list[Changes] = []
         self._after: list[Changes] = []
@@ -59,14 +57,12 @@ class HeldAlike:
         self._seen: dict[str, tuple[Changes, int]] = {}
         self._dataset: TensorDataset | None = None
         self._data_at_first: list[Changes] = []
-        self._samples: Numbers = {}
 
     def trains_on(self, dataset: object) -> None:
         """Set the dataset, as it is before the loop; checking it costs a pass over the data only if it changes."""
         if isinstance(dataset, TensorDataset):
             self._dataset = dataset
             self._data_at_first = self._data_changes()
-        self._samples = sample_numbers.others(dataset)
 
     def forward_begins(self) -> None:
         """The script gets a batch."""
@@ -86,38 +82,35 @@ class HeldAlike:
         """Another rank has noticed that these belong to each rank."""
         self._own |= names
 
-    def are_told(self, names: set[str]) -> None:
-        """The script has been told that these differ."""
-        self._told |= names
-
-    def numbers(self) -> tuple[Numbers, Numbers]:
-        """Of what must be the same, and of what may differ: by name, 1 to 65521, or ``OWN``; below 0 if the script
-        changes it after its steps.
-        """
+    def numbers(self) -> Numbers:
+        """By name, 1 to 65521, or ``OWN``; below 0 if the script changes it after its steps."""
         buffers = self._buffer_numbers()
         self._look_at_buffers(buffers)
-        values = dict(self._values()) | self._script.parameters()
+        values = dict(self._values())
         self.of_shards = {name for name, one in values.items() if torch.is_tensor(one) and shards.is_sharded(one)}
         signed = {name: -one if name in self._changed_after else one for name, one in buffers.items()}
         alike = _numbers(values) | signed | self._data_numbers()
-        others = self._script.numbers() | {f"the model's {name}": number for name, number in buffers.items()}
-        unfrozen = {name for name, (held, key) in self._frozen.items() if held[key].requires_grad}
-        return _except(self._own - unfrozen, alike), _except(self._told, others | self._samples)
+        own = self._own - {name for name, (held, key) in self._frozen.items() if held[key].requires_grad}
+        return {name: OWN if name in own else number for name, number in alike.items()}
 
     def _values(self) -> Iterator[tuple[str, Any]]:
         """Options come first: if they differ, so does everything after them. (What an optimizer's state leaves out is
         for one step.)
         """
-        for place, optimizer in self._optimizers.items():
+        for named, optimizer in self._optimizers.items():
             kept = optimizer.state_dict()["param_groups"]
             for number, (group, its) in enumerate(zip(optimizer.param_groups, kept, strict=True)):
                 options = {key: value for key, value in group.items() if key in its and key != "params"}
-                yield from _leaves(f"{place}.param_groups[{number}]", options)
+                yield from _leaves(f"{named}.param_groups[{number}]", options)
         yield from ((name, one) for name, one in self._named.items() if name not in self._frozen)
-        for place, optimizer in self._optimizers.items():
+        for named, optimizer in self._optimizers.items():
             states: Mapping[Any, Any] = optimizer.state
             for name, parameter in self._named.items():
-                yield from _leaves(f"{place}.state[{name}]", states.get(parameter, {}))
+                yield from _leaves(f"{named}.state[{name}]", states.get(parameter, {}))
+        modules = ((name, one) for name, one in self._tracked.items() if isinstance(one, nn.Module))
+        for tracked, module in modules:
+            for path, parameter in module.named_parameters():
+                yield place(f"{tracked}.state_dict()", [path]), parameter
 
     def _buffer_numbers(self) -> Numbers:
         return _numbers({name: held[key] for name, (held, key) in self._buffers.items()})
@@ -179,10 +172,6 @@ def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
             yield from _leaves(f"{name}[{number}]", inner)
     elif isinstance(value, torch.Tensor | int | float | str):
         yield name, value
-
-
-def _except(names: set[str], numbers: Numbers) -> Numbers:
-    return {name: OWN if name in names else number for name, number in numbers.items()}
 
 
 def _numbers(values: Mapping[str, Any]) -> Numbers:

@@ -1,7 +1,7 @@
 """A node that joins rehearses: in its first step its processes compute what those of another node compute, from the
-same samples with the same random numbers. Their gradients do not count, and are compared with the other's. If they
-differ, the script is told: it may compute with what it sets in an epoch or by a counter of its own, draws without a
-seed, or takes from its node; or a node computes wrongly.
+same samples with the same random numbers. Their gradients do not count, and are compared with the other's. A node whose
+gradients differ leaves, see :mod:`pilot.train.steps.comparison`. (Noise that each rank draws from torch's, NumPy's or
+Python's generators is the same on both, as these are seeded alike.)
 
 The others divide the step's samples, as they did before the node came. There are never fewer of them than divided the
 last step: they might not have the memory for it. So of nodes that begin together, or replace others, none rehearses,

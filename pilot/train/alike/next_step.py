@@ -1,10 +1,10 @@
 """The sums of the step after a checkpoint are kept beside it, as sketches, and compared with those of the same step
-when the trainer resumes from that checkpoint. If they differ, the script is told: it may compute with what no
-checkpoint holds, or a node computes wrongly.
+when the trainer resumes from that checkpoint. If they differ, the step is not done (see
+:mod:`pilot.train.steps.comparison`).
 
-The step must have the same samples. If they are divided among another number of ranks, sums differ by design where
-forward draws random numbers, or normalises by its batch; then they are not compared. After a notice there is no next
-step, and nothing is kept.
+The step must have the same samples. If they are divided among another number of ranks, sums may differ by design: they
+are not compared where forward draws random numbers, or normalises by its batch, and a difference is only remarked.
+After a notice there is no next step, and nothing is kept.
 """
 
 from __future__ import annotations
@@ -17,17 +17,13 @@ from torch import nn
 from pilot.train.data import rng
 from pilot.train.data.sampler import StepShare
 from pilot.train.gradients.sketch import LENGTH, Sketch, Sketched, differing
-from pilot.train.script import refusal
 from pilot.train.state.stepper import Stepper
 from pilot.train.state.training import Training
 
-_TOLERANCE_DIVIDED = 0.05
-"""Of a gradient's norm, if the samples were divided otherwise: 16-bit types round each rank's mean."""
 
-
-class NextStep(msgspec.Struct, frozen=True):
+class NextStep(msgspec.Struct):
     """The step after ``step`` others, of the samples [cursor, cursor_end) of its epoch, divided among ``parts`` ranks;
-    ``divides``: its sums do not depend on that number; ``sketched``: the sums.
+    ``divides``: its sums do not depend on that number; ``sketched``: the sums, of each of its phases.
     """
 
     step: int
@@ -35,7 +31,23 @@ class NextStep(msgspec.Struct, frozen=True):
     cursor_end: int
     parts: int
     divides: bool
-    sketched: Sketched
+    sketched: list[Sketched]
+
+    def difference(self, before: NextStep) -> str:
+        """In words, how its newest sums differ from those of the same phase ``before``; "": they do not, or need not be
+        the same.
+        """
+        phase = len(self.sketched) - 1
+        its, place = ((one.step, one.cursor, one.cursor_end) for one in (self, before))
+        is_alike = its == place and (self.parts == before.parts or (self.divides and before.divides))
+        if not is_alike or phase >= len(before.sketched):
+            return ""
+        name = differing(self.sketched[phase], before.sketched[phase])
+        ranks = f" ({before.parts} ranks divided them then, and {self.parts} now)" if self.parts != before.parts else ""
+        return name and (
+            f"step {self.step + 1} has another gradient of {name} than before the trainer was resumed, from the same"
+            f" samples and parameters{ranks}"
+        )
 
 
 _decoder = msgspec.msgpack.Decoder(NextStep)
@@ -48,7 +60,9 @@ def kept_nowhere(_generation: int, _step: int, _block: bytes) -> None:
 
 
 class NextSteps:
-    """The leader's: what it has to keep, and what it compares after a resume."""
+    """What the leader has to keep, and compares after a resume. ``compares``: the group has resumed, and has not done
+    a step yet; the same on all its ranks.
+    """
 
     def __init__(self, training: Training, keep: Keep) -> None:
         self._training = training
@@ -56,8 +70,8 @@ class NextSteps:
         self._saved: tuple[int, int] | None = None
         self._before: NextStep | None = None
         self._now: NextStep | None = None
-        self._sketch = Sketch(1.0)
         self._generators: object = None
+        self.compares = False
 
     def saved(self, generation: int) -> None:
         """The state is being saved as it is now."""
@@ -69,13 +83,18 @@ class NextSteps:
         has_changed = any(change.step == position.step for change in self._training.changes)  # what the user accepted
         self._before = _read(block) if block and not has_changed else None
 
+    def group_begins(self, *, resumes: bool) -> None:
+        """A group begins, from a checkpoint or from a state that a rank of it has."""
+        self.compares = resumes
+        if not resumes:
+            self._before = None
+
     def begins(self, share: StepShare, rank: int, parts: int) -> None:
         """A step begins on ``rank``, whose samples are divided among ``parts`` ranks."""
         self._now = None
         step, is_possible = self._training.position.step, not (self._training.position.phase or self._training.sharding)
         if not rank and is_possible and (self._is_next(step) or self._before is not None):
-            self._now = NextStep(step, share.cursor, share.cursor_end, parts, self._divides(), {})
-            self._sketch = Sketch(1.0)
+            self._now = NextStep(step, share.cursor, share.cursor_end, parts, self._divides(), [])
 
     def forward_begins(self) -> None:
         """The script gets a batch."""
@@ -84,38 +103,37 @@ class NextSteps:
 
     def forward_ends(self) -> None:
         """The batch has its gradients."""
-        if self._now is not None and self._now.divides and self._generators != rng.positions():
-            self._now = msgspec.structs.replace(self._now, divides=False)
+        if self._now is not None and self._generators != rng.positions():
+            self._now.divides = False
 
-    def came(self, steppers: Sequence[Stepper]) -> None:
-        """The gradients of what these step are sums now."""
-        if self._now is not None:
-            parameters = [parameter for one in steppers for parameter in self._training.trained.of(one)]
-            self._sketch.add(parameters, [parameter.grad for parameter in parameters])
-
-    def ends(self) -> str:
-        """The step is done. Returns what the user should see, if its sums are not those from before a resume."""
-        now, self._now = self._now, None
-        if now is None:
+    def came(self, steppers: Sequence[Stepper]) -> str:
+        """The gradients of what these step are sums now. Returns how they differ from those before a resume."""
+        if self._now is None:
             return ""
-        before, self._before = self._known(now), None  # there is one first step
-        now = msgspec.structs.replace(now, sketched=self._sketch.of(self._training.trained.named))
-        if self._saved is not None and self._is_next(now.step):
+        named = self._training.trained.named
+        its = {id(parameter) for one in steppers for parameter in self._training.trained.of(one)}
+        sketch = Sketch(1.0)
+        stepped = {name: one for name, one in named.items() if id(one) in its}
+        sketch.add([*stepped.values()], [one.grad for one in stepped.values()])
+        self._now.sketched.append(sketch.of(stepped))
+        return self._now.difference(self._before) if self._before is not None else ""
+
+    @property
+    def divided_otherwise(self) -> bool:
+        """Whether the samples of the step were divided among another number of ranks before a resume."""
+        return self._now is not None and self._before is not None and self._now.parts != self._before.parts
+
+    def ends(self) -> None:
+        """The step is done."""
+        now, self._now, self._before, self.compares = self._now, None, None, False  # there is one first step
+        if now is not None and self._saved is not None and self._is_next(now.step):
             self._keep(*self._saved, msgspec.msgpack.encode(now))
-        return _difference(before, now) if before is not None else ""
 
     def _is_next(self, step: int) -> bool:
         return self._saved is not None and self._saved[1] == step
 
     def _divides(self) -> bool:
         return not any(isinstance(one, nn.modules.batchnorm._BatchNorm) for one in self._training.model.modules())
-
-    def _known(self, now: NextStep) -> NextStep | None:
-        """What was kept of the step before a resume, if it can be compared with the one ``now``."""
-        one = self._before
-        if one is None or (one.step, one.cursor, one.cursor_end) != (now.step, now.cursor, now.cursor_end):
-            return None
-        return one if one.parts == now.parts or (one.divides and now.divides) else None
 
 
 def _read(block: bytes) -> NextStep | None:
@@ -124,24 +142,4 @@ def _read(block: bytes) -> NextStep | None:
         one = _decoder.decode(block)
     except msgspec.MsgspecError:
         return None
-    return one if {len(row) for row in one.sketched.values()} <= {LENGTH} else None
-
-
-def _difference(before: NextStep, now: NextStep) -> str:
-    is_divided_alike = before.parts == now.parts
-    tolerance = {} if is_divided_alike else {"tolerance": _TOLERANCE_DIVIDED}
-    name = differing(now.sketched, before.sketched, **tolerance)
-    if not name:
-        return ""
-    loss = "" if is_divided_alike else " a loss that is no mean over the samples (pilot check shows that);"
-    difference = (
-        f"step {now.step + 1} has another gradient of {name} than before the trainer was resumed, from the same samples"
-        " and parameters"
-    )
-    refusal.note(
-        f"{difference}. Possible causes:{loss} a value that the script switches in an epoch (if epoch == 3:), counts by"
-        " itself, draws without a seed, or has from its node (files, the environment); a script that was changed; a"
-        " node that computes wrongly. Derive such a value from session.steps, keep it in session.state, track it, or"
-        " seed it"
-    )
-    return f"{difference}; its log says what to look for"
+    return one if {len(row) for sketched in one.sketched for row in sketched.values()} <= {LENGTH} else None

@@ -177,6 +177,7 @@ class CourseGroup(Alone):
         self.member = Membership(start.number, start.index, len(table))
         if spreading.takers:
             self._hand_over("state", spreading.root, spreading.takers)
+        self.next_steps.group_begins(resumes=spreading.fresh and self.training.position.step > 0)
         self._held, self._keeps = start.number, start.keeps
         self.revision += 1
         self._exchanges.idle()

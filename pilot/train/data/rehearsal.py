@@ -39,11 +39,15 @@ class Rehearsal:
 
     def rehearses(self, rank: int) -> bool:
         """Whether the gradient of ``rank`` is only compared."""
-        return rank // self.per_node in self.rehearsing
+        return self.node_of(rank) in self.rehearsing
+
+    def node_of(self, rank: int) -> int:
+        """The number of its node."""
+        return rank // self.per_node
 
     def is_compared(self, rank: int) -> bool:
         """Whether the gradient of ``rank`` is, or others are with it."""
-        return self.rehearses(rank) or rank // self.per_node == self.reference
+        return self.rehearses(rank) or self.node_of(rank) == self.reference
 
     def counted(self, share: StepShare, rank: int) -> StepShare:
         """``share`` of :meth:`part`, of which a rank that rehearses only borrows the samples."""

@@ -96,8 +96,10 @@ class Collectives:
     def hold(self, topic: int, bring: Bring) -> Sums | None:
         """Meet about ``topic``; returns the sums by name of the ranks' contributions, the same on all.
 
-        None: the others passed this meeting long ago.
+        None: the others passed this meeting long ago, or have ended with the loop.
         """
+        if self._group.is_over:
+            return None
         number = self._held.get(topic, 0)
         self._held[topic] = number + 1
         self._training.catch_up.meeting = topic

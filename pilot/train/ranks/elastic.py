@@ -118,6 +118,11 @@ class Elastic:
         return self._group
 
     @property
+    def is_over(self) -> bool:
+        """See :class:`~pilot.train.ranks.group.RankGroup`."""
+        return self._let_go is not None
+
+    @property
     def _group(self) -> Membership | None:
         return self._in_force.group
 
@@ -377,6 +382,7 @@ class Elastic:
         try:
             group = self._ties.together(lambda: self._begin(generation))
             resumed, self.newcomers = self._sharing.share(group, self._held)
+            self.next_steps.group_begins(resumes=bool(resumed))
         except Gone:
             self._lose(generation)
             self._in_force.ended()

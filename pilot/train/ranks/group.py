@@ -24,6 +24,10 @@ class RankGroup(Protocol):
     next_steps: NextSteps
     """Steps after checkpoints."""
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the script's loop is over, and the other ranks are no longer there."""
+
     def enter(self) -> Membership:
         """Enter a group; waits for one."""
 
@@ -84,6 +88,7 @@ class Alone:
 
     revision = 0
     newcomers = Newcomers()
+    is_over = False
 
     def __init__(self, training: Training, resized: Callable[[int], None]) -> None:
         self.next_steps = NextSteps(training, kept_nowhere)

@@ -12,6 +12,7 @@ from torch import nn
 
 from pilot.core.errors import UserError
 from pilot.core.run_identity import (
+    ACCEPT,
     ACCEPTABLE,
     ACCUMULATE,
     ALL_EPOCHS,
@@ -38,9 +39,6 @@ _GOALS = (ALL_EPOCHS, ALL_ITERATIONS)
 
 Identity = dict[str, str]
 """What must be the same on all ranks, by a readable name."""
-
-ACCEPT = "PILOT_ACCEPT_CHANGES"
-"""The variable that ``pilot submit --accept-changes`` sets."""
 
 _TENSORS = ("the parameter ", "the buffer ")
 _OPTIMIZER = "the optimizer "
@@ -114,7 +112,7 @@ def expect_same(identities: Sequence[Identity]) -> None:
             raise UserError(
                 f"the ranks of this trainer differ: {name} is {first} on rank 0 and {other} on rank {rank};"
                 " the script must do the same on all nodes (use no process id, host name or time, no generator of"
-                " its own without a seed, and no file that another of them has saved)"
+                " its own without a seed, no file that another of them has saved, and no unsorted list of files)"
             )
 
 

@@ -60,7 +60,8 @@ class Training:
     phase of the current batch began that counts. ``on_restore``: called when a state was taken over or
     rolled back. ``samples_per_tick``: samples of a step on one node, for a schedule that counts samples. ``reports``: a
     trial's reports of its study's metric. ``sharding``: the model's, if it is sharded. ``standing``: see
-    :class:`~pilot.train.state.state_transfer.Standing`. ``catch_up``: what the script does again.
+    :class:`~pilot.train.state.state_transfer.Standing`. ``catch_up``: what the script does again. ``accepted``: what
+    may differ from a checkpoint, or between nodes.
     """
 
     def __init__(
@@ -92,7 +93,7 @@ class Training:
         self.phases: list[dict[str, Any]] = []
         self.on_restore: list[Callable[[], object]] = []
         self.agreed_step = 0
-        self._accepted = identity.accepted_by(os.environ)
+        self.accepted = identity.accepted_by(os.environ)
         self.changes: list[AcceptedChange] = []
         self._goals_taken: identity.Identity = {}
         self._options = options_of(self.steppers, scheduled=False)
@@ -106,7 +107,7 @@ class Training:
         for its rank), to which it is compared now.
         """
         self.identity[goal] = str(count)
-        changes = identity.changes(self._goals_taken, identity.goals(self.identity), self._accepted)
+        changes = identity.changes(self._goals_taken, identity.goals(self.identity), self.accepted)
         self.changes += [AcceptedChange(self.position.step, *change) for change in changes]
 
     @property
@@ -244,7 +245,7 @@ class Training:
         """Take over a state from :meth:`capture` on this or another rank, or from a checkpoint. Also if the script is
         evaluating in ``torch.inference_mode``: nobody could change the tensors that it makes.
         """
-        changes = identity.changes(state.get("identity", self.identity), self.identity, self._accepted)
+        changes = identity.changes(state.get("identity", self.identity), self.identity, self.accepted)
         self._goals_taken = identity.goals(state.get("identity", {}))
         state = put_back(state, state.get("on_device", ()))
         objects = self.catch_up.objects()

@@ -2,8 +2,7 @@
 identical; if not, a script, a library or a machine is faulty, and training from there on is worthless.
 
 The comparison is part of a step's sums (one number per rank, see :mod:`pilot.train.gradients.step_words`). Only if it
-fails do the ranks gather a checksum per tensor, to see whether the difference is in a buffer that belongs to each rank,
-or in what the script keeps, of which it is told, once.
+fails do the ranks gather a checksum per tensor, to see whether the difference is in a buffer that belongs to each rank.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ from pilot.train.gradients.step_words import Words
 from pilot.train.node.membership import Membership, agreed
 from pilot.train.node.node_ties import NodeTies, combined
 from pilot.train.ranks.group import RankGroup
-from pilot.train.script import refusal
 from pilot.train.state.blocks import gather_blocks
 from pilot.train.state.training import Training
 
@@ -29,20 +27,9 @@ EVERY_STEPS = 100
 """A check reads each tensor once; a step does so several times. See ``benchmarks.guards``."""
 FIRST_STEPS = (1, 10)
 """Most faults of a script show early."""
-MOST_NOTES = 5
-"""A script may give what differs a new name each time."""
 
-_BY_ITSELF = (
-    "nodes that join and runs that resume get one rank's. It may be set from each rank's own batch (as batch norm"
-    " does), or on one rank only (if session.rank == 0:). What training depends on must be the same on all ranks:"
-    " derive it from parameters, session.steps or the result of session.evaluate"
-)
-_OF_DATA = (
-    "some samples may be used twice and others never. Their files may be listed in another order (os.listdir and glob"
-    " do not sort), or a generator that chooses or makes samples has no seed"
-)
-_Told = tuple[int, Numbers, Numbers]
-"""One rank's last step in which the ranks agreed, and its checksums of what must be the same and of what may differ."""
+_Told = tuple[int, Numbers]
+"""One rank's last step in which the ranks agreed, and its checksums."""
 _decoder = msgspec.msgpack.Decoder(_Told)
 
 
@@ -55,9 +42,7 @@ class Alarm:
         self._shards = training.sharding.size if training.sharding is not None else 1
         self.held = HeldAlike(training)
         self._numbers: Numbers = {}
-        self._others: Numbers = {}
         self._generation: int | None = None
-        self._notes = 0
 
     def checksum(self, step: int, group: Membership, *, is_last: bool = False) -> int:
         """This rank's checksum before step ``step`` of its group: 1 to 65521; 0: no comparison in this step. There is
@@ -69,8 +54,8 @@ class Alarm:
             self._training.agreed_step = step
         if group.size == 1 or not (is_new or is_last or step % EVERY_STEPS == 0 or step in FIRST_STEPS):
             return 0
-        self._numbers, self._others = self.held.numbers()
-        number = combined([*map(abs, self._numbers.values()), *self._others.values()], MODULUS)
+        self._numbers = self.held.numbers()
+        number = combined([*map(abs, self._numbers.values())], MODULUS)
         return 1 + (number if self._shards == 1 else self._of_node(number))
 
     def _of_node(self, number: int) -> int:
@@ -79,7 +64,7 @@ class Alarm:
         """
         of_shards = self.held.of_shards
         unsharded = [abs(one) for name, one in self._numbers.items() if name not in of_shards]
-        whole = combined([*unsharded, *self._others.values()], MODULUS)
+        whole = combined(unsharded, MODULUS)
         said = self._ties.say(number * MODULUS + whole)
         alike = len({word % MODULUS for word in said}) == 1
         return combined([word // MODULUS for word in said], MODULUS) if alike else whole
@@ -93,7 +78,7 @@ class Alarm:
             return True
         if not agreed(words.checksum, words.checksum_squares, size):
             try:
-                own = msgspec.msgpack.encode((self._training.agreed_step, self._numbers, self._others))
+                own = msgspec.msgpack.encode((self._training.agreed_step, self._numbers))
                 told = [_decoder.decode(block) for block in gather_blocks(own, group.gather)]
             except Gone:
                 return False
@@ -102,8 +87,8 @@ class Alarm:
         return True
 
     def _judge(self, step: int, group: RankGroup, told: Sequence[_Told]) -> None:
-        since = min(agreed_step for agreed_step, _, _ in told)
-        own, differing = self._compared(tables := [numbers for _, numbers, _ in told])
+        since = min(agreed_step for agreed_step, _ in told)
+        own, differing = self._compared(tables := [numbers for _, numbers in told])
         own |= {name for name in self._numbers if all(numbers.get(name, 1) < 0 for numbers in tables)}
         self.held.are_own(own)
         if differing:
@@ -114,13 +99,6 @@ class Alarm:
                 " sets from its own batch (in the first one: run it through the model before the session),"
                 f" then submit it again from an earlier checkpoint: {group.distrust(since)}"
             )
-
-        known, differing = self._compared([others for _, _, others in told])
-        self.held.are_told({*known, *differing})
-        if differing and self._notes < MOST_NOTES:
-            self._notes += 1
-            why = _OF_DATA if differing[0].startswith("dataset.") else _BY_ITSELF
-            refusal.note(f"{differing[0]}{_others(len(differing) - 1)} differs between the ranks: {why}")
 
     def _compared(self, told: Sequence[Numbers]) -> tuple[set[str], list[str]]:
         """Names of what a rank knows to be each rank's own, and of what differs otherwise."""

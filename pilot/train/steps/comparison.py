@@ -1,4 +1,6 @@
-"""The comparison of gradients in a step in which nodes rehearse; see :mod:`pilot.train.alike.newcomers`."""
+"""The comparison of gradients in a step in which nodes rehearse (see :mod:`pilot.train.alike.newcomers`), and in the
+first one after a resume (see :mod:`pilot.train.alike.next_step`). Who differs ends, before its gradient counts.
+"""
 
 from __future__ import annotations
 
@@ -7,73 +9,93 @@ from collections.abc import Iterator, Sequence
 import msgspec
 from torch import nn
 
-from pilot.comm.channel import Gone
+from pilot.core.errors import JoinedOtherwise, ResumedOtherwise
+from pilot.core.run_identity import GRADIENTS
 from pilot.train.data.rehearsal import Rehearsal
 from pilot.train.gradients.sketch import Sketch, Sketched, differing, folded
 from pilot.train.ranks.group import RankGroup
-from pilot.train.script import refusal
 from pilot.train.state.blocks import gather_blocks
 from pilot.train.state.session_checks import single
 from pilot.train.state.training import Training
 
-MOST_NOTES = 5
-"""By one process: noise of each rank's own differs whenever a node joins."""
+_CAUSES = (
+    "a value that the script switches in an epoch (if epoch == 3:), counts by itself, draws without a seed, or has from"
+    " its node (files, the environment); a node that computes wrongly. Derive such a value from session.steps, keep it"
+    " in session.state, track it, or seed it; if it is meant to differ: pilot resume --accept-changes gradients"
+)
+
+_NO_MEAN = "a loss that is no mean over the samples (pilot check shows that); a script that was changed"
 
 _decoder = msgspec.msgpack.Decoder(Sketched)
 
 
 class Comparison:
-    """One rank's comparisons. ``sketch``: of the current step's gradients, if they are compared; ``training``: knows
-    the parameters' names.
+    """One rank's comparisons. All ranks take part in each; they raise :class:`~pilot.comm.channel.Gone` if the group
+    breaks meanwhile.
+
+    ``sketch``: of the current step's gradients, if they are compared; ``training``: knows the parameters' names, and
+    what the user accepts.
     """
 
     def __init__(self, training: Training) -> None:
         self._training = training
-        self._notes = 0
+        self._node = 0
         self.sketch: Sketch | None = None
 
     def begins(self, rehearsal: Rehearsal | None, rank: int) -> None:
         """A step begins, in which these rehearse."""
         self.sketch = Sketch() if rehearsal is not None and rehearsal.is_compared(rank) else None
+        self._node = rehearsal.node_of(rank) if rehearsal is not None else 0
 
     def weighs(self, weight: object) -> None:
         """The weight of the current batch's gradients: its samples, or what the script says."""
         if self.sketch is not None:
             self.sketch.weight = float(single(weight))
 
-    def hold(self, rehearsal: Rehearsal, parameters: Sequence[nn.Parameter], group: RankGroup) -> bool:
-        """All ranks compare the gradients of these, once their sums have come. False: the group broke meanwhile."""
+    def with_others(self, rehearsal: Rehearsal, parameters: Sequence[nn.Parameter], group: RankGroup) -> None:
+        """Compare the gradients of these, once their sums have come: :class:`JoinedOtherwise` on the ranks of a node
+        that rehearses, if one of them differs.
+        """
         its = {id(parameter) for parameter in parameters}
         named = {name: one for name, one in self._training.trained.named.items() if id(one) in its}
         own = self.sketch.of(named) if self.sketch is not None else {}
-        differences: list[str] = []
         for sketched in (folded(own), own):  # each parameter's only if they differ: there may be many
-            try:
-                told = [_decoder.decode(one) for one in gather_blocks(msgspec.msgpack.encode(sketched), group.gather)]
-            except Gone:
-                return False
-            differences = list(differences_in(rehearsal, told))
+            told = [_decoder.decode(one) for one in gather_blocks(msgspec.msgpack.encode(sketched), group.gather)]
+            differences = dict(differences_in(rehearsal, told))
             if not differences:
-                return True
-        also = f" ({len(differences) - 1} more differ, too)" if len(differences) > 1 else ""
-        self._tell(f"{differences[0]} from the same samples, random numbers and parameters{also}", group)
-        return True
+                return
+        of_node = [text for rank, text in differences.items() if rehearsal.node_of(rank) == self._node]
+        said = of_node or [*differences.values()]
+        also = f" ({len(said) - 1} more of its ranks differ, too)" if len(said) > 1 else ""
+        difference = f"{said[0]} from the same samples, random numbers and parameters{also}"
+        if self._accepts(difference, group) or not of_node:
+            return
+        raise JoinedOtherwise(f"{difference}. Possible causes: {_CAUSES}")
 
-    def _tell(self, difference: str, group: RankGroup) -> None:
-        if self._notes < MOST_NOTES:
-            self._notes += 1
-            refusal.note(
-                f"{difference}. Possible causes: a value that the script switches in an epoch (if epoch == 3:), counts"
-                " by itself, draws without a seed, or has from its node (files, the environment); a node that computes"
-                " wrongly. Derive such a value from session.steps, keep it in session.state, track it, or seed it"
-                " (unless it is meant to be each rank's own)"
-            )
-            group.remark(f"{difference}; its log says what to look for")
+    def with_earlier(self, difference: str, group: RankGroup) -> None:
+        """After a resume: :class:`ResumedOtherwise` on all ranks, if the leader found a ``difference`` that is not by
+        design.
+        """
+        if difference and group.next_steps.divided_otherwise:
+            group.remark(f"{difference}. Possible causes: {_NO_MEAN}; {_CAUSES}")
+            difference = ""
+        told = gather_blocks(difference.encode(), group.gather)[0].decode()
+        if told and not self._accepts(told, group):
+            raise ResumedOtherwise(f"{told}. Possible causes: a script that was changed; {_CAUSES}")
+
+    def _accepts(self, difference: str, group: RankGroup) -> bool:
+        """Whether the user accepts it; then it is remarked."""
+        is_accepted = GRADIENTS in self._training.accepted
+        if is_accepted:
+            group.remark(f"{difference} (accepted)")
+        return is_accepted
 
 
-def differences_in(rehearsal: Rehearsal, told: Sequence[Sketched]) -> Iterator[str]:
-    """In words, where a gradient differs from that of the rank that it was to repeat; ``told``: by rank."""
+def differences_in(rehearsal: Rehearsal, told: Sequence[Sketched]) -> Iterator[tuple[int, str]]:
+    """The ranks whose gradient differs from that of the rank that they were to repeat, and how, in words; ``told``: by
+    rank.
+    """
     for rank, own in enumerate(told):
         other = rehearsal.stands_for(rank)
         if rank != other and (name := differing(own, told[other])):
-            yield f"rank {rank} computes another gradient of {name} than rank {other}"
+            yield rank, f"rank {rank} computes another gradient of {name} than rank {other}"

@@ -329,15 +329,22 @@ class Step:
             if words is None or not self._alarm.compare(words, position.step, self._group, size):
                 return None
             checksum = 0
-        if self.rehearsal is not None:
-            parameters = self._exchanges.parameters(steppers)
-            if not self._comparison.hold(self.rehearsal, parameters, self._group):
-                return None
-        self._group.next_steps.came(steppers)
+        try:
+            self._compare(steppers)
+        except Gone:
+            return None
         self._group.sums_came()
         # From here on all ranks draw the same numbers: noise on the sums, or in an optimizer.
         rng.seed_all(mix(self._seed, position.step, self._phases, rng.OF_ALL_RANKS))
         return words
+
+    def _compare(self, steppers: list[Stepper]) -> None:
+        """Compare the gradients with those of others, before they are used."""
+        difference = self._group.next_steps.came(steppers)
+        if self._group.next_steps.compares:
+            self._comparison.with_earlier(difference, self._group)
+        if self.rehearsal is not None:
+            self._comparison.with_others(self.rehearsal, self._exchanges.parameters(steppers), self._group)
 
     def _sum_of(self, stepper: Stepper, checksum: int) -> Words | None:
         number = self._exchanges.number(stepper)
@@ -426,8 +433,7 @@ class Step:
             self._rollback.hold()
 
     def _close(self, share: StepShare) -> None:
-        if difference := self._group.next_steps.ends():
-            self._group.remark(difference)
+        self._group.next_steps.ends()
         self._training.close(self.member.generation, share)
         is_certain = self.member.rank not in self.uncertain
         self._training.standing = Standing.COMPARED if is_certain else Standing.NOT_COMPARED

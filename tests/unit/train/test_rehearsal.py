@@ -93,7 +93,7 @@ def sketched(one: torch.Tensor | None, other: torch.Tensor | None = None) -> Ske
     return sketch.of({"one": ONE, "other": OTHER})
 
 
-def differences(*told: Sketched) -> list[str]:
+def differences(*told: Sketched) -> list[tuple[int, str]]:
     rehearsal = Rehearsal(nodes=len(told), per_node=1, reference=0, rehearsing=frozenset(range(1, len(told))))
     return list(differences_in(rehearsal, told))
 
@@ -104,8 +104,8 @@ def test_a_difference_beyond_rounding_is_found_and_the_parameter_named() -> None
     near, far = other + 1e-4 * torch.randn(3, 70), other + 0.1 * torch.randn(3, 70)
     told = differences(sketched(one, other), sketched(one, near), sketched(one, far), sketched(-one, other))
     assert told == [
-        "rank 2 computes another gradient of other than rank 0",
-        "rank 3 computes another gradient of one than rank 0",
+        (2, "rank 2 computes another gradient of other than rank 0"),
+        (3, "rank 3 computes another gradient of one than rank 0"),
     ]
 
 
