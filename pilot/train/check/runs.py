@@ -19,7 +19,6 @@ import msgspec
 from pilot.core.errors import PilotError
 from pilot.core.evidence import headline
 from pilot.core.last_words import is_refusal, last_words
-from pilot.core.run_identity import ACCEPT
 from pilot.io import proc
 from pilot.train.check import sandbox
 from pilot.train.check.link import serve
@@ -27,8 +26,6 @@ from pilot.train.check.records import Record, read
 from pilot.train.check.settings import SEAT, Run
 from pilot.train.check.world import End, World
 
-_ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "", "PYTHONDONTWRITEBYTECODE": "1", ACCEPT: "gradients"}
-"""What differs in a course is compared after each step."""
 NO_SESSION = "the script ended without a step of a pilot.train session: nothing to check"
 
 
@@ -88,7 +85,7 @@ class Playing:
                 stdin=theirs.fileno(),
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env={**subject.environment, **_ENVIRONMENT},
+                env={**subject.environment, "CUDA_VISIBLE_DEVICES": "", "PYTHONDONTWRITEBYTECODE": "1"},
                 start_new_session=True,
             )
         with self._world.changed:
