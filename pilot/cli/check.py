@@ -23,11 +23,8 @@ from pilot.cli.script_arguments import for_script, mention_our_options
 from pilot.core.errors import UserError
 from pilot.core.evidence import headline
 from pilot.core.last_words import last_words
-from pilot.core.run_identity import ACCEPT
 
 _START_S = 90.0
-_ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "", "PYTHONDONTWRITEBYTECODE": "1", ACCEPT: "gradients"}
-"""The gradients are compared after each step of a course, not by the session's own guards."""
 
 
 @click.command("check", context_settings={"allow_interspersed_args": False})
@@ -109,7 +106,7 @@ def _run(
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
-                env={**environment, **_ENVIRONMENT},
+                env={**environment, "CUDA_VISIBLE_DEVICES": "", "PYTHONDONTWRITEBYTECODE": "1"},
                 start_new_session=True,
             )
     except OSError as error:

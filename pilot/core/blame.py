@@ -18,12 +18,12 @@ was to start                                               is read elsewhere, an
                                                            if nowhere for five minutes, the trainer is held
 members of a group that did not form cannot reach each     the fewest without which it could have formed are set
 other through the network                                  aside and blamed: no script can cause that
-its worker computed another gradient than a node that    the node is set aside for this trainer; if another one
-trains did, from the same samples and parameters         joins without, it blames the node; if a second one differs,
-                                                           it stops growing, and no node is blamed
-its group computed another gradient than before the      the group ends, and the node is set aside for this
-resume, from the same samples and parameters             trainer: if a group without it differs, too, or there is
-                                                           none, the trainer fails; if not, it blames the node
+in the first step with it, it computes another gradient    the node is set aside for this trainer: if another one
+than a node that trains, from the same samples             joins without, it blames the node; if a second one
+                                                           differs, it grows no more, and no node is blamed
+its group computes another gradient than before the        the group ends, the node that said so is set aside for
+resume, from the same samples and parameters               this trainer, and another group tries: if that differs,
+                                                           too, or there is none, the trainer fails
 its worker loaded other code than the trainer's first one  the node is set aside for this trainer, which stops
                                                            growing; no node is blamed, as any would load that
 a second trainer blames the node, or the same one again    the node is set aside for all; work on it goes on

@@ -133,8 +133,8 @@ class Trainer:
     step that it had come to when its state was lost; up to there steps are done again. ``synced``: all state holders
     hold the same state; ``saved``: a checkpoint holds it, too. ``died``: the nodes on which members of its groups died
     since the last new step. ``refusal``: why no further worker can start (the script was edited); the trainer then does
-    not grow until a node is tried again. ``differs``: where and how gradients of nodes that joined
-    differed; it then does not grow until it is resumed. ``held``: why it gets no nodes; ``stops``: and ends then.
+    not grow until a node is tried again. ``differs``: where and how gradients of nodes that joined differed; it then
+    does not grow until it is resumed. ``held``: why it gets no nodes; ``stops``: and ends once it has none.
     ``shelved``: why it, a trial, gets none until its study promotes it. ``usage``: what its workers used.
     ``total_samples``: of its whole loop, as its session last said. ``profile``: on which counts it is measured.
     ``interrupted_s``: when its last group formed. ``saved_step``: the newest that a checkpoint is known to hold;

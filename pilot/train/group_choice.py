@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from pilot.core.errors import UserError
+from pilot.core.run_identity import GRADIENTS
 from pilot.train.check.settings import Run
 from pilot.train.gradients.exchanges import Exchanges
 from pilot.train.node.membership import Seat
@@ -50,6 +51,7 @@ def _on_course(run: Run, training: Training, exchanges: Exchanges, resized: Call
     from pilot.train.check.link import ProcessLink
     from pilot.train.check.records import Recorder
 
+    training.accepted |= {GRADIENTS}  # what differs on a course is found after its steps
     link = ProcessLink(inherited(run.link).detach())
     return CourseGroup(link, training, exchanges, resized, Recorder(run))
 

@@ -60,7 +60,7 @@ def _whole(value: Any, dataset: Any) -> Iterator[np.ndarray[Any, Any]]:
         plain = type(value) is torch.Tensor and value.layout is torch.strided and value.device.type == "cpu"
         is_row = plain and value.ndim == 1 and not (value.is_floating_point() or value.is_complex())
     if is_row and len(value) == len(dataset):
-        read = value[:: -(-len(value) // _READ)]
+        read = value[:: max(1, -(-len(value) // _READ))]
         numbers = read.numpy() if isinstance(read, torch.Tensor) else np.asarray(read)
         if numbers.dtype.kind in "iub":
             yield numbers.astype(np.int64)
