@@ -10,7 +10,7 @@ from pilot.core.goal import EPOCH_SAMPLES
 from pilot.train.data import rng
 from pilot.train.data.rehearsal import Rehearsal
 from pilot.train.data.sampler import StepShare, mix
-from pilot.train.data.training_loader import Rest, TrainingLoader
+from pilot.train.data.training_loader import Batches, Rest
 from pilot.train.iterations import Turns
 from pilot.train.ranks.collectives import Collectives
 from pilot.train.ranks.group import RankGroup
@@ -112,9 +112,9 @@ class SessionCourse:
                 " (loader.enumerate())"
             )
 
-    def by_iteration(self, loader: TrainingLoader, roll_over: Callable[[], None]) -> None:
+    def by_iteration(self, batches: Batches, roll_over: Callable[[], None]) -> None:
         """The script counts iterations; ``roll_over`` ends an epoch in the middle of an iteration."""
-        self._turns, self._roll_over = Turns(loader, lambda: self._step.has_more), roll_over
+        self._turns, self._roll_over = Turns(batches, lambda: self._step.has_more), roll_over
 
     def new_turn(self) -> None:
         """The body of ``session.iterations`` begins."""
@@ -203,10 +203,10 @@ class SessionCourse:
 
     def stepped(self) -> None:
         """The script called ``session.step``."""
-        if self._turns is not None and not self._step.has_more:
-            self._turns.stepped()
         if not self._step.is_open:
             self._collectives.arrive()
+        if self._turns is not None:
+            self._turns.stepped()
 
     def batches(self, rest: Rest) -> Iterator[Any]:
         """See :class:`~pilot.train.data.training_loader.Course`."""

@@ -40,7 +40,7 @@ FOUND: dict[str, tuple[dict[str, str], int, list[End]]] = {
         ],
     ),
     "one comes at an epoch's end, where the state gets what follows from weights changed at its beginning": (
-        {"batches": "by hand", "by hand": "noisy", "state": "of epochs"},
+        {"by hand": "noisy", "state": "of epochs"},
         1,
         [End(12, (False,), (True,), 1)],
     ),

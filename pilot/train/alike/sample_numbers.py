@@ -51,7 +51,7 @@ def _content(value: Any, dataset: Any) -> int | None:
     if not (of_texts or of_numbers) or len(value) != len(dataset):
         return None
     size = value.size if is_array else value.numel() if is_tensor else len(value)
-    read = value[:: -(-size // (_TEXTS_READ if of_texts else _READ))]
+    read = value[:: max(1, -(-size // (_TEXTS_READ if of_texts else _READ)))]
     return checksums.of_value([PurePath(one).name for one in read] if of_texts else read)
 
 

@@ -204,7 +204,10 @@ class Training:
             for stepper in self.steppers:
                 stepper.schedule(*measures)
         elif not self.position.stopped:
-            raise UserError(f"the scheduler needs session.epochs(..., {self._schedule}=function), see schedule=")
+            raise UserError(
+                f"the scheduler needs session.report({self._schedule}=...) at each epoch's end, after the loop over the"
+                " loader, see schedule="
+            )
 
     def capture(self) -> dict[str, Any]:
         """The state; its tensors are not copied (see :func:`~pilot.checkpoint.tree.copied`)."""
@@ -330,7 +333,9 @@ def _check_schedule(schedulers: Collection[Scheduler], schedule: str | None) -> 
     if len(kinds) > 1:
         raise UserError("ReduceLROnPlateau and other schedulers count differently: use one kind per session")
     if plateau and schedule in (None, *_COUNTED):
-        raise UserError("ReduceLROnPlateau needs a measure: schedule='loss' with session.epochs(n, loss=function)")
+        raise UserError(
+            "ReduceLROnPlateau needs a measure: schedule='loss', and session.report(loss=...) at each epoch's end"
+        )
     for scheduler in schedulers if not plateau else ():
         parameters = signature(scheduler.step).parameters.values()
         if needed := [p.name for p in parameters if p.default is p.empty and p.kind <= p.POSITIONAL_OR_KEYWORD]:

@@ -150,14 +150,15 @@ def test_a_plateau_lowers_the_rate_after_what_was_measured() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     scheduler = lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=0)
     session = pilot.train.session(model, optimizer, scheduler, schedule="loss")
-    loader = session.loader(TensorDataset(torch.ones(4, 2)), batch_size=4)
+    loader = session.loader(TensorDataset(torch.ones(4, 2)), global_batch_size=4)
     losses, rates = iter([3.0, 2.0, 2.0, 1.0]), []
-    for _ in session.epochs(4, loss=lambda: next(losses)):
+    for _ in session.epochs(4):
         rates.append(optimizer.param_groups[0]["lr"])
         for (x,) in loader:
             model.zero_grad()
             model(x).sum().backward()
             session.step()
+        session.report(loss=next(losses))
     assert rates == [1.0, 1.0, 1.0, 0.5]
 
 
@@ -212,7 +213,7 @@ def test_a_compiled_module_trains_and_its_state_is_that_of_the_plain_one(
     plain = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
     model = torch.compile(plain, backend=backend)
     session = pilot.train.session(model, torch.optim.SGD(model.parameters(), lr=0.1))
-    loader = session.loader(TensorDataset(torch.randn(8, 4)), batch_size=8, micro_batch_size=4)
+    loader = session.loader(TensorDataset(torch.randn(8, 4)), global_batch_size=8, micro_batch_size=4)
     before = plain[0].weight.detach().clone()
     for _ in session.epochs(2):
         for (x,) in loader:
