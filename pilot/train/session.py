@@ -293,7 +293,7 @@ class Session(Uncopied):
         self._metrics[ITERATIONS] = float(count)
         course, batches = self._course, self._made_batches()
         self._step.is_last = lambda _share, _size: self._training.position.step + 1 == count
-        course.by_iteration(batches, lambda: self._end_epoch(stop=False))  # a stop comes with the next step
+        course.by_iteration(batches)
         yield from self._loop(lambda: self._training.position.step, count, course.new_turn, course.end_turn)
 
     def _loop(
@@ -313,8 +313,7 @@ class Session(Uncopied):
         self._training.ends_at(ALL_EPOCHS if by_epoch else ALL_ITERATIONS, count)
         has_entered = self._has_entered
         self._group.enter()
-        if has_entered:
-            self._training.catch_up.loop_begins()
+        self._training.loop_begins(has_state=has_entered)
 
         def goes_on() -> bool:
             return number() < count and not self._training.position.stopped
@@ -335,13 +334,13 @@ class Session(Uncopied):
                     yield number()
                 except GeneratorExit:  # by break, or by an exception
                     leave = self._refuse_to_leave if self._is_at_beginning_again else self._leave
-                    self._training.catch_up.leaves(early=True)
+                    self._training.catch_up.arrives()
+                    self._training.position.stopped = True
                     script_end.at_good_end(leave)
                     raise
                 end()
             self._group.settle()
             self._collectives.leave()
-            self._training.catch_up.leaves(early=False)
         self._finish()
 
     def stop(self) -> None:
@@ -496,9 +495,8 @@ class Session(Uncopied):
     @property
     def _is_at_beginning_again(self) -> bool:
         """Whether the script runs the beginning of an epoch's body that others have run before, and trained on."""
-        position = self._training.position
-        done = EPOCHS in self._metrics and position.epoch_steps > 0 and not position.at_end
-        return done and self._guard.looping and not self._guard.passing
+        again = EPOCHS in self._metrics and self._training.catch_up.repeats
+        return again and self._guard.looping and not self._guard.passing
 
     def _refuse_to_leave(self) -> None:
         raise UserError(

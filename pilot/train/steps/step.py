@@ -148,10 +148,6 @@ class Step:
         """The dataset that the loader takes its samples from."""
         self._alarm.held.trains_on(dataset)
 
-    def keep(self) -> Callable[[], None]:
-        """See :meth:`Rollback.keep <pilot.train.steps.rollback.Rollback.keep>`."""
-        return self._rollback.keep()
-
     def renew(self) -> None:
         """Other parameters may be trained from now on: on all ranks, between the same two steps."""
         if self._exchanges.renew():

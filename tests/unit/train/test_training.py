@@ -169,18 +169,23 @@ def test_a_plateau_says_what_it_needs() -> None:
     with pytest.raises(UserError, match="needs a measure"):
         Training(model, optimizer, scheduler, "epoch", LearningRate("none"))
     training = Training(model, optimizer, scheduler, "loss", LearningRate("none"))
-    with pytest.raises(UserError, match="loss=function"):
+    with pytest.raises(UserError, match=r"session.report\(loss=...\)"):
         training.agree(END_OF_EPOCH, {"accuracy": 1.0})
 
 
 def test_who_comes_at_the_end_of_an_epoch_does_once_what_belongs_there() -> None:
     (_, training), (_, newcomer) = made(), made()
     training.user["epochs"] = 4
-    training.catch_up.reached_end()
+    training.reached_end()
     training.user["epochs"] += 1
     newcomer.restore(training.capture())
     assert newcomer.user == {"epochs": 4}
     training.agree(END_OF_EPOCH, {})
+    newcomer.restore(training.capture())
+    assert newcomer.position.epoch == 0
+    newcomer.passes(END_OF_EPOCH, *newcomer.agreements.of(newcomer.place, END_OF_EPOCH))
+    assert newcomer.place == training.place == (1, 0)
+    training.catch_up.arrives()
     assert training.capture()["user"] == {"epochs": 5}
 
 
@@ -191,7 +196,7 @@ def test_what_a_script_changes_while_it_is_behind_its_state_does_not_count() -> 
     lagging.restore(training.capture())
     lagging.user["epochs"] += 1
     assert lagging.capture()["user"] == {"epochs": 5}
-    lagging.catch_up.caught_up()
+    lagging.catch_up.arrives()
     assert lagging.user == {"epochs": 5}
 
 
