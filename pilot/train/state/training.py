@@ -23,7 +23,7 @@ from pilot.train.data.sampler import StepShare
 from pilot.train.node.membership import Seat
 from pilot.train.state import identity
 from pilot.train.state.agreement_log import END_OF_EPOCH, END_OF_LOOP, STOP, Agreement, AgreementLog, Place, Sums
-from pilot.train.state.block import Packed, encoded, unpack
+from pilot.train.state.block import encoded, in_host_memory
 from pilot.train.state.catch_up import CatchUp, Stateful, put_user
 from pilot.train.state.lineage import Lineage
 from pilot.train.state.loading import load
@@ -264,10 +264,7 @@ class Training:
 
     def keep(self) -> None:
         """Keep a copy of the state as it is now, from which the script runs what it does until its next batch."""
-        packed = Packed(encoded(self._capture()))
-        block = bytearray(packed.size)
-        packed.write(block)
-        self.catch_up.since = self._on_device(unpack(block))
+        self.catch_up.since = self._on_device(in_host_memory(self._capture()))
 
     def repeats(self) -> None:
         """The script repeats a step, and will take the state as it is now again when it has the batch."""

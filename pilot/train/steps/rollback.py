@@ -2,9 +2,9 @@
 after a void step its batch runs again as if for the first time.
 
 This includes the models' buffers and extra states, all parameters (a script may decay weights before
-``session.step``) and which of them are trained, tracked objects, the optimizers' options and states, and
-``session.state`` (unless optimizers are
-stepped separately, without its long lists and large tensors). A successful step must cost almost nothing, so:
+``session.step``) and which of them are trained, tracked objects, optimizers and schedulers, and ``session.state``
+(unless optimizers are stepped separately, without its long lists and large tensors). A successful step must cost almost
+nothing, so:
 
 * Small values are copied when a step begins. Version counters would not suffice: batch norm's statistics and writes
   through ``.data`` do not change them.
@@ -38,12 +38,12 @@ from pilot.train.steps.kept import (
     Kept,
     Object,
     Slot,
+    Stepped,
     Trained,
     User,
     Values,
     mark_all,
 )
-from pilot.train.steps.optimizer_rollback import OptimizerStates
 
 _PARTS = 1000
 _FIRST_LOOKS = 4
@@ -164,9 +164,9 @@ class Rollback:
                     yield Slot(f"tracked {name}: {path}.{key}", module._buffers, key)
         trained = self._training.trained
         yield Values("what is trained", trained.members, trained.restore, small=self._apart)
+        yield Stepped(self._training.steppers)
         yield self._options()
         yield Values("the modules' modes", trained.evaluating, trained.set_modes, small=False)
-        yield OptimizerStates(self._training.steppers)
         for name, parameter in self._training.trained.trained().items():
             yield Trained(f"trained {name}", parameter)
         user = self._training.user
