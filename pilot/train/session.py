@@ -484,7 +484,7 @@ class Session(Uncopied):
         whether it was the last.
         """
         self._course.came_back()
-        self._check.after_epoch()
+        self._check.ours()
         ours, measured, self._measured = {STOP: 1.0} if stop else {}, self._measured, {}
         self._collectives.hold(END_OF_EPOCH, lambda rank, _ranks: ours | (measured if rank == 0 else {}))
 

@@ -157,7 +157,6 @@ class Few(Object):
     """What is small however many there are."""
 
     small = True
-    is_of_script = False
 
 
 class Trained(Slot):
@@ -237,20 +236,6 @@ class Extra:
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._module.set_extra_state(state_dict["extra"])
-
-
-class User:
-    """``session.state``."""
-
-    def __init__(self, values: dict[str, Any]) -> None:
-        self._values = values
-
-    def state_dict(self) -> dict[str, Any]:
-        return self._values
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._values.clear()
-        self._values.update(state_dict)
 
 
 class FewOfUser:

@@ -3,8 +3,7 @@ after a void step its batch runs again as if for the first time.
 
 This includes the models' buffers and extra states, all parameters (a script may decay weights before
 ``session.step``) and which of them are trained, tracked objects, optimizers and schedulers, and ``session.state``
-(unless optimizers are stepped separately, without its long lists and large tensors). A successful step must cost almost
-nothing, so:
+without its long lists and large tensors. A successful step must cost almost nothing, so:
 
 * Small values are copied when a step begins. Version counters would not suffice: batch norm's statistics and writes
   through ``.data`` do not change them.
@@ -40,7 +39,6 @@ from pilot.train.steps.kept import (
     Slot,
     Stepped,
     Trained,
-    User,
     Values,
     mark_all,
 )
@@ -169,8 +167,7 @@ class Rollback:
         yield Values("the modules' modes", trained.evaluating, trained.set_modes, small=False)
         for name, parameter in self._training.trained.trained().items():
             yield Trained(f"trained {name}", parameter)
-        user = self._training.user
-        yield Object("session.state", User(user)) if self._apart else Few("session.state", FewOfUser(user))
+        yield Few("session.state", FewOfUser(self._training.user))
 
     def _options(self) -> Values:
         """The options of all parameter groups: a script may set a rate for one step."""
