@@ -26,7 +26,7 @@ LOOP = """
 import sys, time, torch, pilot.train
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 session = pilot.train.session(model, optimizer)
-loader = session.loader(torch.utils.data.TensorDataset(inputs), batch_size=8)
+loader = session.loader(torch.utils.data.TensorDataset(inputs), global_batch_size=8)
 for epoch in session.epochs(10**6):
     for (batch,) in loader:
         optimizer.zero_grad()

@@ -89,7 +89,7 @@ def measure(name: str, rounds: int) -> dict[str, Any]:
     model = nn.Linear(1, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     session = pilot.train.session(model, optimizer)
-    ours = session.loader(dataset, batch_size=BATCH, **options)
+    ours = session.loader(dataset, global_batch_size=BATCH, **options)
     theirs: DataLoader[Any] = DataLoader(dataset, batch_size=BATCH, shuffle=True, **options)
     clock = time.perf_counter if options else time.thread_time  # without workers all of it runs in this thread
     train = _training()

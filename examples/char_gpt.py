@@ -1,4 +1,4 @@
-"""A small GPT trained by iteration: random crops of a text, with learning rate and accumulation set by hand.
+"""A small GPT trained by iteration: random crops of a text, with a learning rate set by hand and micro-batches.
 
 python examples/char_gpt.py --iterations 200
 pilot submit examples/char_gpt.py --iterations 2000
@@ -55,8 +55,8 @@ def learning_rate(iteration: int, iterations: int, warmup: int = 20) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--iterations", type=int, default=200)
-    parser.add_argument("--batch", type=int, default=16, help="crops, over all nodes")
-    parser.add_argument("--accumulate", type=int, default=2, help="batches in an iteration")
+    parser.add_argument("--batch", type=int, default=32, help="crops in an iteration, over all nodes")
+    parser.add_argument("--micro", type=int, default=16, help="crops that a process computes with at once")
     parser.add_argument("--text", type=Path, default=Path(__file__).parents[1] / "LICENSE")
     parser.add_argument("--length", type=int, default=32)
     arguments = parser.parse_args()
@@ -75,9 +75,8 @@ def main() -> None:
         return nn.functional.cross_entropy(model(batch[0]).flatten(0, 1), batch[1].flatten())
 
     session = pilot.train.session(model, optimizer)
-    loader = session.loader(
-        train, global_batch_size=arguments.batch, accumulate=arguments.accumulate, drop_last=True, replacement=True
-    )
+    batches = {"global_batch_size": arguments.batch, "micro_batch_size": arguments.micro}
+    loader = session.loader(train, **batches, replacement=True)
     for iteration in session.iterations(arguments.iterations):
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(iteration, arguments.iterations)
@@ -85,11 +84,11 @@ def main() -> None:
             means = session.evaluate(validation, lambda batch: {"validation_loss": loss_of(batch)})
             session.report(**means)
             print(f"iteration {iteration}: validation loss {means['validation_loss']:.3f}")
-        for _ in range(arguments.accumulate):
-            loss = loss_of(loader.next())
-            (loss / arguments.accumulate).backward()
-        session.clip_grad_norm(1.0)
-        session.step(loss)
+        for batch in loader:
+            loss = loss_of(batch)
+            loss.backward()
+            session.clip_grad_norm(1.0)
+            session.step(loss)
         optimizer.zero_grad()
 
 

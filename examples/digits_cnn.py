@@ -39,9 +39,9 @@ def accuracy() -> float:
         return (model(images[1500:]).argmax(1) == labels[1500:]).double().mean().item()
 
 
-session = pilot.train.session(model, optimizer, lr_rule="sqrt", warmup_steps=20)
-loader = session.loader(data, batch_size=arguments.batch_size)
-for epoch in session.epochs(arguments.epochs, accuracy=accuracy):
+session = pilot.train.session(model, optimizer)
+loader = session.loader(data, global_batch_size=arguments.batch_size)
+for epoch in session.epochs(arguments.epochs):
     for x, y in loader:
         optimizer.zero_grad()
         loss = nn.functional.cross_entropy(model(x), y)

@@ -41,8 +41,8 @@ def measures(batch: list[torch.Tensor]) -> dict[str, torch.Tensor]:
     }
 
 
-session = pilot.train.session(model, optimizer, scheduler, schedule="epoch", lr_rule="sqrt", warmup_steps=20)
-loader = session.loader(data, batch_size=arguments.batch_size)
+session = pilot.train.session(model, optimizer, scheduler, schedule="epoch")
+loader = session.loader(data, global_batch_size=arguments.batch_size)
 for _ in session.epochs(arguments.epochs):
     for x, y in loader:
         optimizer.zero_grad()

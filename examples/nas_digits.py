@@ -85,11 +85,12 @@ def accuracy():
         return (model(images[1400:]).argmax(1) == labels[1400:]).double().mean().item()
 
 
-session = pilot.train.session(model, optimizer, lr_rule="sqrt")
-loader = session.loader(data, batch_size=64)
-for _ in session.epochs(arguments.epochs, accuracy=accuracy):
+session = pilot.train.session(model, optimizer)
+loader = session.loader(data, global_batch_size=64)
+for _ in session.epochs(arguments.epochs):
     for x, y in loader:
         optimizer.zero_grad()
         loss = nn.functional.cross_entropy(model(x), y)
         loss.backward()
         session.step(loss)
+    session.report(accuracy=accuracy())

@@ -53,26 +53,22 @@ def main():
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.learning_rate, betas=(0.9, 0.95), weight_decay=0.1)
 
     session = pilot.train.session(model, optimizer)
-    batching = {"global_batch_size": args.batch_size, "accumulate": args.gradient_accumulation_steps}
-    loader = session.loader(crops, **batching, replacement=True, drop_last=True)
-
-    def get_batch():
-        batch = loader.next()
-        return batch[:, :-1], batch[:, 1:]
+    batching = {"global_batch_size": args.batch_size * args.gradient_accumulation_steps}
+    loader = session.loader(crops, **batching, micro_batch_size=args.batch_size, replacement=True)
 
     for it in session.iterations(args.max_iters):
         for group in optimizer.param_groups:
             group["lr"] = get_lr(it, args)
-        for _ in range(args.gradient_accumulation_steps):
-            x, y = get_batch()
+        for batch in loader:
+            x, y = batch[:, :-1], batch[:, 1:]
             with torch.autocast("cpu", dtype=torch.bfloat16):
-                loss = model(x, y) / args.gradient_accumulation_steps
+                loss = model(x, y)
             loss.backward()
-        session.clip_grad_norm(1.0)
-        session.step(loss * args.gradient_accumulation_steps)
+            session.clip_grad_norm(1.0)
+            session.step(loss)
         optimizer.zero_grad(set_to_none=True)
         if it % 20 == 0:
-            print(f"iter {it}: loss {loss.item() * args.gradient_accumulation_steps:.4f}")
+            print(f"iter {it}: loss {loss.item():.4f}")
 
 
 if __name__ == "__main__":

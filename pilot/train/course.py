@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from pilot.core.errors import UserError
@@ -10,7 +10,7 @@ from pilot.core.goal import EPOCH_SAMPLES
 from pilot.train.data import rng
 from pilot.train.data.rehearsal import Rehearsal
 from pilot.train.data.sampler import StepShare, mix
-from pilot.train.data.training_loader import Rest, TrainingLoader
+from pilot.train.data.training_loader import Batches, Rest
 from pilot.train.iterations import Turns
 from pilot.train.ranks.collectives import Collectives
 from pilot.train.ranks.group import RankGroup
@@ -60,7 +60,6 @@ class SessionCourse:
         self._passes = 0
         self._told = False
         self._turns: Turns | None = None
-        self._roll_over: Callable[[], None] = _nothing
 
     def where(self) -> tuple[int, int, int, int, int]:
         """See :class:`~pilot.train.data.training_loader.Course`. In the middle of a step, the position of its
@@ -112,9 +111,9 @@ class SessionCourse:
                 " (loader.enumerate())"
             )
 
-    def by_iteration(self, loader: TrainingLoader, roll_over: Callable[[], None]) -> None:
-        """The script counts iterations; ``roll_over`` ends an epoch in the middle of an iteration."""
-        self._turns, self._roll_over = Turns(loader, lambda: self._step.has_more), roll_over
+    def by_iteration(self, batches: Batches) -> None:
+        """The script counts iterations."""
+        self._turns = Turns(batches, lambda: self._step.has_more)
 
     def new_turn(self) -> None:
         """The body of ``session.iterations`` begins."""
@@ -145,24 +144,24 @@ class SessionCourse:
             return False
         self._collectives.arrive()  # with a state taken over at the end of the epoch
         self._check.user()
-        self._training.catch_up.reached_end()
+        if self._turns is not None:  # nothing of the script is between its epochs
+            if before[1] == 0:
+                raise UserError("session.iterations: an epoch has no full step; use a smaller batch, or no drop_last")
+            self._training.next_epoch({})
+            self._collectives.arrive()
+            return False
+        self._training.reached_end()
         self._collectives.reached_end()
         self._ended, self._guard.passing = before[0], False
-        if self._turns is None:
-            if before[1] == 0 and not self._told:
-                self._told = True
-                refusal.note(
-                    f"epoch {before[0]} has no step, so nothing is trained in it: there are no samples, or fewer than a"
-                    " full step of this group takes, which drop_last leaves out; use a smaller batch, or no drop_last"
-                )
-            # Who joins or resumes here has not done the last step, in which an optimizer may draw.
-            rng.seed_all(mix(self.seed, self._training.position.step, rng.OF_AN_END))
-            return True
-        if before[1] == 0:
-            raise UserError("session.iterations: an epoch has no full step; use a smaller batch, or no drop_last")
-        self._roll_over()
-        self._collectives.arrive()
-        return False
+        if before[1] == 0 and not self._told:
+            self._told = True
+            refusal.note(
+                f"epoch {before[0]} has no step, so nothing is trained in it: there are no samples, or fewer than a"
+                " full step of this group takes, which drop_last leaves out; use a smaller batch, or no drop_last"
+            )
+        # Who joins or resumes here has not done the last step, in which an optimizer may draw.
+        rng.seed_all(mix(self.seed, self._training.position.step, rng.OF_AN_END))
+        return True
 
     def by_epoch(self) -> bool:
         """See :class:`~pilot.train.data.training_loader.Course`."""
@@ -180,8 +179,6 @@ class SessionCourse:
 
     def look_back(self, share: StepShare, batch: int) -> None:
         """See :class:`~pilot.train.data.training_loader.Course`."""
-        if batch == 0:
-            self._training.catch_up.looks_back()
         self._step.begin(share, batch, counts=False)
 
     def came_back(self) -> None:
@@ -198,15 +195,15 @@ class SessionCourse:
         void = self._step.is_void
         self.came_back()
         if void:
-            self._training.catch_up.does_again(self._step.keep())
+            self._training.repeats()
         return void
 
     def stepped(self) -> None:
         """The script called ``session.step``."""
-        if self._turns is not None and not self._step.has_more:
-            self._turns.stepped()
         if not self._step.is_open:
             self._collectives.arrive()
+        if self._turns is not None:
+            self._turns.stepped()
 
     def batches(self, rest: Rest) -> Iterator[Any]:
         """See :class:`~pilot.train.data.training_loader.Course`."""
@@ -237,7 +234,3 @@ class SessionCourse:
             )
         self._guard.expect_own_thread()
         self._training.position.begun = True
-
-
-def _nothing() -> None:
-    return None

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from pilot.core.errors import UserError
-from pilot.train.data.training_loader import Rest, TrainingLoader
+from pilot.train.data.training_loader import Batches, Draws, Rest
 
 
 class Turns:
@@ -16,25 +16,33 @@ class Turns:
 
     Parameters
     ----------
-    loader : the session's
+    batches : the session's
     in_step : whether the current step has more batches for this rank
     """
 
-    def __init__(self, loader: TrainingLoader, in_step: Callable[[], bool]) -> None:
-        self._by_one = loader.batching.micro is None
-        self._accumulate = loader.batching.accumulate
+    def __init__(self, batches: Batches, in_step: Callable[[], bool]) -> None:
+        self._of_session = batches
+        self._by_one = batches.batching.micro is None
         self._in_step = in_step
         self._batches: Iterator[Any] | None = None
         self._stepped = False
-        loader.draw_without_end()
+        batches.draw_without_end()
 
     def begin(self) -> None:
-        """A turn begins."""
+        """A turn begins; if the script makes its samples itself, its step does, too."""
         self._stepped = False
+        self._draw()
 
     def stepped(self) -> None:
-        """``session.step`` has ended the step, or found it void."""
-        self._stepped = True
+        """The script called ``session.step``, which has ended the step, found it void, or waits for more batches."""
+        if self._in_step():
+            self._draw()
+        else:
+            self._stepped = True
+
+    def _draw(self) -> None:
+        if isinstance(self._of_session, Draws):
+            self._take(self._of_session.rest)
 
     def end(self) -> None:
         """The turn is over."""

@@ -21,7 +21,7 @@ def session(
     *,
     schedule: str | None = None,
     scaler: Scalers | None = None,
-    lr_rule: str = "linear",
+    lr_rule: str | None = None,
     warmup_steps: int = 0,
     wire_dtype: str | None = None,
     seed: int = 0,
@@ -38,11 +38,11 @@ def session(
         in a GAN); schedulers take the same form
     schedule : required with a scheduler: whether it advances per ``step``, per ``epoch``, or by ``samples`` (counted in
         steps of one node: with ``batch_size`` on k nodes, k per step); for ``ReduceLROnPlateau`` the name of the
-        measure in ``session.epochs`` that it gets after each epoch
+        value that the script reports at each epoch's end (``session.report``)
     scaler : loss scaler for mixed precision, or a dict by optimizer name; the script calls
         ``scaler.scale(loss).backward()``, the session does the rest
-    lr_rule : how the learning rate scales with the number of nodes when the batch per node is fixed: ``linear``,
-        ``sqrt`` or ``none``
+    lr_rule : required with ``batch_size`` per node, with which the batch grows with the group: how the learning rate
+        follows, ``linear``, ``sqrt`` or ``none``
     warmup_steps : steps over which the learning rate moves to its new value
     wire_dtype : ``bfloat16`` or ``float16``: send float32 gradients between nodes at half the size, rounded before and
         after the sum
@@ -56,7 +56,8 @@ def session(
     refusal.show_in_one_line()
     if not isinstance(seed, SupportsIndex):
         raise UserError(f"pilot.train.session: seed must be a whole number, got {seed!r}")
-    rate = LearningRate(lr_rule, warmup_steps)
+    rate = LearningRate("linear" if lr_rule is None else lr_rule, warmup_steps)
     if (run := Run.of(os.environ)) is not None:
         run.adopt(model)
-    return Session(Training(model, optimizer, scheduler, schedule, rate, scaler), int(seed), wire_dtype)
+    training = Training(model, optimizer, scheduler, schedule, rate, scaler)
+    return Session(training, int(seed), wire_dtype, has_rule=lr_rule is not None)

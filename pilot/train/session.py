@@ -5,10 +5,10 @@ from __future__ import annotations
 import functools
 import os
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any
 
-from torch.utils.data import Dataset, default_collate
+from torch.utils.data import DataLoader, Dataset, default_collate
 
 from pilot.core.errors import UserError
 from pilot.core.goal import EPOCHS, ITERATIONS
@@ -17,10 +17,11 @@ from pilot.train.alike import sample_numbers
 from pilot.train.check.settings import Run
 from pilot.train.course import SessionCourse
 from pilot.train.data import rng
-from pilot.train.data.loader import Loader
+from pilot.train.data.loader import DatasetBatches
+from pilot.train.data.loader_options import arguments_of
 from pilot.train.data.sampler import Batching, mix
-from pilot.train.data.stream import Stream
-from pilot.train.data.training_loader import TrainingLoader
+from pilot.train.data.stream import StreamBatches
+from pilot.train.data.training_loader import Batches, Draws, Loader, Stream
 from pilot.train.data.uncopied import Uncopied
 from pilot.train.evaluation import Evaluation, Function
 from pilot.train.gradients.exchanges import Exchanges
@@ -62,8 +63,9 @@ class Session(Uncopied):
 
     _known_as = "a session"
 
-    def __init__(self, training: Training, seed: int, wire_dtype: str | None) -> None:
+    def __init__(self, training: Training, seed: int, wire_dtype: str | None, *, has_rule: bool) -> None:
         self.seed = seed
+        self._has_rule = has_rule
         self._seat = Seat.of(os.environ)
         self._checked = Run.of(os.environ)
         self._training = training
@@ -90,7 +92,8 @@ class Session(Uncopied):
             self._metrics,
         )
         self._step.rehearsed = self._rehearsed
-        self._loader: TrainingLoader | None = None
+        self._batches: Batches | None = None
+        self._measured: Sums = {}
         self._stopping = False
         self._has_entered = False
         self._has_looped = False
@@ -129,9 +132,11 @@ class Session(Uncopied):
         return self._training.position.samples + own
 
     @property
-    def waited_s(self) -> float:
-        """Total time in seconds that this process has waited for gradient sums."""
-        return self._step.waited_s
+    def share(self) -> int:
+        """In :meth:`iterations` without a loader: how many samples this rank is to draw for its next
+        :meth:`step`; 0 after it.
+        """
+        return self._step.samples
 
     @property
     def state(self) -> dict[str, Any]:
@@ -146,12 +151,11 @@ class Session(Uncopied):
 
     def loader(
         self,
-        dataset: Dataset[Any],
+        dataset: Dataset[Any] | DataLoader[Any],
         batch_size: int | None = None,
         *,
         global_batch_size: int | None = None,
         micro_batch_size: int | None = None,
-        accumulate: int = 1,
         shuffle: bool = True,
         replacement: bool = False,
         num_samples: int | None = None,
@@ -162,14 +166,13 @@ class Session(Uncopied):
 
         Parameters
         ----------
-        dataset : map-style dataset with a length
+        dataset : map-style dataset with a length; or a ``DataLoader`` of one, of which everything is taken (its batch
+            size as ``global_batch_size``, unless one is given) but the order of its samples
         batch_size : samples per node and step, divided among the node's ranks; the global batch grows with the group,
             and the learning rate follows by ``lr_rule``
         global_batch_size : alternative: samples per step over all nodes; the learning rate stays the same
         micro_batch_size : most samples that a rank processes at once; a larger share comes as several batches whose
             gradients accumulate
-        accumulate : alternative: batches per step. The script calls backward for each, with the loss divided by this
-            number, and then ``session.step`` once
         shuffle : whether each epoch has a new order
         replacement, num_samples : draw ``num_samples`` samples per epoch with replacement (default: the dataset's
             length)
@@ -178,21 +181,27 @@ class Session(Uncopied):
         options : options of torch's ``DataLoader``, except those that choose samples (``docs/elastic-reference.md``);
             ``num_workers="auto"`` finds the smallest number that keeps training from waiting
         """
-        batching = self._batching(batch_size, global_batch_size, micro_batch_size, accumulate, drop_last)
+        if isinstance(dataset, DataLoader):
+            options = arguments_of(dataset) | options
+            size, drop_last, shuffle = (options.pop(name) for name in ("batch_size", "drop_last", "shuffle"))
+            if batch_size is None and global_batch_size is None:
+                global_batch_size = size
+            dataset = dataset.dataset
+        batching = self._batching(batch_size, global_batch_size, micro_batch_size, drop_last)
         order: Any = {"shuffle": shuffle, "replacement": replacement, "num_samples": num_samples}
-        self._loader = loader = Loader(self._course, dataset, batching, **order, options=options)
+        self._batches = batches = DatasetBatches(self._course, dataset, batching, **order, options=options)
         if self._checked is not None:
-            self._checked.cut(loader)
+            self._checked.cut(batches)
         self._training.identity |= identity.of_data(
-            loader.length,
+            batches.length,
             batching,
-            shuffle=loader.order.shuffle,
+            shuffle=batches.order.shuffle,
             replacement=replacement,
             samples=sample_numbers.checksum(dataset),
         )
-        self._course.epoch_has(loader.length)
+        self._course.epoch_has(batches.length)
         self._step.trains_on(dataset)
-        return loader
+        return Loader(batches, dataset)
 
     def stream(
         self,
@@ -201,7 +210,6 @@ class Session(Uncopied):
         *,
         global_batch_size: int | None = None,
         micro_batch_size: int | None = None,
-        accumulate: int = 1,
         drop_last: bool = False,
         collate_fn: Callable[[list[Any]], Any] = default_collate,
     ) -> Stream:
@@ -211,50 +219,69 @@ class Session(Uncopied):
         ----------
         source : an iterable that yields an epoch's samples in the same order on all nodes, each time; it may have
             ``from_cursor(n)``, which starts at sample n, and ``set_epoch(n)``
-        batch_size, global_batch_size, micro_batch_size, accumulate, drop_last : see :meth:`loader`
+        batch_size, global_batch_size, micro_batch_size, drop_last : see :meth:`loader`
         collate_fn : makes a batch from a list of samples
         """
-        batching = self._batching(batch_size, global_batch_size, micro_batch_size, accumulate, drop_last)
+        batching = self._batching(batch_size, global_batch_size, micro_batch_size, drop_last)
         self._training.identity |= identity.of_data(None, batching, shuffle="False")
-        self._loader = stream = Stream(self._course, source, batching, collate_fn)
+        self._batches = batches = StreamBatches(self._course, source, batching, collate_fn)
         if self._checked is not None:
-            self._checked.cut(stream)
-        return stream
+            self._checked.cut(batches)
+        return Stream(batches)
 
-    def epochs(self, count: int, **measures: Callable[[], float]) -> Iterator[int]:
+    def epochs(self, count: int, **others: object) -> Iterator[int]:
         """Yield the indices, from 0, of those of ``count`` epochs that are still to do; the first is the current one.
         After the last one the trainer has finished.
 
         Parameters
         ----------
         count : epochs of the whole training, done ones included
-        measures : functions called after each epoch on every worker; rank 0's values are reported under these names
-            (``accuracy=...``) and passed to a scheduler that needs them
+        others : refused
         """
-        return script_end.closed_at_end(self._epochs(count, measures))
+        if others:
+            name = next(iter(others))
+            raise UserError(
+                f"session.epochs takes the number of epochs alone: in place of {name}=function, call"
+                f" session.report({name}=function()) at the end of the loop's body"
+            )
+        return script_end.closed_at_end(self._epochs(count))
 
-    def iterations(self, count: int) -> Iterator[int]:
+    def iterations(
+        self, count: int, *, global_batch_size: int | None = None, micro_batch_size: int | None = None
+    ) -> Iterator[int]:
         """Yield the indices, from 0, of those of ``count`` steps that are still to do, one per turn; epochs advance by
         themselves. After the last step the trainer has finished.
 
         Within a turn, ``for batch in loader:`` yields the batches of the step, or ``loader.next()`` the next one of
         them; then call ``session.step``. A turn whose step is void is repeated with the same number.
+
+        Parameters
+        ----------
+        count : steps of the whole training, done ones included
+        global_batch_size, micro_batch_size : without a loader, for a script that makes its samples itself: how many
+            all ranks draw for a step, of which each draws :attr:`share`, at most ``micro_batch_size`` at once. Without
+            them, too, all ranks compute the same, and the gradient of rank 0 counts
         """
+        if self._batches is None:
+            batching = self._batching(None, global_batch_size or 1, micro_batch_size, drop_last=False)
+            self._training.identity |= identity.of_data(None, batching, shuffle="by the script")
+            self._batches = Draws(self._course, batching)
+        elif global_batch_size is not None or micro_batch_size is not None:
+            raise UserError("session.iterations: the loader has the batch size; give it to one of the two")
         return script_end.closed_at_end(self._iterations(count))
 
-    def _epochs(self, count: int, measures: Mapping[str, Callable[[], float]]) -> Generator[int, None, None]:
+    def _epochs(self, count: int) -> Generator[int, None, None]:
         def end() -> None:
             if not self._is_stopping():
                 self._course.end_pass()
-            self._training.catch_up.is_measured()
-            self._end_epoch({name: float(measure()) for name, measure in measures.items()}, stop=self._is_stopping())
+            self._end_epoch(stop=self._is_stopping())
 
         check_count("session.epochs", count)
         if self._checked is not None:
             count = min(count, self._checked.epochs)
         self._metrics[EPOCHS] = float(count)
         self._step.is_last = lambda share, size: (
-            self._training.position.epoch + 1 == count and self._made_loader().ends_with(share, size)
+            self._training.position.epoch + 1 == count and self._made_batches().ends_with(share, size)
         )
         yield from self._loop(lambda: self._training.position.epoch, count, self._course.new_epoch, end)
 
@@ -264,9 +291,9 @@ class Session(Uncopied):
             count = min(count, self._checked.epochs * self._checked.steps)
         self._step.is_stopping = self._is_stopping
         self._metrics[ITERATIONS] = float(count)
-        course, loader = self._course, self._made_loader()
+        course, batches = self._course, self._made_batches()
         self._step.is_last = lambda _share, _size: self._training.position.step + 1 == count
-        course.by_iteration(loader, lambda: self._end_epoch({}, stop=False))  # a stop comes with the next step
+        course.by_iteration(batches)
         yield from self._loop(lambda: self._training.position.step, count, course.new_turn, course.end_turn)
 
     def _loop(
@@ -286,8 +313,7 @@ class Session(Uncopied):
         self._training.ends_at(ALL_EPOCHS if by_epoch else ALL_ITERATIONS, count)
         has_entered = self._has_entered
         self._group.enter()
-        if has_entered:
-            self._training.catch_up.loop_begins()
+        self._training.loop_begins(has_state=has_entered)
 
         def goes_on() -> bool:
             return number() < count and not self._training.position.stopped
@@ -301,20 +327,20 @@ class Session(Uncopied):
             )
         with self._guard.in_loop():
             while goes_on():
-                begin()
                 # Who joins or resumes in the middle of a turn runs its beginning again, and draws the same there.
                 rng.seed_all(mix(self.seed, number(), rng.OF_A_TURN))
+                begin()
                 try:
                     yield number()
                 except GeneratorExit:  # by break, or by an exception
                     leave = self._refuse_to_leave if self._is_at_beginning_again else self._leave
-                    self._training.catch_up.leaves(early=True)
+                    self._training.catch_up.arrives()
+                    self._training.position.stopped = True
                     script_end.at_good_end(leave)
                     raise
                 end()
             self._group.settle()
             self._collectives.leave()
-            self._training.catch_up.leaves(early=False)
         self._finish()
 
     def stop(self) -> None:
@@ -355,8 +381,7 @@ class Session(Uncopied):
         return means
 
     def step(self, loss: Number = None, name: str | None = None, *, weight: Number = None) -> bool:
-        """Call this where a plain loop calls ``optimizer.step()``: once for each batch of the loader (with
-        ``accumulate``: once for all batches of a step).
+        """Call this where a plain loop calls ``optimizer.step()``: once for each batch of the loader.
 
         Sums the gradients over the group and steps the optimizer and the scheduler. Returns whether it did: not for a
         micro-batch before the last, and not if the group broke; then the loader yields the same samples again. (A step
@@ -418,9 +443,12 @@ class Session(Uncopied):
         self._training.on_restore.append(function)
 
     def report(self, **metrics: float) -> None:
-        """Show these values, by name, with the trainer's progress; studies compare trials by one of them."""
+        """Show these values, by name, with the trainer's progress; studies compare trials by one of them, and
+        ``ReduceLROnPlateau`` gets one (``schedule=``). What differs between ranks counts as rank 0 has it.
+        """
         values = reported(metrics)
         self._metrics.update(values)
+        self._measured.update(values)
         self._training.reports.note(self._training.position.step, values)
         for log in self._step.logs:
             log.report(self._training.position.step, values)
@@ -451,13 +479,14 @@ class Session(Uncopied):
                 " session.steps"
             )
 
-    def _end_epoch(self, measured: Sums, *, stop: bool) -> None:
-        """Agree with the other ranks that the epoch is over, on its measures, and on whether it was the last."""
+    def _end_epoch(self, *, stop: bool) -> None:
+        """Agree with the other ranks that the epoch is over, on what rank 0 has reported since the last one, and on
+        whether it was the last.
+        """
         self._course.came_back()
-        self._check.after_epoch()
-        ours = {STOP: 1.0} if stop else {}
-        agreed = self._collectives.hold(END_OF_EPOCH, lambda rank, _ranks: ours | (measured if rank == 0 else {}))
-        self.report(**{name: value for name, value in (agreed or {}).items() if name != STOP})
+        self._check.ours()
+        ours, measured, self._measured = {STOP: 1.0} if stop else {}, self._measured, {}
+        self._collectives.hold(END_OF_EPOCH, lambda rank, _ranks: ours | (measured if rank == 0 else {}))
 
     def _is_stopping(self) -> bool:
         """Also in a process that has come, or resumed, since a rank asked."""
@@ -466,9 +495,8 @@ class Session(Uncopied):
     @property
     def _is_at_beginning_again(self) -> bool:
         """Whether the script runs the beginning of an epoch's body that others have run before, and trained on."""
-        position = self._training.position
-        done = EPOCHS in self._metrics and position.epoch_steps > 0 and not position.at_end
-        return done and self._guard.looping and not self._guard.passing
+        again = EPOCHS in self._metrics and self._training.catch_up.repeats
+        return again and self._guard.looping and not self._guard.passing
 
     def _refuse_to_leave(self) -> None:
         raise UserError(
@@ -479,7 +507,7 @@ class Session(Uncopied):
 
     def _leave(self) -> None:
         """The script left the loop by ``break``, and has ended."""
-        self._end_epoch({}, stop=True)
+        self._end_epoch(stop=True)
         self._finish()
 
     def _finish(self) -> None:
@@ -487,31 +515,36 @@ class Session(Uncopied):
             log.finished(self._group.enter())
         self._group.finish(self._metrics.copy)
 
-    def _batching(
-        self, per_node: int | None, whole: int | None, micro: int | None, accumulate: int, drop_last: bool
-    ) -> Batching:
-        if self._loader is not None:
+    def _batching(self, per_node: int | None, whole: int | None, micro: int | None, drop_last: bool) -> Batching:
+        if self._batches is not None:
             raise UserError(
                 "a session has one training loader: to train on two datasets make one whose samples hold one of each;"
                 " what is not trained on may use torch's DataLoader"
             )
-        if (micro is not None or accumulate != 1) and self._training.steppers.apart:
+        if micro is not None and self._training.steppers.apart:
             raise UserError(
-                "micro_batch_size and accumulate need optimizers that are stepped together: give"
-                " pilot.train.session a list of them, or use a smaller batch"
+                "micro_batch_size needs optimizers that are stepped together: give pilot.train.session a list of them,"
+                " or use a smaller batch"
+            )
+        if per_node is not None and not self._has_rule:
+            raise UserError(
+                "batch_size= is per node, so the batch grows with the nodes: say in pilot.train.session how the"
+                " learning rate follows, lr_rule='linear', 'sqrt' or 'none'; or give global_batch_size=, with"
+                " which training is that of one node"
             )
         sharded = self._training.sharding is not None
-        batching = Batching(per_node, whole, micro, drop_last, self._seat.size, accumulate, in_step=sharded)
+        batching = Batching(per_node, whole, micro, drop_last, self._seat.size, in_step=sharded)
         self._training.samples_per_tick = batching.of_one_node
         return batching
 
-    def _made_loader(self) -> TrainingLoader:
-        if self._loader is None:
+    def _made_batches(self) -> Batches:
+        if self._batches is None:
             raise UserError(
                 "make the training loader with session.loader first: before session.epochs or session.iterations, and"
-                " before session.rank, session.size, session.steps or an evaluation, which need the group"
+                " before session.rank, session.size, session.steps or an evaluation, which need the group (a script"
+                " that makes its samples itself has them in the loop of session.iterations)"
             )
-        return self._loader
+        return self._batches
 
     def _resized(self, size: int) -> None:
         self._has_entered = True
@@ -528,6 +561,6 @@ class Session(Uncopied):
 
     def _scale(self, size: int) -> None:
         """The learning rate follows the number of ranks that divide a step's samples, if the batch does."""
-        batching = self._made_loader().batching
+        batching = self._made_batches().batching
         nodes = batching.nodes(size) if batching.per_node is not None else 1
         self._training.rate = self._training.rate.resized(nodes, self._training.position.step)

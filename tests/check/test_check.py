@@ -30,7 +30,7 @@ model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
 if kind == "noise":
     model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 3))
 optimizer = torch.optim.Adam(model.parameters())
-session = pilot.train.session(model, optimizer, seed=os.getpid() if kind == "seed" else 0)
+session = pilot.train.session(model, optimizer, seed=os.getpid() if kind == "seed" else 0, lr_rule="linear")
 dataset = TensorDataset(torch.randn(46, 4))
 loader = session.loader(dataset, **{"batch_size" if kind == "per node" else "global_batch_size": 8})
 average = copy.deepcopy(model)

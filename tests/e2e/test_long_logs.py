@@ -13,7 +13,7 @@ import time, torch, pilot.train
 model = torch.nn.Linear(1, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 session = pilot.train.session(model, optimizer)
-loader = session.loader(torch.utils.data.TensorDataset(torch.ones(64, 1)), batch_size=1)
+loader = session.loader(torch.utils.data.TensorDataset(torch.ones(64, 1)), global_batch_size=1)
 for epoch in session.epochs(1000):
     for (x,) in loader:
         optimizer.zero_grad()

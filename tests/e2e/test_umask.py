@@ -20,7 +20,7 @@ import pilot.train
 model = nn.Linear(1, 1)
 optimizer = optim.SGD(model.parameters(), lr=0.1)
 session = pilot.train.session(model, optimizer)
-loader = session.loader(TensorDataset(zeros(8, 1)), batch_size=4)
+loader = session.loader(TensorDataset(zeros(8, 1)), global_batch_size=4)
 for _ in session.epochs(2):
     for (x,) in loader:
         optimizer.zero_grad()

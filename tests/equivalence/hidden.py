@@ -124,7 +124,7 @@ def train(
 ) -> Session:
     """``at`` is called at each epoch's beginning."""
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
-    session = pilot.train.session(net, optimizer, seed=1)
+    session = pilot.train.session(net, optimizer, seed=1, lr_rule="linear")
     loader = session.loader(TensorDataset(X, Y) if data is None else data, **options)
     for epoch in session.epochs(4):
         at(epoch)

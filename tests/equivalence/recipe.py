@@ -102,14 +102,15 @@ class Recipe(Row):
         size = {"batch_size" if self.per_node else "global_batch_size": self.batch}
         dataset = self.dataset(self._data())
         loader = self.feed(session, dataset, **size, micro_batch_size=self.micro, **self.loader)
-        measures = {} if self.schedule in (None, "step", "epoch") else {str(self.schedule): lambda: 1.0}
-        for epoch in session.epochs(EPOCHS, **measures):
+        for epoch in session.epochs(EPOCHS):
             self.each_epoch(dataset, epoch)
             for batch in loader:
                 optimizer.zero_grad()
                 self.backward(_scaled(self.loss(model, inputs(batch)), scaler), model)
                 self.before_step(session, model)
                 self.after_step(session, session.step())
+            if self.schedule not in (None, "step", "epoch"):
+                session.report(**{str(self.schedule): 1.0})
         return Ran(session, tensors_of(model, optimizer, scaler))
 
     def prepare(self) -> None:

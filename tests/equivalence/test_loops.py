@@ -1,7 +1,8 @@
-"""Loops by iteration and manual accumulation: on any number of ranks the same as alone, or refused."""
+"""Loops by iteration: on any number of ranks the same as alone, or refused."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -31,16 +32,11 @@ Result = dict[str, Any]
 
 @dataclass(frozen=True)
 class Loop:
-    """How a script does its steps: ``steps`` of them, or two epochs."""
+    """How a script does its steps."""
 
-    turn: Callable[[Any, Any, Callable[[torch.Tensor], torch.Tensor]], None] | None
+    turn: Callable[[Any, Any, Callable[[torch.Tensor], torch.Tensor]], None]
     options: dict[str, Any]
     stream: bool = False
-
-    @property
-    def parts(self) -> int:
-        """Batches that the script itself splits, per step."""
-        return int(self.options.get("accumulate", 1))
 
 
 def by_for(session: Any, loader: Any, loss_of: Callable[[torch.Tensor], torch.Tensor]) -> None:
@@ -57,21 +53,6 @@ def by_next(session: Any, loader: Any, loss_of: Callable[[torch.Tensor], torch.T
     session.step(loss)
 
 
-def by_hand(session: Any, loader: Any, loss_of: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    for _ in range(3):
-        (batch,) = loader.next()
-        loss = loss_of(batch) / 3
-        loss.backward()
-    session.step(loss)
-
-
-def by_hand_with_for(session: Any, loader: Any, loss_of: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    for (batch,) in loader:
-        (loss_of(batch) / 3).backward()
-    session.step()
-
-
-THREE = {"accumulate": 3, "drop_last": True, "global_batch_size": 2}
 LOOPS = {
     "for": Loop(by_for, {"global_batch_size": BATCH}),
     "for, drop_last": Loop(by_for, {"global_batch_size": BATCH, "drop_last": True}),
@@ -81,13 +62,6 @@ LOOPS = {
     "next, more ranks than samples": Loop(by_next, {"global_batch_size": 1}),
     "next, drawn without end": Loop(by_next, {"global_batch_size": BATCH, "replacement": True}),
     "next, so many draws": Loop(by_next, {"global_batch_size": BATCH, "replacement": True, "num_samples": 10}),
-    "by hand": Loop(by_hand, THREE),
-    "by hand, batches of one": Loop(by_hand, THREE | {"global_batch_size": 1}),
-    "by hand with for": Loop(by_hand_with_for, THREE),
-    "by hand, drawn": Loop(by_hand, THREE | {"replacement": True}),
-    "by hand, stream": Loop(by_hand, THREE, stream=True),
-    "by hand, epochs": Loop(None, THREE),
-    "by hand, epochs, stream": Loop(None, THREE, stream=True),
 }
 
 
@@ -112,14 +86,6 @@ def elastic(loop: Loop) -> Result:
     def loss_of(batch: torch.Tensor) -> torch.Tensor:
         return (model(batch) - 0.5).square().mean()
 
-    if loop.turn is None:
-        for _ in session.epochs(2):
-            for number, (batch,) in loader.enumerate():
-                (loss_of(batch) / 3).backward()
-                if (number + 1) % 3 == 0:
-                    session.step()
-                    optimizer.zero_grad()
-        return results(model)
     state = session.state
     for step in session.iterations(STEPS):
         state["turns"] = state.get("turns", 0) + 1
@@ -141,33 +107,24 @@ def results(model: nn.Module) -> Result:
 def plain(loop: Loop) -> Result:
     model, optimizer = made()
     seen = {}
-    for step, parts in enumerate(steps(loop)):
-        if loop.turn is not None:
-            if step % 5 == 0:
-                with torch.no_grad():
-                    seen[step] = (model(x) - 0.5).square().mean().item()
-            optimizer.param_groups[0]["lr"] = rate(step)
+    for step, samples in zip(range(STEPS), steps(loop), strict=False):
+        if step % 5 == 0:
+            with torch.no_grad():
+                seen[step] = (model(x) - 0.5).square().mean().item()
+        optimizer.param_groups[0]["lr"] = rate(step)
         optimizer.zero_grad()
-        for part in parts:
-            ((model(x[part]) - 0.5).square().mean() / len(parts)).backward()
+        (model(x[samples]) - 0.5).square().mean().backward()
         optimizer.step()
-    return results(model) | ({} if loop.turn is None else {"turns": STEPS, "seen": seen})
+    return results(model) | {"turns": STEPS, "seen": seen}
 
 
-def steps(loop: Loop) -> Iterator[list[list[int]]]:
-    """The samples of each batch of each step."""
+def steps(loop: Loop) -> Iterator[list[int]]:
+    """The samples of each step, without end."""
     size, drop_last = loop.options["global_batch_size"], loop.options.get("drop_last", False)
-    step = epoch = 0
-    while step < STEPS if loop.turn is not None else epoch < 2:
+    for epoch in itertools.count():
         order = order_of(loop, epoch)
         cuts = [order[start : start + size] for start in range(0, len(order), size)]
-        for first in range(0, len(cuts), loop.parts):
-            parts = cuts[first : first + loop.parts]
-            whole = sum(map(len, parts)) == size * loop.parts
-            if (whole or not drop_last) and (loop.turn is None or step < STEPS):
-                yield parts
-                step += 1
-        epoch += 1
+        yield from (cut for cut in cuts if len(cut) == size or not drop_last)
 
 
 def order_of(loop: Loop, epoch: int) -> list[int]:
@@ -354,15 +311,13 @@ ROWS: list[tuple[Callable[[Made], None], dict[str, Any], str]] = [
     (skips_a_step, {}, "ended without its step"),
     (skips_a_turn, {}, "ended without its step"),
     (skips_a_batch, {}, "without calling session.step"),
-    (takes_two_batches, {}, "accumulate=k"),
-    (takes_two_batches, THREE, "call it once, after all"),
+    (takes_two_batches, {}, "micro_batch_size"),
     (takes_next_in_an_epoch, {}, "is for session.iterations"),
     (begins_anew_for_each_batch, {}, "one pass"),
     (leaves_an_epoch_early, {}, "left in the middle of an epoch"),
     (evaluates_in_a_step, {}, "between two steps"),
     (never_zeroes, {}, "zero_grad is missing"),
-    (takes_a_batch_before, {"micro_batch_size": 2, "accumulate": 2}, "one of the two"),
-    (takes_a_batch_before, {"accumulate": 2}, "drop_last=True"),
+    (takes_a_batch_before, {"accumulate": 2}, "takes no accumulate: micro_batch_size"),
     (takes_the_next_batch_early, {"micro_batch_size": 2}, "for batch in loader"),
     (takes_the_next_batch_early, {"global_batch_size": 40, "drop_last": True}, "no full step"),
 ]

@@ -101,7 +101,7 @@ def test_gradients_of_each_of_two_optimizers_are_compared(other: str) -> None:
     def script() -> None:
         nets = {"d": model(), "g": model()}
         optimizers = {name: torch.optim.SGD(net.parameters(), lr=0.01) for name, net in nets.items()}
-        session = pilot.train.session(nets, optimizers, seed=1)
+        session = pilot.train.session(nets, optimizers, seed=1, lr_rule="linear")
         factor = drawn()
         loader = session.loader(TensorDataset(X, Y), **FIXED)
         for _ in session.epochs(4):
@@ -122,7 +122,7 @@ def test_what_a_script_does_with_the_sums_does_not_count() -> None:
     def script() -> None:
         net = model()
         optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
-        session = pilot.train.session(net, optimizer, seed=1)
+        session = pilot.train.session(net, optimizer, seed=1, lr_rule="linear")
         loader = session.loader(TensorDataset(X, Y), **FIXED)
         for _ in session.epochs(4):
             for x, y in loader:

@@ -108,7 +108,7 @@ def test_samples_of_a_stream_are_repeated(size: str, others: bool) -> None:
     def script() -> None:
         net = model()
         optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
-        session = pilot.train.session(net, optimizer, seed=1)
+        session = pilot.train.session(net, optimizer, seed=1, lr_rule="linear")
         source = Lines(drawn() if others else 1.0)
         stream = session.stream(source, **{size: 4})
         for _ in session.epochs(4):
@@ -131,7 +131,7 @@ def test_gradients_of_each_of_two_optimizers_are_compared(other: str) -> None:
             "d": torch.optim.SGD(first.parameters(), lr=0.01),
             "g": torch.optim.SGD(second.parameters(), lr=0.01),
         }
-        session = pilot.train.session({"d": first, "g": second}, optimizers, seed=1)
+        session = pilot.train.session({"d": first, "g": second}, optimizers, seed=1, lr_rule="linear")
         factor = drawn()
         loader = session.loader(TensorDataset(X, Y), global_batch_size=4)
         for _ in session.epochs(4):
@@ -151,7 +151,7 @@ def test_gradients_that_a_script_weighs_are_compared(others: bool) -> None:
     def script() -> None:
         net = model()
         optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
-        session = pilot.train.session(net, optimizer, seed=1)
+        session = pilot.train.session(net, optimizer, seed=1, lr_rule="linear")
         factor = drawn() if others else 1.0
         loader = session.loader(TensorDataset(X, Y), global_batch_size=6, micro_batch_size=2)
         for _ in session.epochs(4):
@@ -214,7 +214,7 @@ def test_numbers_and_sizes_of_batches_are_those_of_the_nodes_that_divide_the_ste
     def script() -> None:
         net = model()
         optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
-        session = pilot.train.session(net, optimizer, seed=1)
+        session = pilot.train.session(net, optimizer, seed=1, lr_rule="linear")
         loader = session.loader(TensorDataset(X, Y), global_batch_size=8, micro_batch_size=4)
         for _ in session.epochs(6):
             for number, (x, y) in loader.enumerate():

@@ -393,7 +393,7 @@ REFUSED_IN_THE_LOOP = [
     (clips_what_there_is, "session.clip_grad_norm"),
     (steps_one_itself, r"optimizer.step\(\)"),
     (unknown_name, "the names are 'one', 'other'"),
-    (in_micro_batches, "micro_batch_size and accumulate need"),
+    (in_micro_batches, "micro_batch_size needs"),
     (steps_none, "without calling session.step"),
 ]
 

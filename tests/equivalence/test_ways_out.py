@@ -196,7 +196,7 @@ def test_an_epoch_without_a_full_step_is_told_of(nodes: int, told: int, capsys: 
     def script() -> None:
         model = fresh(mlp)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        ours = session(model, optimizer)
+        ours = session(model, optimizer, lr_rule="linear")
         loader = ours.loader(DATA, batch_size=len(DATA) * 2 // 3, drop_last=True)
         for _ in ours.epochs(2):
             for x, y in loader:

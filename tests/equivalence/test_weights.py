@@ -121,15 +121,6 @@ def test_weights_that_make_no_mean_are_refused(weight: Callable[[int], Any], lin
         on_ranks(lambda: Made().run(weight), ranks, [])
 
 
-def test_a_weight_of_batches_that_the_script_adds_up_is_refused() -> None:
-    made = Made(accumulate=2, drop_last=True)
-    with pytest.raises(UserError, match="cannot be combined with accumulate"):
-        for _ in made.session.iterations(3):
-            for (x,) in made.loader:
-                made.model(x).square().mean().backward()
-            made.session.step(weight=3)
-
-
 def test_a_weight_on_one_rank_alone_is_refused() -> None:
     def script() -> None:
         made = Made()

@@ -1,4 +1,4 @@
-"""A loop by iteration, for the tests' workers: random draws, manual accumulation, or weights. Paced until the file
+"""A loop by iteration, for the tests' workers: random draws, or micro-batches with weights. Paced until the file
 ``GATE`` exists.
 """
 
@@ -21,7 +21,7 @@ SAMPLES = 100
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--iterations", type=int, default=60)
-    parser.add_argument("--weights", action="store_true", help="micro-batches and weights, in place of accumulation")
+    parser.add_argument("--weights", action="store_true", help="micro-batches and weights, in place of draws")
     parser.add_argument("--step-s", type=float, default=0.0)
     parser.add_argument("--gate", type=Path, default=Path("/"))
     parser.add_argument("--save", type=Path, required=True, help="each rank adds its number")
@@ -36,7 +36,7 @@ def main() -> None:
     session = pilot.train.session(model, optimizer, seed=1)
     options: dict[str, Any] = {"micro_batch_size": 2}
     if not arguments.weights:
-        options = {"accumulate": 2, "drop_last": True, "replacement": True}
+        options = {"replacement": True}
     loader = session.loader(TensorDataset(x, weights), global_batch_size=8, **options)
     state = session.state
     for iteration in session.iterations(arguments.iterations):
@@ -56,9 +56,8 @@ def main() -> None:
                 loss.backward()
                 session.step(loss, weight=weight.sum())
             else:
-                (losses.mean() / 2).backward()
-        if not arguments.weights:
-            session.step()
+                losses.mean().backward()
+                session.step()
     torch.save({"model": model.state_dict(), "state": dict(state)}, arguments.save.with_suffix(f".{session.rank}"))
 
 

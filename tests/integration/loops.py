@@ -83,7 +83,7 @@ def main() -> None:
         session.state.setdefault("history", []).append([session.steps, means["mse"], means["mae"]])
         return means["mse"]
 
-    for epoch in session.epochs(arguments.epochs, validation=evaluate):
+    for epoch in session.epochs(arguments.epochs):
         for inputs, target in loader:
             optimizer.zero_grad()
             loss = nn.functional.mse_loss(model(inputs), target)
@@ -100,6 +100,7 @@ def main() -> None:
             session.stop()
         if epoch == arguments.break_after:
             break
+        session.report(validation=evaluate())
     rate = optimizer.param_groups[0]["lr"]
     scale = scaler.state_dict() if scaler is not None else None
     result = {"model": model.state_dict(), "state": session.state, "lr": rate, "scale": scale}

@@ -36,7 +36,7 @@ def main() -> None:
     nn.init.ones_(model.weight)  # whenever a node comes, its gradient is another one by more than a tenth
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
     factor = float(number(arguments.folder))
-    session = pilot.train.session(model, optimizer, seed=0)
+    session = pilot.train.session(model, optimizer, seed=0, lr_rule="linear")
     loader = session.loader(TensorDataset(torch.ones(240, 4)), **{arguments.size: 12})
     for _ in session.epochs(1000):
         for (x,) in loader:

@@ -57,7 +57,14 @@ def main() -> None:
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9999)
     session = pilot.train.session(
-        model, optimizer, scheduler, schedule="step", seed=1, warmup_steps=5, wire_dtype=arguments.wire_dtype
+        model,
+        optimizer,
+        scheduler,
+        schedule="step",
+        seed=1,
+        lr_rule="linear",
+        warmup_steps=5,
+        wire_dtype=arguments.wire_dtype,
     )
     if arguments.log_to:
         session.log_to("tensorboard", arguments.log_to)

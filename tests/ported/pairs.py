@@ -60,7 +60,11 @@ PAIRS = [
         "Two models and two optimizers have names. Batch norm sees each rank's own batch, as with DDP.",
     ),
     Pair("super_resolution", "Super resolution", "What comes after the loop runs to its end on rank 0."),
-    Pair("nanogpt", "nanoGPT", "It counts iterations, accumulates by hand, and sets its rate by itself."),
+    Pair(
+        "nanogpt",
+        "nanoGPT",
+        "It counts iterations, and sets its rate by itself; gradients accumulate by `micro_batch_size`.",
+    ),
     Pair("mingpt", "minGPT", "Samples are drawn with replacement, without end."),
     Pair(
         "finetune",

@@ -38,7 +38,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 dataset = crops = validation = TensorDataset(torch.randn(64, 4), torch.randint(0, 2, (64,)))
 """
 SESSION = SHARED + "session = pilot.train.session(model, optimizer)\n"
-LOADER = SESSION + "loader = session.loader(dataset, batch_size=32)\n"
+LOADER = SESSION + "loader = session.loader(dataset, global_batch_size=32)\n"
 NOTICED = """
 import os, signal
 from types import SimpleNamespace
@@ -77,7 +77,7 @@ CONTEXTS: dict[tuple[str, int], tuple[str, dict[str, str]]] = {
     ("elastic-how-to.md", 4): (LOADER, {}),
     ("elastic-how-to.md", 5): (
         SHARED + "model.backbone.requires_grad_(False)\noptimizer = torch.optim.SGD(model.head.parameters(), lr=0.1)\n"
-        "session = pilot.train.session(model, optimizer)\nloader = session.loader(dataset, batch_size=32)\n",
+        "session = pilot.train.session(model, optimizer)\nloader = session.loader(dataset, global_batch_size=32)\n",
         {"...": STEP},
     ),
     ("elastic-how-to.md", 6): (LOADER, {}),

@@ -10,8 +10,8 @@ import msgspec
 import torch
 from torch import nn
 
-from pilot.train.data.loader import Loader
-from pilot.train.data.stream import Stream
+from pilot.train.data.loader import DatasetBatches
+from pilot.train.data.stream import StreamBatches
 
 SEAT = "PILOT_CHECK"
 """The variable with a :class:`Run`, as JSON."""
@@ -38,17 +38,17 @@ class Run(msgspec.Struct, frozen=True):
         """None: this process is not checked."""
         return msgspec.json.decode(environment[SEAT], type=cls) if SEAT in environment else None
 
-    def cut(self, loader: Loader | Stream) -> None:
+    def cut(self, batches: DatasetBatches | StreamBatches) -> None:
         """Make its epochs short, with a last step that is as short as without the cut."""
-        batching = loader.batching
+        batching = batches.batching
         full = batching.full((self.nodes if batching.per_node is not None else 1) * batching.ranks_per_node)
-        if isinstance(loader, Stream):
-            loader.source = _Short(loader.source, self.steps * full)
+        if isinstance(batches, StreamBatches):
+            batches.source = _Short(batches.source, self.steps * full)
         else:
-            rest = 0 if batching.drop_last else loader.length % full
-            loader.length = min(loader.length, (self.steps - (rest > 0)) * full + rest)
+            rest = 0 if batching.drop_last else batches.length % full
+            batches.length = min(batches.length, (self.steps - (rest > 0)) * full + rest)
         if self.double:
-            loader.cast = self.cast
+            batches.cast = self.cast
 
     def cast(self, batch: Any) -> Any:
         """The batch in the type that is trained in."""

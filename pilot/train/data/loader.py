@@ -1,4 +1,4 @@
-"""The training loader: this rank's batches from the global cursor on, whatever changes in the group."""
+"""This rank's batches of a dataset from the global cursor on, whatever changes in the group."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pilot.train.data.loader_options import checked, length_of
 from pilot.train.data.order import Drawn, Order, Sequential, shuffled
 from pilot.train.data.sampler import Batching, StepShare, count_of
 from pilot.train.data.seeded import OwnDataset, Piece, PieceLoader, Seeded
-from pilot.train.data.training_loader import Course, TrainingLoader
+from pilot.train.data.training_loader import Batches, Course
 
 _WITHOUT_END = 1 << 62
 
@@ -23,7 +23,7 @@ _WITHOUT_END = 1 << 62
 class _Pieces(Sampler[Any]):
     """This rank's micro-batches, planned ahead on the assumption that the group does not change."""
 
-    def __init__(self, loader: Loader) -> None:
+    def __init__(self, loader: DatasetBatches) -> None:
         self._loader = loader
         self.planned: deque[tuple[StepShare, int]] = deque()
         """(share, number of the micro-batch) of what is being loaded, in the order of delivery."""
@@ -38,8 +38,8 @@ class _Pieces(Sampler[Any]):
                 yield self._loader.piece(epoch, start, stop)
 
 
-class Loader(TrainingLoader):
-    """Iterate over it once per epoch, like over a ``DataLoader``.
+class DatasetBatches(Batches):
+    """See the module.
 
     Parameters
     ----------
@@ -63,9 +63,10 @@ class Loader(TrainingLoader):
         options: Mapping[str, Any],
     ) -> None:
         self._samples = length_of(dataset, "session.loader")
+        if not self._samples:
+            raise UserError("session.loader: the dataset has no samples (its length is 0): see what it was made from")
         super().__init__(course, batching)
         self.dataset = dataset
-        self.collate_fn = options.get("collate_fn")
         self.order = _order(course.seed, self._samples, shuffle, replacement, num_samples)
         self.length = self.order.length
         self._endless = replacement and num_samples is None
@@ -74,26 +75,17 @@ class Loader(TrainingLoader):
         self._looks_back = False
         self._batches = self._loading(checked(options))
 
-    @property
-    def batch_size(self) -> int:
-        """Samples in this rank's largest batch, at the group's current size."""
-        part, parts = self._part()
-        share = self.batching.share(0, self.batching.full(parts), part, parts)
-        return max(stop - start for start, stop in share.batches)
-
     def piece(self, epoch: int, start: int, stop: int) -> Piece:
         """The samples at positions [start, stop) of an epoch."""
         return Piece(self.course.seed, epoch, start, self.order.indices(epoch, start, stop))
 
     def __len__(self) -> int:
-        """This rank's batches in a whole epoch, at the group's current size. Waits for the group only if the number
-        depends on it: a schedule is made from it before the loop.
-        """
+        """See :class:`~pilot.train.data.training_loader.Loader`."""
         one_node = 0, self.batching.ranks_per_node
-        return self.batching.batches(self.length, *(one_node if self.batching.has_fixed_batches else self._part()))
+        return self.batching.batches(self.length, *(one_node if self.batching.has_fixed_batches else self.part()))
 
     def ends_with(self, share: StepShare, size: int) -> bool:
-        """See :class:`~pilot.train.data.training_loader.TrainingLoader`."""
+        """See :class:`~pilot.train.data.training_loader.Batches`."""
         return self.batching.over(share.cursor_end, self.length, size)
 
     def shares(self, cursor: int, rank: int, size: int) -> Iterator[StepShare]:
@@ -105,13 +97,13 @@ class Loader(TrainingLoader):
 
     def _coming(self, cursor: int, rank: int, size: int) -> Iterator[StepShare]:
         if (rehearsal := self.course.rehearsal()) is not None:
-            first = self.batching.share(cursor, self.length, *self._part())
+            first = self.batching.share(cursor, self.length, *self.part())
             yield rehearsal.counted(first, rank)
             cursor = first.cursor_end
         yield from self.batching.shares(cursor, self.length, rank, size)
 
     def rest_of_epoch(self) -> Iterator[Any]:
-        """See :class:`~pilot.train.data.training_loader.TrainingLoader`. A process that joins after an epoch's last
+        """See :class:`~pilot.train.data.training_loader.Batches`. A process that joins after an epoch's last
         step gets that step's batches, which do not count: otherwise the script's code after the loop would fail for
         lack of the loop's variables (the last loss, a mean over batches).
         """
@@ -160,7 +152,7 @@ class Loader(TrainingLoader):
                 return
 
     def draw_without_end(self) -> None:
-        """See :class:`~pilot.train.data.training_loader.TrainingLoader`: with replacement, without a number."""
+        """See :class:`~pilot.train.data.training_loader.Batches`: with replacement, without a number."""
         if self._endless:
             self.length = _WITHOUT_END
 
@@ -195,9 +187,6 @@ def _order(seed: int, samples: int, shuffle: bool, replacement: bool, num_sample
                 "session.loader: num_samples needs replacement=True; otherwise an epoch is every sample once"
             )
         return shuffled(seed, samples) if shuffle else Sequential(samples)
-    if not shuffle or samples == 0:
-        raise UserError(
-            "session.loader: replacement=True needs a dataset that is not empty, and cannot be combined with"
-            " shuffle=False"
-        )
+    if not shuffle:
+        raise UserError("session.loader: replacement=True cannot be combined with shuffle=False")
     return Drawn(seed, samples, samples if num_samples is None else count_of("num_samples", num_samples))

@@ -1,11 +1,11 @@
-"""Which of ``DataLoader``'s options the training loader accepts, and why it refuses the others."""
+"""What the training loader takes of torch's ``DataLoader``: its options, or one that exists; and why not the others."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sized
 from typing import Any, cast
 
-from torch.utils.data import Dataset, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, SequentialSampler, default_collate
 
 from pilot.core.errors import UserError
 from pilot.train.data.auto_loading import AUTO
@@ -29,6 +29,8 @@ _INSTEAD = {
     " torch.utils.data.Subset; to sample with replacement, replacement=True, num_samples=...",
     "batch_sampler": "the samples of a step follow from batch_size or global_batch_size, on any number of nodes",
     "generator": "the order follows from the seed of pilot.train.session",
+    "accumulate": "micro_batch_size=k gives a step's share as batches of at most k samples; call session.step for each"
+    " of them, with the undivided loss",
 }
 
 
@@ -42,6 +44,24 @@ def length_of(dataset: Dataset[Any], user: str) -> int:
             " a DataLoader)"
         )
     return len(cast(Sized, dataset))
+
+
+def arguments_of(loader: DataLoader[Any]) -> dict[str, Any]:
+    """What ``session.loader`` takes of ``loader``, by the names of its own arguments and options."""
+    length_of(loader.dataset, "session.loader")
+    sampler = loader.sampler
+    shuffles = type(sampler) is RandomSampler and not sampler.replacement and sampler._num_samples is None
+    if loader.batch_size is None or not (shuffles or type(sampler) is SequentialSampler):
+        chosen = sampler if loader.batch_size is not None else loader.batch_sampler
+        raise UserError(
+            f"session.loader decides itself which samples come, so it takes no DataLoader with a"
+            f" {type(chosen).__name__}: give it one with batch_size= and shuffle=, or the dataset"
+            " (a part of it is a torch.utils.data.Subset; draws are replacement=True)"
+        )
+    options = {name: value for name in (*_TAKEN, "generator") if (value := getattr(loader, name, None))}
+    if options.get("collate_fn") is default_collate:
+        del options["collate_fn"]
+    return options | {"batch_size": loader.batch_size, "drop_last": loader.drop_last, "shuffle": shuffles}
 
 
 def checked(options: Mapping[str, Any]) -> dict[str, Any]:

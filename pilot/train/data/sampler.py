@@ -45,15 +45,14 @@ class StepShare:
     """One rank's part of one step: ``samples`` of the step's [cursor, cursor_end), all in the epoch's order.
 
     ``batches``: [start, stop) of its micro-batches. A rank without samples gets another's, so that its loop runs; its
-    gradient does not count. ``means``: how many batch means the script itself averages per step. ``dummies``: how many
-    batches at the end are run only to keep in step with the node's other processes, and do not count either.
+    gradient does not count. ``dummies``: how many batches at the end are run only to keep in step with the node's other
+    processes, and do not count either.
     """
 
     cursor: int
     cursor_end: int
     samples: int
     batches: tuple[tuple[int, int], ...]
-    means: int = 1
     dummies: int = field(default=0, repr=False)
 
     @property
@@ -64,15 +63,13 @@ class StepShare:
     def moved(self, by: int) -> StepShare:
         """The same share of a step that begins ``by`` samples later."""
         batches = tuple([(start + by, stop + by) for start, stop in self.batches])
-        return StepShare(self.cursor + by, self.cursor_end + by, self.samples, batches, self.means, self.dummies)
+        return StepShare(self.cursor + by, self.cursor_end + by, self.samples, batches, self.dummies)
 
     def weight(self, batch: int) -> float:
-        """The weight of micro-batch ``batch``'s mean gradient in the step's mean: its samples ÷ all samples (or, with
-        the script's own means, ÷ the samples of its mean).
-        """
+        """The weight of micro-batch ``batch``'s mean gradient in the step's mean: its samples ÷ all samples."""
         start, stop = self.batches[batch]
         counts = self.samples and batch < len(self.batches) - self.dummies
-        return (stop - start) * self.means / self.total if counts else 0.0
+        return (stop - start) / self.total if counts else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +83,6 @@ class Batching:
     micro : most samples that a rank processes at once; its share is split into micro-batches whose gradients accumulate
     drop_last : skip an epoch's last step if it has fewer samples than the others
     ranks_per_node : ranks among which a node's samples are divided
-    accumulate : how many batches make a step; the script divides their losses by this number
     in_step : the ranks of a node run the same number of micro-batches, because they compute together
     """
 
@@ -95,7 +91,6 @@ class Batching:
     micro: int | None = None
     drop_last: bool = False
     ranks_per_node: int = 1
-    accumulate: int = 1
     in_step: bool = False
 
     def __post_init__(self) -> None:
@@ -105,29 +100,14 @@ class Batching:
             ("batch_size", "per_node"),
             ("global_batch_size", "whole"),
             ("micro_batch_size", "micro"),
-            ("accumulate", "accumulate"),
         ):
             size = getattr(self, field_name)
             object.__setattr__(self, field_name, size if size is None else count_of(name, size))
-        if self.accumulate > 1:
-            self._check_accumulation()
-
-    def _check_accumulation(self) -> None:
-        if self.micro is not None:
-            raise UserError(
-                "session.loader: accumulate is for loops that add up batches by themselves, micro_batch_size for those"
-                " that leave it to the session; give one of the two"
-            )
-        if not self.drop_last:
-            raise UserError(
-                f"session.loader: accumulate={self.accumulate} needs drop_last=True: at an epoch's end there may be"
-                " fewer batches than a step takes, and they are left out"
-            )
 
     @property
     def of_one_node(self) -> int:
         """Samples of a full step on one node."""
-        return (self.per_node or self.whole or 0) * self.accumulate
+        return self.per_node or self.whole or 0
 
     @property
     def has_fixed_batches(self) -> bool:
@@ -136,10 +116,6 @@ class Batching:
 
     def full(self, size: int) -> int:
         """Samples of a full step of ``size`` ranks."""
-        return self.batch(size) * self.accumulate
-
-    def batch(self, size: int) -> int:
-        """Samples of one batch of ``size`` ranks; ``accumulate`` of them make a step."""
         return self.per_node * self.nodes(size) if self.per_node is not None else self.whole or 0
 
     def nodes(self, size: int) -> int:
@@ -147,10 +123,10 @@ class Batching:
         return size // self.ranks_per_node
 
     def quota_before(self, rank: int, size: int) -> int:
-        """How many samples of a full batch go to ranks before ``rank``: divided evenly, with remainders to lower
+        """How many samples of a full step go to ranks before ``rank``: divided evenly, with remainders to lower
         ranks."""
         if self.per_node is None:
-            return _evenly_before(self.batch(size), rank, size)
+            return _evenly_before(self.full(size), rank, size)
         node, local = divmod(rank, self.ranks_per_node)
         return self.per_node * node + _evenly_before(self.per_node, local, self.ranks_per_node)
 
@@ -168,20 +144,17 @@ class Batching:
     def share(self, cursor: int, length: int, rank: int, size: int) -> StepShare:
         """The share of ``rank`` in the step at ``cursor``. An epoch's last step fills the lower ranks first."""
         end = min(cursor + self.full(size), length)
-        cuts = range(cursor, end, self.batch(size))
-        parts = [self._part(start, min(start + self.batch(size), end), rank, size) for start in cuts]
-        own = sum(samples for samples, _ in parts)
-        batches = tuple(b for _, batches in parts for b in batches)
+        own, batches = self._part(cursor, end, rank, size)
         dummies = self._most(cursor, end, rank, size) - len(batches) if self.in_step and self.micro else 0
-        return StepShare(cursor, end, own, batches + batches[-1:] * dummies, self.accumulate, dummies)
+        return StepShare(cursor, end, own, batches + batches[-1:] * dummies, dummies)
 
     def _most(self, cursor: int, end: int, rank: int, size: int) -> int:
-        """The largest number of micro-batches of any rank on the node of ``rank``, in a step of one batch."""
+        """The largest number of micro-batches of any rank on the node of ``rank``, in a step."""
         first = rank - rank % self.ranks_per_node
         return max(len(self._part(cursor, end, one, size)[1]) for one in range(first, first + self.ranks_per_node))
 
     def _part(self, cursor: int, end: int, rank: int, size: int) -> tuple[int, tuple[tuple[int, int], ...]]:
-        """The samples and micro-batches of ``rank`` in the batch [cursor, end)."""
+        """The samples and micro-batches of ``rank`` in the step [cursor, end)."""
         start = min(cursor + self.quota_before(rank, size), end)
         stop = min(cursor + self.quota_before(rank + 1, size), end)
         if start == stop:

@@ -1,4 +1,4 @@
-"""The training loader of a stream: samples that arrive one after the other, in an order that every rank can read.
+"""This rank's batches of a stream: samples that arrive one after the other, in an order that every rank can read.
 
 Each rank reads all samples in order and keeps only its share of the current step: after a void step, or after taking
 over another rank's state, it reads again from the cursor on.
@@ -7,21 +7,22 @@ over another rank's state, it reads again from the cursor on.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
 
 from torch.utils.data import DataLoader, default_collate
 
 from pilot.core.errors import UserError
 from pilot.train.data import rng
-from pilot.train.data.sampler import Batching, StepShare, mix
-from pilot.train.data.training_loader import Course, TrainingLoader
+from pilot.train.data.sampler import Batching, mix
+from pilot.train.data.training_loader import Batches, Course
 
 _Kept = dict[int, Any]
 _END = object()
 
 
-class Stream(TrainingLoader):
-    """Iterate over it once per epoch, like over a ``DataLoader``.
+class StreamBatches(Batches):
+    """See the module.
 
     Parameters
     ----------
@@ -56,31 +57,22 @@ class Stream(TrainingLoader):
         self._reads: tuple[int, int] | None = None
 
     def rest_of_epoch(self) -> Iterator[Any]:
-        """See :class:`~pilot.train.data.training_loader.TrainingLoader`."""
+        """See :class:`~pilot.train.data.training_loader.Batches`."""
         while True:
             epoch, cursor, rank, size, _ = self.course.where()
             rehearsal = self.course.rehearsal()
-            part, parts = self._part()
+            part, parts = self.part()
             end, kept = self._read(epoch, cursor, part, parts)
             if not self.batching.over(cursor, end, parts):
                 self.course.align()
-                *now, revision = self.course.where()
-                if now == [epoch, cursor, rank, size] and self.course.rehearsal() is rehearsal:
+                if self.course.where()[:4] == (epoch, cursor, rank, size) and self.course.rehearsal() is rehearsal:
                     share = self.batching.share(cursor, end, part, parts)
-                    yield from self._step(
-                        share if rehearsal is None else rehearsal.counted(share, rank), kept, revision
-                    )
+                    yield from self._step(share, partial(self._collated, kept))
             elif self.course.epoch_is_over():
                 return
 
-    def _step(self, share: StepShare, kept: _Kept, revision: int) -> Iterator[Any]:
-        for number, (start, stop) in enumerate(share.batches):
-            self.course.begin(share, number)
-            self._give(number)
-            yield self.collate_fn([kept[position] for position in range(start, stop)])
-            self.course.came_back()
-            if self.course.where()[-1] != revision:
-                return
+    def _collated(self, kept: _Kept, start: int, stop: int) -> Any:
+        return self.collate_fn([kept[position] for position in range(start, stop)])
 
     def _read(self, epoch: int, cursor: int, rank: int, size: int) -> tuple[int, _Kept]:
         """Where the step at ``cursor`` ends, and the samples of it that this rank may need."""
@@ -94,7 +86,7 @@ class Stream(TrainingLoader):
             if sample is _END:
                 self.course.epoch_has(end)
                 break
-            place = (end - cursor) % self.batching.batch(size)
+            place = end - cursor
             if before <= place < after or place < filler:
                 kept[end] = sample
             end += 1
@@ -102,7 +94,7 @@ class Stream(TrainingLoader):
         return end, kept
 
     def _wanted(self, rank: int, size: int) -> tuple[int, int, int]:
-        """[before, after) of this rank in a full batch, and where the part ends that ranks without samples get."""
+        """[before, after) of this rank in a full step, and where the part ends that ranks without samples get."""
         one, before, after = (self.batching.quota_before(r, size) for r in (1, rank, rank + 1))
         return before, after, min(one, self.batching.micro or one)
 

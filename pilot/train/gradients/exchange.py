@@ -124,7 +124,7 @@ class Exchange:
         self.open = False
         self._weight = 0.0
         self._last = False
-        self._alone = self._held = self._ended = False
+        self._alone = self._held = False
         self.sketch: Sketch | None = None
         self._ring: Callable[[], None] = _nobody
         self._staging.forget()
@@ -143,7 +143,6 @@ class Exchange:
         self._collected = [True] * len(self._buckets)
         self._next = 0
         self._first = True
-        self._ended = False
 
     def begin_batch(self, weight: float, *, last: bool) -> None:
         """A micro-batch begins, whose gradients have this ``weight`` (0: they do not count); buckets are sent with the
@@ -151,8 +150,8 @@ class Exchange:
         first, self._first = self._first, False
         if self._voided:  # zeros that are ours, and which the script need not zero
             self.drop_gradients()
-        if not first:
-            self._end_batch()
+        if not first and any(parameter.grad is not None for parameter in self._parameters):
+            self._buckets[0].taken[0].refuse()
         self._weight, self._last = weight, last
         self._collected = [False] * len(self._buckets)
         if first:
@@ -167,15 +166,6 @@ class Exchange:
         self._collect_rest()
         for parameter in self._parameters:
             parameter.grad = None
-        self._ended = True
-
-    def _end_batch(self) -> None:
-        """The same for a micro-batch after which the script did not step (``accumulate``)."""
-        if self._ended and any(parameter.grad is not None for parameter in self._parameters):
-            self._buckets[0].taken[0].refuse()
-        if not self._ended:
-            self.batch_ends()
-        self._ended = False
 
     def backward_ended(self) -> None:
         """The script's ``backward`` has returned: guard the gradients of buckets that it did not fill, too."""

@@ -67,7 +67,7 @@ class Collectives:
     def here(self) -> None:
         """The script has done what it does there: it continues to train, or the epoch ends."""
         self.arrive()
-        self._training.catch_up.caught_up()
+        self._training.catch_up.arrives()
 
     def scatter(self) -> None:
         """The script may do something that concerns all (such as choosing what is trained) before its next batch, so
@@ -81,7 +81,7 @@ class Collectives:
         """
         self._group.enter()
         while self._aligned != self._group.revision and not self._training.position.left:
-            self._training.catch_up.put_back()
+            self._training.catch_up.takes_again()
             self._meet(TRAINING, _nothing)
             self._group.enter()
         self.here()
@@ -96,7 +96,8 @@ class Collectives:
     def hold(self, topic: int, bring: Bring) -> Sums | None:
         """Meet about ``topic``; returns the sums by name of the ranks' contributions, the same on all.
 
-        None: the others passed this meeting long ago, or have ended with the loop.
+        None: the others passed this meeting long ago, have ended with the loop, or have no such one: the script runs
+        what was done before.
         """
         if self._group.is_over:
             return None
@@ -114,10 +115,13 @@ class Collectives:
             self._group.enter()
             agreed = self._training.agreements.of(self._place, topic)
             if number < len(agreed):
+                self._training.passes(topic, agreed[number])
                 return agreed[number]
             if self._training.place != self._place:
                 return None
-            self._training.catch_up.meets(topic)
+            self._training.catch_up.comes_to(topic)
+            if self._training.catch_up.repeats:
+                return None
             sums = self._meet(topic, bring)
         return sums
 
@@ -155,7 +159,8 @@ class Collectives:
         """All are about to train: give them the same state."""
         most = max(progress)
         is_behind = not most[1]
-        if is_behind and self._progress() == most and self._training.catch_up.has_missed_meeting:
+        missed = self._training.catch_up.made_in is not None and not self._training.position.stopped
+        if is_behind and self._progress() == most and missed:
             refusal.note(
                 "the run was saved, or its other processes ended, while these were in session.evaluate between two"
                 " steps; what the script does after that, until its next batch, is not done now: what must not be"

@@ -205,23 +205,17 @@ class Elastic:
                 self._pace.begins(time.monotonic(), self._stall_timer.ended_s)
 
     def gather(self, row: list[int]) -> list[list[int]]:
-        """The rows of all ranks, between two steps; pause or switch instead if that is agreed in the same gather.
-
-        A switch waits for the next step, or for the end of the epoch, where a newcomer can catch up with the others.
+        """The rows of all ranks, between two steps; pause instead if that is agreed in the same gather. (A switch waits
+        for the next step, where newcomers enter.)
         """
         self._attend(0.0)
         group = self._group
         if group is None:
             raise Gone
-        ready_for = self._membership.ready_for if self._training.position.at_end else 0
-        rows = self._gather(group, [ready_for, int(self._membership.pause_asked), *row])
-        ready = {row[0] for row in rows}
-        if any(row[1] for row in rows):
-            self._pause(group)
-        elif len(ready) == 1 and ready != {0}:
-            self._switch(group, ready.pop())
-        else:
-            return [row[2:] for row in rows]
+        rows = self._gather(group, [int(self._membership.pause_asked), *row])
+        if not any(row[0] for row in rows):
+            return [row[1:] for row in rows]
+        self._pause(group)
         raise Gone
 
     def hand_over(self, giver: int, takers: Sequence[int]) -> None:

@@ -81,6 +81,14 @@ def unpack(block: Buffer) -> dict[str, Any]:
     return state
 
 
+def in_host_memory(state: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy of ``state``, as another rank receives it."""
+    packed = Packed(encoded(state))
+    block = bytearray(packed.size)
+    packed.write(block)
+    return unpack(block)
+
+
 def _leaf(flat: leaves.Bytes, dtype: str, shape: tuple[int, ...], offset: int) -> Any:
     return leaves.shaped(dtype, shape, flat[offset : offset + prod(shape) * dtypes.itemsize(dtype)])
 

@@ -14,7 +14,6 @@ from pilot.core.errors import UserError
 from pilot.core.run_identity import (
     ACCEPT,
     ACCEPTABLE,
-    ACCUMULATE,
     ALL_EPOCHS,
     ALL_ITERATIONS,
     DROP_LAST,
@@ -70,17 +69,12 @@ def of_data(
     """The identity of the training loader; ``length`` in samples, None for a stream; ``samples``: their checksum, see
     :func:`pilot.train.alike.sample_numbers.checksum`. (Ranks may split their shares differently.)"""
     per_node = batching.per_node is not None
-    several = {ACCUMULATE: str(batching.accumulate)} if batching.accumulate > 1 else {}
-    return (
-        several
-        | ({SAMPLES: samples} if samples else {})
-        | {
-            LENGTH: STREAM if length is None else str(length),
-            PER_NODE if per_node else WHOLE: str(batching.per_node if per_node else batching.whole),
-            DROP_LAST: str(batching.drop_last),
-            ORDER: f"shuffle={shuffle}, replacement={replacement}",
-        }
-    )
+    return ({SAMPLES: samples} if samples else {}) | {
+        LENGTH: STREAM if length is None else str(length),
+        PER_NODE if per_node else WHOLE: str(batching.per_node if per_node else batching.whole),
+        DROP_LAST: str(batching.drop_last),
+        ORDER: f"shuffle={shuffle}, replacement={replacement}",
+    }
 
 
 def in_short(identity: Identity) -> Identity:

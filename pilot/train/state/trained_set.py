@@ -126,14 +126,17 @@ class TrainedSet:
                 )
 
     def capture(self) -> Rows:
-        """The set as part of the state; the groups' options are in the optimizers' states."""
+        """The set as part of the state, with the modules' modes; the groups' options are in the optimizers' states."""
+        return self.members() | {"evaluating": self.evaluating()}
+
+    def members(self) -> Rows:
+        """Which parameters require a gradient, and in which groups they are."""
         return {
             "requires_grad": [name for name, parameter in self.named.items() if parameter.requires_grad],
             "groups": {
                 name: [[self._name_of[id(p)] for p in group["params"]] for group in optimizer.param_groups]
                 for name, optimizer in self._steppers.optimizers.items()
             },
-            "evaluating": self.evaluating(),
         }
 
     def evaluating(self) -> list[str]:
@@ -149,7 +152,7 @@ class TrainedSet:
 
     def described(self) -> dict[str, str]:
         """A description to compare. (Without what a script may freeze within a step.)"""
-        groups = {f"the groups of the optimizer {name}": str(its) for name, its in self.capture()["groups"].items()}
+        groups = {f"the groups of the optimizer {name}": str(its) for name, its in self.members()["groups"].items()}
         if self._steppers.apart:
             return groups
         return groups | {
@@ -186,14 +189,13 @@ class TrainedSet:
 
 
 class _Readding:
-    """Handles a script's ``add_param_group`` for a group that already came with the state: a rank that joins in the
-    middle of an epoch runs the beginning of the epoch's body, too.
+    """Ignores a script's ``add_param_group`` for a group that there is already: a rank that joins in the middle of an
+    epoch runs the beginning of the epoch's body, too.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self._add: Callable[[dict[str, Any]], None] = optimizer.add_param_group
         self._optimizer = optimizer
-        self._came: list[set[int]] = []
         setattr(optimizer, "add_param_group", self._asked)  # noqa: B010  # the script's own object is watched
 
     def add(self, parameters: list[nn.Parameter]) -> None:
@@ -201,14 +203,12 @@ class _Readding:
         first = self._optimizer.param_groups[0] if self._optimizer.param_groups else {}
         names = {"param_names": [str(n) for n in range(len(parameters))]} if "param_names" in first else {}
         self._add({"params": parameters} | names)
-        self._came.append({id(p) for p in parameters})
 
     def _asked(self, group: dict[str, Any]) -> None:
         given = group["params"]
         listed = [given] if isinstance(given, torch.Tensor) else list(given)
         its = {id(p[1] if isinstance(p, tuple) else p) for p in listed}
-        if its in self._came:
-            self._came.remove(its)
+        if any({id(p) for p in held["params"]} == its for held in self._optimizer.param_groups):
             return
         if not isinstance(given, set):  # torch refuses a set
             group["params"] = listed

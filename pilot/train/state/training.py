@@ -9,6 +9,7 @@ from functools import partial
 from inspect import signature
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn.modules.module import _EXTRA_STATE_KEY_SUFFIX
@@ -22,8 +23,8 @@ from pilot.train.data.sampler import StepShare
 from pilot.train.node.membership import Seat
 from pilot.train.state import identity
 from pilot.train.state.agreement_log import END_OF_EPOCH, END_OF_LOOP, STOP, Agreement, AgreementLog, Place, Sums
-from pilot.train.state.block import encoded
-from pilot.train.state.catch_up import CatchUp
+from pilot.train.state.block import encoded, in_host_memory
+from pilot.train.state.catch_up import CatchUp, Stateful, put_user
 from pilot.train.state.lineage import Lineage
 from pilot.train.state.loading import load
 from pilot.train.state.lr import LearningRate
@@ -86,8 +87,9 @@ class Training:
         self.position = Position()
         self.ledger = Lineage()
         self.agreements = AgreementLog()
-        self.catch_up = CatchUp(lambda: self.position, lambda: self.agreements.count(self.place), self.tell_restored)
-        self.user, self.tracked = self.catch_up.user, self.catch_up.tracked
+        self.catch_up = CatchUp(self.tell_restored)
+        self.user: dict[str, Any] = {}
+        self.tracked: dict[str, Stateful] = {}
         self._unsaved = UnsavedBuffers(self.model, self.tracked)
         self.changing: set[str] = set()
         self.phases: list[dict[str, Any]] = []
@@ -185,14 +187,17 @@ class Training:
 
     def agree(self, topic: int, sums: Sums) -> None:
         """The ranks met about ``topic``."""
-        if topic == END_OF_EPOCH:
-            self._next_epoch(sums)
-        else:
-            self.position.left |= topic == END_OF_LOOP
-            self.agreements.add(Agreement(*self.place, topic, sums))
+        self.agreements.add(Agreement(*self.place, topic, sums))
+        self.passes(topic, sums)
 
-    def _next_epoch(self, measured: Sums) -> None:
-        self.catch_up.next_epoch()
+    def passes(self, topic: int, sums: Sums) -> None:
+        """The script goes on after a meeting about ``topic``, with what was agreed there."""
+        if topic == END_OF_EPOCH:
+            self.next_epoch(sums)
+        self.position.left |= topic == END_OF_LOOP
+
+    def next_epoch(self, measured: Sums) -> None:
+        """The epoch is over; ``measured``: what the ranks agreed on at its end."""
         self.position.epoch += 1
         self.position.cursor = 0
         self.position.epoch_steps = 0
@@ -205,11 +210,27 @@ class Training:
             for stepper in self.steppers:
                 stepper.schedule(*measures)
         elif not self.position.stopped:
-            raise UserError(f"the scheduler needs session.epochs(..., {self._schedule}=function), see schedule=")
+            raise UserError(
+                f"the scheduler needs session.report({self._schedule}=...) at each epoch's end, after the loop over the"
+                " loader, see schedule="
+            )
 
     def capture(self) -> dict[str, Any]:
-        """The state; its tensors are not copied (see :func:`~pilot.checkpoint.tree.copied`)."""
-        of_script = self.catch_up.capture()  # first: it may put back the others
+        """The state from which the script runs what it does until its next batch; its tensors are not copied (see
+        :func:`~pilot.checkpoint.tree.copied`).
+        """
+        if (since := self.catch_up.since) is None:
+            return self._capture()
+        if self.sharding is not None:
+            models, optimizers = since["model"], since["optimizer"]
+            adopted = {
+                "model": models_adopted(models, self.model),
+                "optimizer": optimizers_adopted(optimizers, self.steppers),
+            }
+            since = {**since, **adopted}
+        return {**since, "minutes": self.agreements.rows()}
+
+    def _capture(self) -> dict[str, Any]:
         state = {
             "identity": dict(self.identity),
             "changes": [list(astuple(change)) for change in self.changes],
@@ -226,7 +247,9 @@ class Training:
             "changing": sorted(self.changing),
             "phases": list(self.phases),
             "reports": [list(row) for row in self.reports.rows],
-            **of_script,
+            "user": self.user,
+            "meeting": self.catch_up.meeting,
+            "behind": self.catch_up.behind or self.catch_up.meeting is not None,
             **self.steppers.capture(),
         }
         return state | {"on_device": places_in({part: state[part] for part in _OF_THE_SCRIPT})}
@@ -240,20 +263,51 @@ class Training:
         stored."""
         return encoded(self.capture())
 
+    def keep(self) -> None:
+        """Keep a copy of the state as it is now, from which the script runs what it does until its next batch."""
+        self.catch_up.since = self._on_device(in_host_memory(self._capture()))
+
+    def repeats(self) -> None:
+        """The script repeats a step, and will take the state as it is now again when it has the batch."""
+        self.keep()
+        assert self.catch_up.since is not None
+        self.catch_up.took(self.catch_up.since, partial(self._adopt, self.catch_up.since, own_options=False))
+
+    def reached_end(self) -> None:
+        """The epoch has no more steps; what follows begins with a copy of the state."""
+        self.catch_up.arrives()
+        if not self.position.at_end:
+            self.position.at_end, self.position.met = True, self.agreements.count(self.place)
+        self.keep()
+
+    def loop_begins(self, *, has_state: bool) -> None:
+        """The script comes to its loop; ``has_state``: it took over a state before (it asked for its rank)."""
+        if has_state:
+            self.catch_up.loop_begins()
+        if not self.position.begun and not self.catch_up.repeats:
+            self.keep()
+
+    def _on_device(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
+        state = put_back(state, state.get("on_device", ()))
+        return state if self.sharding is None else {**state, "model": models_adopted(state["model"], self.model)}
+
     @torch.inference_mode(mode=False)
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take over a state from :meth:`capture` on this or another rank, or from a checkpoint. Also if the script is
         evaluating in ``torch.inference_mode``: nobody could change the tensors that it makes.
+
+        A rank that runs the same part of the script, from the same state, does by itself what others have done there;
+        it takes over what they have agreed on.
         """
+        if self._is_there(state):
+            self.agreements = AgreementLog(state.get("minutes", ()))
+            return
         changes = identity.changes(state.get("identity", self.identity), self.identity, self.accepted)
         self._goals_taken = identity.goals(state.get("identity", {}))
-        state = put_back(state, state.get("on_device", ()))
-        objects = self.catch_up.objects()
-        if self.sharding is not None:
-            state = {**state, "model": models_adopted(state["model"], self.model)}
+        state = self._on_device(state)
         own_options = any(name == OPTIONS for name, _, _ in changes)
         self._adopt(state, own_options=own_options)
-        place, met, rule = self.place, self.agreements.count(self.place), self.rate
+        rule = self.rate
         self.changing |= set(state.get("changing", ()))
         self.position = Position(**state["position"])
         self.phases = list(state.get("phases", [{}] * self.position.phase))
@@ -265,19 +319,26 @@ class Training:
         self.rate = replace(LearningRate(**state["learning_rate"]), rule=rule.rule, warmup_steps=rule.warmup_steps)
         self.changes = [AcceptedChange(*row) for row in state.get("changes", ())]
         self.changes += [AcceptedChange(self.position.step, *change) for change in changes]
-        self.catch_up.restore(
-            state,
-            attends=self.catch_up.meeting is not None and self.place == place,
-            unmet=self.agreements.count(place) == met,
-            objects=objects,
-            again=partial(self._adopt, state, own_options=own_options),
-        )
+        begun = self.position.begun or state.get("behind")  # before its first batch a script may evaluate
+        self.catch_up.took(state, partial(self._adopt, state, own_options=own_options) if begun else None)
+        if changes:
+            self.keep()
         rng.restore(state["rng"])
         self.tell_restored()
 
+    def _is_there(self, state: Mapping[str, Any]) -> bool:
+        """Whether the script runs what follows the same step as ``state``, and not for the second time."""
+        at_first = self.catch_up.since is None and not self.position.step
+        if at_first or self.catch_up.repeats or self.catch_up.behind:
+            return False
+        ours, theirs = (self.catch_up.since or {"position": asdict(self.position)})["position"], state["position"]
+        same = all(ours[name] == theirs[name] for name in ("epoch", "step", "phase", "at_end"))
+        return same and np.array_equal(self.ledger.table(), state["ledger"])
+
     @torch.inference_mode(mode=False)
     def _adopt(self, state: Mapping[str, Any], *, own_options: bool) -> None:
-        """Load models, optimizers and tracked objects from ``state``."""
+        """Load models, optimizers, tracked objects and the script's own values from ``state``."""
+        put_user(self.user, state["user"])
         extras = {name: one for name, one in state["model"].items() if name.endswith(_EXTRA_STATE_KEY_SUFFIX)}
         load(state["model"] | copied(extras), into=self.model)  # a module may keep what it is given, and change it
         with torch.no_grad():
@@ -331,7 +392,9 @@ def _check_schedule(schedulers: Collection[Scheduler], schedule: str | None) -> 
     if len(kinds) > 1:
         raise UserError("ReduceLROnPlateau and other schedulers count differently: use one kind per session")
     if plateau and schedule in (None, *_COUNTED):
-        raise UserError("ReduceLROnPlateau needs a measure: schedule='loss' with session.epochs(n, loss=function)")
+        raise UserError(
+            "ReduceLROnPlateau needs a measure: schedule='loss', and session.report(loss=...) at each epoch's end"
+        )
     for scheduler in schedulers if not plateau else ():
         parameters = signature(scheduler.step).parameters.values()
         if needed := [p.name for p in parameters if p.default is p.empty and p.kind <= p.POSITIONAL_OR_KEYWORD]:
@@ -350,5 +413,5 @@ def _check_schedule(schedulers: Collection[Scheduler], schedule: str | None) -> 
 
 
 _COUNTED = ("step", "samples", "epoch")
-_OF_THE_SCRIPT = ("user", "user_met", "tracked", "tracked_at_end", "attributes", "phases")
+_OF_THE_SCRIPT = ("user", "tracked", "phases")
 """Parts of the state whose tensors nobody else puts where they belong."""

@@ -16,9 +16,11 @@ from pilot.checkpoint import checksums
 from pilot.checkpoint.leaves import why_no_array, why_no_tensor
 from pilot.checkpoint.shards import local_of
 from pilot.checkpoint.tree import copied
-from pilot.train.state.block import encoded
+from pilot.train.state.block import encoded, in_host_memory
 from pilot.train.state.catch_up import Stateful
 from pilot.train.state.loading import filled, load
+from pilot.train.state.sharded_state import optimizers_adopted
+from pilot.train.state.stepper import Steppers
 
 SMALL_BYTES = 1 << 20
 """Size of one tensor, or of all of a tracked object, below which copying is cheaper than checking."""
@@ -155,10 +157,9 @@ class Few(Object):
     """What is small however many there are."""
 
     small = True
-    is_of_script = False
 
 
-class Trained:
+class Trained(Slot):
     """A parameter that an optimizer trains, which the script may change, too. The copy is in host memory, because a GPU
     may have no space for it.
     """
@@ -166,24 +167,37 @@ class Trained:
     small = False
 
     def __init__(self, name: str, parameter: torch.Tensor) -> None:
-        self.name = name
-        self.changes = False
-        self.bits_before: Any = None
-        self._parameter = parameter
-        self._copy: torch.Tensor | None = None
+        super().__init__(name, {name: parameter}, name)
 
-    def bits(self) -> Any:
-        return checksums.of_tensors([self._parameter])
+    def _copied(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.to("cpu", copy=True)
+
+
+class Stepped(Object):
+    """The optimizers with their schedulers: a script may scale a momentum, or replace it, after ``session.step``.
+    Handled like a large value, since few scripts do; the copy is in host memory.
+    """
+
+    small = False
+    is_of_script = False
+
+    def __init__(self, steppers: Steppers) -> None:
+        super().__init__("what is stepped", _AsObject(steppers))
 
     def mark(self) -> None:
-        self._copy = local_of(self._parameter).detach().to("cpu", copy=True)
+        self.marked = in_host_memory(self._stateful.state_dict())
 
-    def back(self) -> None:
-        if self._copy is not None:
-            local_of(self._parameter).data.copy_(self._copy)
 
-    def forget(self) -> None:
-        self._copy = None
+class _AsObject:
+    def __init__(self, steppers: Steppers) -> None:
+        self._steppers = steppers
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._steppers.capture()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        adopted = optimizers_adopted(state_dict["optimizer"], self._steppers)
+        self._steppers.restore({**state_dict, "optimizer": adopted})
 
 
 class Values:
@@ -222,20 +236,6 @@ class Extra:
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._module.set_extra_state(state_dict["extra"])
-
-
-class User:
-    """``session.state``."""
-
-    def __init__(self, values: dict[str, Any]) -> None:
-        self._values = values
-
-    def state_dict(self) -> dict[str, Any]:
-        return self._values
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._values.clear()
-        self._values.update(state_dict)
 
 
 class FewOfUser:

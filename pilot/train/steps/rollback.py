@@ -2,8 +2,8 @@
 after a void step its batch runs again as if for the first time.
 
 This includes the models' buffers and extra states, all parameters (a script may decay weights before
-``session.step``), tracked objects, the optimizers' options and states, and ``session.state`` (unless optimizers are
-stepped separately, without its long lists and large tensors). A successful step must cost almost nothing, so:
+``session.step``) and which of them are trained, tracked objects, optimizers and schedulers, and ``session.state``
+without its long lists and large tensors. A successful step must cost almost nothing, so:
 
 * Small values are copied when a step begins. Version counters would not suffice: batch norm's statistics and writes
   through ``.data`` do not change them.
@@ -20,7 +20,7 @@ Until it is known what changes, in those steps, all are copied: large ones into 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import nullcontext
 from functools import partial
 
@@ -37,12 +37,11 @@ from pilot.train.steps.kept import (
     Kept,
     Object,
     Slot,
+    Stepped,
     Trained,
-    User,
     Values,
     mark_all,
 )
-from pilot.train.steps.optimizer_rollback import OptimizerStates
 
 _PARTS = 1000
 _FIRST_LOOKS = 4
@@ -66,14 +65,12 @@ class Rollback:
         self._kept: list[Kept] | None = None
         self._changing: list[Kept] = []
         self._of_script: list[Object] = []
-        self._looking = self._is_kept = False
+        self._looking = False
         self._epoch: int | None = None
         self._spaced = Spaced(_PARTS, _FIRST_LOOKS)
 
     def begin(self) -> None:
         """A step begins, or is repeated."""
-        if self._is_kept:
-            self._forget()
         is_first = self._kept is None
         if self._kept is None:
             self._kept = list(self._look_around())
@@ -113,7 +110,8 @@ class Rollback:
 
     def back(self) -> None:
         """Restore the marked values."""
-        self._restore()
+        for one in self._kept or ():
+            one.back()
         self._forget()
         self._training.tell_restored()
 
@@ -132,19 +130,8 @@ class Rollback:
                 one.put(then[one.name])
         self._training.tell_restored()
 
-    def keep(self) -> Callable[[], None]:
-        """Mark everything as it is now, until the next step begins; returns what restores it."""
-        mark_all(self._kept or ())
-        self._is_kept = True
-        return self._restore
-
-    def _restore(self) -> None:
-        for one in self._kept or ():
-            one.back()
-
     def _forget(self) -> None:
         """Keep copies only of what each step changes."""
-        self._is_kept = False
         for one in self._kept or ():
             if not one.changes:
                 one.forget()
@@ -173,14 +160,14 @@ class Rollback:
             for path, module in tracked.named_modules() if isinstance(tracked, nn.Module) else ():
                 for key, _ in unsaved_of(module):
                     yield Slot(f"tracked {name}: {path}.{key}", module._buffers, key)
-        yield self._options()
         trained = self._training.trained
+        yield Values("what is trained", trained.members, trained.restore, small=self._apart)
+        yield Stepped(self._training.steppers)
+        yield self._options()
         yield Values("the modules' modes", trained.evaluating, trained.set_modes, small=False)
-        yield OptimizerStates(self._training.steppers)
         for name, parameter in self._training.trained.trained().items():
             yield Trained(f"trained {name}", parameter)
-        user = self._training.user
-        yield Object("session.state", User(user)) if self._apart else Few("session.state", FewOfUser(user))
+        yield Few("session.state", FewOfUser(self._training.user))
 
     def _options(self) -> Values:
         """The options of all parameter groups: a script may set a rate for one step."""

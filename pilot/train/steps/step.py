@@ -115,8 +115,8 @@ class Step:
 
     @property
     def samples(self) -> int:
-        """Of the batch that the script has; 0 if it has none."""
-        start, stop = self._share.batches[self._batch] if self._share is not None else (0, 0)
+        """Of the batch that the script has and has not stepped for; 0 if it has none."""
+        start, stop = (0, 0) if self._share is None or self._stepped else self._share.batches[self._batch]
         return stop - start
 
     @property
@@ -148,10 +148,6 @@ class Step:
         """The dataset that the loader takes its samples from."""
         self._alarm.held.trains_on(dataset)
 
-    def keep(self) -> Callable[[], None]:
-        """See :meth:`Rollback.keep <pilot.train.steps.rollback.Rollback.keep>`."""
-        return self._rollback.keep()
-
     def renew(self) -> None:
         """Other parameters may be trained from now on: on all ranks, between the same two steps."""
         if self._exchanges.renew():
@@ -163,8 +159,8 @@ class Step:
         """The script gets micro-batch ``batch`` of ``share`` next. A step that does not count is void from its
         beginning, and the other ranks do not know about it.
         """
-        if not self._stepped and not (share.means > 1 and batch):
-            raise UserError(_no_step(share.means))
+        if not self._stepped:
+            raise UserError(_NO_STEP)
         if batch == 0:
             self._rollback.begin()
             self._member, self._revision = self._group.enter(), self._group.revision
@@ -215,9 +211,9 @@ class Step:
 
     def sum(self, loss: Number, name: str | None, weight: Number) -> bool:
         """See :meth:`Session.sum <pilot.train.session.Session.sum>`."""
-        share = self._expect_batch()
+        self._expect_batch()
         if self._counted is None:
-            self._count(share, loss, name, weight)
+            self._count(loss, name, weight)
         if self._again:
             self._void_gradients(self._counted or [])
         elif self._sums is None and not self.has_more:
@@ -230,7 +226,7 @@ class Step:
         """See :meth:`Session.step <pilot.train.session.Session.step>`."""
         share = self._expect_batch()
         if self._counted is None:
-            self._count(share, loss, name, weight)
+            self._count(loss, name, weight)
         elif (
             loss is not None
             or weight is not None
@@ -288,13 +284,8 @@ class Step:
             )
         return self._share
 
-    def _count(self, share: StepShare, loss: Number, name: str | None, weight: Number) -> None:
+    def _count(self, loss: Number, name: str | None, weight: Number) -> None:
         """Count the batch; after the step's last batch get the sums over the group (None if it broke)."""
-        if share.means > 1 and self.has_more:
-            raise UserError(
-                f"session.step after batch {self._batch + 1} of a step of accumulate={share.means}: call it once, after"
-                " all of them"
-            )
         self._counted = steppers = self._training.steppers.named(name)
         self._alarm.held.forward_ended()
         self._group.next_steps.forward_ends()
@@ -458,11 +449,8 @@ def _nobody() -> None:
     return None
 
 
-def _no_step(accumulate: int) -> str:
-    said = "the script took a batch from session.loader without calling session.step for the previous one"
-    if accumulate > 1:
-        return f"{said}: with accumulate={accumulate}, call it after every {accumulate} batches"
-    return (
-        f"{said}; to accumulate the gradients of k batches yourself, use session.loader(..., accumulate=k); to load"
-        " ahead, num_workers=; to leave a batch out, session.step(weight=0) (and weight= in every step)"
-    )
+_NO_STEP = (
+    "the script took a batch from session.loader without calling session.step for the previous one: call it for each;"
+    " to accumulate gradients use session.loader(..., micro_batch_size=), to load ahead num_workers=, and to leave a"
+    " batch out session.step(weight=0) (and weight= in every step)"
+)

@@ -48,17 +48,11 @@ class Weights:
     @property
     def possible(self) -> bool:
         """See the class."""
-        return self._together and self._before != 0 and self._share is not None and self._share.means == 1
+        return self._together and self._before != 0
 
     def factor(self, batch: int, weight: SupportsFloat | None) -> float:
         """The factor for the mean gradient of micro-batch ``batch``, for which the script gives ``weight``."""
         assert self._share is not None
-        if self._share.means > 1 and weight is not None:
-            raise UserError(
-                "session.step: weight= cannot be combined with accumulate, where the script itself averages over"
-                " batches; use micro_batch_size and call session.step(loss, weight=...) for each batch, with the"
-                " undivided loss"
-            )
         if not self._together and weight is not None:
             raise UserError("session.step: weight= cannot be combined with optimizers that are stepped by name")
         if self._before is not None and (weight is not None) != bool(self._before):

@@ -44,7 +44,7 @@ AXES: dict[str, Apart] = {
 }
 
 NAMED, BY_NAMES = ("by names", "by names, in turns", "parts by name"), ("by names", "by names, in turns")
-MICRO, PARTS = ("micro 1", "micro 3", "all at once"), ("by hand", "of one")
+MICRO = ("micro 1", "micro 3", "all at once")
 TURNS, COUNTING = ("iterations", "next"), ("spectral norm", "counting", "remembering")
 AT_EPOCHS = ("after the epoch", "twice after the epoch", "before the epoch")
 ADDED = ("a group added", "groups added")
@@ -55,8 +55,7 @@ APART: list[tuple[str, Apart, str, Apart]] = [
     ("batches", MICRO, "loop", ("next", "enumerate")),
     ("batches", MICRO, "gradients", ("decayed",)),
     ("batches", MICRO, "by hand", ("rate by number",)),
-    ("batches", (*MICRO, *PARTS), "optimizer", NAMED),
-    ("batches", PARTS, "weight", ("of samples",)),
+    ("batches", MICRO, "optimizer", NAMED),
     ("optimizer", NAMED, "weight", ("of samples",)),
     ("loop", TURNS, "schedule", ("plateau",)),
     ("loop", TURNS, "trained", ("unfrozen", "in turns", *ADDED)),

@@ -118,6 +118,4 @@ BATCHES: dict[str, dict[str, Any]] = {
     "micro 1": {"global_batch_size": 5, "micro_batch_size": 1},
     "micro 3": {"global_batch_size": 8, "micro_batch_size": 3},
     "all at once": {"global_batch_size": SAMPLES, "micro_batch_size": 4},
-    "by hand": {"global_batch_size": 3, "accumulate": 2, "drop_last": True},
-    "of one": {"global_batch_size": 1, "accumulate": 3, "drop_last": True},
 }

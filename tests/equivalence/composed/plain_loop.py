@@ -4,9 +4,8 @@ weights, loss scalers and evaluations.
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -30,6 +29,7 @@ class PlainLoop(Plain):
         self._scaler = options.get("scaler")
         self._phases = 0
         self._summed = self._stopping = self._stopped = False
+        self._reported: dict[str, float] = {}
         self.ended: list[int] = []
         """After how many steps epochs have ended."""
 
@@ -39,27 +39,30 @@ class PlainLoop(Plain):
 
     stream = loader
 
-    def epochs(self, count: int, **measures: Callable[[], float]) -> Iterator[int]:
+    def epochs(self, count: int) -> Iterator[int]:
         for self.epoch in range(count):
             rng.seed_all(mix(SEED, self.epoch, rng.OF_A_TURN))
             yield self.epoch
-            self.epoch_ends({name: measure() for name, measure in measures.items()})
+            self.epoch_ends()
             if self._stopping:
                 break
 
-    def epoch_ends(self, measured: dict[str, float]) -> None:
+    def report(self, **values: float) -> None:
+        self._reported = values
+
+    def epoch_ends(self) -> None:
         self.ended.append(self.steps)
         for scheduler in self._schedulers.values():
             if self._schedule == "epoch":
                 scheduler.step()
-            elif self._schedule in measured:
-                scheduler.step(measured[self._schedule])
+            elif self._schedule in self._reported:
+                scheduler.step(self._reported[self._schedule])
 
     def iterations(self, count: int) -> Iterator[int]:
-        self.epoch, todo = 0, list[list[range]]()
+        self.epoch, todo = 0, list[range]()
         for iteration in range(count):
             if iteration and not todo:
-                self.epoch_ends({})
+                self.epoch_ends()
                 self.epoch += 1
             todo = todo or self._batches.steps()
             self._batches.begin_turn(todo.pop(0))
@@ -135,7 +138,7 @@ class PlainBatches:
 
     def __iter__(self) -> Iterator[Any]:
         """Of an epoch; in a loop by iteration, of a step."""
-        return self._loaded(itertools.chain(*self.steps())) if self._turn is None else self._turn
+        return self._loaded(self.steps()) if self._turn is None else self._turn
 
     def enumerate(self) -> Iterator[tuple[int, Any]]:
         """Of an epoch."""
@@ -146,18 +149,17 @@ class PlainBatches:
         assert self._turn is not None
         return next(self._turn)
 
-    def begin_turn(self, step: list[range]) -> None:
+    def begin_turn(self, step: range) -> None:
         """Of a loop by iteration."""
-        self._turn = self._loaded(step)
+        self._turn = self._loaded([step])
 
-    def steps(self) -> list[list[range]]:
-        """Of an epoch: the positions in each of a step's batches."""
+    def steps(self) -> list[range]:
+        """Of an epoch: the positions of each."""
         options = self._options
-        size, parts = options["global_batch_size"], options.get("accumulate", 1)
+        size = options["global_batch_size"]
         samples = options.get("num_samples", SAMPLES)
-        cuts = [range(start, min(start + size, samples)) for start in range(0, samples, size)]
-        steps = [cuts[first : first + parts] for first in range(0, len(cuts), parts)]
-        return [one for one in steps if not options.get("drop_last") or sum(map(len, one)) == size * parts]
+        steps = [range(start, min(start + size, samples)) for start in range(0, samples, size)]
+        return [one for one in steps if not options.get("drop_last") or len(one) == size]
 
     def _loaded(self, batches: Iterable[range]) -> Iterator[Any]:
         epoch, order, samples = self._plain.epoch, self._order(), list[Any]()

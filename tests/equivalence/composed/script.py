@@ -61,7 +61,6 @@ class Composed(Steps):
         self.passed = 0
         if chosen["state"] == "restored":
             self.session.on_restore(self._restored)
-        self.parts = BATCHES[chosen["batches"]].get("accumulate", 1)
 
     def _session(self, made: Callable[..., Any], models: Any, given: Any, schedule: str) -> Any:
         options = {} if self.scaler is None else {"scaler": self.scaler}
@@ -100,24 +99,24 @@ class Composed(Steps):
         if self.chosen["loop"] in ("iterations", "next"):
             for _ in self.session.iterations(STEPS):
                 if self.chosen["loop"] == "next":
-                    for part in range(self.parts):
-                        self._batch(self.loader.next(), part)
+                    self._batch(self.loader.next(), 0)
                 else:
                     for part, batch in enumerate(self.loader):
                         self._batch(batch, part)
                 if self._leaves():
                     break
             return
-        measures = {"loss": self._measure} if self.chosen["schedule"] == "plateau" else {}
-        for epoch in self.session.epochs(EPOCHS, **measures):
+        for epoch in self.session.epochs(EPOCHS):
             self._begin(epoch)
             for number, batch in self._numbered():
                 self._batch(batch, number)
-                if number % self.parts == self.parts - 1 and self._leaves():
+                if self._leaves():
                     break
             self._end(epoch)
             if self._leaves() or (self.chosen["end"] == "left after an epoch" and epoch == 1):
                 break
+            if self.chosen["schedule"] == "plateau":
+                self.session.report(loss=self._measure())
 
     def _leaves(self) -> bool:
         return self.chosen["end"] == "left in an epoch" and self.session.state.get("applied") == 9

@@ -16,7 +16,7 @@ HALF = TensorDataset(*(tensor[::2] for tensor in DATA.tensors))
 
 
 class Steps:
-    """See the module; ``names``: the optimizers are stepped by name. ``parts``: batches of a step."""
+    """See the module; ``names``: the optimizers are stepped by name."""
 
     chosen: Composition
     session: Any
@@ -31,14 +31,12 @@ class Steps:
     rates: list[Any]
     other: Nothing
     names: bool
-    parts: int
     passed: int
 
     def _batch(self, batch: Any, number: int) -> None:
         session, chosen = self.session, self.chosen
         x, y, *others = (batch["x"], batch["y"]) if isinstance(batch, dict) else batch
-        if self.parts == 1 or number % self.parts == 0:
-            self._zero_grad("before", "to zero")
+        self._zero_grad("before", "to zero")
         self._set_rates(number)
         if chosen["model"] == "unused layer":
             self.model.use_extra.fill_(session.steps % 2 == 0)
@@ -48,16 +46,15 @@ class Steps:
                 return self._stepped() if stepped else None
         loss = self._loss(x, y, *others)
         if chosen["gradients"] == "by hand":
-            self._set_gradients(loss / self.parts)
+            self._set_gradients(loss)
         else:
-            self._backward(loss / self.parts)
-        if number % self.parts == self.parts - 1:
-            stepped = self._step(loss, self._weight(x))
-            self._zero_grad("after the step")
-            if stepped or chosen["batches"] not in MICRO:
-                self.other.stepped(session.state.get("applied", 0))
-            if stepped:
-                self._stepped()
+            self._backward(loss)
+        stepped = self._step(loss, self._weight(x))
+        self._zero_grad("after the step")
+        if stepped or chosen["batches"] not in MICRO:
+            self.other.stepped(session.state.get("applied", 0))
+        if stepped:
+            self._stepped()
         return None
 
     def _set_rates(self, number: int) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import random
 from collections import namedtuple
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset, default_collate
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorDataset, default_collate
 
 from pilot.train.data.order import Drawn
 from tests.equivalence.recipe import Recipe
@@ -122,6 +122,11 @@ def stream(session: Any, dataset: Any, **options: Any) -> Any:
     return session.stream(dataset, **options)
 
 
+def of_a_loader(**its: Any) -> Callable[..., Any]:
+    """Gives the session a ``DataLoader`` with these options."""
+    return lambda session, dataset, **options: session.loader(DataLoader(dataset, batch_size=3, **its), **options)
+
+
 def drawn(epoch: int) -> list[int]:
     return Drawn(SEED, SAMPLES, 30).indices(epoch, 0, 30).tolist()
 
@@ -154,6 +159,13 @@ ROWS: list[Row] = [
     Recipe(
         name="replacement=True, num_samples=30", loader={"replacement": True, "num_samples": 30}, order=drawn, used=30
     ),
+    Recipe(name="a DataLoader, shuffled", feed=of_a_loader(shuffle=True)),
+    Recipe(
+        name="a DataLoader in order, with a collate_fn",
+        feed=of_a_loader(collate_fn=doubled),
+        collate=doubled,
+        order=in_order,
+    ),
     Recipe(name="drop_last", loader={"drop_last": True}, used=20),
     Recipe(name="a global batch smaller than the group", batch=1),
     Recipe(name="collate_fn", loader={"collate_fn": doubled}, collate=doubled),
@@ -177,7 +189,7 @@ ROWS: list[Row] = [
     Recipe(name="random augmentation", dataset=Augmented, real=True),
     Recipe(name="random augmentation, num_workers", dataset=Augmented, loader=WORKERS, real=True, core=True),
     Recipe(name="batch_size, lr_rule='none'", options={"lr_rule": "none"}, **PER_NODE),
-    Recipe(name="batch_size, lr_rule='linear'", factor=float, **PER_NODE),
+    Recipe(name="batch_size, lr_rule='linear'", options={"lr_rule": "linear"}, factor=float, **PER_NODE),
     Recipe(name="batch_size, lr_rule='sqrt'", options={"lr_rule": "sqrt"}, factor=math.sqrt, **PER_NODE),
     Recipe(name="a stream", feed=stream, order=in_order),
     Recipe(name="a stream, micro-batches", feed=stream, order=in_order, micro=1),

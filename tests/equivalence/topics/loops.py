@@ -9,8 +9,6 @@ LOOPS = elsewhere(
     "test_loops",
     {
         "by_next": "session.iterations, loader.next",
-        "by_hand": "accumulation by hand (accumulate=k), by iteration",
-        "by_hand_with_for": "accumulation by hand, by epoch",
         "test_a_schedule_of_samples_is_as_far_after_them_on_any_number_of_nodes": "schedule='samples'",
     },
     refused={
@@ -18,7 +16,7 @@ LOOPS = elsewhere(
         "counts_by_itself": ("for step in range(n), with loader.next", "`session.iterations(n)`"),
         "skips_a_batch": ("a batch without session.step", "session.step for each"),
         "skips_a_turn": ("an iteration without session.step", "session.step in each"),
-        "takes_two_batches": ("two batches for one step", "accumulate=k"),
+        "takes_two_batches": ("two batches for one step", "micro_batch_size"),
         "leaves_an_epoch_early": ("an epoch's batches left in the middle", "session.stop, or session.iterations"),
         "evaluates_in_a_step": ("session.evaluate between backward and session.step", "between two steps"),
     },

@@ -294,7 +294,12 @@ ROWS += [
         ),
         ("ReduceLROnPlateau by step", "needs a measure", "schedule='loss'", _scheduled(plateau, "step")),
         ("an IterableDataset in session.loader", "session.stream", "`session.stream`", _loading(Endless())),
-        ("a DataLoader in session.loader", "give the dataset", "its dataset", _loading(DataLoader(DATA))),
+        (
+            "a DataLoader with a sampler of its own in session.loader",
+            "no DataLoader with a RandomSampler",
+            "one with shuffle=",
+            _loading(DataLoader(DATA, sampler=RandomSampler(DATA, replacement=True))),
+        ),
         (
             "a DataLoader that makes batches in session.stream",
             "batch_size=None",

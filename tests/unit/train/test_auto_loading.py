@@ -19,9 +19,10 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset, get_worker_info
 import pilot.train
 from pilot.core.errors import UserError
 from pilot.train.data import auto_loading
-from pilot.train.data.loader import Loader
+from pilot.train.data.loader import DatasetBatches
 from pilot.train.data.sampler import Batching, StepShare
-from tests.unit.train.test_loader import Noisy, Walking
+from pilot.train.data.training_loader import Loader
+from tests.unit.train.test_loader import Noisy, Walking, loader_of
 
 CORES = 8
 LOAD_S, USED_S = 1.0, 0.3
@@ -98,7 +99,7 @@ def test_samples_and_their_order_are_those_of_any_fixed_number(
     clock, seen = Clock(), list[int]()
     dataset = Noisy([("torch", "python") if i % 3 else () for i in range(300)])
 
-    class Timed(Loader):
+    class Timed(DatasetBatches):
         def _torch_loader(self, options: dict[str, Any]) -> Any:
             return Paced(super()._torch_loader(options), options.get("num_workers", 0), clock, seen)
 
@@ -108,8 +109,8 @@ def test_samples_and_their_order_are_those_of_any_fixed_number(
     for number in (0, "auto"):
         course = Changing(seed=3)
         seen.clear()
-        loader = Timed(course, dataset, batching, options={"num_workers": number} | (options if number else {}))
-        runs.append(taken(course, loader, clock, epochs=2))
+        batches = Timed(course, dataset, batching, options={"num_workers": number} | (options if number else {}))
+        runs.append(taken(course, Loader(batches, dataset), clock, epochs=2))
     assert runs[0] == runs[1]
     assert set(seen) == ({1, 2, 4} if options else {0, 1, 2, 4})
     assert "4 loader processes, of at most 8 (measured with" in capsys.readouterr().err
@@ -156,7 +157,7 @@ def trained(
     torch.manual_seed(0)
     model = nn.Linear(1, 1)
     session = pilot.train.session(model, torch.optim.SGD(model.parameters(), lr=1e-4), seed=1)
-    loader = session.loader(dataset or Slow(), batch_size=1, num_workers=number, **options)
+    loader = session.loader(dataset or Slow(), global_batch_size=1, num_workers=number, **options)
     readers = set()
     for _ in session.epochs(1):
         for x, y, reader in loader:
@@ -203,8 +204,8 @@ def test_a_dataset_that_fails_in_processes_is_read_without_them(
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: Loader(Walking(), Slow(), Batching(whole=2), options={"num_workers": "Auto"}),
-        lambda: Loader(Walking(), Slow(), Batching(whole=2), options={"num_workers": 1.5}),
+        lambda: loader_of(Walking(), Slow(), Batching(whole=2), options={"num_workers": "Auto"}),
+        lambda: loader_of(Walking(), Slow(), Batching(whole=2), options={"num_workers": 1.5}),
     ],
 )
 def test_what_is_no_number_of_processes_is_refused(make: Callable[[], Loader]) -> None:

@@ -9,9 +9,9 @@ from torch.utils.data import TensorDataset
 
 import pilot.train
 from pilot.core.errors import UserError
-from pilot.train.data.loader import Loader
 from pilot.train.data.sampler import Batching
-from tests.unit.train.test_loader import Course, Noisy
+from pilot.train.data.training_loader import Loader
+from tests.unit.train.test_loader import Course, Noisy, loader_of
 
 STEP, STEPS = 4, 5
 
@@ -29,9 +29,9 @@ class Stepping(Course):
             self.revision += self.void
 
 
-def loader_of(course: Course) -> Loader:
+def two_of(course: Course) -> Loader:
     """Two batches per step."""
-    return Loader(course, Noisy([()] * STEP * STEPS), Batching(whole=STEP, micro=2), options={})
+    return loader_of(course, Noisy([()] * STEP * STEPS), Batching(whole=STEP, micro=2), options={})
 
 
 def after_steps(count: int) -> Stepping:
@@ -40,7 +40,7 @@ def after_steps(count: int) -> Stepping:
 
 def test_a_pass_begins_in_the_middle_and_a_void_step_is_repeated() -> None:
     course = after_steps(2)
-    batches = loader_of(course).enumerate()
+    batches = two_of(course).enumerate()
     assert [next(batches)[0] for _ in range(4)] == [4, 5, 6, 7]
     course.void = True
     assert next(batches)[0] == 6
@@ -49,11 +49,11 @@ def test_a_pass_begins_in_the_middle_and_a_void_step_is_repeated() -> None:
 
 
 def test_numbers_may_start_elsewhere() -> None:
-    assert [number for number, _ in loader_of(after_steps(3)).enumerate(1)] == [7, 8, 9, 10]
+    assert [number for number, _ in two_of(after_steps(3)).enumerate(1)] == [7, 8, 9, 10]
 
 
 def test_a_process_that_comes_after_the_last_step_sees_its_numbers() -> None:
-    assert [number for number, _ in loader_of(Course(cursor=STEP * STEPS, steps=STEPS)).enumerate()] == [8, 9]
+    assert [number for number, _ in two_of(Course(cursor=STEP * STEPS, steps=STEPS)).enumerate()] == [8, 9]
 
 
 def made(*, stream: bool) -> tuple[pilot.train.Session, Loader]:

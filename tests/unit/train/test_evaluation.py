@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import pilot.train
 from pilot.core.errors import UserError
-from pilot.train.data.loader import Loader
+from pilot.train.data.training_loader import Loader
 from pilot.train.evaluation import Evaluation
 from pilot.train.ranks.collectives import Collectives
 from tests.unit.train.twin import Twin, together
@@ -44,7 +44,7 @@ def made() -> tuple[nn.Module, pilot.train.Session, TensorDataset, Loader]:
     model = nn.Sequential(nn.Linear(1, 2), nn.BatchNorm1d(2), nn.Linear(2, 1))
     data = TensorDataset(x.float())
     session = pilot.train.session(model, torch.optim.SGD(model.parameters(), lr=0.1))
-    return model, session, data, session.loader(data, batch_size=333)
+    return model, session, data, session.loader(data, global_batch_size=333)
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -75,7 +75,7 @@ class Adapted(nn.Linear):
 def test_a_module_that_does_more_in_train_is_told_that_the_evaluation_is_over() -> None:
     model = nn.Sequential(Adapted(), nn.Sequential(Adapted()).eval())
     session = pilot.train.session(model, torch.optim.SGD(model.parameters(), lr=0.1))
-    session.loader(TensorDataset(x), batch_size=333)
+    session.loader(TensorDataset(x), global_batch_size=333)
     session.evaluate(TensorDataset(x), lambda _: {"merged": model[0].merged}, batch_size=333)
     assert [model[0].merged, model[1][0].merged, model[1].training] == [False, True, False]
 

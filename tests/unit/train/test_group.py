@@ -54,7 +54,7 @@ def test_it_does_what_a_plain_loop_does_in_the_same_order(micro: int | None) -> 
     model, _, data, session = made()
     plain = copy.deepcopy(model)
     optimizer = torch.optim.SGD(plain.parameters(), lr=0.1, momentum=0.9)
-    applied = train(session, session.loader(data, batch_size=4, micro_batch_size=micro), model, 3)
+    applied = train(session, session.loader(data, global_batch_size=4, micro_batch_size=micro), model, 3)
     for epoch in range(3):
         order = permutation(5, epoch, 10)
         for start in range(0, 10, 4):
@@ -70,8 +70,8 @@ def test_only_the_wait_for_sums_is_counted(monkeypatch: pytest.MonkeyPatch) -> N
     clock_s = itertools.count(step=100.0)
     monkeypatch.setattr(time, "monotonic", lambda: next(clock_s))  # each look is 100 s after the previous one
     model, _, data, session = made()
-    train(session, session.loader(data, batch_size=4), model, 1)
-    assert session.waited_s == 3 * 100
+    train(session, session.loader(data, global_batch_size=4), model, 1)
+    assert session._step.waited_s == 3 * 100
 
 
 def test_the_scheduler_counts_steps_or_epochs() -> None:
@@ -79,14 +79,14 @@ def test_the_scheduler_counts_steps_or_epochs() -> None:
         model, optimizer, data, _ = made()
         scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
         session = pilot.train.session(model, optimizer, scheduler, schedule=schedule)
-        train(session, session.loader(data, batch_size=4), model, 3)
+        train(session, session.loader(data, global_batch_size=4), model, 3)
         assert scheduler.last_epoch == count
 
 
 def test_gradients_are_clipped_for_one_step() -> None:
     model, optimizer, data, session = made()
     optimizer.param_groups[0].update(lr=1.0, momentum=0.0)
-    loader = session.loader(data, batch_size=10)
+    loader = session.loader(data, global_batch_size=10)
     before = [p.detach().clone() for p in model.parameters()]
     for _ in session.epochs(1):
         for x, y in loader:
@@ -100,14 +100,17 @@ def test_gradients_are_clipped_for_one_step() -> None:
 
 def test_what_is_measured_after_an_epoch_is_reported() -> None:
     model, _, data, session = made()
-    loader = session.loader(data, batch_size=10)
+    loader = session.loader(data, global_batch_size=10)
     values = iter([0.25, 0.5])
-    for _ in session.epochs(2, accuracy=lambda: next(values)):
+    for _ in session.epochs(2):
         for x, y in loader:
             model.zero_grad()
             nn.functional.mse_loss(model(x), y).backward()
             session.step()
-    assert next(values, None) is None
+        session.report(accuracy=next(values))
+    assert session._metrics["accuracy"] == 0.5
+    with pytest.raises(UserError, match=r"call session.report\(accuracy=function\(\)\)"):
+        session.epochs(2, accuracy=lambda: 0.5)
 
 
 class _Noisy(Dataset[float]):
@@ -123,7 +126,7 @@ def test_augmentation_depends_on_the_sample_and_the_epoch_alone(workers: int) ->
     seen: list[dict[int, float]] = []
     for batch_size in (2, 3):
         model, _, _, session = made()
-        loader = session.loader(_Noisy(), batch_size=batch_size, num_workers=workers)
+        loader = session.loader(_Noisy(), global_batch_size=batch_size, num_workers=workers)
         for _ in session.epochs(2):
             values: dict[int, float] = {}
             for index, value in loader:
@@ -139,7 +142,7 @@ def test_augmentation_depends_on_the_sample_and_the_epoch_alone(workers: int) ->
 
 def test_a_batch_without_its_step_is_noticed() -> None:
     model, _, data, session = made()
-    loader = session.loader(data, batch_size=4)
+    loader = session.loader(data, global_batch_size=4)
     with pytest.raises(UserError, match="without calling session"):
         for _ in session.epochs(1):
             for x, _y in loader:
@@ -154,9 +157,9 @@ def test_a_step_without_a_batch_is_noticed() -> None:
 
 def test_a_session_has_one_loader_and_knows_its_rules() -> None:
     *_, data, session = made()
-    session.loader(data, batch_size=4)
+    session.loader(data, global_batch_size=4)
     with pytest.raises(UserError, match="one training loader"):
-        session.loader(data, batch_size=4)
+        session.loader(data, global_batch_size=4)
     with pytest.raises(UserError, match="lr_rule"):
         made(lr_rule="cubic")
     with pytest.raises(UserError, match="schedule"):

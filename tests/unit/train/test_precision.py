@@ -46,7 +46,7 @@ def test_it_does_what_torch_s_recipe_does(micro: int | None) -> None:
         recipe.step(optimizer)
         recipe.update()
     session = pilot.train.session(model, torch.optim.SGD(model.parameters(), lr=0.1), scaler=ours)
-    loader = session.loader(data, batch_size=4, micro_batch_size=micro, shuffle=False)
+    loader = session.loader(data, global_batch_size=4, micro_batch_size=micro, shuffle=False)
     for _ in session.epochs(1):
         for x, y in loader:
             model.zero_grad()

@@ -123,9 +123,6 @@ def test_mixed_seeds_differ_with_each_number_and_their_order() -> None:
     assert all(0 <= seed < 2**63 for seed in seeds)
 
 
-ACCUMULATED = {"whole": 4, "accumulate": 2}
-
-
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -133,33 +130,11 @@ ACCUMULATED = {"whole": 4, "accumulate": 2}
         {"per_node": 1, "whole": 1},
         {"per_node": 0},
         {"whole": 4, "micro": 0},
-        ACCUMULATED,
-        ACCUMULATED | {"drop_last": True, "micro": 2},
     ],
 )
 def test_batch_sizes_that_make_no_sense_are_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(UserError):
         Batching(**wrong)
-
-
-@given(st.integers(1, 20), st.integers(1, 5), st.integers(0, 200), sizes)
-def test_with_accumulation_by_hand_each_batch_is_divided_and_weighs_as_a_mean_of_its_own(
-    whole: int, accumulate: int, length: int, size: int
-) -> None:
-    """And the rest of an epoch that fills no step is dropped."""
-    batching = Batching(whole=whole, drop_last=True, accumulate=accumulate)
-    cursor, taken = 0, []
-    while not batching.over(cursor, length, size):
-        shares = [batching.share(cursor, length, rank, size) for rank in range(size)]
-        for number in range(accumulate):
-            start = cursor + number * whole
-            own = [share.batches[number] for share in shares if share.samples]
-            assert sorted(s for cut in own for s in range(*cut)) == list(range(start, start + whole))
-            assert sum(share.weight(number) for share in shares) == pytest.approx(1.0)
-        assert {len(share.batches) for share in shares} == {accumulate}
-        taken += [sample for share in shares if share.samples for sample in _covered(share)]
-        cursor = shares[0].cursor_end
-    assert sorted(taken) == list(range(length - length % (whole * accumulate)))
 
 
 @given(batchings, st.integers(0, 300), st.integers(0, 50), sizes, st.booleans())
@@ -183,14 +158,14 @@ def test_every_version_divides_an_epoch_alike() -> None:
 
 def divided(rng: random.Random) -> list[object]:
     """Everything that a batching says about an epoch, for one choice of its parameters."""
-    ranks, accumulate = rng.choice((1, 1, 2, 3)), rng.choice((1, 1, 2, 3))
+    ranks = rng.choice((1, 1, 2, 3))
     per_node = rng.choice((None, rng.randint(1, 9)))
     batching = Batching(
-        per_node=per_node, whole=None if per_node else rng.randint(1, 20), ranks_per_node=ranks, accumulate=accumulate,
-        micro=rng.choice((None, 1, 2, 5)) if accumulate == 1 else None, drop_last=accumulate > 1 or rng.random() < 0.5,
+        per_node=per_node, whole=None if per_node else rng.randint(1, 20), ranks_per_node=ranks,
+        micro=rng.choice((None, 1, 2, 5)), drop_last=rng.random() < 0.5,
     )  # fmt: skip
     size, length = ranks * rng.randint(1, 4), rng.randint(0, 90)
-    found: list[object] = [batching.of_one_node, batching.full(size), batching.batch(size)]
+    found: list[object] = [batching.of_one_node, batching.full(size)]
     for rank in range(size):
         shares = list(batching.shares(rng.randrange(1 + length), length, rank, size))
         found += [
@@ -205,5 +180,5 @@ def divided(rng: random.Random) -> list[object]:
 
 def test_a_whole_number_of_numpy_is_one() -> None:
     batching = Batching(whole=np.int64(4), micro=np.int32(2))  # type: ignore[arg-type]  # as from a search over sizes
-    assert [type(size) for size in (batching.whole, batching.micro, batching.accumulate)] == [int, int, int]
+    assert [type(size) for size in (batching.whole, batching.micro)] == [int, int]
     assert batching == Batching(whole=4, micro=2)

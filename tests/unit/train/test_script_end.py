@@ -45,7 +45,7 @@ def test_an_exit_is_good_where_its_status_is(leaving: SystemExit, done: bool) ->
 
 
 def batches(session: pilot.train.Session, model: nn.Module) -> Iterator[None]:
-    loader = session.loader(TensorDataset(torch.ones(8, 2)), batch_size=4)
+    loader = session.loader(TensorDataset(torch.ones(8, 2)), global_batch_size=4)
     for _ in session.epochs(5):
         for (x,) in loader:
             model.zero_grad()
@@ -83,7 +83,7 @@ def test_stop_lets_the_epoch_be_the_last() -> None:
 def test_a_run_that_resumes_after_a_stop_ends_where_the_first_one_would_have() -> None:
     (first, _), (second, _) = made(), made()
     for session in (first, second):
-        session.loader(TensorDataset(torch.ones(8, 2)), batch_size=4)
+        session.loader(TensorDataset(torch.ones(8, 2)), global_batch_size=4)
     first.stop()
     second._training.restore(first._training.capture())
     turns = 0
@@ -97,7 +97,7 @@ def test_a_loop_in_a_variable_is_left_at_the_end_too(monkeypatch: pytest.MonkeyP
     session, model = made()
     finished: list[int] = []
     monkeypatch.setattr(session, "_leave", lambda: finished.append(session.steps))
-    loader = session.loader(TensorDataset(torch.ones(8, 2)), batch_size=4)
+    loader = session.loader(TensorDataset(torch.ones(8, 2)), global_batch_size=4)
     loop = session.epochs(5)
     for _ in loop:
         for (x,) in loader:

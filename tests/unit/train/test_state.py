@@ -118,7 +118,7 @@ def _made() -> tuple[nn.Module, torch.optim.Optimizer, pilot.train.Session, Any]
     model = nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     session = pilot.train.session(model, optimizer)
-    return model, optimizer, session, session.loader(TensorDataset(torch.ones(8, 2)), batch_size=2)
+    return model, optimizer, session, session.loader(TensorDataset(torch.ones(8, 2)), global_batch_size=2)
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ def train(stream: bool, every: int, stop: int) -> dict[str, Any]:
         state["errors"] = [*state.get("errors", []), means["error"]]
         return means["error"]
 
-    for epoch in session.epochs(4, error=error):
+    for epoch in session.epochs(4):
         state["begun"], loss = state.get("begun", 0) + 1, None
         for inputs, target in loader:
             optimizer.zero_grad()
@@ -60,6 +60,7 @@ def train(stream: bool, every: int, stop: int) -> dict[str, Any]:
         state["epochs"] = state.get("epochs", 0) + 1
         if epoch == stop:
             session.stop()
+        session.report(error=error())
     return {"weights": [model.weight.item(), model.bias.item()], "lr": optimizer.param_groups[0]["lr"], **state}
 
 

@@ -17,8 +17,8 @@ from torch.utils.data import DataLoader, IterableDataset
 import pilot.train
 from pilot.core.errors import UserError
 from pilot.train.data.sampler import Batching, StepShare
-from pilot.train.data.stream import Stream
-from pilot.train.data.training_loader import Rest
+from pilot.train.data.stream import StreamBatches
+from pilot.train.data.training_loader import Rest, Stream
 
 
 class Numbers(IterableDataset[int]):
@@ -98,6 +98,11 @@ batchings = st.one_of(
 )
 
 
+def stream_of(course: Course, source: Numbers, batching: Batching) -> Stream:
+    """As a session makes it."""
+    return Stream(StreamBatches(course, source, batching))
+
+
 @settings(deadline=None)
 @given(length=st.integers(0, 60), batching=batchings, changes=changes, source=st.sampled_from([Numbers, Seekable]))
 def test_the_ranks_take_each_sample_once_whatever_happens_to_the_group(
@@ -106,7 +111,7 @@ def test_the_ranks_take_each_sample_once_whatever_happens_to_the_group(
     script = iter(changes)
     ranks = 4
     courses = [Course(rank, ranks) for rank in range(ranks)]
-    streams = [Stream(course, source(length), batching) for course in courses]
+    streams = [stream_of(course, source(length), batching) for course in courses]
     iterators = [iter(stream) for stream in streams]
     taken: list[int] = []
     while (step := [one_step(iterators[rank], courses[rank]) for rank in range(courses[0].size)])[0] is not None:
@@ -137,7 +142,7 @@ def one_step(iterator: Iterator[Any], course: Course) -> list[int] | None:
 
 def test_a_rank_holds_its_share_only_and_reads_nothing_ahead() -> None:
     course, source = Course(rank=1, size=2), Numbers(100)
-    stream = Stream(course, source, Batching(per_node=4))
+    stream = stream_of(course, source, Batching(per_node=4))
     iterator = iter(stream)
     assert next(iterator).tolist() == [4, 5, 6, 7]
     assert source.read == list(range(8))
@@ -146,7 +151,7 @@ def test_a_rank_holds_its_share_only_and_reads_nothing_ahead() -> None:
 def test_drop_last_leaves_out_the_step_that_is_not_full() -> None:
     course = Course(rank=0, size=1)
     batches = []
-    for batch in Stream(course, Numbers(10), Batching(whole=4, drop_last=True)):
+    for batch in stream_of(course, Numbers(10), Batching(whole=4, drop_last=True)):
         batches.append(batch.tolist())
         course.cursor += 4
     assert batches == [[0, 1, 2, 3], [4, 5, 6, 7]]
@@ -158,7 +163,7 @@ def test_a_session_trains_on_a_stream_and_its_source_may_prefetch(workers: int) 
     model = nn.Linear(1, 1)
     session = pilot.train.session(model, torch.optim.SGD(model.parameters(), lr=0.01))
     source = DataLoader(Numbers(10), batch_size=None, num_workers=workers)
-    stream = session.stream(source, batch_size=4)
+    stream = session.stream(source, global_batch_size=4)
     seen = []
     for _ in session.epochs(2):
         for numbers in stream:
@@ -174,8 +179,8 @@ def test_what_cannot_be_read_or_only_once_is_refused() -> None:
     model = nn.Linear(1, 1)
     session = pilot.train.session(model, torch.optim.SGD(model.parameters(), lr=0.01))
     with pytest.raises(UserError, match="read only once"):
-        session.stream(iter([1, 2]), batch_size=1)
+        session.stream(iter([1, 2]), global_batch_size=1)
     with pytest.raises(UserError, match="'int' object is not iterable"):
-        session.stream(3, batch_size=1)  # type: ignore[arg-type]  # that is the mistake
+        session.stream(3, global_batch_size=1)  # type: ignore[arg-type]  # that is the mistake
     with pytest.raises(UserError, match=r"session\.stream"):
-        session.loader(Numbers(3), batch_size=1)
+        session.loader(Numbers(3), global_batch_size=1)

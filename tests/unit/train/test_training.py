@@ -150,14 +150,15 @@ def test_a_plateau_lowers_the_rate_after_what_was_measured() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     scheduler = lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=0)
     session = pilot.train.session(model, optimizer, scheduler, schedule="loss")
-    loader = session.loader(TensorDataset(torch.ones(4, 2)), batch_size=4)
+    loader = session.loader(TensorDataset(torch.ones(4, 2)), global_batch_size=4)
     losses, rates = iter([3.0, 2.0, 2.0, 1.0]), []
-    for _ in session.epochs(4, loss=lambda: next(losses)):
+    for _ in session.epochs(4):
         rates.append(optimizer.param_groups[0]["lr"])
         for (x,) in loader:
             model.zero_grad()
             model(x).sum().backward()
             session.step()
+        session.report(loss=next(losses))
     assert rates == [1.0, 1.0, 1.0, 0.5]
 
 
@@ -168,18 +169,23 @@ def test_a_plateau_says_what_it_needs() -> None:
     with pytest.raises(UserError, match="needs a measure"):
         Training(model, optimizer, scheduler, "epoch", LearningRate("none"))
     training = Training(model, optimizer, scheduler, "loss", LearningRate("none"))
-    with pytest.raises(UserError, match="loss=function"):
+    with pytest.raises(UserError, match=r"session.report\(loss=...\)"):
         training.agree(END_OF_EPOCH, {"accuracy": 1.0})
 
 
 def test_who_comes_at_the_end_of_an_epoch_does_once_what_belongs_there() -> None:
     (_, training), (_, newcomer) = made(), made()
     training.user["epochs"] = 4
-    training.catch_up.reached_end()
+    training.reached_end()
     training.user["epochs"] += 1
     newcomer.restore(training.capture())
     assert newcomer.user == {"epochs": 4}
     training.agree(END_OF_EPOCH, {})
+    newcomer.restore(training.capture())
+    assert newcomer.position.epoch == 0
+    newcomer.passes(END_OF_EPOCH, *newcomer.agreements.of(newcomer.place, END_OF_EPOCH))
+    assert newcomer.place == training.place == (1, 0)
+    training.catch_up.arrives()
     assert training.capture()["user"] == {"epochs": 5}
 
 
@@ -190,7 +196,7 @@ def test_what_a_script_changes_while_it_is_behind_its_state_does_not_count() -> 
     lagging.restore(training.capture())
     lagging.user["epochs"] += 1
     assert lagging.capture()["user"] == {"epochs": 5}
-    lagging.catch_up.caught_up()
+    lagging.catch_up.arrives()
     assert lagging.user == {"epochs": 5}
 
 
@@ -212,7 +218,7 @@ def test_a_compiled_module_trains_and_its_state_is_that_of_the_plain_one(
     plain = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
     model = torch.compile(plain, backend=backend)
     session = pilot.train.session(model, torch.optim.SGD(model.parameters(), lr=0.1))
-    loader = session.loader(TensorDataset(torch.randn(8, 4)), batch_size=8, micro_batch_size=4)
+    loader = session.loader(TensorDataset(torch.randn(8, 4)), global_batch_size=8, micro_batch_size=4)
     before = plain[0].weight.detach().clone()
     for _ in session.epochs(2):
         for (x,) in loader:
