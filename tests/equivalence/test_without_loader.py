@@ -59,6 +59,8 @@ def plain(drawn: Drawn) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("micro", [None, 2])
 @pytest.mark.parametrize(("count", "ends"), [(1, []), (3, []), (1, GROWS_AND_SHRINKS)])
 def test_ranks_draw_their_shares_of_each_step(micro: int | None, count: int, ends: list[Any]) -> None:
+    alone: Drawn = defaultdict(dict)
+    torch.testing.assert_close(draws(alone, micro), plain(alone), rtol=1e-12, atol=1e-12)
     drawn: Drawn = defaultdict(dict)
     results = on_ranks(lambda: draws(drawn, micro), count, ends)
     for result in results:
