@@ -38,9 +38,10 @@ ACTIONS += ["stall", "publish"]
 USERS = ["hold", "release", "resume", "remove", "reopen", "submit bounded", "submit sized", "damage"]
 PROFILES = ["submit profiled", "report", "report", "wait a little"]
 CODE = ["load", "load changed"]
-SICKNESS = ["sicken", "raise", "slow", "wait", "clear", "joins otherwise", "resumes otherwise"]
+SICKNESS = ["sicken", "raise", "slow", "wait", "clear"]
+DIFFERENCES = ["joins otherwise", "resumes otherwise"]
 scripts = st.lists(
-    st.tuples(st.sampled_from([*ACTIONS, *SICKNESS, *CODE, *USERS]), st.integers(0, 1 << 16)), max_size=80
+    st.tuples(st.sampled_from([*ACTIONS, *SICKNESS, *DIFFERENCES, *CODE, *USERS]), st.integers(0, 1 << 16)), max_size=80
 )
 
 
