@@ -419,7 +419,7 @@ def _progress(now_s: float, trainer: Trainer, event: Progress) -> Noted | None:
         trainer.measured.rate(now_s, len(trainer.group.members), event.samples_per_s)
     if event.rescale_s is not None:
         trainer.measured.cost(trainer.grew, event.rescale_s)
-    if alike := trainer.evidence.compared(event.step):
+    if (alike := trainer.evidence.compared(event.step)) and trainer.evidence.doubted(Stage.JOIN):
         return Noted(works=(alike, Stage.JOIN))
     doubtful = bool(trainer.evidence.strikes or trainer.evidence.doubts)
     return Noted(works=(trainer.group.members, Stage.RUN) if advanced and doubtful else None)

@@ -39,9 +39,11 @@ USERS = ["hold", "release", "resume", "remove", "reopen", "submit bounded", "sub
 PROFILES = ["submit profiled", "report", "report", "wait a little"]
 CODE = ["load", "load changed"]
 PROOFS = ["submit checked", "submit checked"]
-SICKNESS = ["sicken", "raise", "slow", "wait", "clear", "joins otherwise", "resumes otherwise"]
+SICKNESS = ["sicken", "raise", "slow", "wait", "clear"]
+DIFFERENCES = ["joins otherwise", "resumes otherwise"]
 scripts = st.lists(
-    st.tuples(st.sampled_from([*ACTIONS, *SICKNESS, *CODE, *PROOFS, *USERS]), st.integers(0, 1 << 16)), max_size=80
+    st.tuples(st.sampled_from([*ACTIONS, *SICKNESS, *DIFFERENCES, *CODE, *PROOFS, *USERS]), st.integers(0, 1 << 16)),
+    max_size=80,
 )
 
 
