@@ -12,7 +12,6 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import pilot.train
-from pilot.checkpoint import store
 from pilot.checkpoint.tree import copied, encode
 from pilot.core.errors import UserError
 from pilot.train.state.block import Packed, unpack
@@ -192,10 +191,3 @@ def test_a_model_with_a_quantized_buffer_is_refused_and_not_a_crash() -> None:
     model.register_buffer("q", torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8))
     with pytest.raises(UserError, match=r"model\.state_dict\(\)\['q'\] is a quantized tensor"):
         next(session.epochs(1))
-
-
-def test_a_checkpoint_of_format_1_with_a_lone_surrogate_loads(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pilot.checkpoint.structure.FORMAT", 1)
-    monkeypatch.setitem(pilot.checkpoint.tree._WRITTEN, str, lambda text: text)  # as it was written
-    path = store.write(tmp_path, 1, 1, {"name": LONE_SURROGATE}, kept=1).path
-    assert store.load(path).state == {"name": LONE_SURROGATE}
