@@ -36,7 +36,7 @@ def test_a_newcomer_that_is_about_to_train_attends_what_the_others_do_before() -
         return training.position.epoch, training.agreements.count((0, 0)), training.user
 
     epoch, held, values = together(3, script)[0]
-    assert (epoch, held, values["ranks"]) == (1, 2, 2.0)
+    assert (epoch, held, values["ranks"]) == (1, 3, 2.0)
     assert together(3, script) == [(epoch, held, values)] * 3
 
 
