@@ -262,7 +262,7 @@ class AgentState:
             case wire.CheckpointWritten():
                 ended = self.shutdown.done(event.trainer) if self.shutdown and message.asked else []
                 return [Send(message), *ended]
-            case wire.ScriptChecked():
+            case wire.ScriptChecked() if worker.checking:
                 worker.checked = message
                 return [LogLine(f"{event.trainer}: its script: {message.result}: {message.text}"), Send(message)]
             case wire.GroupBroken(_, generation, reason, unloaded):

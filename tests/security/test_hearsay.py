@@ -63,6 +63,7 @@ def all_about(trainer: str, generation: int) -> list[wire.FromAgent]:
         wire.RankLookedAt(*of, "slow", "hearsay"),
         wire.CheckpointWritten(*of, 77, asked=False, error="hearsay"),
         wire.CheckpointWritten(*of, 77, asked=True, path="/hearsay", alone_s=1.0),
+        wire.ScriptChecked(trainer, "passed", "hearsay"),
         wire.Progress(*of, 77, 0, 770, metrics={"hearsay": 1.0}),
         wire.TrainerFinished(*of, 77, 770),
         wire.Remark(trainer, "hearsay"),
