@@ -14,9 +14,11 @@ import pytest
 from pilot.cli.main import run
 from pilot.io import sandbox
 
+DRAWN = "random numbers that are drawn for each batch (not taken out: turn them off for the check)"
 SCRIPT = """
-import copy, os, random, sys
+import copy, os, random, sys, time
 from pathlib import Path
+import numpy
 import torch
 from torch import nn
 from torch.utils.data import TensorDataset
@@ -43,6 +45,12 @@ for epoch in session.epochs(4):
     total = 0.0
     for (x,) in loader:
         optimizer.zero_grad()
+        if kind == "numpy noise":
+            x = x + torch.tensor(numpy.random.normal(size=x.shape), dtype=x.dtype)
+        if kind == "python noise":
+            x = x * random.random()
+        if kind == "waits" and session.size > 1 and session.rank == 1:
+            time.sleep(1000)
         y = model(x)
         if kind == "sum":
             loss = y.square().sum()
@@ -85,13 +93,16 @@ def covered(tmp_path_factory: pytest.TempPathFactory) -> bool:
         ("float32", 0, "equal", "(in its own type)", []),
         ("per node", 0, "equal", "steps train the same", []),
         ("noise", 0, "different by design", "steps train the same", ["batch norm", "dropout"]),
+        ("numpy noise", 0, "different by design", "steps train the same", [DRAWN]),
+        ("python noise", 0, "different by design", "steps train the same", [DRAWN]),
+        ("waits", 1, "differs", "it fails: a rank has waited for the others for 1", []),
         ("sum", 1, "differs", "the loss is no mean over the batch's samples", []),
         ("counts", 1, "differs", "(so do the script's momentum", []),
         ("forgotten average", 1, "differs", "the module average", []),
         ("best", 1, "differs", "session.state['best'] differs", []),
         ("unseeded", 1, "not reproducible", "undisturbed, it trains otherwise each time: after step 1", []),
         ("seed", 1, "refused", "the seed is", []),
-        ("exec", 1, "refused", "train.py, line 17: pilot.train.session is called in a new interpreter", []),
+        ("exec", 1, "refused", "train.py, line 18: pilot.train.session is called in a new interpreter", []),
         ("no kind", 1, "failed", "NameError: name 'undefined' is not defined", []),
         ("nothing", 1, "refused", "the script ended without a step of a pilot.train session", []),
     ],

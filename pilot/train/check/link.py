@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable
 from functools import partial
 from multiprocessing.connection import Connection
@@ -50,10 +51,12 @@ def serve(world: World, connection: Connection) -> bool:
     rank = world.member()
     with connection:
         while True:
+            since_s = time.monotonic()
             try:
                 name, given = msgspec.msgpack.decode(connection.recv_bytes())
             except (EOFError, OSError):
                 return rank.killed
+            world.slowest_s = max(world.slowest_s, time.monotonic() - since_s)
             if name == _ENDED:
                 return True
             assert name in _CALLS, name

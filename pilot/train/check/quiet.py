@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from pilot.train.data import rng
+
 _DROPOUTS = (
     "dropout",
     "dropout1d",
@@ -37,9 +39,12 @@ def take_out() -> None:
 
 
 def look_at_random_numbers() -> None:
-    """Note whether the script drew random numbers since the batch began, when the session seeded torch's generator."""
-    fresh = torch.Generator().manual_seed(torch.initial_seed())
-    if not torch.equal(fresh.get_state(), torch.default_generator.get_state()):
+    """Note whether the script drew random numbers since the batch began, when the session seeded the generators."""
+    now = rng.positions()
+    with rng.untouched():
+        rng.seed_all(torch.initial_seed())
+        begun = rng.positions()
+    if now != begun:
         _seen["random numbers that are drawn for each batch (not taken out: turn them off for the check)"] = None
 
 

@@ -60,10 +60,13 @@ class Subject:
 
 @dataclass
 class Played:
-    """What the processes of a run recorded; ``failed``: why it did not reach its end."""
+    """What the processes of a run recorded; ``failed``: why it did not reach its end; ``slowest_s``: the longest time
+    that a rank was on its own.
+    """
 
     records: list[list[Record]] = field(default_factory=list)
     failed: Failed | None = None
+    slowest_s: float = 0.0
 
     def first(self) -> list[Record]:
         """Those of the first process."""
@@ -71,14 +74,18 @@ class Played:
 
 
 class Playing:
-    """A run that has begun, with ``count`` ranks whose generations end so; :meth:`result` waits for it."""
+    """A run that has begun, with ``count`` ranks whose generations end so; :meth:`result` waits for it. ``patience_s``:
+    the longest that a rank waits for others.
+    """
 
-    def __init__(self, subject: Subject, run: Run, count: int, ends: Sequence[End] = ()) -> None:
+    def __init__(
+        self, subject: Subject, run: Run, count: int, ends: Sequence[End] = (), patience_s: float | None = None
+    ) -> None:
         self._subject = subject
         self._run = run
         self._folder = subject.folder / f"run-{time.monotonic_ns()}"
         self._folder.mkdir()
-        self._world = World(self._spawn, ends)
+        self._world = World(self._spawn, ends, deadline_s=patience_s)
         self._threads: list[threading.Thread] = []
         self._why: Failed | None = None
         self._born = 0
@@ -99,11 +106,10 @@ class Playing:
     def result(self) -> Played:
         """Wait for its end."""
         try:
-            while alive := [one for one in self._threads if one.is_alive()]:
+            while self._why is None and (alive := [one for one in self._threads if one.is_alive()]):
                 alive[0].join(max(0.0, min(0.5, self._subject.until_s - time.monotonic())))
                 if time.monotonic() > self._subject.until_s:
                     self._fail(Failed("there was no time left", late=True))
-                    break
         finally:
             self.stop()
         paths = [str(self._folder / f"records-{number}") for number in range(1, self._born + 1)]
@@ -115,7 +121,7 @@ class Playing:
             self._why = Failed(NO_SESSION, refused=True)
         if self._why is None and not any(record.last for one in records for record in one):
             self._why = Failed("no process of it reached the loop's end")
-        return Played(records, self._why)
+        return Played(records, self._why, self._world.slowest_s)
 
     def stop(self) -> None:
         """End all of its processes, with its stage."""

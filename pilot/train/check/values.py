@@ -21,6 +21,8 @@ REPORTED, VARIABLE, MODULE = "reported ", "variable ", "module "
 """How the names of values begin that are not the trained state's: what the script reports, and what its variables
 hold."""
 _LARGEST = 10_000
+_SAMPLE = 1 << 16
+"""Numbers of one tensor that are compared in each step."""
 
 
 def flatten(value: Any, name: str, into: Values, depth: int = 12) -> None:
@@ -46,13 +48,21 @@ def of_tensor(tensor: torch.Tensor) -> Value:
     """A sketch, or a checksum of what is compared exactly; a number alone is itself."""
     if tensor.layout != torch.strided or tensor.device.type == "meta":
         return f"{tensor.layout}"
-    exact = tensor.detach().cpu()
+    exact = _sampled(tensor.detach()).cpu()
     if exact.is_complex():
         exact = torch.view_as_real(exact.resolve_conj())
     if not exact.is_floating_point():
         numbers = exact.resolve_neg().contiguous().reshape(-1)
-        return (
-            f"{tuple(exact.shape)} {zlib.crc32(numbers.view(torch.uint8).numpy().tobytes() if len(numbers) else b'')}"
-        )
+        checksum = zlib.crc32(numbers.view(torch.uint8).numpy().tobytes() if len(numbers) else b"")
+        return f"{tuple(tensor.shape)} {checksum}"
     wide = exact.double().reshape(-1)
     return [float(wide.norm()), *projected(wide).tolist()] if len(wide) != 1 else float(wide)
+
+
+def _sampled(tensor: torch.Tensor) -> torch.Tensor:
+    """All numbers of a tensor; of a large one some, evenly spaced, so that a step's sketches take little time."""
+    while tensor.numel() > _SAMPLE and tensor.dim():
+        longest = max(range(tensor.dim()), key=tensor.shape.__getitem__)
+        spacing = min(tensor.shape[longest], -(-tensor.numel() // _SAMPLE))
+        tensor = tensor.movedim(longest, 0)[::spacing]
+    return tensor

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 
 import msgspec
@@ -15,6 +15,9 @@ from pilot.train.check.records import Record
 from pilot.train.check.runs import Failed, Played, Playing, Subject
 from pilot.train.check.settings import Run
 from pilot.train.check.values import MODULE
+
+_PATIENCE, _PATIENCE_S = 10.0, 10.0
+"""A rank waits for others so many times as long as the undisturbed one was ever on its own, but at least so long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,7 @@ class Check:
         self._nodes = 1
         self._by_design: list[str] = []
         self._done = ""
+        self._patience_s: float | None = None
 
     def verdict(self) -> Verdict:
         """Run everything."""
@@ -85,6 +89,7 @@ class Check:
             self._progress(f"undisturbed, in its own type; in float64 the script fails: {runs[0].failed}")
             runs = self._both_alone()
         once = _sound(runs[0])
+        self._patience_s = max(_PATIENCE_S, _PATIENCE * runs[0].slowest_s)
         if self._nodes == 1 and any(record.per_node for record in once):
             self._nodes = self._run.nodes
             return self._undisturbed()
@@ -99,7 +104,9 @@ class Check:
             playing = []
             for run, count, course in wanted:
                 ends = course.ends if course is not None else ()
-                playing.append(Playing(self._subject, run, course.count if course is not None else count, ends))
+                playing.append(
+                    Playing(self._subject, run, course.count if course is not None else count, ends, self._patience_s)
+                )
                 stack.callback(playing[-1].stop)
             return [one.result() for one in playing]
 
@@ -115,12 +122,13 @@ class Check:
         found = self._differs(undisturbed, disturbed)
         assert found is not None
         course = courses.all_at_once(shape)
-        for one in courses.single(shape)[drawn and shape.nodes == 1 :]:
-            self._progress(f"to explain a difference: {one.name}")
-            (played,) = self._together([(self._run, 0, one)])
-            if (difference := self._differs(undisturbed, played, explain=one.means != courses.DIVIDED)) is not None:
-                found, course = difference, one
-                break
+        with suppress(Failed):  # no time is left for an explanation
+            for one in courses.single(shape)[drawn and shape.nodes == 1 :]:
+                self._progress(f"to explain a difference: {one.name}")
+                (played,) = self._together([(self._run, 0, one)])
+                if (difference := self._differs(undisturbed, played, explain=one.means != courses.DIVIDED)) is not None:
+                    found, course = difference, one
+                    break
         name = found.name if isinstance(found, Difference) else ""
         means = courses.NOT_TRACKED if name.startswith(MODULE) else course.means
         text = found if isinstance(found, str) else f"{found.in_words()}: usually, {means}"

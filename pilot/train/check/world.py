@@ -144,6 +144,8 @@ class World:
     begin : the state of an earlier run that it resumes from, and what lay beside it
     keep : when the state is kept, in ``kept`` (in ``ended``: the one after the loop)
     deadline_s : for waits for other ranks; None: no limit
+
+    ``slowest_s``: the longest time that a rank was on its own.
     """
 
     def __init__(
@@ -161,6 +163,7 @@ class World:
         self.kept = (b"", b"")
         self.ended = b""
         self.errors: list[BaseException] = []
+        self.slowest_s = 0.0
         self._begin = begin
         self._keep = keep
         self._points = 0
@@ -272,7 +275,10 @@ class World:
     def wait(self, done: Callable[[], bool]) -> None:
         """It is the others' turn until ``done``."""
         if not self.changed.wait_for(lambda: done() or bool(self.errors), self._deadline_s):
-            raise TimeoutError("the ranks wait for each other")
+            raise TimeoutError(
+                f"a rank has waited for the others for {self._deadline_s:.0f} s, far longer than what they do takes"
+                " undisturbed: the script does not do the same on all ranks"
+            )
         if self.errors:
             raise Killed
 
