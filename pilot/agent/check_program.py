@@ -28,7 +28,7 @@ from pilot.core.version import __version__
 from pilot.io import own_folder, script_code
 from pilot.io.files import publish, read_regular
 
-NICE = 19
+NICE = 10
 MOST_BYTES = 1 << 20
 
 

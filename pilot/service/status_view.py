@@ -319,7 +319,8 @@ def _trainer(trainer: Trainer, core: Coordinator, monitor: Monitor, launches: La
 
 def _remarks(trainer: Trainer, monitor: Monitor) -> list[str]:
     record, stays = monitor.trainers[trainer.id], trainer.stays_at()
-    refused = [stays[1]] if stays is not None and trainer.refusal and trainer.open else []
+    grows_no_more = stays is not None and (trainer.refusal or trainer.differs) and trainer.open
+    refused = [stays[1]] if stays is not None and grows_no_more else []
     now_s = monitor.now_s
     return [
         *record.remarks,

@@ -38,7 +38,7 @@ def main() -> None:
     session = pilot.train.session(model, optimizer)
     loader = session.loader(TensorDataset(torch.randn(STEPS, 2000)), global_batch_size=1)
     seconds: list[float] = []
-    for _ in session.epochs(1, step_s=lambda: median(seconds)):
+    for _ in session.epochs(1):
         began_s = time.perf_counter()
         for (x,) in loader:
             optimizer.zero_grad()
@@ -47,6 +47,7 @@ def main() -> None:
             session.step(loss)
             seconds.append(time.perf_counter() - began_s)
             began_s = time.perf_counter()
+        session.report(step_s=median(seconds))
 
 
 def _look_at_node() -> None:

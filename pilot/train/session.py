@@ -526,14 +526,14 @@ class Session(Uncopied):
                 "micro_batch_size needs optimizers that are stepped together: give pilot.train.session a list of them,"
                 " or use a smaller batch"
             )
+        sharded = self._training.sharding is not None
+        batching = Batching(per_node, whole, micro, drop_last, self._seat.size, in_step=sharded)
         if per_node is not None and not self._has_rule:
             raise UserError(
                 "batch_size= is per node, so the batch grows with the nodes: say in pilot.train.session how the"
                 " learning rate follows, lr_rule='linear', 'sqrt' or 'none'; or give global_batch_size=, with"
                 " which training is that of one node"
             )
-        sharded = self._training.sharding is not None
-        batching = Batching(per_node, whole, micro, drop_last, self._seat.size, in_step=sharded)
         self._training.samples_per_tick = batching.of_one_node
         return batching
 

@@ -12,7 +12,7 @@ from pilot.io.pool_status import PoolStatus
 from tests.pools import Pool
 
 SCRIPT = Path(__file__).with_name("factor_script.py")
-JOINS = r"rank 1 computes another gradient of \w+ than rank 0 from the same samples, random numbers and parameters"
+JOINS = r"rank \d computes another gradient of \w+ than rank 0 from the same samples, random numbers and parameters"
 RESUMES = (
     r"step \d+ has another gradient of \w+ than before the trainer was resumed, from the same samples and parameters"
 )

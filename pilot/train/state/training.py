@@ -301,6 +301,7 @@ class Training:
         """
         if self._is_there(state):
             self.agreements = AgreementLog(state.get("minutes", ()))
+            self.position.left |= bool(self.agreements.of(self.place, END_OF_LOOP))  # this rank has not come to that
             return
         changes = identity.changes(state.get("identity", self.identity), self.identity, self.accepted)
         self._goals_taken = identity.goals(state.get("identity", {}))
