@@ -73,16 +73,14 @@ APART: list[tuple[str, Apart, str, Apart]] = [
     ("end", ("left after an epoch", "left in an epoch"), "schedule", ("by epoch", "chained", "plateau")),
     # torch's schedulers do not know of a group added later
     ("trained", ADDED, "schedule", tuple(one for one in SCHEDULERS if one != "none")),
-    ("optimizer", ("adagrad", "own"), "schedule", ("one cycle",)),
+    ("optimizer", ("own",), "schedule", ("one cycle",)),
     # a rate by hand is the scheduler's, or the script's
     ("by hand", ("rate by steps", "rate by number"), "schedule", ("one cycle",)),
-    # torch copies buffers only between those of the same shape
     # what a step changes is seen in the process's first one, in which this model has no turn
     ("optimizer", ("by names, in turns",), "gradients", ("decayed",)),
     # torch's scaler refuses an optimizer without gradients
     ("model", ("unused layer", "experts"), "optimizer", ("list", "parts by name")),
-    # nothing is left for one of two optimizers
-    ("model", ("embedding",), "trained", ("groups added",)),
+    # torch copies buffers only between those of the same shape
     ("model", ("exemplars",), "other", ("average", "teacher", "average of epochs", "target", "anchor")),
     ("gradients", ("by hand",), "scaler", ("grows", "overflows")),
     ("zeroed", ("after the step",), "optimizer", BY_NAMES),

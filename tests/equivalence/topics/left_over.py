@@ -41,12 +41,6 @@ def passes_the_optimizer(made: Made, x: torch.Tensor) -> None:
     made.session.step(made.optimizer)  # type: ignore[arg-type]  # that is the mistake
 
 
-def passes_losses_by_name(made: Made, x: torch.Tensor) -> None:
-    losses = {"square": made.losses(x).mean()}
-    losses["square"].backward()
-    made.session.step(losses)  # type: ignore[arg-type]  # that is the mistake
-
-
 def clips_by_torchs_arguments(made: Made, x: torch.Tensor) -> None:
     made.losses(x).mean().backward()
     made.session.clip_grad_norm(made.model.parameters(), 1.0)  # type: ignore[arg-type]  # that is the mistake
@@ -125,7 +119,6 @@ ROWS: list[Row] = [
         "a copy of what it needs",
         pickles_the_loader,
     ),
-    _row("session.step of a dict of losses", "the loss must be a number, got dict", "their sum", passes_losses_by_name),
     _row(
         "scaler.step(optimizer) before session.step",
         r"leave optimizer.step\(\) to session.step",

@@ -203,21 +203,15 @@ ROWS: list[Row] = [
         name="SGD, Nesterov, weight decay",
         optimizer=made(OF.SGD, lr=0.05, momentum=0.9, nesterov=True, weight_decay=0.1),
     ),
-    Recipe(
-        name="SGD, dampening, maximize", optimizer=made(OF.SGD, lr=0.01, momentum=0.9, dampening=0.1, maximize=True)
-    ),
-    Recipe(name="SGD, foreach", optimizer=made(OF.SGD, lr=0.05, momentum=0.9, foreach=True)),
     Recipe(name="SGD, fused", optimizer=made(OF.SGD, lr=0.05, momentum=0.9, fused=True)),
     Recipe(name="Adam", optimizer=made(OF.Adam, lr=0.01)),
     Recipe(name="Adam, amsgrad", optimizer=made(OF.Adam, lr=0.01, amsgrad=True)),
-    Recipe(name="Adam, fused, amsgrad", optimizer=made(OF.Adam, lr=0.01, amsgrad=True, fused=True)),
     Recipe(name="Adam, learning rate in a tensor", optimizer=tensor_rate(foreach=False)),
     Recipe(name="Adam, fused, learning rate in a tensor", optimizer=tensor_rate(fused=True)),
     Recipe(name="AdamW, foreach", optimizer=made(OF.AdamW, lr=0.01, foreach=True)),
     Recipe(name="AdamW, fused", optimizer=made(OF.AdamW, lr=0.01, fused=True), core=True),
     Recipe(name="AdamW, two parameter groups", optimizer=two_groups),
     Recipe(name="Adadelta", optimizer=made(OF.Adadelta)),
-    Recipe(name="Adadelta, foreach", optimizer=made(OF.Adadelta, foreach=True)),
     Recipe(name="Adafactor", optimizer=made(OF.Adafactor, lr=0.01), tolerance=1e-3),
     Recipe(name="Adagrad", optimizer=made(OF.Adagrad, lr=0.05), tolerance=1e-7),
     *[

@@ -187,14 +187,6 @@ def counts_epochs_itself(made: Made) -> None:
             made.session.step()
 
 
-@ROWS.made("a loss of each sample in session.step", "the loss must be a number, got Tensor", "its mean")
-def steps_with_several_losses(made: Made) -> None:
-    for x in made.batches():
-        losses = made.model(x).square()
-        losses.mean().backward()
-        made.session.step(losses.expand(-1, 2))
-
-
 @ROWS.made("a weight of each sample in session.step", "weight must be a number, got Tensor", "their sum")
 def steps_with_several_weights(made: Made) -> None:
     for x in made.batches():
