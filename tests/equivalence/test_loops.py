@@ -223,11 +223,6 @@ def takes_a_batch_before(made: Made) -> None:
     made.loader.next()
 
 
-def counts_by_itself(made: Made) -> None:
-    while made.session.steps < 3:
-        made.step(made.loader.next())
-
-
 def takes_the_next_batch_early(made: Made) -> None:
     for _ in made.session.iterations(3):
         made.step(made.loader.next())
@@ -278,7 +273,6 @@ def evaluates_in_a_step(made: Made) -> None:
 
 ROWS: list[tuple[Callable[[Made], None], dict[str, Any], str]] = [
     (takes_a_batch_before, {}, "session.iterations"),
-    (counts_by_itself, {}, "session.iterations"),
     (takes_the_next_batch_early, {}, "one step"),
     (skips_a_turn, {}, "ended without its step"),
     (skips_a_batch, {}, "without calling session.step"),

@@ -161,10 +161,6 @@ def test_gradients_that_a_script_weighs_are_compared(others: bool) -> None:
     assert bool(said(script)) == others
 
 
-def test_a_gradient_that_overflows_everywhere_is_the_same() -> None:
-    on_ranks(lambda: train(model(), {"batch_size": 4}, loss=lambda y, _: (y * float("inf")).sum()), 1, JOINS)
-
-
 def test_the_rate_is_that_of_the_nodes_that_divide_a_step() -> None:
     """In the step in which one rehearses the batch is the others', and so is the learning rate."""
     rates: list[list[float]] = []

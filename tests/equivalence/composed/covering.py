@@ -70,7 +70,7 @@ APART: list[tuple[str, Apart, str, Apart]] = [
     ("data", ("tensors",), "noise", ("torch", "numpy", "python", "all")),
     ("data", ("stream of a loader",), "noise", ("torch", "numpy", "python", "all")),
     # a plain loop that is left does not step them; the session's has, for a rank that ends because others have left
-    ("end", ("left after an epoch", "left in an epoch"), "schedule", ("by epoch", "chained", "plateau")),
+    ("end", ("left after an epoch", "left in an epoch"), "schedule", ("by epoch", "plateau")),
     # torch's schedulers do not know of a group added later
     ("trained", ADDED, "schedule", tuple(one for one in SCHEDULERS if one != "none")),
     ("optimizer", ("own",), "schedule", ("one cycle",)),

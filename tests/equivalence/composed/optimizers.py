@@ -47,18 +47,6 @@ SCHEDULERS: dict[str, tuple[str, Callable[[Any], Any]] | None] = {
     "by step": ("step", lambda o: lr_scheduler.StepLR(o, 3, 0.7)),
     "by epoch": ("epoch", lambda o: lr_scheduler.ExponentialLR(o, 0.6)),
     "one cycle": ("samples", lambda o: lr_scheduler.OneCycleLR(o, 0.08, total_steps=40)),
-    "warmup": (
-        "step",
-        lambda o: lr_scheduler.SequentialLR(
-            o, [lr_scheduler.LinearLR(o, 0.1, total_iters=4), lr_scheduler.CosineAnnealingLR(o, 12)], [4]
-        ),
-    ),
-    "chained": (
-        "epoch",
-        lambda o: lr_scheduler.ChainedScheduler(
-            [lr_scheduler.ConstantLR(o, 0.5, 1), lr_scheduler.ExponentialLR(o, 0.7)]
-        ),
-    ),
     "plateau": ("loss", lambda o: lr_scheduler.ReduceLROnPlateau(o, factor=0.5, patience=0)),
     "tracked": ("", lambda o: lr_scheduler.CosineAnnealingLR(o, 10)),
 }

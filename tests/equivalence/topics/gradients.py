@@ -102,14 +102,6 @@ def with_unused() -> nn.Module:
     return model
 
 
-def two_roots(loss: torch.Tensor, _model: nn.Module) -> None:
-    torch.autograd.backward([loss, loss * 0.5])
-
-
-def keeps_the_graph(loss: torch.Tensor, _model: nn.Module) -> None:
-    loss.backward(retain_graph=True)
-
-
 def some_inputs(loss: torch.Tensor, model: nn.Module) -> None:
     loss.backward(inputs=list(model[0].parameters()))
 
@@ -181,14 +173,12 @@ ROWS: list[Row] = [
         optimizer=lambda parameters: NotZeroed(parameters, lr=0.05, momentum=0.9),
         backward=replaced_where_used,
     ),
-    Recipe(name="torch.autograd.backward of two losses", backward=two_roots),
     Recipe(
         name="a backward for each of two parts of the model",
         model=TwoParts,
         loss=loss_of_each,
         backward=one_after_the_other,
     ),
-    Recipe(name="backward(retain_graph=True)", backward=keeps_the_graph),
     Recipe(name="backward(inputs=...) of some parameters", backward=some_inputs),
     Recipe(name="a linear hook on a gradient", fitted=hooks_linearly),
     Recipe(name="a hook that clamps a gradient", fitted=hooks_a_clamp, different="it sees each rank's own gradient"),

@@ -28,13 +28,6 @@ def changes_what_was_accumulated(model: nn.Module) -> None:
 # --- weights ---
 
 
-def clamps_weights(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    """In forward, in place."""
-    with torch.no_grad():
-        model[0].weight.clamp_(-0.3, 0.3)
-    return square(model, x)
-
-
 def decays(model: nn.Module) -> None:
     """By hand, through ``.data``."""
     for p in model.parameters():
@@ -192,23 +185,6 @@ class Worded(torch.utils.data.Dataset[Any]):
         return {"x": self.data[index], "name": f"sample {index}", "more": {"pair": (index, [1.0, 2.0])}}
 
 
-class Codebook(nn.Module):
-    """A vector quantizer whose codes are moving averages of its inputs, in buffers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.last = nn.Linear(3, 2), nn.Linear(2, 1)
-        self.register_buffer("codes", torch.randn(4, 2))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = self.first(x)
-        nearest = torch.cdist(y, self.codes).argmin(1)
-        with torch.no_grad():
-            for code in nearest.unique():
-                self.codes[code].lerp_(y[nearest == code].mean(0), 0.1)
-        return self.last(y + (self.codes[nearest] - y).detach())
-
-
 def images() -> torch.Tensor:
     return torch.randn(SAMPLES, 3, 6, 6, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 
@@ -221,7 +197,6 @@ ROWS: list[Row] = [
         plain_before_step=halves_large,
     ),
     Recipe(name="the gradients' norm after each step", after_step=logs_the_norm),
-    Recipe(name="weights clamped in place, in forward", loss=clamps_weights),
     Recipe(name="weights decayed by hand before session.step", before_step=decays_before, plain_before_step=decays),
     Recipe(name="torch.jit.script(model)", fitted=torch.jit.script, loss=not_fused),
     Recipe(name="features computed in torch.inference_mode()", data=precomputed),
@@ -255,8 +230,5 @@ ROWS: list[Row] = [
         different="a mean over those kept",
     ),
     Recipe(name="samples of text, lists and dicts", dataset=Worded),
-    Recipe(
-        name="a codebook of moving averages (VQ-VAE)", model=Codebook, different="each rank averages its own batches"
-    ),
 ]
 TOPIC = Topic(68, "Habits of scripts", ROWS)

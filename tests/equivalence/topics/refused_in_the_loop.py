@@ -24,14 +24,6 @@ def steps_before(made: Made) -> None:
         made.session.step()
 
 
-@ROWS.made("optimizer.step() after session.step", "optimizer.step", "leave it out")
-def steps_after(made: Made) -> None:
-    for x in made.batches():
-        made.loss(x).backward()
-        made.session.step()
-        made.optimizer.step()
-
-
 @ROWS.made("a second optimizer beside the session", "second optimizer", "one optimizer with two groups")
 def has_a_second_optimizer(made: Made) -> None:
     other = nn.Linear(2, 1)

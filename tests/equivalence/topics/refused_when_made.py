@@ -103,12 +103,6 @@ def lazy() -> Parts:
     return model, sgd(model.parameters())
 
 
-@_refused("a lazy buffer without a shape yet", "1.running_mean has no shape yet", "one batch through the model first")
-def lazy_buffer() -> Parts:
-    model = nn.Sequential(nn.Linear(2, 2), nn.LazyBatchNorm1d(affine=False))
-    return model, sgd(model.parameters())
-
-
 @_refused(
     "a buffer made in torch.inference_mode()", "buffer mean was made in torch.inference_mode", "`torch.no_grad()`"
 )

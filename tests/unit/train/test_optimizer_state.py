@@ -13,7 +13,6 @@ from torch import nn
 
 from pilot.train.state.block import Packed, unpack
 from pilot.train.state.lr import LearningRate
-from pilot.train.state.stepper import Steppers
 from pilot.train.state.training import Training
 
 
@@ -46,32 +45,6 @@ def test_texts_and_arrays_in_a_parameters_state_stay_what_they_are() -> None:
         name: given[name] for name in ("kind", "shapes", "number")
     }
     assert np.array_equal(taken["map"], given["map"])
-
-
-class Counts(torch.optim.SGD):
-    """Keeps state in attributes; some are its options, some are not values."""
-
-    def __init__(self, parameters: Any, limit: float) -> None:
-        super().__init__(parameters, lr=0.1)
-        self.limit, self.count, self.total, self.own = limit, 0, torch.zeros(2), object()
-        self.history: list[float] = []
-        self.listed = self.param_groups[0]["params"]
-
-
-def test_of_its_own_attributes_it_has_those_that_changed_and_no_parameters() -> None:
-    first, second = (Counts(nn.Linear(1, 1).parameters(), limit) for limit in (1.0, 2.0))
-    before, after = Steppers(first), Steppers(second)
-    at_first = before.capture()
-    first.count, first.history = 3, [1.0]
-    first.total += 1
-    first.listed[0].data += 1
-    captured = before.capture()
-    assert captured["attributes"][""].keys() == {"count", "total", "history"}
-    after.restore(captured)
-    assert (second.limit, second.count, second.history, second.total.tolist()) == (2.0, 3, [1.0], [1.0, 1.0])
-    assert second.listed[0] is second.param_groups[0]["params"][0]
-    after.restore(at_first)
-    assert (second.count, second.total.tolist()) == (0, [0.0, 0.0])
 
 
 class Sharing(torch.optim.Optimizer):
