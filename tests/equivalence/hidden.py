@@ -1,4 +1,4 @@
-"""Scripts that compute with something that neither the state nor all nodes have, and what they are told."""
+"""Scripts that compute with something that neither the state nor all nodes have."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 import torch
 from torch import nn
 from torch.nn.functional import l1_loss, mse_loss
-from torch.utils.data import Dataset, TensorDataset
+from torch.utils.data import TensorDataset
 
 import pilot.train
 
@@ -20,32 +19,6 @@ Y = X.sum(1, keepdim=True)
 Session = pilot.train.Session
 Script = Callable[[Any], None]
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-
-
-class Told:
-    """The lines with ``words`` that ranks have been told."""
-
-    def __init__(self, capsys: pytest.CaptureFixture[str], words: str) -> None:
-        self._capsys = capsys
-        self._words = words
-
-    def lines(self) -> list[str]:
-        """Since the last call, once each."""
-        said = self._capsys.readouterr().err.splitlines()
-        return list(dict.fromkeys(line for line in said if self._words in line))
-
-
-class Scaled(Dataset[Any]):
-    """Its samples are multiplied by what an object of its own says."""
-
-    def __init__(self) -> None:
-        self.transform = {"settings": [{"by": 1.0}]}
-
-    def __len__(self) -> int:
-        return SAMPLES
-
-    def __getitem__(self, index: int) -> Any:
-        return X[index] * self.transform["settings"][0]["by"], Y[index]
 
 
 def model() -> nn.Module:
@@ -77,26 +50,6 @@ def registers_a_hook(options: Any) -> None:
     train(net, options, at)
 
 
-def replaces_a_method(options: Any) -> None:
-    net: Any = model()
-
-    def at(epoch: int) -> None:
-        if epoch == 1:
-            net[1].forward = torch.relu
-
-    train(net, options, at)
-
-
-def changes_its_dataset(options: Any) -> None:
-    data = Scaled()
-
-    def at(epoch: int) -> None:
-        if epoch == 1:
-            data.transform["settings"][0]["by"] = 2.0
-
-    train(model(), options, at, data=data)
-
-
 _FACTORS = itertools.cycle([2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0])
 
 
@@ -110,22 +63,16 @@ def draws_a_constant(options: Any) -> None:
     train(model(), options, loss=lambda y, target: mse_loss(y * factor, target))
 
 
-def counts_its_batches(options: Any) -> None:
-    counter = itertools.count(1)
-    train(model(), options, loss=lambda y, target: mse_loss(y, target) / next(counter))
-
-
 def train(
     net: nn.Module,
     options: dict[str, Any],
     at: Callable[[int], None] = lambda _: None,
     loss: Loss = mse_loss,
-    data: Dataset[Any] | None = None,
 ) -> Session:
     """``at`` is called at each epoch's beginning."""
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     session = pilot.train.session(net, optimizer, seed=1, lr_rule="linear")
-    loader = session.loader(TensorDataset(X, Y) if data is None else data, **options)
+    loader = session.loader(TensorDataset(X, Y), **options)
     for epoch in session.epochs(4):
         at(epoch)
         for x, y in loader:
@@ -139,8 +86,5 @@ def train(
 SCRIPTS = [
     switches_its_loss,
     registers_a_hook,
-    replaces_a_method,
-    changes_its_dataset,
     draws_a_constant,
-    counts_its_batches,
 ]

@@ -125,14 +125,18 @@ def fresh(make: Callable[[], nn.Module]) -> Any:
     return copy.deepcopy(_prototype(make))
 
 
-def train(ours: Any, model: Any, optimizer: torch.optim.Optimizer, loader: Any) -> None:
-    """Two epochs of an ordinary loop."""
-    for _ in ours.epochs(2):
-        for x, y in loader:
-            optimizer.zero_grad()
-            loss = mse_loss(model(x), y)
-            loss.backward()
-            ours.step(loss)
+def an_epoch(ours: Any, loader: Any, model: Any, optimizer: Any) -> None:
+    """All steps of an ordinary one."""
+    for x, y in loader:
+        a_step(ours, model, optimizer, x, y)
+
+
+def a_step(ours: Any, model: Any, optimizer: Any, x: torch.Tensor, y: torch.Tensor) -> bool:
+    """An ordinary one; returns whether it was applied. (``optimizer``: what has ``zero_grad``.)"""
+    optimizer.zero_grad()
+    loss = mse_loss(model(x), y)
+    loss.backward()
+    return bool(ours.step(loss))
 
 
 def mlp() -> nn.Module:

@@ -16,7 +16,19 @@ from torch.nn.functional import mse_loss
 
 import pilot.train
 from pilot.core.errors import UserError
-from tests.equivalence.loops import BATCH, DATA, EPOCHS, Result, assert_equal, fresh, mlp, session, tensors
+from tests.equivalence.loops import (
+    BATCH,
+    DATA,
+    EPOCHS,
+    Result,
+    a_step,
+    an_epoch,
+    assert_equal,
+    fresh,
+    mlp,
+    session,
+    tensors,
+)
 from tests.equivalence.rotation import PARTS, in_parts
 from tests.equivalence.rows import on_ranks
 from tests.unit.train.storm import End
@@ -44,10 +56,7 @@ def trained(
     for epoch in session.epochs(EPOCHS):
         at_first(epoch, net, optimizer)
         for x, y in loader:
-            optimizer.zero_grad()
-            loss = mse_loss(net(x), y)
-            loss.backward()
-            session.step(loss)
+            a_step(session, net, optimizer, x, y)
             after_step(epoch, net, optimizer)
         at_last(epoch, net, optimizer)
     return tensors(model=net, optimizer=optimizer)
@@ -122,10 +131,6 @@ def forgets_train(_epoch: int, model: nn.Module, _optimizer: torch.optim.Optimiz
     model.eval()
 
 
-def switches_the_mode(_epoch: int, model: nn.Module, _optimizer: torch.optim.Optimizer) -> None:
-    model.train(not model.training)
-
-
 def rate_lowered_at_first(made: Callable[..., Any]) -> Result:
     return trained(made, at_first=lowers_the_rate)
 
@@ -136,25 +141,6 @@ def rate_lowered_at_last(made: Callable[..., Any]) -> Result:
 
 def rate_lowered_after_each_step(made: Callable[..., Any]) -> Result:
     return trained(made, after_step=lowers_the_rate)
-
-
-def rate_of_one_step(made: Callable[..., Any]) -> Result:
-    """As for sequences of varying length: each batch has its own rate, and the old one is restored."""
-    net = fresh(mlp)
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
-    session = made(net, optimizer)
-    loader = session.loader(DATA, global_batch_size=BATCH)
-    for _ in session.epochs(EPOCHS):
-        for x, y in loader:
-            (group,) = optimizer.param_groups
-            rate = group["lr"]
-            group["lr"] = rate * (0.5 + session.steps % 3)
-            optimizer.zero_grad()
-            loss = mse_loss(net(x), y)
-            loss.backward()
-            session.step(loss)
-            group["lr"] = rate
-    return tensors(model=net, optimizer=optimizer)
 
 
 def momenta_forgotten(made: Callable[..., Any]) -> Result:
@@ -177,10 +163,6 @@ def unsaved_buffer_scaled_after_each_step(made: Callable[..., Any]) -> Result:
     return trained(made, model=with_an_unsaved_buffer, after_step=scales_the_buffer)
 
 
-def unsaved_buffer_scaled_at_first(made: Callable[..., Any]) -> Result:
-    return trained(made, model=with_an_unsaved_buffer, at_first=scales_the_buffer)
-
-
 def unsaved_buffer_replaced_in_forward(made: Callable[..., Any]) -> Result:
     return trained(made, model=partial(with_an_unsaved_buffer, in_forward=True))
 
@@ -193,10 +175,6 @@ def left_in_evaluation_mode(made: Callable[..., Any]) -> Result:
     return trained(made, model=with_a_mode, at_last=forgets_train)
 
 
-def mode_switched_after_each_step(made: Callable[..., Any]) -> Result:
-    return trained(made, model=with_a_mode, after_step=switches_the_mode)
-
-
 def rate_lowered_in_each_iteration(made: Callable[..., Any]) -> Result:
     """At the start of its turn, which is repeated if its step is void."""
     net = fresh(mlp)
@@ -206,9 +184,7 @@ def rate_lowered_in_each_iteration(made: Callable[..., Any]) -> Result:
     for _ in session.iterations(9):
         lowers_the_rate(0, net, optimizer)
         x, y = loader.next()
-        optimizer.zero_grad()
-        mse_loss(net(x), y).backward()
-        session.step()
+        a_step(session, net, optimizer, x, y)
     return tensors(model=net, optimizer=optimizer)
 
 
@@ -216,7 +192,6 @@ EQUAL = [
     rate_lowered_at_first,
     rate_lowered_at_last,
     rate_lowered_after_each_step,
-    rate_of_one_step,
     momenta_forgotten,
     weights_decayed_after_each_step,
     weights_loaded_at_last,
@@ -227,9 +202,7 @@ VALUES = [
     momenta_scaled_after_each_step,
     momenta_loaded_after_each_step,
     unsaved_buffer_scaled_after_each_step,
-    unsaved_buffer_scaled_at_first,
     unsaved_buffer_replaced_in_forward,
-    mode_switched_after_each_step,
 ]
 
 
@@ -276,9 +249,7 @@ def tracks_what_is_made_later() -> None:
     loader = elastic.loader(DATA, global_batch_size=BATCH)
     for _ in elastic.epochs(EPOCHS):
         for x, y in loader:
-            optimizer.zero_grad()
-            mse_loss(net(x), y).backward()
-            elastic.step()
+            a_step(elastic, net, optimizer, x, y)
             average.update(net)
 
 
@@ -312,9 +283,7 @@ def steps_a_scheduler_by_itself() -> None:
     loader = elastic.loader(DATA, global_batch_size=BATCH)
     for _ in elastic.epochs(EPOCHS):
         for x, y in loader:
-            optimizer.zero_grad()
-            mse_loss(net(x), y).backward()
-            elastic.step()
+            a_step(elastic, net, optimizer, x, y)
             scheduler.step()
 
 
@@ -356,11 +325,7 @@ def test_a_state_taken_over_in_inference_mode_can_be_trained(at: int) -> None:
         session = made(net, optimizer)
         loader = session.loader(DATA, global_batch_size=BATCH)
         for _ in session.epochs(EPOCHS):
-            for x, y in loader:
-                optimizer.zero_grad()
-                loss = mse_loss(net(x), y)
-                loss.backward()
-                session.step(loss)
+            an_epoch(session, loader, net, optimizer)
             with torch.inference_mode():
                 session.evaluate(DATA, lambda batch: {"loss": mse_loss(net(batch[0]), batch[1])}, batch_size=1)
         return tensors(model=net, optimizer=optimizer)

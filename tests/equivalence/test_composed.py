@@ -30,15 +30,6 @@ FOUND: dict[str, tuple[dict[str, str], int, list[End]]] = {
         1,
         [End(11, (False,), (True,), 2)],
     ),
-    "the same, and others come at the epoch's end": (
-        {"evaluated": "before the epoch", "by hand": "noisy"},
-        1,
-        [
-            End(13, (True,), (False, True), 1, void=True),
-            End(10, (True, False), (False, False, False), 2),
-            End(3, (True, True, True), (False, False, True), 1, void=True),
-        ],
-    ),
     "one comes at an epoch's end, where the state gets what follows from weights changed at its beginning": (
         {"by hand": "noisy", "state": "of epochs"},
         1,
@@ -54,7 +45,6 @@ FOUND: dict[str, tuple[dict[str, str], int, list[End]]] = {
         2,
         [],
     ),
-    "the same, clipped": ({"optimizer": "parts by name", "scaler": "grows", "gradients": "clipped"}, 2, []),
     "a stop after an epoch's last step, by iteration": (
         {"loop": "iterations", "batches": "all at once", "end": "stopped"},
         2,
@@ -72,16 +62,6 @@ FOUND: dict[str, tuple[dict[str, str], int, list[End]]] = {
             End(5, (False, False), (True, False, True), 1),
             End(11, (False,), (False, True), 0, void=True),
             End(9, (True, False, True), (False,), 2),
-        ],
-    ),
-    "others come when one has left the loop in an epoch, and evaluate at its beginning": (
-        {"end": "left in an epoch", "evaluated": "before the epoch"},
-        1,
-        [
-            End(9, (True, True, False), (False, False, True), 2),
-            End(11, (False,), (False, True), 2),
-            End(2, (True, True), (False,), 1),
-            End(14, (False,), (False, False), 1),
         ],
     ),
     "one that comes has evaluated more often than the others, and has not done what they have done since": (

@@ -14,7 +14,7 @@ import torch
 from torch.nn.functional import mse_loss
 
 from pilot.train.ranks import script_end
-from tests.equivalence.loops import BATCH, DATA, Plain, Result, assert_equal, fresh, mlp, session, tensors
+from tests.equivalence.loops import BATCH, DATA, Plain, Result, an_epoch, assert_equal, fresh, mlp, session, tensors
 from tests.equivalence.rows import in_world
 from tests.unit.train.storm import Keep
 
@@ -43,11 +43,7 @@ def stops_early(made: Callable[..., Any], *, evaluates: bool) -> Result:
     ours.track("patience", patience)
     loader = ours.loader(DATA, global_batch_size=BATCH)
     for _ in ours.epochs(3):
-        for x, y in loader:
-            optimizer.zero_grad()
-            loss = mse_loss(net(x), y)
-            loss.backward()
-            ours.step(loss)
+        an_epoch(ours, loader, net, optimizer)
         if evaluates and made is not Plain:
             ours.evaluate(DATA, lambda batch: {"loss": mse_loss(net(batch[0]), batch[1])})
         with torch.no_grad():
@@ -62,16 +58,6 @@ def test_a_node_that_joins_or_dies_there(evaluates: bool) -> None:
     assert_equal(partial(stops_early, evaluates=evaluates), operations=range(5, 11), joins=range(5, 13))
 
 
-@pytest.mark.parametrize("point", [4, 5, 6])
-def test_a_run_that_resumes_from_there(point: int) -> None:
-    """After the sixth step, the last of the first epoch."""
-    script = partial(stops_early, session, evaluates=False)
-    expected, (world, _) = script(), in_world(script, 1, [], keep=Keep(6, point))
-    assert world.kept is not None
-    for result in in_world(script, 1, [], begin=world.kept)[1]:
-        torch.testing.assert_close(result, expected, rtol=0.0, atol=0.0)
-
-
 def leaves_by_break() -> Result:
     """After what it does at an epoch's end."""
     net = fresh(mlp)
@@ -79,11 +65,7 @@ def leaves_by_break() -> Result:
     ours = session(net, optimizer)
     loader = ours.loader(DATA, global_batch_size=BATCH)
     for epoch in ours.epochs(3):
-        for x, y in loader:
-            optimizer.zero_grad()
-            loss = mse_loss(net(x), y)
-            loss.backward()
-            ours.step(loss)
+        an_epoch(ours, loader, net, optimizer)
         with torch.no_grad():
             ours.state["losses"] = [
                 *ours.state.get("losses", []),

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn.functional import mse_loss
 
-from tests.equivalence.loops import BATCH, DATA, EPOCHS, Result, Script, assert_equal, fresh, mlp, tensors
+from tests.equivalence.loops import BATCH, DATA, EPOCHS, Result, Script, a_step, assert_equal, fresh, mlp, tensors
 
 
 class Bank(nn.Module):
@@ -99,10 +99,7 @@ def fading_in_later(made: Callable[..., Any]) -> Result:
                 model.alpha += 0.1
                 with torch.no_grad():
                     model.second.weight.mul_(0.9)
-            optimizer.zero_grad()
-            loss = mse_loss(model(x), y)
-            loss.backward()
-            session.step(loss)
+            a_step(session, model, optimizer, x, y)
     return tensors(model=model, optimizer=optimizer)
 
 

@@ -211,14 +211,6 @@ def test_a_start_from_another_trainer_with_nothing_left_to_train_is_told_of(caps
     assert "nothing to train: the checkpoint that the script starts from has 1 of the 1 epochs already" in told
 
 
-def test_what_the_ledger_gets_has_no_line_for_each_tensor() -> None:
-    training = made()
-    short = in_short(training.identity)
-    assert short["the length of the dataset"] == "8"
-    assert "the parameter weight" not in short
-    assert short["what is trained"] != in_short(made(width=3).identity)["what is trained"]
-
-
 @pytest.mark.parametrize("names", [[f"layer {number}" for number in range(300)], ["a name " * 100, "b"]])
 def test_the_coordinator_gets_no_line_for_each_of_many_optimizers(names: list[str]) -> None:
     identity = {f"the optimizer {name}": "SGD of 2 parameters" for name in names} | {"the seed": "1"}

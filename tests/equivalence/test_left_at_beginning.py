@@ -1,5 +1,5 @@
-"""A script that decides at an epoch's beginning whether to go on, by what its model is worth there: it is told so, and
-one that resumes in the middle of an epoch, and would leave where it went on before, ends with a line.
+"""A script decides at an epoch's beginning whether to go on, by its model there. One that resumes in the middle of an
+epoch, and would leave where it went on before, ends with a line.
 """
 
 from __future__ import annotations
@@ -13,21 +13,12 @@ from torch.nn.functional import mse_loss
 
 from pilot.core.errors import UserError
 from pilot.train.ranks import script_end
-from tests.equivalence.loops import BATCH, DATA, Plain, fresh, mlp, session
+from tests.equivalence.loops import BATCH, DATA, Plain, an_epoch, fresh, mlp, session
 from tests.equivalence.rows import in_world
 from tests.unit.train.storm import Keep
 
 MIDDLE = Keep(8, 0)
 """After two steps of the second epoch, which has six."""
-Decides = Callable[[Any, int], bool]
-
-
-def epoch_of(ours: Any, loader: Any, model: Any, optimizer: torch.optim.Optimizer) -> None:
-    for x, y in loader:
-        optimizer.zero_grad()
-        loss = mse_loss(model(x), y)
-        loss.backward()
-        ours.step(loss)
 
 
 def error_of(model: Any) -> float:
@@ -46,34 +37,10 @@ def by_its_model(made: Callable[..., Any], limit: float, *, stops: bool = False)
             ours.stop()
         elif error < limit:
             break
-        epoch_of(ours, loader, model, optimizer)
+        an_epoch(ours, loader, model, optimizer)
     if made is session:
         script_end.script_ended()
     return int(ours.steps)
-
-
-def by_others(decides: Decides) -> int:
-    model = fresh(mlp)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    ours = session(model, optimizer)
-    loader = ours.loader(DATA, global_batch_size=BATCH)
-    for epoch in ours.epochs(5):
-        model.train()
-        enough = decides(ours, epoch)
-        if enough:
-            break
-        epoch_of(ours, loader, model, optimizer)
-        ours.state["best"] = epoch
-    script_end.script_ended()
-    return int(ours.steps)
-
-
-def by_the_epoch(_ours: Any, epoch: int) -> bool:
-    return epoch == 3
-
-
-def by_the_state(ours: Any, _epoch: int) -> bool:
-    return bool(ours.state.get("best", 0) == 2)
 
 
 def error_after(epochs: int) -> float:
@@ -83,7 +50,7 @@ def error_after(epochs: int) -> float:
     ours = Plain(model, optimizer)
     loader = ours.loader(DATA)
     for _ in ours.epochs(epochs):
-        epoch_of(ours, loader, model, optimizer)
+        an_epoch(ours, loader, model, optimizer)
     return error_of(model)
 
 
@@ -97,13 +64,6 @@ def run(script: Callable[[], int], begin: Any = None) -> tuple[Any, int]:
     return world.kept, steps
 
 
-@pytest.mark.parametrize("decides", [by_the_epoch, by_the_state])
-def test_decisions_by_what_stays_the_same_in_an_epoch(decides: Decides) -> None:
-    kept, steps = run(lambda: by_others(decides))
-    assert steps == 18
-    assert run(lambda: by_others(decides), kept)[1] == 18
-
-
 def test_one_by_the_model_is_refused_where_others_went_on() -> None:
     limit = error_after(2) + 1e-9
     kept, steps = run(lambda: by_its_model(session, limit))
@@ -111,25 +71,6 @@ def test_one_by_the_model_is_refused_where_others_went_on() -> None:
     assert run(lambda: by_its_model(session, limit), kept)[1] == 12, "in the middle of the epoch it goes on"
     with pytest.raises(UserError, match="left its loop at an epoch's beginning, which it ran again"):
         run(lambda: by_its_model(session, 99.0), kept)
-
-
-def test_one_by_the_steps_is_too() -> None:
-    def script() -> int:
-        model = fresh(mlp)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-        ours = session(model, optimizer)
-        loader = ours.loader(DATA, global_batch_size=BATCH)
-        for _ in ours.epochs(5):
-            if ours.steps >= 8:
-                break
-            epoch_of(ours, loader, model, optimizer)
-        script_end.script_ended()
-        return ours.steps
-
-    kept, steps = run(script)
-    assert steps == 12
-    with pytest.raises(UserError, match="left its loop at an epoch's beginning, which it ran again"):
-        run(script, kept)
 
 
 def test_a_stop_there_is_for_the_epoch_in_which_others_asked() -> None:

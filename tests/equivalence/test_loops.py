@@ -20,7 +20,6 @@ from pilot.core.events import LedgerRange
 from pilot.core.ids import Generation
 from pilot.core.ledger import Ledger
 from pilot.train.data.order import Drawn, permutation
-from pilot.train.ranks import script_end
 from tests.equivalence.rows import on_ranks
 from tests.equivalence.ways import WAYS
 from tests.unit.train.storm import End
@@ -220,38 +219,13 @@ def test_one_rank_that_asks_to_stop_stops_all_after_the_same_step() -> None:
     assert on_ranks(script, 2, []) == [[0, 1, 2, 3]] * 2
 
 
-def test_a_break_ends_the_training_after_the_same_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(script_end, "_left", [])
-
-    def script() -> tuple[int, bool]:
-        made = Made()
-        for step in made.session.iterations(STEPS):
-            made.step(made.loader.next())
-            if step == 4:
-                break
-        script_end.script_ended()
-        return made.session.steps, made.position.stopped
-
-    assert script() == (5, True)
-
-
 def takes_a_batch_before(made: Made) -> None:
     made.loader.next()
-
-
-def counts_by_itself(made: Made) -> None:
-    while made.session.steps < 3:
-        made.step(made.loader.next())
 
 
 def takes_the_next_batch_early(made: Made) -> None:
     for _ in made.session.iterations(3):
         made.step(made.loader.next())
-        made.loader.next()
-
-
-def skips_a_step(made: Made) -> None:
-    for _ in made.session.iterations(3):
         made.loader.next()
 
 
@@ -297,18 +271,9 @@ def evaluates_in_a_step(made: Made) -> None:
         made.session.evaluate(TensorDataset(x), lambda b: {"loss": b[0].mean()})
 
 
-def never_zeroes(made: Made) -> None:
-    for _ in made.session.iterations(3):
-        (batch,) = made.loader.next()
-        made.model(batch).square().mean().backward()
-        made.session.step()
-
-
 ROWS: list[tuple[Callable[[Made], None], dict[str, Any], str]] = [
     (takes_a_batch_before, {}, "session.iterations"),
-    (counts_by_itself, {}, "session.iterations"),
     (takes_the_next_batch_early, {}, "one step"),
-    (skips_a_step, {}, "ended without its step"),
     (skips_a_turn, {}, "ended without its step"),
     (skips_a_batch, {}, "without calling session.step"),
     (takes_two_batches, {}, "micro_batch_size"),
@@ -316,7 +281,6 @@ ROWS: list[tuple[Callable[[Made], None], dict[str, Any], str]] = [
     (begins_anew_for_each_batch, {}, "one pass"),
     (leaves_an_epoch_early, {}, "left in the middle of an epoch"),
     (evaluates_in_a_step, {}, "between two steps"),
-    (never_zeroes, {}, "zero_grad is missing"),
     (takes_a_batch_before, {"accumulate": 2}, "takes no accumulate: micro_batch_size"),
     (takes_the_next_batch_early, {"micro_batch_size": 2}, "for batch in loader"),
     (takes_the_next_batch_early, {"global_batch_size": 40, "drop_last": True}, "no full step"),
@@ -355,14 +319,3 @@ def test_a_schedule_of_samples_is_as_far_after_them_on_any_number_of_nodes(count
         assert far[-1] == (18, pytest.approx(0.05 * 0.5**18, rel=1e-9))
         for steps_of_one_node, lr in far:
             assert lr == pytest.approx(0.05 * 0.5**steps_of_one_node, rel=1e-9)
-
-
-def test_a_loop_may_be_a_call_of_map() -> None:
-    made = Made()
-
-    def train(_: int) -> None:
-        for batch in made.loader:
-            made.step(batch)
-
-    assert list(map(train, made.session.epochs(2))) == [None, None]
-    assert made.session.steps == 12

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -29,6 +28,7 @@ from tests.equivalence.hidden import (
     switches_its_loss,
     train,
 )
+from tests.equivalence.loops import a_step, an_epoch
 from tests.equivalence.rows import on_ranks
 from tests.unit.train.storm import End
 
@@ -113,10 +113,7 @@ def test_samples_of_a_stream_are_repeated(size: str, others: bool) -> None:
         stream = session.stream(source, **{size: 4})
         for _ in session.epochs(4):
             for x, y in stream:
-                optimizer.zero_grad()
-                error = mse_loss(net(x), y)
-                error.backward()
-                session.step(error)
+                a_step(session, net, optimizer, x, y)
 
     assert bool(said(script)) == others
 
@@ -164,21 +161,6 @@ def test_gradients_that_a_script_weighs_are_compared(others: bool) -> None:
     assert bool(said(script)) == others
 
 
-def test_one_with_another_environment_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SCALE", "1")
-
-    def script() -> None:
-        factor = float(os.environ["SCALE"])
-        os.environ["SCALE"] = str(factor + 1)  # the next rank has another one
-        train(model(), {"global_batch_size": 4}, loss=lambda y, target: mse_loss(y * factor, target))
-
-    assert SAID in said(script)
-
-
-def test_a_gradient_that_overflows_everywhere_is_the_same() -> None:
-    on_ranks(lambda: train(model(), {"batch_size": 4}, loss=lambda y, _: (y * float("inf")).sum()), 1, JOINS)
-
-
 def test_the_rate_is_that_of_the_nodes_that_divide_a_step() -> None:
     """In the step in which one rehearses the batch is the others', and so is the learning rate."""
     rates: list[list[float]] = []
@@ -192,10 +174,7 @@ def test_the_rate_is_that_of_the_nodes_that_divide_a_step() -> None:
         loader = session.loader(TensorDataset(X, Y), batch_size=2)
         optimizer.register_step_pre_hook(lambda one, *_: mine.append(one.param_groups[0]["lr"]))
         for _ in session.epochs(1):
-            for x, y in loader:
-                optimizer.zero_grad()
-                mse_loss(net(x), y).backward()
-                session.step()
+            an_epoch(session, loader, net, optimizer)
 
     on_ranks(script, 1, [End(2, (True,), (False,), 1, at="step")])
     first, second = sorted(rates, key=len)

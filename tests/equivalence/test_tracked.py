@@ -15,7 +15,20 @@ from torch.utils.data import TensorDataset
 
 from pilot.core.errors import PilotError, UserError
 from pilot.train.steps import kept
-from tests.equivalence.loops import BATCH, DATA, EPOCHS, Result, Script, assert_equal, fresh, mlp, session, tensors
+from tests.equivalence.loops import (
+    BATCH,
+    DATA,
+    EPOCHS,
+    Result,
+    Script,
+    a_step,
+    an_epoch,
+    assert_equal,
+    fresh,
+    mlp,
+    session,
+    tensors,
+)
 from tests.equivalence.rows import on_ranks
 from tests.unit.train.storm import End
 
@@ -37,13 +50,6 @@ def trained(
 
 def sgd(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.05, momentum=0.9)
-
-
-def a_step(session: Any, model: nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor, y: torch.Tensor) -> None:
-    optimizer.zero_grad()
-    loss = mse_loss(model(x), y)
-    loss.backward()
-    session.step(loss)
 
 
 def average_after(made: Callable[..., Any]) -> Result:
@@ -130,8 +136,7 @@ def learns_from_rollouts(made: Callable[..., Any], *, tracked: bool = False) -> 
     loader = session.loader(TensorDataset(rollouts.seen, rollouts.wanted), global_batch_size=BATCH)
     for _ in session.epochs(EPOCHS):
         rollouts.play(model)
-        for x, y in loader:
-            a_step(session, model, optimizer, x, y)
+        an_epoch(session, loader, model, optimizer)
     return tensors(model=model, optimizer=optimizer)
 
 
@@ -196,10 +201,7 @@ def own_scheduler(made: Callable[..., Any]) -> Result:
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
 
     def body(session: Any, model: nn.Module, optimizer: Any, x: torch.Tensor, y: torch.Tensor) -> None:
-        optimizer.zero_grad()
-        loss = mse_loss(model(x), y)
-        loss.backward()
-        if session.step(loss):
+        if a_step(session, model, optimizer, x, y):
             scheduler.step()
 
     return trained(made, model, body, optimizer, scheduler=scheduler)
@@ -233,55 +235,6 @@ def forward_changes(made: Callable[..., Any]) -> Result:
     return trained(made, model, a_step, sgd(model))
 
 
-class Normed(nn.Module):
-    """Batch statistics are each rank's own; their count is not."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm, self.layer = nn.BatchNorm1d(3, affine=False), nn.Linear(3, 1)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.layer(x) + 0 * self.norm(x).sum()
-
-
-class Bank(nn.Module):
-    """A memory of past outputs (of the first sample, with the weights of then), whose place is a buffer: a module's
-    plain attributes are the script's own.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("kept", torch.zeros(3))
-        self.register_buffer("place", torch.tensor(0))
-        self.register_buffer("full", torch.tensor(False), persistent=False)
-
-    def forward(self, output: torch.Tensor, now: torch.Tensor) -> torch.Tensor:
-        self.kept[int(self.place)] = now.detach()
-        self.full |= self.place == 2
-        self.place = (self.place + 1) % 3
-        kept = self.kept if self.full else self.kept[: int(self.place)]
-        return (output - kept.mean()).square().mean()
-
-
-def memory_bank(made: Callable[..., Any]) -> Result:
-    """Cross-batch memory, for metric learning."""
-    model, bank = fresh(mlp), fresh(Bank)
-
-    def body(session: Any, model: nn.Module, optimizer: Any, x: torch.Tensor, y: torch.Tensor) -> None:
-        optimizer.zero_grad()
-        loss = mse_loss(model(x), y) + bank(model(x), model[0].weight.sum())
-        loss.backward()
-        session.step(loss)
-
-    return trained(made, model, body, sgd(model), bank=bank) | {"full": bank.full.clone()}
-
-
-def batch_norm(made: Callable[..., Any]) -> Result:
-    model = fresh(Normed)
-    result = trained(made, model, a_step, sgd(model))
-    return {name: value for name, value in result.items() if "running" not in name}
-
-
 SCRIPTS: list[Script] = [
     average_after,
     average_before,
@@ -289,8 +242,6 @@ SCRIPTS: list[Script] = [
     counts_in_the_state,
     own_scheduler,
     forward_changes,
-    memory_bank,
-    batch_norm,
     slow_weights,
 ]
 IDS = [script.__name__ for script in SCRIPTS]
@@ -417,8 +368,7 @@ def test_a_function_of_on_restore_may_use_the_steps() -> None:
         loader = ours.loader(DATA, global_batch_size=BATCH)
         ours.on_restore(lambda: told.append(ours.steps))
         for _ in ours.epochs(2):
-            for x, y in loader:
-                a_step(ours, model, optimizer, x, y)
+            an_epoch(ours, loader, model, optimizer)
         return told
 
     on_ranks(script, 1, [End(4, (True,), (False,), 1)])
@@ -435,8 +385,7 @@ def test_a_function_of_on_restore_does_not_know_the_group(what: str) -> None:
         loader = ours.loader(DATA, global_batch_size=BATCH)
         ours.on_restore(lambda: getattr(ours, what))
         for _ in ours.epochs(2):
-            for x, y in loader:
-                a_step(ours, model, optimizer, x, y)
+            an_epoch(ours, loader, model, optimizer)
 
     with pytest.raises(UserError, match="runs while its process is in no group"):
         on_ranks(script, 2, [])

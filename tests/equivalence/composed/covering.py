@@ -70,19 +70,17 @@ APART: list[tuple[str, Apart, str, Apart]] = [
     ("data", ("tensors",), "noise", ("torch", "numpy", "python", "all")),
     ("data", ("stream of a loader",), "noise", ("torch", "numpy", "python", "all")),
     # a plain loop that is left does not step them; the session's has, for a rank that ends because others have left
-    ("end", ("left after an epoch", "left in an epoch"), "schedule", ("by epoch", "chained", "plateau")),
+    ("end", ("left after an epoch", "left in an epoch"), "schedule", ("by epoch", "plateau")),
     # torch's schedulers do not know of a group added later
     ("trained", ADDED, "schedule", tuple(one for one in SCHEDULERS if one != "none")),
-    ("optimizer", ("adagrad", "own"), "schedule", ("one cycle",)),
+    ("optimizer", ("own",), "schedule", ("one cycle",)),
     # a rate by hand is the scheduler's, or the script's
     ("by hand", ("rate by steps", "rate by number"), "schedule", ("one cycle",)),
-    # torch copies buffers only between those of the same shape
     # what a step changes is seen in the process's first one, in which this model has no turn
     ("optimizer", ("by names, in turns",), "gradients", ("decayed",)),
     # torch's scaler refuses an optimizer without gradients
     ("model", ("unused layer", "experts"), "optimizer", ("list", "parts by name")),
-    # nothing is left for one of two optimizers
-    ("model", ("embedding",), "trained", ("groups added",)),
+    # torch copies buffers only between those of the same shape
     ("model", ("exemplars",), "other", ("average", "teacher", "average of epochs", "target", "anchor")),
     ("gradients", ("by hand",), "scaler", ("grows", "overflows")),
     ("zeroed", ("after the step",), "optimizer", BY_NAMES),

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, Subset, default_collate
+from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
 from tests.equivalence.loops import DATA, SAMPLES
 
@@ -39,11 +39,6 @@ class Samples(Dataset[Any]):
     def __getitem__(self, index: int) -> Any:
         x, y = DATA[index]
         return self.strength * x + self._noise(), y
-
-
-class AtOnce(Samples):
-    def __getitems__(self, indices: list[int]) -> list[Any]:
-        return [self[index] for index in indices]
 
 
 class Pairs(Samples):
@@ -96,15 +91,9 @@ def as_dict(samples: list[Any]) -> dict[str, torch.Tensor]:
 DATASETS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "tensors": (lambda _: DATA, {}),
     "map": (Samples, {}),
-    "at once": (AtOnce, {}),
     "collated": (Samples, {"collate_fn": as_dict}),
     "in order": (Samples, {"shuffle": False}),
     "drawn": (Samples, {"replacement": True, "num_samples": 18}),
-    "subset": (lambda noise: Subset(Samples(noise), [*range(SAMPLES)][::-1]), {}),
-    "joined": (
-        lambda noise: ConcatDataset([Subset(Samples(noise), range(9)), Subset(Samples(noise), range(9, SAMPLES))]),
-        {},
-    ),
     "pairs": (Pairs, {}),
     "changed": (Samples, {}),
     "stream": (Sequence, {}),

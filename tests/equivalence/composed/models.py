@@ -9,48 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn.utils.parametrizations import spectral_norm
-from torch.utils.checkpoint import checkpoint
 
 from tests.equivalence.loops import mlp
-
-
-class Convolved(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv, self.out = nn.Conv1d(1, 2, 2), nn.Linear(4, 1)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.out(self.conv(x.unsqueeze(1)).tanh().flatten(1))
-
-
-class Embedded(nn.Module):
-    """A step looks only some rows up."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.rows, self.out = nn.Embedding(9, 3, padding_idx=0), nn.Linear(3, 1)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.out(self.rows((x.abs() * 4).long().clamp(max=8)).mean(1))
-
-
-class Tied(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.one, self.other, self.out = nn.Linear(3, 3), nn.Linear(3, 3, bias=False), nn.Linear(3, 1)
-        self.other.weight = self.one.weight
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.out(self.other(self.one(x).tanh()))
-
-
-class Recurrent(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.lstm, self.out = nn.LSTM(1, 2, batch_first=True), nn.Linear(2, 1)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.out(self.lstm(x.unsqueeze(2))[0][:, -1])
 
 
 class Counting(nn.Module):
@@ -96,15 +56,6 @@ class Frozen(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.inner(x)
-
-
-class Checkpointed(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.body, self.out = nn.Sequential(nn.Linear(3, 4), nn.Tanh()), nn.Linear(4, 1)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.out(checkpoint(self.body, x, use_reentrant=False))
 
 
 class Experts(nn.Module):
@@ -164,15 +115,10 @@ def normed() -> nn.Module:
 
 MODELS: dict[str, Callable[[], nn.Module]] = {
     "mlp": mlp,
-    "convolution": Convolved,
-    "embedding": Embedded,
-    "tied": Tied,
-    "lstm": Recurrent,
     "spectral norm": normed,
     "counting": Counting,
     "unused layer": Unused,
     "frozen statistics": Frozen,
-    "checkpointed": Checkpointed,
     "experts": Experts,
     "remembering": Remembering,
     "exemplars": Exemplars,

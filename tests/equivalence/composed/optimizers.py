@@ -10,31 +10,6 @@ from torch import nn
 from torch.optim import lr_scheduler
 
 
-def in_groups(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-    groups = [{"params": parameters[:1], "lr": 0.02, "weight_decay": 0.1}, {"params": parameters[1:]}]
-    return torch.optim.SGD(groups, lr=0.05, momentum=0.9, nesterov=True)
-
-
-def no_decay_of_biases(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-    weights, biases = [p for p in parameters if p.dim() > 1], [p for p in parameters if p.dim() < 2]
-    groups = [{"params": weights, "weight_decay": 0.1}, {"params": biases, "weight_decay": 0.0}]
-    return torch.optim.AdamW(groups, lr=0.02)
-
-
-def bounded(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-    """By a hook after its step."""
-    optimizer = torch.optim.SGD(parameters, lr=0.05, momentum=0.9)
-    optimizer.register_step_post_hook(_bound)
-    return optimizer
-
-
-@torch.no_grad()
-def _bound(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-    for group in optimizer.param_groups:
-        for p in group["params"]:
-            p.clamp_(-0.6, 0.6)
-
-
 class Own(torch.optim.Optimizer):
     """With a counter and a generator in attributes; it also draws from torch's."""
 
@@ -56,14 +31,8 @@ class Own(torch.optim.Optimizer):
 
 OPTIMIZERS: dict[str, Callable[[list[nn.Parameter]], Any]] = {
     "sgd": lambda ps: torch.optim.SGD(ps, lr=0.05, momentum=0.9),
-    "adamw foreach": lambda ps: torch.optim.AdamW(ps, lr=0.02, foreach=True),
     "adam fused": lambda ps: torch.optim.Adam(ps, lr=0.02, fused=True, amsgrad=True),
-    "adagrad": lambda ps: torch.optim.Adagrad(ps, lr=0.05, lr_decay=0.1),
-    "rmsprop": lambda ps: torch.optim.RMSprop(ps, lr=0.01, momentum=0.5, centered=True),
-    "groups": in_groups,
     "list": lambda ps: [torch.optim.SGD(ps[:-1], lr=0.05, momentum=0.9), torch.optim.Adam(ps[-1:], lr=0.02)],
-    "no decay of biases": no_decay_of_biases,
-    "bounded": bounded,
     "own": Own,
     "rate in a tensor": lambda ps: torch.optim.Adam(ps, lr=torch.tensor(0.02, dtype=torch.float64)),
     "by names": lambda ps: {"model": torch.optim.SGD(ps, lr=0.05, momentum=0.9)},
@@ -78,18 +47,6 @@ SCHEDULERS: dict[str, tuple[str, Callable[[Any], Any]] | None] = {
     "by step": ("step", lambda o: lr_scheduler.StepLR(o, 3, 0.7)),
     "by epoch": ("epoch", lambda o: lr_scheduler.ExponentialLR(o, 0.6)),
     "one cycle": ("samples", lambda o: lr_scheduler.OneCycleLR(o, 0.08, total_steps=40)),
-    "warmup": (
-        "step",
-        lambda o: lr_scheduler.SequentialLR(
-            o, [lr_scheduler.LinearLR(o, 0.1, total_iters=4), lr_scheduler.CosineAnnealingLR(o, 12)], [4]
-        ),
-    ),
-    "chained": (
-        "epoch",
-        lambda o: lr_scheduler.ChainedScheduler(
-            [lr_scheduler.ConstantLR(o, 0.5, 1), lr_scheduler.ExponentialLR(o, 0.7)]
-        ),
-    ),
     "plateau": ("loss", lambda o: lr_scheduler.ReduceLROnPlateau(o, factor=0.5, patience=0)),
     "tracked": ("", lambda o: lr_scheduler.CosineAnnealingLR(o, 10)),
 }

@@ -9,7 +9,6 @@ from torch import nn
 
 from tests.equivalence.recipe import Recipe
 from tests.equivalence.rows import Row, Topic
-from tests.equivalence.topics.optimizers import OF, made
 
 
 def by(backend: str) -> Any:
@@ -24,16 +23,8 @@ def a_layer(model: nn.Module) -> None:
     model[0] = torch.compile(model[0], backend="aot_eager", dynamic=False)
 
 
-FUSED = made(OF.AdamW, lr=0.01, fused=True)
 ROWS: list[Row] = [
     Recipe(name="torch.compile(model)", fitted=by("aot_eager"), real=True),
-    Recipe(
-        name="torch.compile(model), fused AdamW, micro-batches",
-        fitted=by("aot_eager"),
-        optimizer=FUSED,
-        micro=1,
-        real=True,
-    ),
     Recipe(name="torch.compile(model), by inductor", fitted=by("inductor"), real=True, needs="g++"),
     Recipe(name="model.compile()", fitted=in_place, real=True),
     Recipe(name="one layer compiled", fitted=a_layer, real=True),

@@ -17,37 +17,6 @@ def spectral() -> nn.Module:
     return nn.Sequential(parametrizations.spectral_norm(nn.Linear(3, 5)), nn.Tanh(), nn.Linear(5, 1))
 
 
-def old_spectral() -> nn.Module:
-    return nn.Sequential(nn.utils.spectral_norm(nn.Linear(3, 5)), nn.Tanh(), nn.Linear(5, 1))
-
-
-class InstanceNormed(nn.Module):
-    """It normalizes each sample by itself, and keeps running statistics as batch norm does."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.last = nn.Conv1d(3, 4, 3), nn.Linear(4, 1)
-        self.norm = nn.InstanceNorm1d(4, affine=True, track_running_stats=True)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.last(torch.tanh(self.norm(self.first(x))).mean(2))
-
-
-class Averages(nn.Module):
-    """Keeps an average of its weight in a buffer, updated by each forward."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = nn.Linear(3, 1)
-        self.register_buffer("average", torch.zeros(1, 3))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if self.training:
-            with torch.no_grad():
-                self.average.lerp_(self.inner.weight, 0.5)
-        return self.inner(x)
-
-
 class Counts(nn.Module):
     """A buffer of integers, and one that is not saved."""
 
@@ -111,7 +80,6 @@ def observers_by_channel() -> nn.Module:
 OWN_BATCH = "each rank normalizes over its own batch"
 ROWS: list[Row] = [
     Recipe(name="spectral norm (parametrizations)", model=spectral, core=True),
-    Recipe(name="spectral norm (torch.nn.utils)", model=old_spectral),
     Recipe(name="batch norm", model=lambda: normed(nn.BatchNorm1d(4)), different=OWN_BATCH),
     Recipe(name="batch norm, micro-batches", model=lambda: normed(nn.BatchNorm1d(4)), micro=2, different=OWN_BATCH),
     Recipe(
@@ -119,13 +87,6 @@ ROWS: list[Row] = [
         model=lambda: nn.SyncBatchNorm.convert_sync_batchnorm(normed(nn.BatchNorm1d(4))),
         different=OWN_BATCH,
     ),
-    Recipe(
-        name="instance norm with running statistics",
-        model=InstanceNormed,
-        features=(3, 5),
-        different="each rank averages its own batches",
-    ),
-    Recipe(name="an average of weights in a buffer, in forward", model=Averages),
     Recipe(name="a buffer of integers, a buffer that is not saved", model=Counts),
     Recipe(name="a module with get_extra_state", model=Extra),
     Recipe(name="a buffer that grows in place, in forward", model=History),

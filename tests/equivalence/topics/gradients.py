@@ -102,30 +102,8 @@ def with_unused() -> nn.Module:
     return model
 
 
-def two_roots(loss: torch.Tensor, _model: nn.Module) -> None:
-    torch.autograd.backward([loss, loss * 0.5])
-
-
-def keeps_the_graph(loss: torch.Tensor, _model: nn.Module) -> None:
-    loss.backward(retain_graph=True)
-
-
 def some_inputs(loss: torch.Tensor, model: nn.Module) -> None:
     loss.backward(inputs=list(model[0].parameters()))
-
-
-def backward_by_anomaly(loss: torch.Tensor, _model: nn.Module) -> None:
-    with torch.autograd.detect_anomaly(check_nan=False):
-        loss.backward()
-
-
-def functional(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    return (torch.func.functional_call(model, dict(model.named_parameters()), (x,)) - 0.5).square().mean()
-
-
-def per_sample(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    """With vmap."""
-    return torch.func.vmap(lambda one: (model(one) - 0.5).square().mean())(x).mean()
 
 
 def hooks_linearly(model: nn.Module) -> None:
@@ -134,17 +112,6 @@ def hooks_linearly(model: nn.Module) -> None:
 
 def hooks_a_clamp(model: nn.Module) -> None:
     next(model.parameters()).register_hook(lambda gradient: gradient.clamp(-0.02, 0.02))
-
-
-def scales_itself(session: pilot.train.Session, model: nn.Module) -> None:
-    if session.sum():
-        halve(model)
-
-
-def halve(model: nn.Module) -> None:
-    for p in model.parameters():
-        if p.grad is not None:
-            p.grad.mul_(0.5)
 
 
 def moves_the_sums(session: pilot.train.Session, model: nn.Module) -> None:
@@ -156,15 +123,6 @@ def move(model: nn.Module) -> None:
     for p in model.parameters():
         if p.grad is not None:
             p.grad.data = p.grad.data.clamp(-0.02, 0.02)
-
-
-def clips_values(session: pilot.train.Session, model: nn.Module) -> None:
-    if session.sum():
-        clip_value(model)
-
-
-def clip_value(model: nn.Module) -> None:
-    nn.utils.clip_grad_value_(model.parameters(), 0.01)
 
 
 def drops_one(session: pilot.train.Session, model: nn.Module) -> None:
@@ -215,29 +173,21 @@ ROWS: list[Row] = [
         optimizer=lambda parameters: NotZeroed(parameters, lr=0.05, momentum=0.9),
         backward=replaced_where_used,
     ),
-    Recipe(name="torch.autograd.backward of two losses", backward=two_roots),
     Recipe(
         name="a backward for each of two parts of the model",
         model=TwoParts,
         loss=loss_of_each,
         backward=one_after_the_other,
     ),
-    Recipe(name="backward(retain_graph=True)", backward=keeps_the_graph),
     Recipe(name="backward(inputs=...) of some parameters", backward=some_inputs),
-    Recipe(name="detect_anomaly", backward=backward_by_anomaly),
-    Recipe(name="torch.func.functional_call", loss=functional),
-    Recipe(name="torch.func.vmap", loss=per_sample),
     Recipe(name="a linear hook on a gradient", fitted=hooks_linearly),
     Recipe(name="a hook that clamps a gradient", fitted=hooks_a_clamp, different="it sees each rank's own gradient"),
-    Recipe(name="gradients scaled after session.sum", before_step=scales_itself, plain_before_step=halve),
-    Recipe(name="clip_grad_value_ after session.sum", before_step=clips_values, plain_before_step=clip_value),
     Recipe(name="p.grad.data replaced after session.sum", before_step=moves_the_sums, plain_before_step=move),
     Recipe(name="a gradient set to None after session.sum", before_step=drops_one, plain_before_step=drop_one),
     Recipe(name="micro-batches of 1", micro=1),
     Recipe(name="micro-batches of 2 of 5 samples, ragged", micro=2, batch=5, core=True),
     Recipe(name="clipped by the session", before_step=by_the_session, plain_before_step=clip),
     Recipe(name="clipped by the script after session.sum", before_step=clip_the_sums, plain_before_step=clip),
-    Recipe(name="clipped by the script, micro-batches", micro=1, before_step=clip_the_sums, plain_before_step=clip),
     Recipe(name="zero_grad(set_to_none=False)", loss=zeroes_in_place),
     Recipe(name="a gradient penalty by torch.autograd.grad", loss=with_penalty),
     Recipe(name="activation checkpointing", loss=checkpointed),

@@ -6,22 +6,12 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.utils import prune
 
 import pilot.train
 from tests.equivalence.recipe import Recipe, mlp, sgd, square
-from tests.equivalence.rows import DEVICE, SAMPLES, Row, Topic
-
-LR = torch.optim.lr_scheduler
-
+from tests.equivalence.rows import SAMPLES, Row, Topic
 
 # --- hooks ---
-
-
-def keeps_half_the_rows(model: nn.Module) -> None:
-    """Like a gradient mask, for layers that are trained in part."""
-    mask = torch.tensor([1.0, 0.0, 1.0, 0.0, 1.0], dtype=torch.float64)[:, None]
-    next(model.parameters()).register_hook(lambda gradient: gradient * mask.to(gradient))
 
 
 def changes_what_was_accumulated(model: nn.Module) -> None:
@@ -35,79 +25,7 @@ def changes_what_was_accumulated(model: nn.Module) -> None:
         p.register_post_accumulate_grad_hook(halve)
 
 
-def scales_in_a_backward_hook(model: nn.Module) -> None:
-    model[0].register_full_backward_hook(lambda _module, _inputs, _outputs: None)
-    model[2].register_full_backward_hook(lambda _module, inputs, _outputs: (inputs[0] * 0.5,))
-
-
-def keeps_activations(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    """Like a probe in the middle of a model, with its gradient."""
-    kept: list[torch.Tensor] = []
-    handle = model[1].register_forward_hook(lambda _module, _inputs, output: kept.append(output))
-    loss = square(model, x)
-    handle.remove()
-    kept[0].retain_grad()
-    kept[0].register_hook(lambda gradient: gradient * 2)
-    return loss + 0.01 * kept[0].square().mean()
-
-
-def packs_what_is_saved(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    with torch.autograd.graph.saved_tensors_hooks(lambda t: t.clone(), lambda t: t):
-        return square(model, x)
-
-
-class Double(torch.autograd.Function):
-    """With a custom gradient that is not its function's."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-        ctx.save_for_backward(x)
-        return x.sign()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]  # as torch documents it
-        (x,) = ctx.saved_tensors
-        return gradient * (x.abs() < 1)
-
-
-class Binarized(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.last = nn.Linear(3, 5), nn.Linear(5, 1)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.last(Double.apply(self.first(x)))
-
-
 # --- weights ---
-
-
-def old_weight_norm(model: nn.Module) -> None:
-    nn.utils.weight_norm(model[0])
-
-
-def pruned(model: nn.Module) -> None:
-    prune.l1_unstructured(model[0], "weight", amount=0.4)
-    prune.ln_structured(model[2], "weight", amount=1, n=2, dim=1)
-
-
-def clamps_weights(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    """In forward, in place."""
-    with torch.no_grad():
-        model[0].weight.clamp_(-0.3, 0.3)
-    return square(model, x)
-
-
-def flattens(model: nn.Module) -> None:
-    vector = nn.utils.parameters_to_vector(model.parameters())
-    nn.utils.vector_to_parameters(vector * 0.9, model.parameters())
-
-
-def computes_dead_weights() -> nn.Module:
-    """A weight that is the sum of two, the second of which is tied to another layer."""
-    model = nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 3), nn.Linear(3, 1))
-    model[2].weight = model[0].weight
-    return model
 
 
 def decays(model: nn.Module) -> None:
@@ -151,21 +69,6 @@ class Renames(nn.Sequential):
         super().__init__(*mlp())
         self.register_state_dict_post_hook(_prefixed)
         self.register_load_state_dict_pre_hook(_stripped)
-
-
-class Excludes(nn.Sequential):
-    """Its file has only what is trained, as for adapters."""
-
-    def __init__(self) -> None:
-        super().__init__(*mlp())
-        self[0].requires_grad_(False)
-        self.register_state_dict_post_hook(_only_trained)
-
-
-def _only_trained(module: nn.Module, state: dict[str, Any], _prefix: str, _metadata: Any) -> None:
-    for name, parameter in module.named_parameters():
-        if not parameter.requires_grad:
-            del state[name]
 
 
 class Prefixes(nn.Sequential):
@@ -229,24 +132,6 @@ class Lookahead(torch.optim.Optimizer):
                     p.copy_(slow)
 
 
-class MastersAside(torch.optim.Optimizer):
-    """Copies of the parameters, which another optimizer steps."""
-
-    def __init__(self, parameters: Any) -> None:
-        super().__init__(parameters, {"lr": 0.05})
-        self.masters = [p.detach().clone() for p in self.param_groups[0]["params"]]
-        self.inner = sgd(self.masters)
-
-    @torch.no_grad()
-    def step(self, _closure: Any = None) -> None:
-        pairs = list(zip(self.param_groups[0]["params"], self.masters, strict=True))
-        for p, master in pairs:
-            master.grad = p.grad
-        self.inner.step()
-        for p, master in pairs:
-            p.copy_(master)
-
-
 def with_a_pre_hook(parameters: Any) -> torch.optim.Optimizer:
     """Centres the gradients before each step."""
     optimizer = sgd(parameters)
@@ -278,11 +163,6 @@ def compiled_step(parameters: Any) -> torch.optim.Optimizer:
     return optimizer
 
 
-def by_layer(parameters: Any) -> torch.optim.Optimizer:
-    given = list(parameters)
-    return torch.optim.SGD([{"params": [p], "lr": 0.01 * (i + 1)} for i, p in enumerate(given)], momentum=0.9)
-
-
 # --- data ---
 
 
@@ -305,78 +185,24 @@ class Worded(torch.utils.data.Dataset[Any]):
         return {"x": self.data[index], "name": f"sample {index}", "more": {"pair": (index, [1.0, 2.0])}}
 
 
-def observers() -> nn.Module:
-    """Quantization-aware training: fake quantization with observed ranges."""
-    from torch.ao.quantization import FakeQuantize, MovingAverageMinMaxObserver
-
-    return nn.Sequential(
-        nn.Linear(3, 5),
-        FakeQuantize(MovingAverageMinMaxObserver, quant_min=0, quant_max=255),
-        nn.Tanh(),
-        nn.Linear(5, 1),
-    )
-
-
-class Codebook(nn.Module):
-    """A vector quantizer whose codes are moving averages of its inputs, in buffers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.last = nn.Linear(3, 2), nn.Linear(2, 1)
-        self.register_buffer("codes", torch.randn(4, 2))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = self.first(x)
-        nearest = torch.cdist(y, self.codes).argmin(1)
-        with torch.no_grad():
-            for code in nearest.unique():
-                self.codes[code].lerp_(y[nearest == code].mean(0), 0.1)
-        return self.last(y + (self.codes[nearest] - y).detach())
-
-
 def images() -> torch.Tensor:
     return torch.randn(SAMPLES, 3, 6, 6, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 
 
-def conv() -> nn.Module:
-    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 1))
-
-
-def autocast_images(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    with torch.autocast(DEVICE.type, torch.bfloat16):
-        return (model(x.float().contiguous(memory_format=torch.channels_last)).float() - 0.5).square().mean()
-
-
 ROWS: list[Row] = [
-    Recipe(name="a hook that masks rows of a gradient", fitted=keeps_half_the_rows),
     Recipe(name="register_post_accumulate_grad_hook, in place", fitted=changes_what_was_accumulated),
-    Recipe(name="register_full_backward_hook", fitted=scales_in_a_backward_hook),
-    Recipe(name="activations kept by a forward hook, with a hook on them", loss=keeps_activations),
     Recipe(
         name="session.sum without a look at what it returns",
         before_step=halves_large_sums,
         plain_before_step=halves_large,
     ),
     Recipe(name="the gradients' norm after each step", after_step=logs_the_norm),
-    Recipe(name="saved_tensors_hooks", loss=packs_what_is_saved),
-    Recipe(name="an autograd.Function of one's own (straight-through)", model=Binarized),
-    Recipe(name="weight norm (torch.nn.utils)", fitted=old_weight_norm),
-    Recipe(name="pruned before (torch.nn.utils.prune)", fitted=pruned),
-    Recipe(name="weights clamped in place, in forward", loss=clamps_weights),
     Recipe(name="weights decayed by hand before session.step", before_step=decays_before, plain_before_step=decays),
     Recipe(name="torch.jit.script(model)", fitted=torch.jit.script, loss=not_fused),
     Recipe(name="features computed in torch.inference_mode()", data=precomputed),
-    Recipe(name="vector_to_parameters before the session", fitted=flattens),
-    Recipe(name="a weight shared by two layers of a chain", model=computes_dead_weights),
     Recipe(
         name="a state_dict hook that rounds",
         model=Casts,
-        refused="changes or omits its parameter 0.weight",
-        instead="where the script saves",
-    ),
-    Recipe(
-        name="a state_dict hook that leaves the frozen base out",
-        model=Excludes,
         refused="changes or omits its parameter 0.weight",
         instead="where the script saves",
     ),
@@ -393,29 +219,10 @@ ROWS: list[Row] = [
         refused="steps another one in its own step",
         instead="the inner one, and session.track",
     ),
-    Recipe(
-        name="an optimizer around another one, of copies of the parameters (masters)",
-        optimizer=MastersAside,
-        refused="steps another one in its own step",
-        instead="the masters and their momentum in `optimizer.state`",
-    ),
     Recipe(name="an optimizer with a hook before its step", optimizer=with_a_pre_hook),
     Recipe(name="an optimizer with state_dict hooks", optimizer=with_state_hooks),
     Recipe(name="torch.compile(optimizer.step)", optimizer=compiled_step, real=True),
-    Recipe(
-        name="a group for each parameter, LambdaLR with a function for each",
-        optimizer=by_layer,
-        scheduler=lambda o: LR.LambdaLR(o, [lambda n, k=k: 1 / (k + n + 1) for k in range(4)]),
-        schedule="step",
-    ),
     Recipe(name="SWALR", scheduler=lambda o: torch.optim.swa_utils.SWALR(o, 0.01, 4), schedule="step"),
-    Recipe(
-        name="SWALR after CosineAnnealingLR, by epoch",
-        scheduler=lambda o: LR.SequentialLR(
-            o, [LR.CosineAnnealingLR(o, 3), torch.optim.swa_utils.SWALR(o, 0.01, 1)], [1]
-        ),
-        schedule="epoch",
-    ),
     Recipe(
         name="samples left out by collate_fn",
         collate=with_gaps,
@@ -423,23 +230,5 @@ ROWS: list[Row] = [
         different="a mean over those kept",
     ),
     Recipe(name="samples of text, lists and dicts", dataset=Worded),
-    Recipe(
-        name="a codebook of moving averages (VQ-VAE)", model=Codebook, different="each rank averages its own batches"
-    ),
-    Recipe(
-        name="fake quantization with observers",
-        model=observers,
-        different="each rank observes its own batch",
-        dtype=torch.float32,
-        loss=lambda m, x: square(m, x.float()),
-    ),
-    Recipe(
-        name="images in channels_last under autocast",
-        model=lambda: conv().to(memory_format=torch.channels_last),
-        dtype=torch.float32,
-        data=images,
-        loss=autocast_images,
-        tolerance=1e-2,
-    ),
 ]
 TOPIC = Topic(68, "Habits of scripts", ROWS)

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import math
 import random
-from collections import namedtuple
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorDataset, default_collate
+from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, default_collate
 
 from pilot.train.data.order import Drawn
 from tests.equivalence.recipe import Recipe
 from tests.equivalence.rows import BATCH, SAMPLES, SEED, Row, Topic
-
-Pair = namedtuple("Pair", ["x", "number"])
 
 
 class Named(Dataset[Any]):
@@ -30,20 +27,6 @@ class Named(Dataset[Any]):
 
     def __getitem__(self, index: int) -> Any:
         return {"x": self.data[index], "name": f"sample {index}"}
-
-
-class Pairs(Named):
-    """Samples that are namedtuples."""
-
-    def __getitem__(self, index: int) -> Any:
-        return Pair(self.data[index], index)
-
-
-class Arrays(Named):
-    """Samples that are numpy arrays."""
-
-    def __getitem__(self, index: int) -> Any:
-        return (self.data[index].numpy(),)
 
 
 class AtOnce(Named):
@@ -91,10 +74,6 @@ class TwoParts(Named):
         return (self.data[index],)
 
 
-def halves(data: torch.Tensor) -> Any:
-    return ConcatDataset([TensorDataset(data[:9]), TensorDataset(data[9:])])
-
-
 def a_part(data: torch.Tensor) -> Any:
     more = torch.cat([data, data + 1])
     return Subset(TensorDataset(more), list(range(1, 2 * SAMPLES, 2)))
@@ -103,11 +82,6 @@ def a_part(data: torch.Tensor) -> Any:
 def doubled(samples: list[Any]) -> Any:
     """A ``collate_fn``."""
     return [2 * default_collate(samples)[0]]
-
-
-def jittered(samples: list[Any]) -> Any:
-    """One that does not depend on which samples are in a batch."""
-    return torch.stack([sample[0].sin() for sample in samples])
 
 
 def seeds(_worker: int) -> None:
@@ -169,7 +143,6 @@ ROWS: list[Row] = [
     Recipe(name="drop_last", loader={"drop_last": True}, used=20),
     Recipe(name="a global batch smaller than the group", batch=1),
     Recipe(name="collate_fn", loader={"collate_fn": doubled}, collate=doubled),
-    Recipe(name="collate_fn that gives a tensor", loader={"collate_fn": jittered}, collate=jittered),
     Recipe(name="pin_memory", loader={"pin_memory": True}),
     *[Recipe(name=name, loader=options, real=True) for name, options in OPTIONS.items()],
     Recipe(name="a dataset that the script changes between epochs", dataset=Growing, each_epoch=tell),
@@ -180,11 +153,7 @@ ROWS: list[Row] = [
         loader=WORKERS,
         real=True,
     ),
-    Recipe(name="samples that are dicts", dataset=Named),
-    Recipe(name="samples that are namedtuples", dataset=Pairs),
-    Recipe(name="samples of numpy", dataset=Arrays),
     Recipe(name="a dataset with __getitems__", dataset=AtOnce),
-    Recipe(name="ConcatDataset", dataset=halves),
     Recipe(name="Subset", dataset=a_part),
     Recipe(name="random augmentation", dataset=Augmented, real=True),
     Recipe(name="random augmentation, num_workers", dataset=Augmented, loader=WORKERS, real=True, core=True),

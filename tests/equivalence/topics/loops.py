@@ -13,7 +13,6 @@ LOOPS = elsewhere(
     },
     refused={
         "takes_a_batch_before": ("loader.next before session.iterations", "`for _ in session.iterations(n)`"),
-        "counts_by_itself": ("for step in range(n), with loader.next", "`session.iterations(n)`"),
         "skips_a_batch": ("a batch without session.step", "session.step for each"),
         "skips_a_turn": ("an iteration without session.step", "session.step in each"),
         "takes_two_batches": ("two batches for one step", "micro_batch_size"),

@@ -18,14 +18,6 @@ def classes(x: torch.Tensor) -> torch.Tensor:
     return (x[:, 0] > 0).long() + (x[:, 1] > 0).long()
 
 
-def smoothed(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    return cross_entropy(model(x), classes(x), label_smoothing=0.1)
-
-
-def class_weights(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    return cross_entropy(model(x), classes(x), weight=torch.tensor([1.0, 2.0, 3.0]).to(x))
-
-
 def ignores(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
     return cross_entropy(model(x), classes(x).where(x[:, 2] > -0.5, -100))
 
@@ -40,21 +32,14 @@ def contrasts(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
     return cross_entropy(z @ z.t(), torch.arange(len(x), device=x.device))
 
 
-def with_variance(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    output = model(x)
-    return output.square().mean() + output.mean().square()
-
-
 def with_weight_penalty(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
     return (model(x) - 0.5).square().mean() + 0.01 * sum(p.square().sum() for p in model.parameters())
 
 
 NO_MEAN = "not a mean over samples: each rank's counts by its samples"
 ROWS: list[Row] = [
-    Recipe(name="cross entropy, label smoothing", model=classifier, loss=smoothed),
     Recipe(name="a penalty on weights in the loss", loss=with_weight_penalty),
     Recipe(name="a loss that is a sum", loss=sums, different=NO_MEAN),
-    Recipe(name="cross entropy with class weights", model=classifier, loss=class_weights, different=NO_MEAN),
     Recipe(name="cross entropy with ignore_index", model=classifier, loss=ignores, different=NO_MEAN),
     Recipe(
         name="an in-batch contrastive loss",
@@ -62,6 +47,5 @@ ROWS: list[Row] = [
         loss=contrasts,
         different="each rank contrasts its own batch",
     ),
-    Recipe(name="a function of the batch's mean output", loss=with_variance, different=NO_MEAN),
 ]
 TOPIC = Topic(40, "Losses", ROWS)

@@ -18,22 +18,8 @@ def weight_norm() -> nn.Module:
     return nn.Sequential(parametrizations.weight_norm(nn.Linear(3, 5)), nn.Tanh(), nn.Linear(5, 1))
 
 
-def orthogonal() -> nn.Module:
-    return nn.Sequential(parametrizations.orthogonal(nn.Linear(3, 3)), nn.Tanh(), nn.Linear(3, 1))
-
-
 def normed(norm: nn.Module) -> nn.Module:
     return nn.Sequential(nn.Linear(3, 4), norm, nn.Tanh(), nn.Linear(4, 1))
-
-
-class Attends(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True)
-        self.first, self.last = nn.Linear(3, 4), nn.Linear(4, 1)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.last(self.layer(self.first(x)))
 
 
 class Recurrent(nn.Module):
@@ -81,15 +67,9 @@ def with_expert() -> nn.Module:
 
 ROWS: list[Row] = [
     Recipe(name="weight norm (parametrizations)", model=weight_norm),
-    Recipe(name="orthogonal (parametrizations)", model=orthogonal),
-    Recipe(name="layer norm", model=lambda: normed(nn.LayerNorm(4))),
-    Recipe(name="group norm", model=lambda: normed(nn.GroupNorm(2, 4))),
     Recipe(name="batch norm in evaluation mode", model=lambda: normed(nn.BatchNorm1d(4).eval())),
-    Recipe(name="a transformer layer", model=Attends, features=SEQUENCE),
     Recipe(name="LSTM", model=lambda: Recurrent(nn.LSTM), features=SEQUENCE),
-    Recipe(name="GRU", model=lambda: Recurrent(nn.GRU), features=SEQUENCE),
     Recipe(name="Embedding", model=Embeds, data=tokens),
-    Recipe(name="Embedding, padding_idx, scale_grad_by_freq=False", model=lambda: Embeds(padding_idx=0), data=tokens),
     Recipe(name="an expert that some samples take", model=with_expert, loss=routes),
     Recipe(name="dropout", model=dropout, real=True, core=True, different="each rank draws its own"),
     Recipe(name="noise added in the loop", loss=noisy, real=True, different="each rank draws its own"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,14 +15,6 @@ from tests.equivalence.recipe import Recipe, Sums, inputs, tensors_of
 from tests.equivalence.rows import EPOCHS, SEED, Ran, Row, Topic
 
 Counted = Iterable[tuple[int, Any]]
-
-
-def shown(batches: Iterable[Any]) -> Iterator[Any]:
-    """As a progress bar shows them."""
-    seen = []
-    for batch in batches:
-        yield batch
-        seen.append(batch)
 
 
 def numbers(loader: Any) -> Counted:
@@ -78,7 +70,6 @@ class Numbered(Recipe):
 ROWS: list[Row] = [
     Numbered(name="a learning rate and a loss's weight by loader.enumerate()", counted=numbers, core=True),
     Numbered(name="the same, counted from 1", counted=lambda loader: loader.enumerate(1), first=1),
-    Numbered(name="the same, in a progress bar", counted=lambda loader: shown(loader.enumerate())),
     Numbered(
         name="the same, an optimizer's groups in a variable",
         counted=numbers,

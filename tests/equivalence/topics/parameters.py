@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from tests.equivalence.recipe import Recipe, mlp
-from tests.equivalence.rows import DEVICE, Row, Topic
+from tests.equivalence.rows import Row, Topic
 from tests.equivalence.topics.optimizers import made
 
 FUSED = made(torch.optim.AdamW, lr=0.01, fused=True)
@@ -106,34 +106,6 @@ class Mixed(nn.Module):
         return self.last(self.first(x).float() * self.scale)
 
 
-def was_lazy() -> nn.Module:
-    """It has seen a batch."""
-    model = nn.Sequential(nn.LazyLinear(5), nn.Tanh(), nn.LazyLinear(1)).double()
-    model(torch.ones(1, 3, dtype=torch.float64))
-    return model
-
-
-def was_meta() -> nn.Module:
-    with torch.device("meta"):
-        model = mlp()
-    model.to_empty(device=DEVICE)
-    for p in model.parameters():
-        nn.init.normal_(p)
-    return model
-
-
-class Listed(nn.Module):
-    """A ParameterList and a ParameterDict that share a parameter."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.many = nn.ParameterList([torch.randn(3), torch.randn(3)])
-        self.named = nn.ParameterDict({"a": torch.randn(3), "b": self.many[0]})
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x * self.many[0] + x.square() * self.many[1] * self.named["a"] + self.named["b"]
-
-
 class Large(nn.Module):
     """Gradients that span several buckets."""
 
@@ -148,11 +120,6 @@ class Large(nn.Module):
         return self.last(x)
 
 
-def low_rank() -> nn.Module:
-    """A frozen base, and an adapter."""
-    return nn.Sequential(nn.Linear(3, 5).requires_grad_(False), nn.Linear(5, 2, bias=False), nn.Linear(2, 1))
-
-
 def shared_storage() -> nn.Module:
     """Two parameters in one block of memory, like an LSTM's flattened weights."""
     model = nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 3))
@@ -163,31 +130,15 @@ def shared_storage() -> nn.Module:
 
 
 ROWS: list[Row] = [
-    Recipe(name="channels_last", model=channels_last, features=IMAGE),
     Recipe(name="channels_last, fused AdamW", model=channels_last, optimizer=FUSED, features=IMAGE, core=True),
-    Recipe(
-        name="channels_last, fused AdamW, micro-batches", model=channels_last, optimizer=FUSED, features=IMAGE, micro=1
-    ),
     Recipe(name="a transposed weight, fused AdamW", model=transposed, optimizer=FUSED),
     Recipe(name="a single number, and a weight with gaps in memory", model=Scaled),
     Recipe(name="tied", model=tied),
     Recipe(name="complex", model=Complex, dtype=None, core=True),
-    Recipe(
-        name="complex, Adam, micro-batches",
-        model=Complex,
-        dtype=None,
-        optimizer=made(torch.optim.Adam, lr=0.01),
-        micro=1,
-    ),
     Recipe(name="float64, float32 and bfloat16 in one model", model=Mixed, dtype=None, tolerance=0.05),
-    Recipe(name="lazy layers that have seen a batch", model=was_lazy),
-    Recipe(name="made on the meta device, then given memory", model=was_meta),
-    Recipe(name="ParameterList, ParameterDict", model=Listed),
     Recipe(name="several buckets", model=Large, optimizer=made(torch.optim.Adam, lr=0.001), tolerance=1e-9),
-    Recipe(name="a frozen base and an adapter", model=low_rank),
     Recipe(name="two in one block of memory", model=shared_storage),
     Recipe(name="frozen", model=with_frozen),
-    Recipe(name="without elements", model=WithEmpty),
     Recipe(name="without elements, and used in some batches only", model=WithEmptyAtTimes),
     Recipe(name="unused, and used in some batches only", model=WithUnused),
 ]

@@ -36,18 +36,6 @@ def clips_what_there_is(made: Made) -> None:
         made.session.step()
 
 
-@ROWS.made(
-    "p.grad replaced before session.step, and an unused layer",
-    "session.sum",
-    "`session.sum` before",
-)
-def replaces_what_there_is(made: Made) -> None:
-    for x in made.batches():
-        made.model[2](x).square().mean().backward()
-        made.model[2].weight.grad = torch.zeros_like(made.model[2].weight)
-        made.session.step()
-
-
 @ROWS.made("p.grad changed in place before session.step", "session.sum", "`session.sum` before")
 def edits_a_gradient(made: Made) -> None:
     for x in made.batches():

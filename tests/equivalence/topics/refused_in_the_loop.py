@@ -24,14 +24,6 @@ def steps_before(made: Made) -> None:
         made.session.step()
 
 
-@ROWS.made("optimizer.step() after session.step", "optimizer.step", "leave it out")
-def steps_after(made: Made) -> None:
-    for x in made.batches():
-        made.loss(x).backward()
-        made.session.step()
-        made.optimizer.step()
-
-
 @ROWS.made("a second optimizer beside the session", "second optimizer", "one optimizer with two groups")
 def has_a_second_optimizer(made: Made) -> None:
     other = nn.Linear(2, 1)
@@ -185,14 +177,6 @@ def counts_epochs_itself(made: Made) -> None:
         for (x,) in made.loader:
             made.loss(x).backward()
             made.session.step()
-
-
-@ROWS.made("a loss of each sample in session.step", "the loss must be a number, got Tensor", "its mean")
-def steps_with_several_losses(made: Made) -> None:
-    for x in made.batches():
-        losses = made.model(x).square()
-        losses.mean().backward()
-        made.session.step(losses.expand(-1, 2))
 
 
 @ROWS.made("a weight of each sample in session.step", "weight must be a number, got Tensor", "their sum")

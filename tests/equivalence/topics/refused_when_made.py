@@ -48,17 +48,6 @@ def lbfgs() -> Parts:
     return model, torch.optim.LBFGS(model.parameters())
 
 
-class NeedsClosure(torch.optim.SGD):
-    def step(self, closure: Callable[[], float]) -> float:
-        return closure()
-
-
-@_refused("an optimizer whose step needs a closure", "NeedsClosure.step needs a closure", "one whose step needs none")
-def own_closure() -> Parts:
-    model = nn.Linear(2, 1)
-    return model, NeedsClosure(model.parameters(), lr=0.1)
-
-
 class WithoutRate(torch.optim.Optimizer):
     def __init__(self, parameters: Any) -> None:
         super().__init__(parameters, {"beta": 0.9})
@@ -111,12 +100,6 @@ def outer_states() -> Parts:
 @_refused("a lazy layer without a shape yet", "0.weight has no shape yet", "one batch through the model first")
 def lazy() -> Parts:
     model = nn.Sequential(nn.LazyLinear(1))
-    return model, sgd(model.parameters())
-
-
-@_refused("a lazy buffer without a shape yet", "1.running_mean has no shape yet", "one batch through the model first")
-def lazy_buffer() -> Parts:
-    model = nn.Sequential(nn.Linear(2, 2), nn.LazyBatchNorm1d(affine=False))
     return model, sgd(model.parameters())
 
 

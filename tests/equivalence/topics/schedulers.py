@@ -6,7 +6,7 @@ import torch
 
 from tests.equivalence.recipe import Recipe, Schedulers
 from tests.equivalence.rows import Row, Topic
-from tests.equivalence.topics.optimizers import OF, made, tensor_rate
+from tests.equivalence.topics.optimizers import tensor_rate
 
 LR = torch.optim.lr_scheduler
 ALL: dict[str, Schedulers] = {
@@ -25,7 +25,6 @@ ALL: dict[str, Schedulers] = {
     "SequentialLR": lambda o: LR.SequentialLR(o, [LR.LinearLR(o, 0.1, 1.0, 4), LR.ExponentialLR(o, 0.9)], [4]),
     "ChainedScheduler": lambda o: LR.ChainedScheduler([LR.ConstantLR(o, 0.5, 3), LR.ExponentialLR(o, 0.9)]),
 }
-ADAM = made(OF.Adam, lr=0.01)
 BY_STEP: list[Row] = [
     Recipe(name=f"{name} by step", scheduler=kind, schedule="step", core=name == "OneCycleLR")
     for name, kind in ALL.items()
@@ -36,7 +35,6 @@ BY_EPOCH: list[Row] = [
 ]
 OTHERS: list[Row] = [
     Recipe(name="ReduceLROnPlateau", scheduler=lambda o: LR.ReduceLROnPlateau(o, patience=0), schedule="loss"),
-    Recipe(name="CosineAnnealingLR by step, Adam", optimizer=ADAM, scheduler=ALL["CosineAnnealingLR"], schedule="step"),
     Recipe(
         name="LinearLR by step, learning rate in a tensor",
         optimizer=tensor_rate(foreach=False),

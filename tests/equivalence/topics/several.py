@@ -72,14 +72,11 @@ CHANGES = elsewhere(
     {
         "unfrozen": "a layer unfrozen at an epoch's beginning",
         "pruned_further": "a layer pruned further at an epoch's beginning, by importance_scores=",
-        "group_added": "add_param_group at an epoch's beginning",
         "layer_by_layer": "one group more in each epoch",
         "frozen_later": "a layer frozen and unfrozen, alternately",
-        "frozen_after_the_session": "a parameter frozen after the session is made",
         "by_name": "an optimizer of named parameters, add_param_group",
     },
     refused={
-        "changes_between_two_batches": ("a layer unfrozen between two batches", "at an epoch's beginning"),
         "adds_a_new_parameter": ("add_param_group with a parameter made later", "before the session"),
         "unfreezes_what_nobody_steps": ("a layer unfrozen that no optimizer has", "add_param_group"),
     },

@@ -48,10 +48,6 @@ def test_a_pass_begins_in_the_middle_and_a_void_step_is_repeated() -> None:
     assert [number for number, _ in batches] == [7, 8, 9]
 
 
-def test_numbers_may_start_elsewhere() -> None:
-    assert [number for number, _ in two_of(after_steps(3)).enumerate(1)] == [7, 8, 9, 10]
-
-
 def test_a_process_that_comes_after_the_last_step_sees_its_numbers() -> None:
     assert [number for number, _ in two_of(Course(cursor=STEP * STEPS, steps=STEPS)).enumerate()] == [8, 9]
 

@@ -127,24 +127,6 @@ def test_an_exchange_that_nobody_uses_is_collected_though_its_parameters_live(ki
     model(torch.ones(1, 8)).sum().backward()  # as without one
 
 
-def test_micro_batches_add_up_with_their_weights_and_only_the_last_one_leaves() -> None:
-    model, x, rings = nn.Linear(8, 1), torch.randn(10, 8), Rings()
-    backward(model, x)
-    expected = [p.grad.clone() for p in model.parameters() if p.grad is not None]
-    exchange = Exchange(list(model.parameters()))
-    exchange.begin(rings)
-    for start, stop in ((0, 4), (4, 8), (8, 10)):
-        assert rings.count == 0
-        exchange.begin_batch((stop - start) / 10, last=stop == 10)
-        backward(model, x[start:stop])
-        if stop < 10:
-            exchange.batch_ends()
-    exchange.flush()
-    exchange.finish(WORDS)
-    exchange.take()
-    torch.testing.assert_close([p.grad for p in model.parameters()], expected)
-
-
 def test_a_rank_without_samples_gives_exact_zeros_whatever_it_computed() -> None:
     model = nn.Linear(8, 1)
     exchange = Exchange(list(model.parameters()))
@@ -155,82 +137,6 @@ def test_a_rank_without_samples_gives_exact_zeros_whatever_it_computed() -> None
     exchange.finish(WORDS)
     buckets = torch.frombuffer(exchange.arena.memory, dtype=torch.float32, count=exchange.layout.parts[0].count)
     assert buckets.tolist() == [0.0] * len(buckets)
-
-
-def test_a_parameter_without_gradient_anywhere_has_none_afterwards() -> None:
-    model = nn.ModuleDict({"used": nn.Linear(2, 1), "unused": nn.Linear(2, 1)})
-    exchange = Exchange(list(model.parameters()), bucket_bytes=8)
-    for _ in range(2):
-        exchange.begin(Rings())
-        exchange.begin_batch(1.0, last=True)
-        model.zero_grad()
-        model["used"](torch.ones(1, 2)).sum().backward()
-        exchange.flush()
-        exchange.finish(WORDS)
-        exchange.take()
-    assert all(p.grad is not None for p in model["used"].parameters())
-    assert all(p.grad is None for p in model["unused"].parameters())
-
-
-@pytest.mark.parametrize("to_none", [True, False])
-def test_both_ways_of_zeroing_gradients_work(to_none: bool) -> None:
-    model, x = nn.Linear(3, 1), torch.ones(1, 3)
-    exchange = Exchange(list(model.parameters()))
-    for _ in range(3):
-        exchange.begin(Rings())
-        exchange.begin_batch(0.5, last=True)
-        model.zero_grad(set_to_none=to_none)
-        model(x).sum().backward()
-        exchange.flush()
-        exchange.finish(WORDS)
-        exchange.take()
-        assert model.weight.grad is not None
-        assert model.weight.grad.tolist() == [[0.5, 0.5, 0.5]]
-
-
-def test_bf16_is_summed_in_float32_and_given_back_as_bf16() -> None:
-    model = nn.Linear(4, 1, dtype=torch.bfloat16)
-    exchange = Exchange(list(model.parameters()))
-    assert {slot.dtype for slot in exchange.layout.slots} == {"float32"}
-    exchange.begin(Rings())
-    exchange.begin_batch(0.5, last=True)
-    model(torch.ones(1, 4, dtype=torch.bfloat16)).sum().backward()
-    exchange.flush()
-    exchange.finish(WORDS)
-    exchange.take()
-    assert model.weight.grad is not None
-    assert model.weight.grad.dtype is torch.bfloat16
-    assert model.weight.grad.tolist() == [[0.5] * 4]
-
-
-def test_tied_and_frozen_parameters() -> None:
-    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 3))
-    model[2].weight = model[0].weight
-    model[1].requires_grad_(False)
-    trained = [p for p in model.parameters() if p.requires_grad]
-    exchange = Exchange(trained)
-    x = torch.randn(2, 3)
-    exchange.begin(Rings())
-    exchange.begin_batch(1.0, last=True)
-    backward(model, x)
-    exchange.flush()
-    exchange.finish(WORDS)
-    exchange.take()
-    mine = [p.grad for p in trained]
-    exchange.idle()
-    backward(model, x)
-    torch.testing.assert_close(mine, [p.grad for p in trained])
-    assert model[1].weight.grad is None
-
-
-def test_a_second_backward_in_one_batch_is_refused() -> None:
-    model = nn.Linear(3, 1)
-    exchange = Exchange(list(model.parameters()))
-    exchange.begin(Rings())
-    exchange.begin_batch(1.0, last=True)
-    backward(model, torch.ones(1, 3))
-    with pytest.raises(UserError, match="call backward once"):
-        model(torch.ones(1, 3)).sum().backward()
 
 
 def test_a_void_step_leaves_zeros() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,23 +13,7 @@ from torch import nn
 
 from pilot.train.state.block import Packed, unpack
 from pilot.train.state.lr import LearningRate
-from pilot.train.state.stepper import Steppers
 from pilot.train.state.training import Training
-
-
-class Masters(torch.optim.Optimizer):
-    """SGD on float32 copies of bfloat16 parameters."""
-
-    def __init__(self, parameters: Any) -> None:
-        super().__init__(parameters, {"lr": 1e-3})
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> None:
-        assert closure is None
-        for parameter in self.param_groups[0]["params"]:
-            master = self.state[parameter].setdefault("master", parameter.float())
-            master -= self.param_groups[0]["lr"] * parameter.grad.float()
-            parameter.copy_(master)
 
 
 def step(model: nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor) -> None:
@@ -50,22 +33,6 @@ def newcomer(model: nn.Module, optimizer: torch.optim.Optimizer, other: Any) -> 
     return theirs, steps
 
 
-def test_float32_masters_over_bfloat16_parameters_stay_float32() -> None:
-    torch.manual_seed(0)
-    model, x = nn.Linear(4, 4, dtype=torch.bfloat16), torch.randn(8, 4, dtype=torch.bfloat16)
-    optimizer = Masters(model.parameters())
-    for _ in range(5):
-        step(model, optimizer, x)
-    theirs, steps = newcomer(model, optimizer, Masters)
-    for parameter, other in zip(model.parameters(), theirs.parameters(), strict=True):
-        assert steps.state[other]["master"].dtype is torch.float32
-        assert torch.equal(steps.state[other]["master"], optimizer.state[parameter]["master"])
-    for _ in range(20):
-        step(model, optimizer, x)
-        step(theirs, steps, x)
-    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), theirs.parameters(), strict=True))
-
-
 def test_texts_and_arrays_in_a_parameters_state_stay_what_they_are() -> None:
     """torch's ``load_state_dict`` makes something else of them."""
     model = nn.Linear(4, 4)
@@ -78,49 +45,6 @@ def test_texts_and_arrays_in_a_parameters_state_stay_what_they_are() -> None:
         name: given[name] for name in ("kind", "shapes", "number")
     }
     assert np.array_equal(taken["map"], given["map"])
-
-
-def test_a_fused_optimizer_s_moments_are_laid_out_as_their_channels_last_parameters() -> None:
-    def fused(parameters: Any) -> torch.optim.Optimizer:
-        return torch.optim.AdamW(parameters, lr=0.05, fused=True)
-
-    torch.manual_seed(0)
-    model = nn.Conv2d(4, 6, 3, dtype=torch.float64).to(memory_format=torch.channels_last)
-    x = torch.randn(2, 4, 6, 6, dtype=torch.float64).to(memory_format=torch.channels_last)
-    optimizer = fused(model.parameters())
-    for _ in range(3):
-        step(model, optimizer, x)
-    theirs, steps = newcomer(model, optimizer, fused)
-    for _ in range(3):
-        step(model, optimizer, x)
-        step(theirs, steps, x)
-    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), theirs.parameters(), strict=True))
-
-
-class Counts(torch.optim.SGD):
-    """Keeps state in attributes; some are its options, some are not values."""
-
-    def __init__(self, parameters: Any, limit: float) -> None:
-        super().__init__(parameters, lr=0.1)
-        self.limit, self.count, self.total, self.own = limit, 0, torch.zeros(2), object()
-        self.history: list[float] = []
-        self.listed = self.param_groups[0]["params"]
-
-
-def test_of_its_own_attributes_it_has_those_that_changed_and_no_parameters() -> None:
-    first, second = (Counts(nn.Linear(1, 1).parameters(), limit) for limit in (1.0, 2.0))
-    before, after = Steppers(first), Steppers(second)
-    at_first = before.capture()
-    first.count, first.history = 3, [1.0]
-    first.total += 1
-    first.listed[0].data += 1
-    captured = before.capture()
-    assert captured["attributes"][""].keys() == {"count", "total", "history"}
-    after.restore(captured)
-    assert (second.limit, second.count, second.history, second.total.tolist()) == (2.0, 3, [1.0], [1.0, 1.0])
-    assert second.listed[0] is second.param_groups[0]["params"][0]
-    after.restore(at_first)
-    assert (second.count, second.total.tolist()) == (0, [0.0, 0.0])
 
 
 class Sharing(torch.optim.Optimizer):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -15,8 +14,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import pilot.train
-from pilot.train.ranks import script_end
-from tests.unit.train.storm import End, Keep, World, group_of, travelled
+from tests.unit.train.storm import End, World, group_of, travelled
 
 flags = st.lists(st.booleans(), min_size=1, max_size=4).map(tuple)
 which = (st.sampled_from(["any", "step", "meeting"]), st.sampled_from(["oldest", "newest"]))
@@ -100,32 +98,6 @@ def test_a_script_gives_what_it_gives_alone(count: int, ends: list[End], stream:
     check(lambda: train(stream, every, stop), count, ends)
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
-@given(
-    count=st.integers(1, 3),
-    ends=ends,
-    steps=st.sampled_from([7, 10]),
-    every=st.integers(1, 5),
-    stop=st.sampled_from([5, 100]),
-)
-@example(  # one comes while the others evaluate after the last step
-    count=1,
-    ends=[
-        End(17, (True, False), (False,), 1, True),
-        End(7, (False, True), (True, False, True, True), 2, True),
-        End(0, (True,), (True,), 0),
-        End(8, (False, False, True, False), (True, False, True, False), 1, True),
-    ],
-    steps=10,
-    every=5,
-    stop=100,
-)
-def test_a_loop_by_iteration_gives_what_it_gives_alone(
-    count: int, ends: list[End], steps: int, every: int, stop: int
-) -> None:
-    check(lambda: train_by_iteration(steps, every, stop), count, ends)
-
-
 @pytest.mark.parametrize("at", range(8))
 def test_a_training_that_has_ended_goes_on_with_more_steps(at: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -133,38 +105,6 @@ def test_a_training_that_has_ended_goes_on_with_more_steps(at: int) -> None:
         short = World(lambda: train_by_iteration(6, 3, 100), 1, [])
         short.run()
     check(lambda: train_by_iteration(12, 3, 100), 2, [End(at, (False,), (False,), 1)], begin=short.ended)
-
-
-def train_until(stop: int) -> dict[str, Any]:
-    """Leaves its loop by ``break``, in the middle of an epoch."""
-    model, optimizer = small()
-    session = pilot.train.session(model, optimizer)
-    state, loader = session.state, session.loader(data, global_batch_size=8)
-    with suppress(script_end.Released):
-        for _ in session.epochs(4):
-            for inputs, target in loader:
-                optimizer.zero_grad()
-                nn.functional.mse_loss(model(inputs), target).backward()
-                if session.step():
-                    state["steps"] = state.get("steps", 0) + 1
-                    if state["steps"] == stop:
-                        break
-            if state["steps"] == stop:
-                break
-    script_end.script_ended()
-    return {"weights": [model.weight.item(), model.bias.item()], **state}
-
-
-@pytest.mark.parametrize("count", [1, 2])
-def test_a_training_that_was_left_is_not_continued(count: int) -> None:
-    """The state is saved as the script has left, and the others do not know it yet."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(importlib.import_module("pilot.train.session"), "group_of", group_of)
-        left = World(lambda: train_until(7), 1, [], keep=Keep(7, 0))
-        left.run()
-    assert left.kept is not None
-    assert left.kept["meeting"] is not None
-    check(lambda: train_until(7), count, [], begin=left.kept)
 
 
 @pytest.mark.parametrize("after_a_step", [True, False])

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -16,9 +15,10 @@ from torch.utils.data import DataLoader, IterableDataset
 
 import pilot.train
 from pilot.core.errors import UserError
-from pilot.train.data.sampler import Batching, StepShare
+from pilot.train.data.sampler import Batching
 from pilot.train.data.stream import StreamBatches
-from pilot.train.data.training_loader import Rest, Stream
+from pilot.train.data.training_loader import Stream
+from tests.unit.train.test_loader import Course, batchings, changes
 
 
 class Numbers(IterableDataset[int]):
@@ -40,65 +40,19 @@ class Seekable(Numbers):
 
 
 @dataclass
-class Course:
-    """A session positioned wherever the test says."""
+class Reading(Course):
+    """It learns how long its epoch is."""
 
-    rank: int
-    size: int
-    cursor: int = 0
-    seed: int = 0
-    revision: int = 0
-    begun: list[tuple[StepShare, int]] = field(default_factory=list)
     length: int | None = None
-
-    def where(self) -> tuple[int, int, int, int, int]:
-        return 0, self.cursor, self.rank, self.size, self.revision
-
-    def rehearsal(self) -> None:
-        return None
-
-    def reading(self) -> AbstractContextManager[None]:
-        return nullcontext()
 
     def steps_done(self) -> int:
         return len({share.cursor for share, _ in self.begun[:-1]})
 
-    def by_epoch(self) -> bool:
-        return True
-
-    def align(self) -> None:
-        pass
-
-    def batches(self, rest: Rest) -> Iterator[Any]:
-        return rest()
-
-    def next_batch(self, rest: Rest) -> Any:
-        raise NotImplementedError
-
-    def epoch_is_over(self) -> bool:
-        return True
-
-    def zipped(self) -> None:
-        pass
-
     def epoch_has(self, samples: int) -> None:
         self.length = samples
 
-    def came_back(self) -> None:
-        pass
 
-    def begin(self, share: StepShare, batch: int) -> None:
-        self.begun.append((share, batch))
-
-
-changes = st.lists(st.tuples(st.integers(1, 4), st.booleans()), max_size=30)
-batchings = st.one_of(
-    st.builds(Batching, per_node=st.integers(1, 5), micro=st.none() | st.integers(1, 3)),
-    st.builds(Batching, whole=st.integers(1, 12), micro=st.none() | st.integers(1, 3)),
-)
-
-
-def stream_of(course: Course, source: Numbers, batching: Batching) -> Stream:
+def stream_of(course: Reading, source: Numbers, batching: Batching) -> Stream:
     """As a session makes it."""
     return Stream(StreamBatches(course, source, batching))
 
@@ -110,7 +64,7 @@ def test_the_ranks_take_each_sample_once_whatever_happens_to_the_group(
 ) -> None:
     script = iter(changes)
     ranks = 4
-    courses = [Course(rank, ranks) for rank in range(ranks)]
+    courses = [Reading(rank, ranks) for rank in range(ranks)]
     streams = [stream_of(course, source(length), batching) for course in courses]
     iterators = [iter(stream) for stream in streams]
     taken: list[int] = []
@@ -128,7 +82,7 @@ def test_the_ranks_take_each_sample_once_whatever_happens_to_the_group(
     assert courses[0].length == length
 
 
-def one_step(iterator: Iterator[Any], course: Course) -> list[int] | None:
+def one_step(iterator: Iterator[Any], course: Reading) -> list[int] | None:
     """The samples of a rank in one step that count; None: the epoch is over."""
     numbers: list[int] = []
     while (batch := next(iterator, None)) is not None:
@@ -141,7 +95,7 @@ def one_step(iterator: Iterator[Any], course: Course) -> list[int] | None:
 
 
 def test_a_rank_holds_its_share_only_and_reads_nothing_ahead() -> None:
-    course, source = Course(rank=1, size=2), Numbers(100)
+    course, source = Reading(rank=1, size=2), Numbers(100)
     stream = stream_of(course, source, Batching(per_node=4))
     iterator = iter(stream)
     assert next(iterator).tolist() == [4, 5, 6, 7]
@@ -149,7 +103,7 @@ def test_a_rank_holds_its_share_only_and_reads_nothing_ahead() -> None:
 
 
 def test_drop_last_leaves_out_the_step_that_is_not_full() -> None:
-    course = Course(rank=0, size=1)
+    course = Reading(rank=0, size=1)
     batches = []
     for batch in stream_of(course, Numbers(10), Batching(whole=4, drop_last=True)):
         batches.append(batch.tolist())
