@@ -319,3 +319,19 @@ def test_a_schedule_of_samples_is_as_far_after_them_on_any_number_of_nodes(count
         assert far[-1] == (18, pytest.approx(0.05 * 0.5**18, rel=1e-9))
         for steps_of_one_node, lr in far:
             assert lr == pytest.approx(0.05 * 0.5**steps_of_one_node, rel=1e-9)
+
+
+STORM_AT_THE_END = [
+    End(7, (False, True, True, False), (True, True, False), 2, False),
+    End(0, (False, False), (False, False), 1, False),
+    End(10, (True,), (True, False, False), 0, False),
+    End(2, (False,), (False, True, False, False), 1, False),
+    End(9, (False,), (False,), 0, False),
+]
+
+
+@pytest.mark.parametrize("name", ["for", "next"])
+def test_ranks_that_are_given_the_loops_end_leave_it(name: str) -> None:
+    """One rank had begun to leave the loop when the group broke; the others took over that all had left it."""
+    loop = LOOPS[name]
+    assert_same(on_ranks(lambda: elastic(loop), 2, list(STORM_AT_THE_END)), plain(loop))
