@@ -1,6 +1,5 @@
-# make run: set up what is missing, then the demo. make test: the same set-up, then the tests.
-# make test-long: tests too long for make test: every row of tests/equivalence on real ranks; Lightning and Hugging Face's
-# Trainer, which it installs first.
+# make run: set up what is missing, then the demo. make test: the same set-up, then the tests of every day.
+# make test-pools: real pools, whose nodes are killed. make test-all: all tests, for a night.
 # make test-slurm: tests on a real Slurm that they start on this machine (as root, from Debian's packages). They mostly wait
 # for it, so the two files run in parallel; only one has pilots, whose leftovers are searched for on the whole machine.
 PYTHON ?= python3
@@ -14,25 +13,34 @@ TORCH  ?= torch==2.13.0
 # Many ranks share a machine here, so libraries that start a thread per core would compete.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: run test test-with-pools test-without-pools test-long test-slurm test-pbs test-gpu lint tables docs release bench chaos soak flaky mutants fuzz clean
+.PHONY: run test test-one-pool test-without-pools test-pools test-pools-1 test-pools-2 test-all test-long test-slurm test-pbs test-gpu lint tables docs release bench chaos soak flaky mutants fuzz clean
 run: $(READY)
 	$(BIN)/pilot demo
 
-# Tests with pools or rank processes mostly wait; they run one at a time because they search the whole machine for leftovers.
-# The others run in parallel with them.
-WITH_POOLS := tests/chaos tests/ddp tests/e2e tests/integration tests/ported tests/soak \
-	tests/equivalence/test_node_fabrics.py tests/equivalence/test_real_ranks.py
+# Tests with pools or rank processes, in two parts. They mostly wait, and search the whole machine for leftovers.
+POOLS_1 := tests/integration tests/ported
+POOLS_2 := tests/e2e tests/chaos tests/soak tests/ddp tests/equivalence/test_node_fabrics.py tests/equivalence/test_real_ranks.py
+EVERY_DAY := -q -m "not long"
 test: $(READY)
-	$(MAKE) -k -j 2 test-with-pools test-without-pools
+	$(MAKE) -k test-one-pool test-without-pools
 
-test-with-pools: $(READY)
-	$(BIN)/python -m pytest -q -m "not long" $(WITH_POOLS)
+test-one-pool: $(READY)
+	$(BIN)/python -m pytest $(EVERY_DAY) tests/e2e/test_first.py
 
 test-without-pools: $(READY)
-	$(BIN)/python -m pytest -q -m "not long" $(addprefix --ignore=,$(WITH_POOLS) tests/slurm tests/pbs)
+	$(BIN)/python -m pytest $(EVERY_DAY) -n 2 $(addprefix --ignore=,$(POOLS_1) $(POOLS_2) tests/slurm tests/pbs)
 
+test-pools: $(READY)
+	$(MAKE) -k -j 2 test-pools-1 test-pools-2
+
+test-pools-1 test-pools-2: test-pools-%: $(READY)
+	$(BIN)/python -m tests.isolated $(BIN)/python -m pytest $(EVERY_DAY) $(POOLS_$*)
+
+# What the others leave out: every row of tests/equivalence, Lightning and Hugging Face's Trainer, which it installs first.
 test-long: $(FRAMEWORKS)
-	$(BIN)/python -m pytest -q -n 2 -m "long or slice" --ignore=tests/slurm --ignore=tests/pbs
+	$(BIN)/python -m pytest -q -n 2 -m long --ignore=tests/slurm --ignore=tests/pbs
+
+test-all: test test-pools test-slurm test-pbs test-long
 
 test-slurm: $(READY)
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile tests/slurm

@@ -11,7 +11,6 @@ import pytest
 
 from pilot.agent import workdir
 from pilot.cli.demo.leftovers import left_behind, unowned
-from tests.equivalence import rotation
 from tests.pools import Pool
 
 # Started in a shell's background or under nohup, pytest would ignore these signals, and so would its children.
@@ -20,11 +19,6 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 MOST_DESCRIPTORS = 200
 """Descriptors that pytest itself may hold at the end; its plugins and libraries need a few dozen."""
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Reports which of the rotating rows have run, and how to repeat them."""
-    terminalreporter.write_line(f"{rotation.VARIABLE}={rotation.NUMBER} repeats the rows on real ranks")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.chaos.network import Lan, unavailable
-from tests.e2e.test_pool import proved
+from tests.e2e.proof import proved
 from tests.pools import LIMIT_S, Pool
 
 

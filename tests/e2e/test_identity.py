@@ -16,7 +16,7 @@ from pilot.checkpoint import store
 from pilot.io import proc
 from pilot.io.pool_client import PoolClient
 from pilot.io.rundir import RunDir
-from tests.e2e.test_pool import proved
+from tests.e2e.proof import proved
 from tests.integration.live_pool import until
 from tests.pools import LIMIT_S, TRAIN, Pool
 

@@ -13,42 +13,11 @@ import pytest
 
 from pilot.core.commands import Solve
 from pilot.core.events import PoolChanged
-from pilot.core.ids import TrainerId
-from pilot.core.ledger_proof import proof
 from pilot.doctor.finding import Findings
-from pilot.io.journal import read, replay
+from pilot.io.journal import read
 from pilot.io.pool_status import PoolStatus
-from pilot.observation.ledgers import ledgers
-from pilot.service.settings import fresh_core
-from tests.pools import LIMIT_S, TRAIN, Pool
-
-EPOCH_SAMPLES = 1797
-DEMO_LIMIT_S = 3 * LIMIT_S
-"""A demo whose trainers were too fast, as beside other work they may be, repeats itself."""
-
-
-def proved(pool: Pool, trainer: str, epochs: int | None = None) -> int:
-    """The journal replays, and each ledger has every sample once per epoch; returns for how many of them."""
-    epochs = epochs or pool.trainer(trainer).samples // EPOCH_SAMPLES
-    contents = read(pool.run_dir / "journal.jsonl")
-    assert replay(contents, fresh_core(contents)) == ""
-    ledger = ledgers(contents.decisions)[TrainerId(trainer)]
-    assert ledger.identity["the length of the dataset"] == str(EPOCH_SAMPLES)
-    verdict = proof(ledger, epochs)
-    assert verdict.proved, verdict.text
-    return epochs
-
-
-def test_one_of_three_is_killed_and_the_survivors_go_on(pool: Pool) -> None:
-    pool.up()
-    agents = [pool.agent() for _ in range(3)]
-    name = pool.submit_lasting()
-    pool.until_step(name, 20, nodes=3)
-    pool.kill_tree(agents[1])
-    pool.until_step(name, 40, nodes=2)
-    trainer = pool.finish(name)
-    assert (trainer.losses, trainer.lost_steps) == (1, 0)
-    proved(pool, name)
+from tests.e2e.proof import DEMO_LIMIT_S, proved
+from tests.pools import TRAIN, Pool
 
 
 def test_all_are_killed_and_it_resumes_from_the_newest_checkpoint(pool: Pool) -> None:
@@ -232,13 +201,6 @@ def test_the_doctor_tries_real_pilots(pool: Pool) -> None:
     told = msgspec.json.decode(said, type=Findings)
     seen = {finding.check: finding.grade for finding in told.findings}
     assert [seen[check] for check in ("pilots", "node", "cold", "warm", "allreduce")] == ["ok"] * 5
-
-
-@pytest.mark.slow
-def test_the_demo_passes(pool: Pool) -> None:
-    done = pool.pilot("demo", "--json", "--output", pool.folder / "demo", check=False, limit_s=DEMO_LIMIT_S)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert (pool.folder / "demo" / "nodes.png").read_bytes().startswith(b"\x89PNG")
 
 
 OUTPACED = """

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from tests.e2e.test_pool import proved
+from tests.e2e.proof import proved
 from tests.e2e.test_stuck import MOODS, goes_on
 from tests.pools import LIMIT_S, TRAIN, Pool
 

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from tests.e2e.test_pool import proved
+from tests.e2e.proof import proved
 from tests.pools import TRAIN, Pool
 
 MENDED = TRAIN.read_text().replace("for _ in session", "for epoch in session")

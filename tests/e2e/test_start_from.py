@@ -10,7 +10,7 @@ import pytest
 
 from pilot.checkpoint import store
 from pilot.io.rundir import RunDir
-from tests.e2e.test_pool import proved
+from tests.e2e.proof import proved
 from tests.integration.live_pool import until
 from tests.pools import TRAIN, Pool
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pilot.checkpoint import store
-from tests.e2e.test_pool import proved
+from tests.e2e.proof import proved
 from tests.pools import Pool
 
 

@@ -14,8 +14,8 @@ from torch import nn
 from torch.nn.functional import mse_loss
 
 from tests.equivalence.loops import BATCH, DATA, Result, a_step, assert_equal, fresh, linear, session, tensors
-from tests.equivalence.rotation import PARTS, in_parts
 from tests.equivalence.rows import in_world
+from tests.everyday import PARTS, parts
 from tests.unit.train.storm import Keep
 
 
@@ -60,7 +60,7 @@ def lower(ours: Any) -> None:
     ours.state["t"] = ours.state.get("t", 1.0) * 0.5
 
 
-@pytest.mark.parametrize("part", in_parts())
+@pytest.mark.parametrize("part", parts())
 @pytest.mark.parametrize("by", ["epochs", "iterations"])
 def test_what_the_beginning_changes_is_the_same_for_all(by: str, part: int) -> None:
     places = range(2 + part, 24, PARTS)
@@ -78,7 +78,7 @@ def test_a_run_that_resumes_in_the_middle_has_the_same(step: int, point: int) ->
     assert all(bool(torch.as_tensor(resumed[name] == value).all()) for name, value in expected.items())
 
 
-@pytest.mark.parametrize("part", in_parts())
+@pytest.mark.parametrize("part", parts())
 def test_a_tracked_count_of_iterations_counts_a_repeated_one_once(part: int) -> None:
     def script(make: Callable[..., Any]) -> Result:
         model, counter = fresh(linear), Counter()

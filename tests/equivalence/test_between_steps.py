@@ -29,8 +29,8 @@ from tests.equivalence.loops import (
     session,
     tensors,
 )
-from tests.equivalence.rotation import PARTS, in_parts
 from tests.equivalence.rows import on_ranks
+from tests.everyday import PARTS, parts
 from tests.unit.train.storm import End
 
 Deed = Callable[[int, nn.Module, torch.optim.Optimizer], object]
@@ -206,7 +206,7 @@ VALUES = [
 ]
 
 
-@pytest.mark.parametrize("part", in_parts())
+@pytest.mark.parametrize("part", parts())
 @pytest.mark.parametrize("script", EQUAL, ids=[script.__name__ for script in EQUAL])
 def test_it_counts_once(script: Callable[[Callable[..., Any]], Result], part: int) -> None:
     assert_equal(script, operations=range(2 + part, 14, PARTS), joins=range(2 + part, 14, PARTS))

@@ -6,12 +6,11 @@ import pytest
 
 from tests.equivalence.composed.covering import AXES, covering
 from tests.equivalence.composed.storms import assert_equal, assert_stormy
-from tests.equivalence.rotation import in_slice
+from tests.everyday import one_in
 from tests.unit.train.storm import End, Keep
 
 SEED = 1
 COMPOSED = {f"{number}": one for number, one in enumerate(covering(SEED))}
-SHORT = in_slice([*COMPOSED])
 PLAINEST = {axis: choices[0] for axis, choices in AXES.items()}
 
 FOUND: dict[str, tuple[dict[str, str], int, list[End]]] = {
@@ -93,11 +92,7 @@ RESUMED: dict[str, tuple[dict[str, str], Keep]] = {
 """States in meetings."""
 
 
-def marked(name: str) -> object:
-    return pytest.param(name, marks=pytest.mark.slice if name in SHORT else pytest.mark.long)
-
-
-@pytest.mark.parametrize("name", [marked(name) for name in COMPOSED])
+@pytest.mark.parametrize("name", one_in(15, [*COMPOSED]))
 def test_trains_as_its_plain_loop(name: str) -> None:
     assert_stormy(COMPOSED[name], SEED * 1000 + int(name))
 

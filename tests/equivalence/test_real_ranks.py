@@ -8,21 +8,17 @@ from pathlib import Path
 import pytest
 
 from tests.equivalence.real import on_processes
-from tests.equivalence.rotation import in_slice
 from tests.equivalence.rows import Elsewhere
 from tests.equivalence.table import ROWS
 from tests.equivalence.ways import WAYS, assert_as_plain, assert_as_undisturbed
+from tests.everyday import one_in
 
 NAMES = [name for name, row in ROWS.items() if row.kind != "refused" and not isinstance(row, Elsewhere)]
-SHORT = {name for name in NAMES if ROWS[name].core} | in_slice([name for name in NAMES if not ROWS[name].core])
-
-
-def marked(name: str) -> object:
-    return pytest.param(name, marks=pytest.mark.slice if name in SHORT else pytest.mark.long)
+CORE = [name for name in NAMES if ROWS[name].core]
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("name", [marked(name) for name in NAMES])
+@pytest.mark.parametrize("name", one_in(len(NAMES), NAMES, CORE))
 def test_trains_as_its_plain_loop(name: str, way: str, tmp_path: Path) -> None:
     row = ROWS[name]
     if row.needs and not shutil.which(row.needs):

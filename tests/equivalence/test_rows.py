@@ -1,4 +1,4 @@
-"""Every row, every way; in a short test run the core rows, the refused ones, and a third of the others."""
+"""Every row, every way; every day the core rows, the refused ones, and a part of the others."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from tests.equivalence.rotation import in_part
 from tests.equivalence.rows import Elsewhere
 from tests.equivalence.table import ROWS
 from tests.equivalence.ways import WAYS, alone, assert_as_plain, assert_as_undisturbed, assert_refused, on_threads
+from tests.everyday import one_in
 
 
 def named(*kinds: str) -> list[str]:
@@ -18,9 +18,7 @@ def named(*kinds: str) -> list[str]:
 
 def trained() -> list[Any]:
     names = named("equal", "different")
-    others = in_part([name for name in names if not ROWS[name].core])
-    marks = {name: pytest.mark.slice if name in others else pytest.mark.long for name in names}
-    return [name if ROWS[name].core else pytest.param(name, marks=marks[name]) for name in names]
+    return one_in(4, names, [name for name in names if ROWS[name].core])
 
 
 @pytest.mark.parametrize("name", trained())

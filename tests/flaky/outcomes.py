@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
+from uuid import uuid4
 
 import msgspec
 import pytest
@@ -35,7 +35,8 @@ class _Writer:
     def __init__(self, path: Path) -> None:
         self._path = path = path.absolute()  # a test may leave the process in another directory
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._running = path.with_suffix(f".{os.getpid()}{RUNNING}")
+        # Runs in other namespaces may have the same process id.
+        self._running = path.with_suffix(f".{uuid4().hex}{RUNNING}")
         self._running.touch()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:

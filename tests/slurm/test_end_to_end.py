@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from pilot.io.pool_status import NodeStatus
-from tests.e2e.test_pool import proved
+from tests.e2e.proof import proved
 from tests.pools import TRAIN
 from tests.slurm.lab import Lab, LabConfig, wait_for
 from tests.slurm.pools import SlurmPool, high_priority, start_delay_s

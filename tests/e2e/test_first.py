@@ -1,0 +1,24 @@
+"""What `make test` runs of real pools: one whose node is killed, and the demo."""
+
+from __future__ import annotations
+
+from tests.e2e.proof import DEMO_LIMIT_S, proved
+from tests.pools import Pool
+
+
+def test_one_of_three_is_killed_and_the_survivors_go_on(pool: Pool) -> None:
+    pool.up()
+    agents = [pool.agent() for _ in range(3)]
+    name = pool.submit_lasting()
+    pool.until_step(name, 20, nodes=3)
+    pool.kill_tree(agents[1])
+    pool.until_step(name, 40, nodes=2)
+    trainer = pool.finish(name)
+    assert (trainer.losses, trainer.lost_steps) == (1, 0)
+    proved(pool, name)
+
+
+def test_the_demo_passes(pool: Pool) -> None:
+    done = pool.pilot("demo", "--json", "--output", pool.folder / "demo", check=False, limit_s=DEMO_LIMIT_S)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (pool.folder / "demo" / "nodes.png").read_bytes().startswith(b"\x89PNG")
