@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 
 from pilot.agent.vocabulary import RankEnded, Watched, WorkerEnded
-from pilot.core.commands import Outcome
+from pilot.core.commands import LookAtGroup, Outcome
 from pilot.core.errors import (
     GPU_FAILED_STATUS,
     JOINED_OTHERWISE_STATUS,
@@ -91,9 +91,7 @@ def on_rank(event: RankEnded) -> str:
     return f"its rank process {how}" + (f": {lines[-1]}" if lines else "")
 
 
-def on_look(
-    look: wire.LookAtGroup, said: wire.RankStalled | None, watched: Watched, silent_s: float
-) -> tuple[Seen, str]:
+def on_look(look: LookAtGroup, said: wire.RankStalled | None, watched: Watched, silent_s: float) -> tuple[Seen, str]:
     """The result of an examination, also in words. A worker that answers is not stuck, whatever it waits for."""
     if said is None:
         if watched.progress or look.kill:

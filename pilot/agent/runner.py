@@ -194,6 +194,7 @@ class Agent:
     def _ordered(self, message: wire.ToAgent) -> None:
         if isinstance(message, wire.Welcome):
             self._workers.node, self._workers.silent_s = message.node, message.silent_s
+            self._workers.check_limit_s = message.check_limit_s
             self._groups.welcomed(message.rails)
         self._take(Ordered(message))
 
@@ -272,8 +273,8 @@ class Agent:
                 self._peers.introduced(message)
             case KillRank(trainer, generation):
                 self._groups.kill(trainer, generation)
-            case RunCheck(message):
-                self._workers.check(message)
+            case RunCheck(trainer):
+                self._workers.check(trainer)
             case LogLine(text):
                 log.info("%s", text)
             case Exit():

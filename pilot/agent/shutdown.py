@@ -6,8 +6,12 @@ abort their current step and hold a complete state, which is then written.
 
 from __future__ import annotations
 
-from pilot.agent.vocabulary import Effect, Exit, KillRank, LogLine, Tell
-from pilot.io import wire
+from pilot.agent.vocabulary import Effect, Exit, KillRank, LogLine, Tell, dissolved
+from pilot.core.commands import PauseGroup, WriteCheckpoint
+from pilot.core.ids import Generation, NodeId, TrainerId
+
+HERE = NodeId("")
+"""In an order that the agent itself gives: its own node."""
 
 
 class Shutdown:
@@ -30,7 +34,10 @@ class Shutdown:
 
     def begin(self) -> list[Effect]:
         """Ask all groups to pause; workers outside of groups write at once."""
-        pauses = [Tell(trainer, wire.PauseGroup(trainer, number)) for trainer, number in self._training.items()]
+        pauses = [
+            Tell(trainer, PauseGroup(TrainerId(trainer), Generation(number), (), self.reason))
+            for trainer, number in self._training.items()
+        ]
         writes = [effect for trainer in self._parked for effect in self._write(trainer)]
         return [LogLine(f"leaving: {self.reason}"), *pauses, *writes, *self._exit_when_done()]
 
@@ -58,14 +65,14 @@ class Shutdown:
             effects += [
                 LogLine(f"{trainer}: generation {generation} did not pause in time; killed on this node"),
                 KillRank(trainer, generation),
-                Tell(trainer, wire.DissolveGroup(trainer, generation, self.reason)),
+                dissolved(trainer, generation, self.reason),
                 *self._write(trainer),
             ]
         return effects
 
     def _write(self, trainer: str) -> list[Effect]:
         self._writing.add(trainer)
-        return [Tell(trainer, wire.WriteCheckpoint(trainer, self.reason))]
+        return [Tell(trainer, WriteCheckpoint(TrainerId(trainer), HERE, self.reason))]
 
     def _exit_when_done(self) -> list[Effect]:
         return [] if self._training or self._writing else [Exit(0, self.reason)]

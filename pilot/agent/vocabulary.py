@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pilot.core.commands import DissolveGroup
+from pilot.core.ids import Generation, TrainerId
 from pilot.io import wire
 
 # --- events ---------------------------------------------------------------------------------------------------------
@@ -161,7 +163,12 @@ class Tell:
     """Send to the worker of ``trainer``."""
 
     trainer: str
-    message: wire.Message
+    message: wire.Sent
+
+
+def dissolved(trainer: str, generation: int, reason: str) -> Tell:
+    """Tell the worker of ``trainer`` that the generation is over here."""
+    return Tell(trainer, DissolveGroup(TrainerId(trainer), Generation(generation), (), reason))
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +219,7 @@ class KillRank:
 class RunCheck:
     """Check the script of a worker beside it. ``Said`` follows, with a ``ScriptChecked``, unless the worker ends."""
 
-    message: wire.CheckScript
+    trainer: str
 
 
 @dataclass(frozen=True, slots=True)

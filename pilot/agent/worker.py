@@ -23,6 +23,7 @@ from pilot.agent.fork_client import ForkClient
 from pilot.agent.shortage import when_possible
 from pilot.agent.vocabulary import WorkerEnded
 from pilot.agent.worker_socket import WorkerSocket
+from pilot.core.commands import LookAtGroup
 from pilot.core.errors import UserError
 from pilot.io import proc, trainer_folder, wire
 from pilot.io.files import open_regular
@@ -38,9 +39,9 @@ class LocalRanks:
         self._said: dict[tuple[type, int], set[int]] = {}
         self._answers: dict[int, wire.RankStalled] | None = None
 
-    def told(self, message: wire.Message) -> range:
+    def told(self, message: wire.Sent) -> range:
         """The processes that ``message`` is for."""
-        if isinstance(message, wire.LookAtGroup):
+        if isinstance(message, LookAtGroup):
             self._answers = {}
         return range(self._size)
 

@@ -34,7 +34,7 @@ class WorkerSocket:
         self.gone = False
         asyncio.get_running_loop().add_reader(connection, self.drain)
 
-    def send(self, message: wire.Message) -> bool:
+    def send(self, message: wire.Sent) -> bool:
         """Send at once; False if the worker has closed its end (``gone``), or has not read for so long that the socket
         is full.
         """

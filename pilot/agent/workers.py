@@ -22,6 +22,7 @@ from pilot.agent.vocabulary import Said, WorkerEnded
 from pilot.agent.workdir import Workdir
 from pilot.agent.worker import LocalRanks, NodeWorker, TrainingProcess, check_order, kill_session
 from pilot.agent.worker_socket import WorkerSocket
+from pilot.core.commands import StopWorker
 from pilot.core.errors import UserError
 from pilot.io import own_folder, proc, trainer_folder, wire
 from pilot.io.gate import OUT_OF
@@ -55,6 +56,7 @@ class Workers:
     interface: str
     node: str = "node"
     silent_s: float = math.inf
+    check_limit_s: float = math.inf
     imports: Path | None = None
     checks: Path | None = None
     _checks: set[ScriptCheck] = field(default_factory=set)
@@ -89,15 +91,15 @@ class Workers:
                 raise  # and it is tried again
             self._end(worker, _not_started(order.trainer, error))
 
-    def tell(self, trainer: str, message: wire.Message) -> None:
+    def tell(self, trainer: str, message: wire.Sent) -> None:
         """Send to the worker; a process that no longer reads is killed. One that has closed its end is exiting: how it
         ends shows whose fault that is, so it gets time to do so.
         """
         worker = self._workers.get(trainer)
         if worker is None:
             return
-        at_once = worker.stopping and isinstance(message, wire.StopWorker) and not message.within_s
-        worker.stopping |= isinstance(message, wire.StopWorker)
+        at_once = worker.stopping and isinstance(message, StopWorker) and not message.within_s
+        worker.stopping |= isinstance(message, StopWorker)
         addressed = worker.local_ranks.told(message)
         for life in worker.lives:
             if life.rank in addressed and not life.control.send(message):
@@ -108,14 +110,14 @@ class Workers:
             elif at_once:
                 life.wake()
 
-    def check(self, message: wire.CheckScript) -> None:
+    def check(self, trainer: str) -> None:
         """Check the script of the worker beside it, if it is here; the result is emitted as what it says."""
-        worker = self._workers.get(message.trainer)
+        worker = self._workers.get(trainer)
         if worker is None:
             return
         order, environment = worker.order, environment_for(self.workdir, worker.order.python)
         done = partial(self._checked, worker)
-        check = ScriptCheck(order, message.limit_s, environment, self.checks or self.workdir.path / "checks", done)
+        check = ScriptCheck(order, self.check_limit_s, environment, self.checks or self.workdir.path / "checks", done)
         self._checks.add(check)
         check.task.add_done_callback(lambda _: self._checks.discard(check))
 

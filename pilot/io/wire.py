@@ -8,14 +8,25 @@ it may send after that. Secrets travel only in messages (encrypted by TLS), neve
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast, get_args
 
 import msgspec
 
-from pilot.core.errors import ProtocolError
+from pilot.core.commands import (
+    CheckScript,
+    DissolveGroup,
+    LookAtGroup,
+    PaceCheckpoints,
+    PauseGroup,
+    ReleaseNode,
+    StopWorker,
+    WriteCheckpoint,
+)
+from pilot.core.errors import JournalError, ProtocolError
 from pilot.core.events import Unloaded
+from pilot.io.serialize import command_of, plain
 
-PROTOCOL = 12
+PROTOCOL = 13
 """Incremented with every incompatible change; peers with another number are refused."""
 
 MAX_FRAME_BYTES = 8 * 1024 * 1024
@@ -301,7 +312,9 @@ class Remark(Message, frozen=True):
 
 
 class Welcome(Message, frozen=True):
-    """The agent is in the pool as ``node``. All times in seconds. ``rails``: rank processes of each node in a group."""
+    """The agent is in the pool as ``node``. ``rails``: rank processes of each node in a group; ``check_limit_s``: how
+    long a check of a script may take.
+    """
 
     node: str
     coordinator: str
@@ -310,6 +323,15 @@ class Welcome(Message, frozen=True):
     orphan_s: float
     grace_s: float
     rails: Rails = 1
+    check_limit_s: float = 120.0
+
+
+class Forgotten(Message, frozen=True):
+    """The pilot counts as lost, because of ``reason``: it ends everything that it started, and may come back as a new
+    one unless it was given notice.
+    """
+
+    reason: str
 
 
 class Heard(Message, frozen=True):
@@ -356,28 +378,15 @@ class StartWorker(Message, frozen=True):
     node_fabric: str = ""
 
 
-class StopWorker(Message, frozen=True):
-    """End the training process of ``trainer`` (TERM, then KILL). See ``core.commands.StopWorker``."""
-
-    trainer: str
-    reason: str
-    within_s: float = 0.0
-
-
 class JoinGroup(Message, frozen=True):
-    """To each member: start a rank process as rank ``rank``. Generation ``previous`` (0: none) trains on until the
-    switch.
-
-    Checkpoints of generations above ``given_up``, up to ``granted``, may be loaded. See ``core.commands.FormGroup`` for
-    ``saved_step``.
+    """To each member: start a rank process for node ``rank`` of ``size``. The generation before it trains on until the
+    switch. See ``core.commands.FormGroup`` for ``saved_step`` and ``given_up``.
     """
 
     trainer: str
     generation: int
     rank: int
     size: int
-    previous: int
-    granted: int
     saved_step: int = 0
     given_up: int = 0
 
@@ -398,64 +407,6 @@ class PartFromGroup(Message, frozen=True):
 
     trainer: str
     generation: int
-
-
-class PauseGroup(Message, frozen=True):
-    """To each member of the training group: all stop after the same step."""
-
-    trainer: str
-    generation: int
-
-
-class LookAtGroup(Message, frozen=True):
-    """To each member: examine your worker of ``trainer``, which others are waiting for. See
-    ``core.commands.LookAtGroup``.
-
-    The agent passes it on; a worker at a safe point, or waiting for the others, answers ``RankStalled``.
-    """
-
-    trainer: str
-    generation: int
-    kill: bool
-
-
-class DissolveGroup(Message, frozen=True):
-    """Kill the rank processes of ``generation``. See ``core.commands.DissolveGroup``."""
-
-    trainer: str
-    generation: int
-    reason: str
-
-
-class WriteCheckpoint(Message, frozen=True):
-    """Write and publish a checkpoint of the state held by the (paused or parked) worker of ``trainer``."""
-
-    trainer: str
-    reason: str
-
-
-class PaceCheckpoints(Message, frozen=True):
-    """To the leader: from now on, start a checkpoint every ``checkpoint_interval_s``."""
-
-    trainer: str
-    checkpoint_interval_s: float
-
-
-class CheckScript(Message, frozen=True):
-    """Check the script of the worker of ``trainer`` beside it (``pilot check --limit-s``)."""
-
-    trainer: str
-    limit_s: float
-
-
-class ReleaseNode(Message, frozen=True):
-    """Leave now: stop everything, leave nothing behind, exit with status 0.
-
-    ``again``: the pilot counts as lost; it may come back as a new one unless it was given notice.
-    """
-
-    reason: str
-    again: bool = False
 
 
 # --- CLI <-> coordinator --------------------------------------------------------------------------------------------
@@ -498,15 +449,8 @@ FromAgent = (
     | TrainerFinished
     | Remark
 )
-ToAgent = (
-    Welcome
-    | Heard
-    | Refused
-    | StartWorker
-    | StopWorker
-    | JoinGroup
-    | GroupAddresses
-    | PartFromGroup
+Order = (
+    StopWorker
     | PauseGroup
     | LookAtGroup
     | DissolveGroup
@@ -515,18 +459,24 @@ ToAgent = (
     | CheckScript
     | ReleaseNode
 )
+"""The core's commands that an agent carries out. They are sent as they are, in the journal's form."""
 
+_ToAgent = Welcome | Heard | Refused | Forgotten | StartWorker | JoinGroup | GroupAddresses | PartFromGroup
+ToAgent = _ToAgent | Order
+Sent = Message | Order
+
+_ORDERS = frozenset(kind.__name__ for kind in get_args(Order))
 _encoder = msgspec.msgpack.Encoder()
 _credentials = msgspec.msgpack.Decoder(Credentials)
 _from_agent = msgspec.msgpack.Decoder(FromAgent)
 _from_cli = msgspec.msgpack.Decoder(Request)
-_to_agent = msgspec.msgpack.Decoder(ToAgent)
+_to_agent = msgspec.msgpack.Decoder(dict[str, Any])
 _to_cli = msgspec.msgpack.Decoder(Reply | Refused)
 
 
-def encode(message: Message) -> bytes:
+def encode(message: Sent) -> bytes:
     """One message as one frame."""
-    return _encoder.encode(message)
+    return _encoder.encode(message if isinstance(message, Message) else plain(message))
 
 
 def decode_credentials(frame: bytes) -> Credentials:
@@ -549,8 +499,12 @@ def decode_from_cli(frame: bytes) -> Request:
 
 def decode_at_agent(frame: bytes) -> ToAgent:
     """Decode a message from the coordinator to an agent."""
-    message: ToAgent = _decode(_to_agent, frame)
-    return message
+    data = _decode(_to_agent, frame)
+    try:
+        message: Any = command_of(data) if data.get("type") in _ORDERS else msgspec.convert(data, _ToAgent)
+    except (JournalError, msgspec.ValidationError) as error:
+        raise _no_message(error) from None
+    return cast(ToAgent, message)
 
 
 def decode_at_cli(frame: bytes) -> Reply | Refused:
@@ -565,4 +519,8 @@ def _decode(decoder: msgspec.msgpack.Decoder[Any], frame: bytes) -> Any:
     try:
         return decoder.decode(frame)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise ProtocolError(f"not a message of protocol {PROTOCOL}: {error}") from None
+        raise _no_message(error) from None
+
+
+def _no_message(error: Exception) -> ProtocolError:
+    return ProtocolError(f"not a message of protocol {PROTOCOL}: {error}")

@@ -67,7 +67,7 @@ class Server:
         self.port = self._listener.port
         self._peers: dict[Link, Peer] = {}
         self._unnamed: set[Peer] = set()
-        self._sent: tuple[wire.Message | None, bytes] = (None, b"")
+        self._sent: tuple[wire.Sent | None, bytes] = (None, b"")
 
     async def run(self, receiver: Receiver, admit: Admit) -> None:
         """Pass on what arrives until cancelled, or until ``receiver`` raises; its exception is raised here."""
@@ -79,7 +79,7 @@ class Server:
         self._listener.start(self)
         await self._failure
 
-    def send(self, peer: Peer, message: wire.Message) -> bool:
+    def send(self, peer: Peer, message: wire.Sent) -> bool:
         """Send to a peer; False if it is no longer connected (or does not read, which amounts to the same)."""
         if message is not self._sent[0]:  # a message to all members of a group is encoded once
             self._sent = (message, wire.encode(message))

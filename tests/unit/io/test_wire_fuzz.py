@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pilot.core.commands import LookAtGroup
 from pilot.core.errors import ProtocolError
 from pilot.io import wire
 
@@ -22,7 +23,7 @@ DECODERS: list[Callable[[bytes], Any]] = [
     wire.decode_at_cli,
 ]
 
-SAMPLES: list[wire.Message] = [
+SAMPLES: list[wire.Sent] = [
     wire.Credentials(1, "0.1.0", "token"),
     wire.Hello("p1", "secret", "host", "10.0.0.1", 42, workers=[("t", "ab12", 3, 7, True)]),
     wire.Progress("t", 1, 2, 0, 64, 10.0, ledger=[(1, 0, 0, 2, 0, 64)], metrics={"loss": 0.5}),
@@ -31,7 +32,7 @@ SAMPLES: list[wire.Message] = [
     wire.RankLookedAt("t", 1, "slow", "it computes"),
     wire.Welcome("n", "pool", 1.0, 2.0, 3.0, 4.0),
     wire.Heard(12.5),
-    wire.LookAtGroup("t", 1, True),
+    LookAtGroup("t", 1, (), "", True),
     wire.StartWorker("t", "s.py", "ab", ["x"], "/", "python", {"A": "b"}, "/d", 60.0, 3),
     wire.Reply(result={"a": [1, None, "x"]}),
 ]
@@ -45,7 +46,7 @@ plain = st.recursive(
 
 def takes(decode: Callable[[bytes], Any], frame: bytes) -> None:
     with suppress(ProtocolError):
-        assert isinstance(decode(frame), wire.Message)
+        assert isinstance(decode(frame), wire.Sent)
 
 
 @pytest.mark.parametrize("decode", DECODERS)
