@@ -207,7 +207,7 @@ class AgentState:
         worker = self.workers.get(message.trainer)
         if worker is None:
             self.workers[message.trainer] = AgentWorker(message.trainer, message.uid)
-            return [LogLine(f"{message.trainer}: starting {message.script}"), SpawnWorker(message)]
+            return [LogLine(f"{message.trainer}: starting {message.launch.script}"), SpawnWorker(message)]
         return [Send(wire.WorkerReady(message.trainer, 0.0))] if worker.up else []
 
     def _stop(self, now_s: float, message: StopWorker) -> list[Effect]:

@@ -27,6 +27,7 @@ from pilot.core.commands import LookAtGroup
 from pilot.core.errors import UserError
 from pilot.io import proc, trainer_folder, wire
 from pilot.io.files import open_regular
+from pilot.io.submission import LaunchSpec
 
 _TAIL_BYTES = 8192
 
@@ -143,25 +144,25 @@ class NodeWorker:
     end: WorkerEnded | None = None
 
 
-def check_order(order: wire.StartWorker) -> None:
+def check_launch(launch: LaunchSpec) -> None:
     """Check what can be checked before the start; UserError in one line, OSError if its code cannot be read now."""
-    if not Path(order.cwd).is_dir():
-        raise UserError(f"no directory {order.cwd} on this node")
-    if not os.access(order.python, os.X_OK):
-        raise UserError(f"no interpreter {order.python} on this node")
-    if order.code:
-        open_regular(Path(order.code)).close()
+    if not Path(launch.cwd).is_dir():
+        raise UserError(f"no directory {launch.cwd} on this node")
+    if not os.access(launch.python, os.X_OK):
+        raise UserError(f"no interpreter {launch.python} on this node")
+    if launch.archive:
+        open_regular(Path(launch.archive)).close()
     else:
-        _check_unedited(order)
+        _check_unedited(launch)
 
 
-def _check_unedited(order: wire.StartWorker) -> None:
-    script = Path(order.cwd, order.script)
+def _check_unedited(launch: LaunchSpec) -> None:
+    script = Path(launch.cwd, launch.script)
     try:
         content = script.read_bytes()
     except OSError as error:
         raise UserError(f"cannot read script {script} on this node: {error.strerror}") from None
-    if hashlib.sha256(content).hexdigest() != order.script_sha256:
+    if hashlib.sha256(content).hexdigest() != launch.script_sha256:
         raise UserError(f"script {script} was edited since it was submitted (its sha256 differs): submit it again")
 
 

@@ -25,6 +25,7 @@ from pilot.core.commands import (
 from pilot.core.errors import JournalError, ProtocolError
 from pilot.core.events import Unloaded
 from pilot.io.serialize import command_of, plain
+from pilot.io.submission import LaunchSpec
 
 PROTOCOL = 13
 """Incremented with every incompatible change; peers with another number are refused."""
@@ -349,32 +350,20 @@ class Refused(Message, frozen=True):
 class StartWorker(Message, frozen=True):
     """Start the training process of ``trainer``. See ``core.commands.StartWorker``.
 
-    ``environment`` holds the variables that the user named. ``directory`` is the trainer's folder in the run directory,
-    with ``checkpoints/`` and ``logs/``. ``ranks`` training processes on the node are one worker. ``uid`` is the
-    trainer's: the worker neither writes to another trainer's folder nor loads its checkpoints. ``umask`` is for files
-    that the script creates. ``code`` is the zip file of the script's code as submitted ("": it is run in place),
-    ``code_sha256`` of its content: nothing else is run. Without it, ``script_sha256`` guards against an edited script.
-    ``patience_s``: see ``core.spec.TrainerSpec``. ``ddp``: it is a script for ``torchrun``. ``node_fabric``: how the
-    node's processes sum, as set in the site file ("": depends on their device).
+    ``uid`` is the trainer's: the worker neither writes to another trainer's folder nor loads its checkpoints.
+    ``directory`` is its folder in the run directory, with ``checkpoints/`` and ``logs/``. ``ranks`` training processes
+    on the node are one worker. ``patience_s``: see ``core.spec.TrainerSpec``. ``node_fabric``: how the node's processes
+    sum, as set in the site file ("": depends on their device).
     """
 
     trainer: str
-    script: str
-    script_sha256: str
-    arguments: list[str]
-    cwd: str
-    python: str
-    environment: dict[str, str]
+    uid: str
     directory: str
+    launch: LaunchSpec
     checkpoint_interval_s: float
     checkpoints_kept: int
-    ranks: int = 1
-    uid: str = ""
-    code: str = ""
-    code_sha256: str = ""
     patience_s: float = math.inf
-    umask: int = 0o077
-    ddp: bool = False
+    ranks: int = 1
     node_fabric: str = ""
 
 

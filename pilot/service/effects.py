@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol, assert_never
 
+import msgspec
+
 from pilot.core.commands import (
     AskTrial,
     CheckScript,
@@ -281,23 +283,15 @@ class Effects:
 
     def _order(self, trainer: TrainerSpec) -> wire.StartWorker:
         launch, directory = self._launches.launch(trainer), self._launches.directory(trainer)
+        archive = str(script_code.archive_in(directory, launch.code_sha256)) if launch.code_sha256 else ""
         return wire.StartWorker(
-            trainer=trainer.trainer,
-            script=launch.script,
-            script_sha256=launch.script_sha256,
-            arguments=launch.arguments,
-            cwd=launch.cwd,
-            python=launch.python,
-            environment=launch.environment,
-            directory=str(directory),
-            checkpoint_interval_s=self._site.checkpoint_interval_s,
-            checkpoints_kept=launch.checkpoints_kept or self._site.checkpoints_kept,
-            ranks=self._site.ranks_per_node,
-            uid=trainer.uid,
-            umask=launch.umask,
-            code=str(script_code.archive_in(directory, launch.code_sha256)) if launch.code_sha256 else "",
-            code_sha256=launch.code_sha256,
-            patience_s=trainer.patience_s,
-            ddp=launch.ddp,
-            node_fabric=self._site.node_fabric or "",
+            trainer.trainer,
+            trainer.uid,
+            str(directory),
+            msgspec.structs.replace(launch, archive=archive),
+            self._site.checkpoint_interval_s,
+            launch.checkpoints_kept or self._site.checkpoints_kept,
+            trainer.patience_s,
+            self._site.ranks_per_node,
+            self._site.node_fabric or "",
         )

@@ -21,6 +21,7 @@ from pilot.agent.vocabulary import Said, WorkerEnded
 from pilot.agent.workers import Workers
 from pilot.core.commands import StopWorker
 from pilot.io import proc, wire
+from pilot.io.submission import LaunchSpec
 
 LIMIT_S = 60.0
 RANK = "import os, signal, time\nrank, size = (int(os.environ['PILOT_LOCAL_' + w]) for w in ('RANK', 'SIZE'))\n"
@@ -43,7 +44,8 @@ class Bench:
         directory = str(self.folder / "t")
         here = str(self.folder)
         given = environment or {}
-        order = wire.StartWorker("t", "train.py", digest, [], here, sys.executable, given, directory, 60.0, 2, ranks)
+        launch = LaunchSpec("train.py", digest, [], here, sys.executable, given)
+        order = wire.StartWorker("t", "", directory, launch, 60.0, 2, ranks=ranks)
         self.workers.launch(order)
 
     def log(self, rank: int) -> str:

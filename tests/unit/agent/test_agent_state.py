@@ -45,9 +45,11 @@ from pilot.core.commands import (
 )
 from pilot.core.events import Unloaded
 from pilot.io import wire
+from pilot.io.submission import LaunchSpec
 
 WELCOME = wire.Welcome("n1", "lab", heartbeat_s=1, silent_s=5, orphan_s=100, grace_s=30)
-ORDER = wire.StartWorker("t1", "train.py", "", [], "/", "python", {}, "/run/t1", 60, 2)
+LAUNCH = LaunchSpec("train.py", "", [], "/", "python", {})
+ORDER = wire.StartWorker("t1", "", "/run/t1", LAUNCH, 60, 2)
 
 
 class Machine:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from pilot.core.commands import LookAtGroup
 from pilot.core.errors import ProtocolError
 from pilot.io import wire
+from pilot.io.submission import LaunchSpec
 
 DECODERS: list[Callable[[bytes], Any]] = [
     wire.decode_credentials,
@@ -33,7 +34,7 @@ SAMPLES: list[wire.Sent] = [
     wire.Welcome("n", "pool", 1.0, 2.0, 3.0, 4.0),
     wire.Heard(12.5),
     LookAtGroup("t", 1, (), "", True),
-    wire.StartWorker("t", "s.py", "ab", ["x"], "/", "python", {"A": "b"}, "/d", 60.0, 3),
+    wire.StartWorker("t", "ab12", "/d", LaunchSpec("s.py", "ab", ["x"], "/", "python", {"A": "b"}), 60.0, 3),
     wire.Reply(result={"a": [1, None, "x"]}),
 ]
 

@@ -148,11 +148,7 @@ def test_a_worker_is_started_as_it_was_submitted(bench: Bench, tmp_path: Path) -
     [(node, message)] = bench.sent
     assert node == A
     folder = tmp_path / "run" / "trainers" / HOME
-    launch = wire.StartWorker(
-        *(T, "/s.py", "ab12", ["--x"], "/work", "/bin/python", {"KEY": "secret"}, str(folder), 30.0, 2, 4, UID),
-        patience_s=300.0,
-    )
-    assert message == launch
+    assert message == wire.StartWorker(T, UID, str(folder), LAUNCH, 30.0, 2, patience_s=300.0, ranks=4)
     assert (folder / "spec.json").stat().st_mode & 0o777 == 0o600
     assert {p.name for p in folder.iterdir()} == {"spec.json", "checkpoints", "logs", ".trainer_uid"}
     assert folder.with_name(T).resolve() == folder, "people type its name"
@@ -162,7 +158,7 @@ def test_its_user_says_how_many_checkpoints_it_keeps_and_who_may_read_its_files(
     bench.launches.change(SPEC, replace(LAUNCH, checkpoints_kept=7, umask=0o022))
     bench.order(StartWorker(T, A, ""))
     [(_, order)] = bench.sent
-    assert (order.checkpoints_kept, order.umask) == (7, 0o022)
+    assert (order.checkpoints_kept, order.launch.umask) == (7, 0o022)
     assert bench.launches.checkpoints_kept(SPEC) == 7
 
 
