@@ -31,22 +31,15 @@ from pilot.agent.vocabulary import (
     Effect,
     Event,
     Exit,
-    IntroduceRanks,
     KillRank,
     KillWorker,
     LogLine,
     Noticed,
     Ordered,
-    PeersUnreached,
     PoolOver,
     RankEnded,
-    RankEntered,
-    RankJoined,
-    RunCheck,
     Said,
     Send,
-    SpawnWorker,
-    StartRank,
     Stopped,
     Tell,
     Ticked,
@@ -107,15 +100,12 @@ class AgentWorker:
 
 @dataclass(slots=True)
 class AgentState:
-    """Everything that an agent knows. ``endpoint``: where it answers other agents; ``paces``: what workers have
-    measured since the last heartbeat.
-    """
+    """Everything that an agent knows. ``paces``: what workers have measured since the last heartbeat."""
 
     departure: Departure = field(default_factory=Departure)
     workers: dict[str, AgentWorker] = field(default_factory=dict)
     groups: set[tuple[str, int]] = field(default_factory=set)
     shutdown: Shutdown | None = None
-    endpoint: str = ""
     paces: dict[str, wire.Pace] = field(default_factory=dict)
     _leftover_since_s: dict[tuple[str, int], float] = field(default_factory=dict)
     _deserted: dict[tuple[str, int], float] = field(default_factory=dict)
@@ -132,14 +122,10 @@ class AgentState:
                 return self._worker_ended(event)
             case RankEnded():
                 return self._rank_ended(now_s, event)
-            case RankEntered(trainer, generation, puts):
-                known = (trainer, generation) in self.groups
-                return [Send(wire.RankAddress(trainer, generation, puts, self.endpoint))] if known else []
-            case RankJoined(trainer, generation):
-                known = (trainer, generation) in self.groups
-                return [Send(wire.RankJoined(trainer, generation))] if known else []
-            case PeersUnreached(trainer, generation, ranks):
-                return [Send(wire.PeersUnreached(trainer, generation, ranks))]
+            case wire.RankAddress() | wire.RankJoined():
+                return [Send(event)] if (event.trainer, event.generation) in self.groups else []
+            case wire.PeersUnreached():
+                return [Send(event)]
             case Stopped():
                 return self._stopped(event)
             case CannotJoin(trainer, reason):
@@ -185,7 +171,7 @@ class AgentState:
             case wire.JoinGroup():
                 return self._join(message)
             case wire.GroupAddresses(trainer, generation):
-                return [IntroduceRanks(message)] if (trainer, generation) in self.groups else []
+                return [message] if (trainer, generation) in self.groups else []
             case DissolveGroup():
                 return self._kill_group(message)
             case wire.PartFromGroup() | PauseGroup():
@@ -194,8 +180,8 @@ class AgentState:
                 return self._look(message)
             case PaceCheckpoints(trainer):
                 return [Tell(trainer, message)] if trainer in self.workers else []
-            case CheckScript(trainer):
-                return self._check(trainer)
+            case CheckScript():
+                return self._check(message)
             case WriteCheckpoint(trainer):
                 if trainer in self.workers:
                     return [Tell(trainer, message)]
@@ -207,7 +193,7 @@ class AgentState:
         worker = self.workers.get(message.trainer)
         if worker is None:
             self.workers[message.trainer] = AgentWorker(message.trainer, message.uid)
-            return [LogLine(f"{message.trainer}: starting {message.launch.script}"), SpawnWorker(message)]
+            return [LogLine(f"{message.trainer}: starting {message.launch.script}"), message]
         return [Send(wire.WorkerReady(message.trainer, 0.0))] if worker.up else []
 
     def _stop(self, now_s: float, message: StopWorker) -> list[Effect]:
@@ -229,7 +215,7 @@ class AgentState:
         self.workers[message.trainer].held = True
         self.groups.add(key)
         note = f"{message.trainer}: rank {message.rank} of {message.size} in generation {message.generation}"
-        return [LogLine(note), Tell(message.trainer, message), StartRank(message)]
+        return [LogLine(note), Tell(message.trainer, message), message]
 
     def _kill_group(self, message: DissolveGroup) -> list[Effect]:
         key = (message.trainer, message.generation)
@@ -244,14 +230,14 @@ class AgentState:
             return [Tell(trainer, message)]
         return self._give_up((trainer, message.generation), _NOBODY.format(trainer))
 
-    def _check(self, trainer: str) -> list[Effect]:
-        worker = self.workers.get(trainer)
+    def _check(self, message: CheckScript) -> list[Effect]:
+        trainer, worker = message.trainer, self.workers.get(message.trainer)
         if worker is None:
             return [Send(wire.ScriptChecked(trainer, "unchecked", _NOBODY.format(trainer)))]
         if worker.checking:
             return [Send(worker.checked)] if worker.checked is not None else []
         worker.checking = True
-        return [LogLine(f"{trainer}: checking its script"), RunCheck(trainer)]
+        return [LogLine(f"{trainer}: checking its script"), message]
 
     # --- what workers say -------------------------------------------------------------------------------------------
 

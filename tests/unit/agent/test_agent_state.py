@@ -11,20 +11,14 @@ from pilot.agent.vocabulary import (
     Effect,
     Event,
     Exit,
-    IntroduceRanks,
     KillRank,
     KillWorker,
     LogLine,
     Noticed,
     Ordered,
     RankEnded,
-    RankEntered,
-    RankJoined,
-    RunCheck,
     Said,
     Send,
-    SpawnWorker,
-    StartRank,
     Stopped,
     Tell,
     Ticked,
@@ -85,7 +79,7 @@ def joined() -> Machine:
 @pytest.fixture
 def up(joined: Machine) -> Machine:
     """A warm worker of t1."""
-    assert joined.order(ORDER) == [SpawnWorker(ORDER)]
+    assert joined.order(ORDER) == [ORDER]
     word = wire.WorkerReady("t1", 2.0)
     assert joined.take(Said("t1", word)) == [Send(word)]
     return joined
@@ -103,10 +97,11 @@ def join(generation: int) -> wire.JoinGroup:
 def training(up: Machine) -> Machine:
     """t1 leads and trains in generation 1."""
     table = wire.GroupAddresses("t1", 1, {"key": "value"}, [])
-    assert up.order(join(1)) == [Tell("t1", join(1)), StartRank(join(1))]
-    assert up.take(RankEntered("t1", 1, table.puts)) == [Send(wire.RankAddress("t1", 1, table.puts, ""))]
-    assert up.order(table) == [IntroduceRanks(table)]
-    assert up.take(RankJoined("t1", 1)) == [Send(wire.RankJoined("t1", 1))]
+    assert up.order(join(1)) == [Tell("t1", join(1)), join(1)]
+    ours = wire.RankAddress("t1", 1, table.puts, "10.0.0.1:1")
+    assert up.take(ours) == [Send(ours)]
+    assert up.order(table) == [table]
+    assert up.take(wire.RankJoined("t1", 1)) == [Send(wire.RankJoined("t1", 1))]
     return up
 
 
@@ -249,8 +244,8 @@ def test_a_group_that_breaks_is_killed_and_told_once(training: Machine) -> None:
     unloaded = wire.GroupBroken("t1", 2, "no such folder", Unloaded.UNREAD)
     assert training.take(Said("t1", unloaded))[-1] == Send(unloaded)
     assert training.order(join(1)) == [], "what is over stays over"
-    assert training.take(RankEntered("t1", 1, {})) == []
-    assert training.take(RankJoined("t1", 1)) == []
+    assert training.take(wire.RankAddress("t1", 1, {}, "")) == []
+    assert training.take(wire.RankJoined("t1", 1)) == []
     assert training.order(wire.GroupAddresses("t1", 1, {}, [])) == []
 
 
@@ -515,7 +510,7 @@ def test_what_workers_loaded_is_said_again_to_a_coordinator_that_may_not_have_he
 
 def test_a_script_is_checked_once_and_its_result_repeated(up: Machine) -> None:
     order, found = CheckScript("t1", "", ""), wire.ScriptChecked("t1", "passed", "18 steps train the same")
-    assert up.order(order) == [RunCheck("t1")]
+    assert up.order(order) == [order]
     assert up.order(order) == [], "it runs"
     assert up.take(Said("t1", found)) == [Send(found)]
     assert up.order(order) == [Send(found)]
@@ -524,4 +519,4 @@ def test_a_script_is_checked_once_and_its_result_repeated(up: Machine) -> None:
     assert answer == Send(wire.ScriptChecked("t1", "unchecked", "no worker of t1 runs on this node"))
     assert up.take(Said("t1", found)) == [], "it comes too late"
     up.order(ORDER)
-    assert up.order(order) == [RunCheck("t1")], "another worker's script is checked anew"
+    assert up.order(order) == [order], "another worker's script is checked anew"
