@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import assert_never
 
 from pilot import __version__
-from pilot.agent.coordinator_link import COORDINATOR
+from pilot.agent.coordinator_client import COORDINATOR
 from pilot.core.commands import (
     DissolveGroup,
     LookAtGroup,

@@ -23,8 +23,7 @@ from dataclasses import dataclass, field
 from typing import assert_never
 
 from pilot.agent import diagnosis
-from pilot.agent.departure import Departure
-from pilot.agent.shutdown import Shutdown
+from pilot.agent.departure import Departure, Shutdown
 from pilot.agent.vocabulary import (
     CannotJoin,
     CoordinatorLost,

@@ -13,8 +13,7 @@ from pilot.core.errors import (
     RESUMED_OTHERWISE_STATUS,
 )
 from pilot.core.events import ExitCause, Seen
-from pilot.core.evidence import headline
-from pilot.core.last_words import TRACEBACK, is_refusal, last_words
+from pilot.core.evidence import TRACEBACK, headline, is_refusal, last_words
 from pilot.io import wire
 
 _NO_SESSION = (

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from pilot.agent.fork_server import ALLOCATOR, THREAD_VARIABLES
-from pilot.agent.node_ranks import NodeRanks
+from pilot.agent.ranks import NodeRanks
 from pilot.agent.shortage import tolerated
 from pilot.agent.vocabulary import RankEnded
 from pilot.agent.workdir import Workdir

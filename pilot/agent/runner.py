@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, assert_never
 
-from pilot.agent import guardian, job_environment, software
+from pilot.agent import guardian, job_environment
 from pilot.agent import workdir as workdirs
 from pilot.agent.agent_state import AgentState
 from pilot.agent.coordinator_client import CoordinatorClient
@@ -125,7 +125,7 @@ class Agent:
         self, whereabouts: Whereabouts, options: Options, job: JobEnvironment, end_s: float, workdir: workdirs.Workdir
     ) -> None:
         self._job, self._end_s = job, end_s
-        self._versions = software.versions()
+        self._versions = job_environment.versions()
         interfaces = options.interfaces or [addresses.interface_to(*whereabouts.now.address)]
         self._address, *_ = [addresses.interface_address(interface) for interface in interfaces]
         self._whereabouts = whereabouts

@@ -23,8 +23,7 @@ from pilot.agent.script_check import ScriptCheck
 from pilot.agent.shortage import when_possible
 from pilot.agent.vocabulary import Said, WorkerEnded
 from pilot.agent.workdir import Workdir
-from pilot.agent.worker import LocalRanks, NodeWorker, TrainingProcess, check_launch, kill_session
-from pilot.agent.worker_socket import WorkerSocket
+from pilot.agent.worker import LocalRanks, NodeWorker, TrainingProcess, WorkerSocket, check_launch, kill_session
 from pilot.core.commands import StopWorker
 from pilot.core.errors import UserError
 from pilot.io import own_folder, proc, trainer_folder, wire

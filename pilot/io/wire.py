@@ -103,7 +103,7 @@ class Hello(Message, frozen=True):
     other nodes reach it for MPI; ``job`` and ``restart`` are the batch scheduler's job id and restart count ("" and 0
     if there is none). Its job ends in ``walltime_s`` seconds: the clocks of hosts are never compared. ``workers`` lists
     the trainers' processes running on it, as (trainer, its uid, generation or 0, step, ready). ``versions`` is what the
-    agent's interpreter has (see :mod:`pilot.agent.software`).
+    agent's interpreter has (see :mod:`pilot.agent.job_environment`).
     """
 
     pilot: str

@@ -30,11 +30,10 @@ from pilot.service.launch_store import LaunchStore
 from pilot.service.live_driver import LiveDriver
 from pilot.service.pending import Of
 from pilot.service.rejoin import Rejoined
-from pilot.service.rendezvous import Rendezvous
+from pilot.service.rendezvous import Rendezvous, Unreached
 from pilot.service.roster import Pilot, Roster
 from pilot.service.server import Peer, Server
 from pilot.service.stall_checks import StallChecks
-from pilot.service.unreached import Unreached
 
 log = logging.getLogger(__name__)
 

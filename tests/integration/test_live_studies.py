@@ -60,7 +60,7 @@ class Scripted:
         say = self.peer.say
         match message:
             case wire.StartWorker():
-                self.arguments[message.trainer] = message.arguments
+                self.arguments[message.trainer] = message.launch.arguments
                 assert message.environment["PILOT_STUDY_METRIC"] == "accuracy"
                 say(wire.WorkerReady(message.trainer, 0.1))
             case wire.JoinGroup():
