@@ -23,6 +23,7 @@ from typing import Any
 
 from benchmarks import torchrun_peer
 from benchmarks.subjects import SUBJECTS
+from pilot.core.commands import WriteCheckpoint
 from pilot.io import proc, wire
 from tests.integration.plane import Node, Plane, plane
 from tests.pools import Pool
@@ -130,7 +131,7 @@ def restart_s(subject: str) -> float:
             cluster.form(group)
             _await_steps(cluster, folder, group[0], STEPS_AROUND)
             cluster.pause()
-            group[0].tell(wire.WriteCheckpoint("t1", "restart"))
+            group[0].tell(WriteCheckpoint("t1", "", "restart"))
             cluster.wait(lambda: bool(group[0].heard(wire.CheckpointWritten)), "the checkpoint")
             last_s = _steps(folder, group[0].process.pid)[-1]
             for node in group:

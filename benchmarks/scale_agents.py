@@ -15,7 +15,16 @@ from pathlib import Path
 from typing import assert_never
 
 from pilot import __version__
-from pilot.agent.coordinator_link import COORDINATOR
+from pilot.agent.coordinator_client import COORDINATOR
+from pilot.core.commands import (
+    DissolveGroup,
+    LookAtGroup,
+    PaceCheckpoints,
+    PauseGroup,
+    ReleaseNode,
+    StopWorker,
+    WriteCheckpoint,
+)
 from pilot.io import connection, transport, wire
 from pilot.io.connection import Connection, life_name
 from pilot.io.gate import allow_many_files
@@ -134,7 +143,7 @@ class Agent:
                 self.heard += 1
             case wire.StartWorker():
                 self._say(wire.WorkerReady(message.trainer, 1.0))
-            case wire.StopWorker():
+            case StopWorker():
                 self._stop()
                 self._say(wire.WorkerExited(message.trainer, "stopped"))
             case wire.JoinGroup():
@@ -145,17 +154,17 @@ class Agent:
                 self._formed(message)
             case wire.PartFromGroup():
                 self._stop()
-            case wire.PauseGroup():
+            case PauseGroup():
                 self._stop()
                 self._say(wire.RankPaused(message.trainer, message.generation, _step()))
-            case wire.DissolveGroup():
+            case DissolveGroup():
                 if message.generation == self._trains:
                     self._stop()
-            case wire.WriteCheckpoint():
+            case WriteCheckpoint():
                 self._say(wire.CheckpointWritten(message.trainer, 1, _step(), asked=True, path="/x", alone_s=0.1))
-            case wire.ReleaseNode() | wire.Refused():
+            case ReleaseNode() | wire.Refused():
                 self.vanish()
-            case wire.LookAtGroup() | wire.PaceCheckpoints():
+            case LookAtGroup() | PaceCheckpoints():
                 pass
             case _:
                 assert_never(message)

@@ -26,8 +26,8 @@ import psutil
 
 from pilot.io.certificate import Certificate
 from pilot.io.gate import allow_many_files
-from pilot.io.listener import Listener
 from pilot.io.transport import Limits, Link, connect
+from pilot.service.server import Listener
 
 PEERS = 5000
 PROCESSES = 4

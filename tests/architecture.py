@@ -14,9 +14,9 @@ from pathlib import Path
 
 import grimp
 
-from pilot.core.lifecycle import EFFECTS, TRAINER_CHANGES
 from pilot.core.reconcile import QUESTIONS, Rule
 from pilot.core.trainer import WORKER_CHANGES, PhaseChange
+from tests.lifecycle import EFFECTS, TRAINER_CHANGES
 
 ROOT = Path(__file__).parents[1]
 OURS = ("pilot", "launchers", "site_configs")

@@ -16,8 +16,8 @@ from typing import Any
 from pilot.io import wire
 from pilot.io.certificate import Certificate, client_context
 from pilot.io.framing import Frames, framed
-from pilot.io.listener import Listener
 from pilot.io.transport import Limits, Link
+from pilot.service.server import Listener
 
 DEADLINE_S = 30.0
 FREE = Limits(frame_bytes=wire.MAX_FRAME_BYTES, unsent_bytes=1 << 26, rate_per_s=1e6, burst=1e6)

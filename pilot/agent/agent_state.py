@@ -23,38 +23,41 @@ from dataclasses import dataclass, field
 from typing import assert_never
 
 from pilot.agent import diagnosis
-from pilot.agent.departure import Departure
-from pilot.agent.shutdown import Shutdown
+from pilot.agent.departure import Departure, Shutdown
 from pilot.agent.vocabulary import (
     CannotJoin,
     CoordinatorLost,
     Effect,
     Event,
     Exit,
-    IntroduceRanks,
     KillRank,
     KillWorker,
     LogLine,
     Noticed,
     Ordered,
-    PeersUnreached,
     PoolOver,
     RankEnded,
-    RankEntered,
-    RankJoined,
-    RunCheck,
     Said,
     Send,
-    SpawnWorker,
-    StartRank,
     Stopped,
     Tell,
     Ticked,
     Watch,
     Watched,
     WorkerEnded,
+    dissolved,
 )
 from pilot.comm.rank_order import WORKER_GONE
+from pilot.core.commands import (
+    CheckScript,
+    DissolveGroup,
+    LookAtGroup,
+    PaceCheckpoints,
+    PauseGroup,
+    ReleaseNode,
+    StopWorker,
+    WriteCheckpoint,
+)
 from pilot.core.events import Seen, Unloaded
 from pilot.io import wire
 
@@ -90,21 +93,18 @@ class AgentWorker:
     loaded: list[wire.CodeLoaded] = field(default_factory=list)
     checking: bool = False
     checked: wire.ScriptChecked | None = None
-    look: wire.LookAtGroup | None = None
+    look: LookAtGroup | None = None
     waiting: wire.RankStalled | None = None
 
 
 @dataclass(slots=True)
 class AgentState:
-    """Everything that an agent knows. ``endpoint``: where it answers other agents; ``paces``: what workers have
-    measured since the last heartbeat.
-    """
+    """Everything that an agent knows. ``paces``: what workers have measured since the last heartbeat."""
 
     departure: Departure = field(default_factory=Departure)
     workers: dict[str, AgentWorker] = field(default_factory=dict)
     groups: set[tuple[str, int]] = field(default_factory=set)
     shutdown: Shutdown | None = None
-    endpoint: str = ""
     paces: dict[str, wire.Pace] = field(default_factory=dict)
     _leftover_since_s: dict[tuple[str, int], float] = field(default_factory=dict)
     _deserted: dict[tuple[str, int], float] = field(default_factory=dict)
@@ -121,14 +121,10 @@ class AgentState:
                 return self._worker_ended(event)
             case RankEnded():
                 return self._rank_ended(now_s, event)
-            case RankEntered(trainer, generation, puts):
-                known = (trainer, generation) in self.groups
-                return [Send(wire.RankAddress(trainer, generation, puts, self.endpoint))] if known else []
-            case RankJoined(trainer, generation):
-                known = (trainer, generation) in self.groups
-                return [Send(wire.RankJoined(trainer, generation))] if known else []
-            case PeersUnreached(trainer, generation, ranks):
-                return [Send(wire.PeersUnreached(trainer, generation, ranks))]
+            case wire.RankAddress() | wire.RankJoined():
+                return [Send(event)] if (event.trainer, event.generation) in self.groups else []
+            case wire.PeersUnreached():
+                return [Send(event)]
             case Stopped():
                 return self._stopped(event)
             case CannotJoin(trainer, reason):
@@ -163,27 +159,29 @@ class AgentState:
                 return []
             case wire.Refused(reason):
                 return [Exit(2, f"refused by the coordinator: {reason}")]
-            case wire.ReleaseNode(reason, again):
-                return [Exit(0, reason, again=again and not self.departure.leaves)]
+            case wire.Forgotten(reason):
+                return [Exit(0, reason, again=not self.departure.leaves)]
+            case ReleaseNode():
+                return [Exit(0, message.reason)]
             case wire.StartWorker():
                 return self._launch(message)
-            case wire.StopWorker():
+            case StopWorker():
                 return self._stop(now_s, message)
             case wire.JoinGroup():
                 return self._join(message)
             case wire.GroupAddresses(trainer, generation):
-                return [IntroduceRanks(message)] if (trainer, generation) in self.groups else []
-            case wire.DissolveGroup():
+                return [message] if (trainer, generation) in self.groups else []
+            case DissolveGroup():
                 return self._kill_group(message)
-            case wire.PartFromGroup() | wire.PauseGroup():
+            case wire.PartFromGroup() | PauseGroup():
                 return self._pass_on(message)
-            case wire.LookAtGroup():
+            case LookAtGroup():
                 return self._look(message)
-            case wire.PaceCheckpoints(trainer):
+            case PaceCheckpoints(trainer):
                 return [Tell(trainer, message)] if trainer in self.workers else []
-            case wire.CheckScript():
+            case CheckScript():
                 return self._check(message)
-            case wire.WriteCheckpoint(trainer):
+            case WriteCheckpoint(trainer):
                 if trainer in self.workers:
                     return [Tell(trainer, message)]
                 return [Send(wire.CheckpointWritten(trainer, 0, 0, asked=True, error=_NOBODY.format(trainer)))]
@@ -194,10 +192,10 @@ class AgentState:
         worker = self.workers.get(message.trainer)
         if worker is None:
             self.workers[message.trainer] = AgentWorker(message.trainer, message.uid)
-            return [LogLine(f"{message.trainer}: starting {message.script}"), SpawnWorker(message)]
+            return [LogLine(f"{message.trainer}: starting {message.launch.script}"), message]
         return [Send(wire.WorkerReady(message.trainer, 0.0))] if worker.up else []
 
-    def _stop(self, now_s: float, message: wire.StopWorker) -> list[Effect]:
+    def _stop(self, now_s: float, message: StopWorker) -> list[Effect]:
         trainer, worker = message.trainer, self.workers.get(message.trainer)
         if worker is None:
             return [Send(wire.WorkerExited(trainer, "stopped", "it was not running"))]
@@ -216,29 +214,29 @@ class AgentState:
         self.workers[message.trainer].held = True
         self.groups.add(key)
         note = f"{message.trainer}: rank {message.rank} of {message.size} in generation {message.generation}"
-        return [LogLine(note), Tell(message.trainer, message), StartRank(message)]
+        return [LogLine(note), Tell(message.trainer, message), message]
 
-    def _kill_group(self, message: wire.DissolveGroup) -> list[Effect]:
+    def _kill_group(self, message: DissolveGroup) -> list[Effect]:
         key = (message.trainer, message.generation)
         self._over.add(key)
         self.groups.discard(key)
         tell = [Tell(message.trainer, message)] if message.trainer in self.workers else []
         return [KillRank(*key), *tell]
 
-    def _pass_on(self, message: wire.PartFromGroup | wire.PauseGroup) -> list[Effect]:
+    def _pass_on(self, message: wire.PartFromGroup | PauseGroup) -> list[Effect]:
         trainer = message.trainer
         if trainer in self.workers:
             return [Tell(trainer, message)]
         return self._give_up((trainer, message.generation), _NOBODY.format(trainer))
 
-    def _check(self, message: wire.CheckScript) -> list[Effect]:
-        worker = self.workers.get(message.trainer)
+    def _check(self, message: CheckScript) -> list[Effect]:
+        trainer, worker = message.trainer, self.workers.get(message.trainer)
         if worker is None:
-            return [Send(wire.ScriptChecked(message.trainer, "unchecked", _NOBODY.format(message.trainer)))]
+            return [Send(wire.ScriptChecked(trainer, "unchecked", _NOBODY.format(trainer)))]
         if worker.checking:
             return [Send(worker.checked)] if worker.checked is not None else []
         worker.checking = True
-        return [LogLine(f"{message.trainer}: checking its script"), RunCheck(message)]
+        return [LogLine(f"{trainer}: checking its script"), message]
 
     # --- what workers say -------------------------------------------------------------------------------------------
 
@@ -325,7 +323,7 @@ class AgentState:
 
     # --- looks ------------------------------------------------------------------------------------------------------
 
-    def _look(self, message: wire.LookAtGroup) -> list[Effect]:
+    def _look(self, message: LookAtGroup) -> list[Effect]:
         """Ask the worker itself, and watch it, because a stuck one cannot answer."""
         worker = self.workers.get(message.trainer)
         if worker is None:
@@ -359,7 +357,7 @@ class AgentState:
         self._over.add(key)
         self.groups.discard(key)
         trainer, generation = key
-        tell = [Tell(trainer, wire.DissolveGroup(trainer, generation, reason))] if trainer in self.workers else []
+        tell = [dissolved(trainer, generation, reason)] if trainer in self.workers else []
         note = LogLine(f"{trainer}: generation {generation} ended: {reason}")
         broken = wire.GroupBroken(trainer, generation, reason, unloaded)
         return [note, KillRank(trainer, generation), *tell, Send(broken)]

@@ -19,33 +19,20 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from pilot.agent import as_submitted
+from pilot.agent.jobs import CheckJob
 from pilot.agent.submitted_code import content, is_copied
 from pilot.core.errors import UserError
-from pilot.core.evidence import headline
-from pilot.core.last_words import last_words
+from pilot.core.evidence import headline, last_words
 from pilot.core.version import __version__
 from pilot.io import own_folder, script_code
 from pilot.io.files import publish, read_regular
+from pilot.io.submission import LaunchSpec
 
 NICE = 10
 MOST_BYTES = 1 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class CheckJob:
-    """What to check: ``script`` with ``arguments``, started in ``cwd``, with ``paths`` as its PYTHONPATH; ``code``: the
-    zip file of it as submitted ("": it is run in place). ``kept_in``: where verdicts are kept.
-    """
-
-    script: str
-    arguments: list[str]
-    cwd: str
-    code: str
-    code_sha256: str
-    paths: str
-    limit_s: float
-    kept_in: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +47,7 @@ class Found:
 def main() -> None:
     """Check, and print what was found."""
     os.nice(NICE)
-    job = CheckJob(**json.load(sys.stdin))
+    job = msgspec.json.decode(sys.stdin.read(), type=CheckJob)
     try:
         found = checked(job)
     except UserError as error:
@@ -70,8 +57,8 @@ def main() -> None:
 
 def checked(job: CheckJob) -> Found:
     """An earlier verdict that still holds, or a new one, which is kept if it is one."""
-    copied = script_code.unpack(Path(job.code), job.code_sha256) if job.code else {}
-    kept = Path(job.kept_in, f"{_key(job)}.json")
+    copied = script_code.unpack(job.launch.archive, job.launch.code_sha256)
+    kept = Path(job.kept_in, f"{_key(job.launch)}.json")
     if (earlier := _read(kept)) is not None and earlier.files == _versions(earlier.files, copied):
         return earlier
     found = _run(job, copied)
@@ -83,13 +70,14 @@ def checked(job: CheckJob) -> Found:
 
 
 def _run(job: CheckJob, copied: Mapping[str, bytes]) -> Found:
-    script = _versions([job.script], copied)
+    launch = job.launch
+    script = _versions([launch.script], copied)
     command = [sys.executable, "-P", "-m", "pilot", "check", "--json", "--limit-s", f"{job.limit_s:g}"]
-    environment = {**os.environ, as_submitted.VARIABLE: json.dumps([job.script, job.code, job.code_sha256, job.paths])}
+    as_is = json.dumps([launch.script, launch.archive, launch.code_sha256, _paths(launch)])
     done = subprocess.run(
-        [*command, as_submitted.__file__, "--", *job.arguments],
+        [*command, as_submitted.__file__, "--", *launch.arguments],
         capture_output=True,
-        env=environment,
+        env={**os.environ, as_submitted.VARIABLE: as_is},
         check=False,
     )
     said = done.stderr.decode(errors="replace")
@@ -113,13 +101,17 @@ def _versions(files: Iterable[str], copied: Mapping[str, bytes]) -> dict[str, st
     return out
 
 
-def _key(job: CheckJob) -> str:
+def _paths(launch: LaunchSpec) -> str:
+    return launch.environment.get("PYTHONPATH", "")
+
+
+def _key(launch: LaunchSpec) -> str:
     """What a verdict is about, but for the files."""
     try:
         torch = version("torch")
     except PackageNotFoundError:
         torch = ""
-    about = [job.script, job.arguments, job.cwd, job.paths, __version__, sys.version, torch]
+    about = [launch.script, launch.arguments, launch.cwd, _paths(launch), __version__, sys.version, torch]
     return hashlib.sha256(json.dumps(about).encode()).hexdigest()[:32]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 
 from pilot.agent.vocabulary import RankEnded, Watched, WorkerEnded
-from pilot.core.commands import Outcome
+from pilot.core.commands import LookAtGroup, Outcome
 from pilot.core.errors import (
     GPU_FAILED_STATUS,
     JOINED_OTHERWISE_STATUS,
@@ -13,8 +13,7 @@ from pilot.core.errors import (
     RESUMED_OTHERWISE_STATUS,
 )
 from pilot.core.events import ExitCause, Seen
-from pilot.core.evidence import headline
-from pilot.core.last_words import TRACEBACK, is_refusal, last_words
+from pilot.core.evidence import TRACEBACK, headline, is_refusal, last_words
 from pilot.io import wire
 
 _NO_SESSION = (
@@ -91,9 +90,7 @@ def on_rank(event: RankEnded) -> str:
     return f"its rank process {how}" + (f": {lines[-1]}" if lines else "")
 
 
-def on_look(
-    look: wire.LookAtGroup, said: wire.RankStalled | None, watched: Watched, silent_s: float
-) -> tuple[Seen, str]:
+def on_look(look: LookAtGroup, said: wire.RankStalled | None, watched: Watched, silent_s: float) -> tuple[Seen, str]:
     """The result of an examination, also in words. A worker that answers is not stuck, whatever it waits for."""
     if said is None:
         if watched.progress or look.kill:

@@ -4,9 +4,9 @@ It is exec'ed by the agent, one per interpreter: ``python -m pilot.agent.fork_se
 SEQPACKET socket pair. A process that has run a multi-threaded torch operation must not be forked (the child's first
 operation hangs), so this one only imports: one thread, no asyncio, no CUDA call.
 
-Packets to it: a :class:`ForkJob` as JSON, with three descriptors (the worker's control socket, its log, the log's
-folder); or
-``["preload", file, unfit]``: import what scripts imported before (:mod:`pilot.agent.preload`), between jobs.
+Packets to it: a :class:`~pilot.agent.jobs.ForkJob` as JSON, with three descriptors (the worker's control socket, its
+log, the log's folder); or ``["preload", file, unfit]``: import what scripts imported before
+(:mod:`pilot.agent.preload`), between jobs.
 
 Packets from it, as JSON: ``["ready", seconds, threads]`` or ``["failed", why]`` once; for each job ``["forked", life,
 pid]`` and ``["exited", life, status]`` (as of ``os.waitstatus_to_exitcode``), or ``["declined", life, why]``: it must
@@ -17,7 +17,6 @@ not fork any more because of a module; then it ends.
 
 from __future__ import annotations
 
-import dataclasses
 import faulthandler
 import gc
 import importlib
@@ -30,7 +29,6 @@ import sys
 import time
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,6 +38,7 @@ from pilot.core.errors import UserError
 from pilot.io.system import die_with_parent, readable, reap_among
 
 if TYPE_CHECKING:
+    from pilot.agent.jobs import ForkJob
     from pilot.agent.preload import Preloader
 
 MAX_PACKET_BYTES = 128 * 1024
@@ -61,29 +60,11 @@ _IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal
 told."""
 
 
-@dataclass(frozen=True, slots=True)
-class ForkJob:
-    """A training process to start. ``life`` identifies it; ``threads`` is how many torch may use; paths are on this
-    node.
-
-    ``code``: the zip file of its script's code as submitted; "": it is run in place; ``code_sha256``: of its content.
-    ``umask`` is for files that the script creates; our own files have explicit modes.
-    """
-
-    life: int
-    script: str
-    arguments: list[str]
-    cwd: str
-    environment: dict[str, str]
-    threads: int
-    umask: int = 0o077
-    code: str = ""
-    code_sha256: str = ""
-
-
 def encode(job: ForkJob) -> bytes:
     """The job as one packet; ValueError if it is too large."""
-    packet = json.dumps(dataclasses.asdict(job)).encode()
+    import msgspec
+
+    packet = msgspec.json.encode(job)
     if len(packet) > MAX_PACKET_BYTES:
         raise ValueError(f"arguments and environment are {len(packet)} bytes; at most {MAX_PACKET_BYTES} are possible")
     return packet
@@ -119,6 +100,9 @@ def import_base(channel: socket.socket) -> None:
 
 def serve(channel: socket.socket) -> ForkJob | None:
     """Fork on request and report exits. Returns None when the agent has ended, and the job in a forked worker."""
+    import msgspec
+
+    from pilot.agent.jobs import ForkJob
     from pilot.agent.preload import Preloader
     from pilot.io import installed
 
@@ -145,7 +129,7 @@ def serve(channel: socket.socket) -> ForkJob | None:
                 installed.add_imports(Path(file), unfit=unfit)
                 preloader.take(Path(file))
                 continue
-            job = ForkJob(**order)
+            job = msgspec.convert(order, ForkJob)
             outcome, found = _fork(job, preloader)
             if found == 0:
                 channel.close()
@@ -198,21 +182,22 @@ def become_worker(job: ForkJob, descriptors: Sequence[int]) -> None:
     faulthandler.enable()
     for descriptor in (control, logs):
         os.set_inheritable(descriptor, False)
-    os.environ.update(job.environment, PILOT_CONTROL_FD=str(control))
+    os.environ.update(job.launch.environment, PILOT_CONTROL_FD=str(control))
     for name in THREAD_VARIABLES:
-        os.environ[name] = job.environment.get(name, str(job.threads))
+        os.environ[name] = job.launch.environment.get(name, str(job.threads))
 
 
 def run(job: ForkJob) -> None:
     """Run the script as ``python script`` would: same ``sys.argv``, ``sys.path[0]``, ``__main__`` and exit status."""
-    os.chdir(job.cwd)
-    os.umask(job.umask)
-    script = str(Path(job.cwd, job.script))
-    sys.argv = [job.script, *job.arguments]
+    launch = job.launch
+    os.chdir(launch.cwd)
+    os.umask(launch.umask)
+    script = str(Path(launch.cwd, launch.script))
+    sys.argv = [launch.script, *launch.arguments]
     # As in a new interpreter; ours was started before the trainer's PYTHONPATH was known.
-    added = filter(None, job.environment.get("PYTHONPATH", "").split(os.pathsep))
-    sys.path[:0] = [str(Path(script).resolve().parent), *(str(Path(job.cwd, path)) for path in added)]
-    multiprocessing.process.ORIGINAL_DIR = job.cwd  # type: ignore[attr-defined]  # not in typeshed; where spawned DataLoader workers go
+    added = filter(None, launch.environment.get("PYTHONPATH", "").split(os.pathsep))
+    sys.path[:0] = [str(Path(script).resolve().parent), *(str(Path(launch.cwd, path)) for path in added)]
+    multiprocessing.process.ORIGINAL_DIR = launch.cwd  # type: ignore[attr-defined]  # not in typeshed; where spawned DataLoader workers go
     from pilot.agent import submitted_code
     from pilot.io import loaded_code
     from pilot.train import ddp
@@ -230,7 +215,7 @@ def run(job: ForkJob) -> None:
     imported.begin()
     try:
         take_own(Seat.of(os.environ))
-        copied = submitted_code.install(job.code, job.code_sha256)
+        copied = submitted_code.install(launch.archive, launch.code_sha256)
         loaded_code.begin(copied)
         if copied:  # where the script really was when it was submitted
             sys.path[0] = str(Path(next(iter(copied))).parent)

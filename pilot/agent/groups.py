@@ -14,15 +14,15 @@ from contextlib import suppress
 from pathlib import Path
 
 from pilot.agent.fork_server import ALLOCATOR, THREAD_VARIABLES
-from pilot.agent.node_ranks import NodeRanks
+from pilot.agent.ranks import NodeRanks
 from pilot.agent.shortage import tolerated
-from pilot.agent.vocabulary import RankEnded, RankEntered, RankJoined
+from pilot.agent.vocabulary import RankEnded
 from pilot.agent.workdir import Workdir
 from pilot.comm import mpich
 from pilot.comm.rank_order import RankOrder
 from pilot.core.errors import ProtocolError
 from pilot.io import proc
-from pilot.io.wire import JoinGroup
+from pilot.io.wire import JoinGroup, RankAddress, RankJoined
 
 _CLOSE_LIMIT_S = 2.0
 _SPARE_AFTER_S = 2.0
@@ -33,6 +33,7 @@ Key = tuple[str, int]
 
 class Groups:
     """``emit`` is called with what ranks have put, when they have joined, and with ends that were not ordered here.
+    ``endpoint``: where this agent answers others.
 
     Parameters
     ----------
@@ -45,8 +46,9 @@ class Groups:
         workdir: Workdir,
         interfaces: Sequence[str],
         provider: str,
-        emit: Callable[[RankEntered | RankJoined | RankEnded], None],
+        emit: Callable[[RankAddress | RankJoined | RankEnded], None],
     ) -> None:
+        self.endpoint = ""
         self._workdir = workdir
         mark, _, name = workdir.mark.partition("=")
         variables = mpich.environment(os.environ, interface=None, provider=provider)
@@ -85,7 +87,12 @@ class Groups:
         rails = rank.rails if message.size > 1 else 1
         paths = [str(path) for path in sockets]
         order = RankOrder(message.generation, message.rank, message.size, paths, rails=rails)
-        rank.begin(order, space, lambda puts: self._emit(RankEntered(*key, puts)), lambda: self._emit(RankJoined(*key)))
+        rank.begin(
+            order,
+            space,
+            entered=lambda puts: self._emit(RankAddress(*key, dict(puts), self.endpoint)),
+            joined=lambda: self._emit(RankJoined(*key)),
+        )
         asyncio.get_running_loop().call_later(_SPARE_AFTER_S, self.warm_up)
 
     def introduce(self, trainer: str, generation: int, table: Mapping[str, str]) -> None:

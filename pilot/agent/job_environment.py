@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import platform
 import socket
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from importlib import metadata
 
 from pilot.core.errors import UserError
 from pilot.io.system import usable_cores
@@ -58,3 +61,16 @@ def _first_time(environment: Mapping[str, str]) -> float | None:
             except ValueError:
                 raise UserError(f"{name} is {text!r}; it must be a Unix time in seconds") from None
     return None
+
+
+_DISTRIBUTIONS = ("torch", "numpy", "mpi4py", "mpich")
+_LONGEST = 64
+
+
+def versions() -> dict[str, str]:
+    """By name, as installed for the agent's interpreter; what is not installed is left out."""
+    found = {"Python": platform.python_version()}
+    for name in _DISTRIBUTIONS:
+        with suppress(ImportError, OSError, ValueError, KeyError):
+            found[name] = str(metadata.version(name))[:_LONGEST]
+    return found

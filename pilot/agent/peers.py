@@ -14,10 +14,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from pilot.agent.vocabulary import PeersUnreached
 from pilot.core.errors import PilotError
 from pilot.io.gate import OUT_OF, Gate
-from pilot.io.wire import GroupAddresses
+from pilot.io.wire import GroupAddresses, PeersUnreached
 
 AFTER_S = 10.0
 """Most groups have formed by then."""

@@ -24,7 +24,8 @@ from pilot.io import installed, script_code
 from pilot.io.installed import is_installed
 
 if TYPE_CHECKING:
-    from pilot.agent.fork_server import ForkJob
+    from pilot.agent.jobs import ForkJob
+    from pilot.io.submission import LaunchSpec
 
 MEMORY_BYTES = 1 << 30
 """Limit for what is preloaded; workers share this memory with the fork server, and with one another."""
@@ -87,11 +88,11 @@ class Preloader:
         """Why ``job`` must be run without what is loaded here; "" if it need not."""
         if not self.loaded:
             return ""
-        for name, value in job.environment.items():
+        for name, value in job.launch.environment.items():
             matters = name in self.variables or name.startswith(ALWAYS)
             if matters and not name.startswith(_OURS) and os.environ.get(name) != value:
                 return f"its {name} is different"
-        return self._hidden(Path(os.path.realpath(Path(job.cwd, job.script))), _submitted(job))
+        return self._hidden(Path(os.path.realpath(Path(job.launch.cwd, job.launch.script))), _submitted(job.launch))
 
     def _hidden(self, script: Path, submitted: Mapping[str, bytes]) -> str:
         """Why its imports could give something else: a variable that its text sets, or a file beside it."""
@@ -129,10 +130,10 @@ class Preloader:
             _ENVIRONMENT.__getitem__ = _read_variable
 
 
-def _submitted(job: ForkJob) -> dict[str, bytes]:
+def _submitted(launch: LaunchSpec) -> dict[str, bytes]:
     """The script's own code; empty if that cannot be read, which the job itself will report."""
     with suppress(UserError):
-        return script_code.unpack(Path(job.code), job.code_sha256) if job.code else {}
+        return script_code.unpack(launch.archive, launch.code_sha256)
     return {}
 
 

@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, assert_never
 
-from pilot.agent import guardian, job_environment, software
+from pilot.agent import guardian, job_environment
 from pilot.agent import workdir as workdirs
 from pilot.agent.agent_state import AgentState
 from pilot.agent.coordinator_client import CoordinatorClient
@@ -34,17 +34,13 @@ from pilot.agent.vocabulary import (
     Effect,
     Event,
     Exit,
-    IntroduceRanks,
     KillRank,
     KillWorker,
     LogLine,
     Noticed,
     Ordered,
     PoolOver,
-    RunCheck,
     Send,
-    SpawnWorker,
-    StartRank,
     Stopped,
     Tell,
     Ticked,
@@ -52,6 +48,7 @@ from pilot.agent.vocabulary import (
 )
 from pilot.agent.whereabouts import Whereabouts
 from pilot.agent.workers import Workers
+from pilot.core.commands import CheckScript
 from pilot.core.errors import PilotError
 from pilot.io import addresses, log_marks, proc, trainer_folder, wire
 from pilot.io.gate import OUT_OF
@@ -128,7 +125,7 @@ class Agent:
         self, whereabouts: Whereabouts, options: Options, job: JobEnvironment, end_s: float, workdir: workdirs.Workdir
     ) -> None:
         self._job, self._end_s = job, end_s
-        self._versions = software.versions()
+        self._versions = job_environment.versions()
         interfaces = options.interfaces or [addresses.interface_to(*whereabouts.now.address)]
         self._address, *_ = [addresses.interface_address(interface) for interface in interfaces]
         self._whereabouts = whereabouts
@@ -162,7 +159,7 @@ class Agent:
             asyncio.get_running_loop().add_signal_handler(notice, self._signalled, notice)
         log.info("agent %s on %s (%s), pid %d", self._workdir.path.name, self._job.host, self._address, os.getpid())
         self._peers.listen()
-        self._state.endpoint = self._peers.endpoint
+        self._groups.endpoint = self._peers.endpoint
         self._workers.warm_up(self._python)
         work: list[Coroutine[Any, Any, None]] = [self._coordinator.run(), self._join_in_time(), self._tick()]
         tasks = [asyncio.create_task(coroutine) for coroutine in work]
@@ -194,6 +191,7 @@ class Agent:
     def _ordered(self, message: wire.ToAgent) -> None:
         if isinstance(message, wire.Welcome):
             self._workers.node, self._workers.silent_s = message.node, message.silent_s
+            self._workers.check_limit_s = message.check_limit_s
             self._groups.welcomed(message.rails)
         self._take(Ordered(message))
 
@@ -259,21 +257,21 @@ class Agent:
                 self._coordinator.send(message)
             case Tell(trainer, message):
                 self._workers.tell(trainer, message)
-            case SpawnWorker(message):
-                self._workers.launch(message)
+            case wire.StartWorker():
+                self._workers.launch(effect)
             case KillWorker(trainer):
                 self._workers.kill(trainer)
             case Watch(trainer):
                 self._stall_probe.begin(trainer)
-            case StartRank(message):
-                self._start_rank(message)
-            case IntroduceRanks(message):
-                self._groups.introduce(message.trainer, message.generation, message.puts)
-                self._peers.introduced(message)
+            case wire.JoinGroup():
+                self._start_rank(effect)
+            case wire.GroupAddresses():
+                self._groups.introduce(effect.trainer, effect.generation, effect.puts)
+                self._peers.introduced(effect)
             case KillRank(trainer, generation):
                 self._groups.kill(trainer, generation)
-            case RunCheck(message):
-                self._workers.check(message)
+            case CheckScript():
+                self._workers.check(effect.trainer)
             case LogLine(text):
                 log.info("%s", text)
             case Exit():

@@ -6,14 +6,13 @@ import asyncio
 import json
 import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
 import msgspec
 
-from pilot.agent.check_program import CheckJob
 from pilot.agent.fork_server import THREAD_VARIABLES
+from pilot.agent.jobs import CheckJob
 from pilot.agent.shortage import when_possible
 from pilot.core.errors import one_line
 from pilot.io import own_folder, proc, trainer_folder, wire
@@ -47,9 +46,8 @@ class ScriptCheck:
         self._order = order
         self._done: Callable[[wire.ScriptChecked], None] | None = done
         self._mark = secrets.token_hex(8)
-        given = dict(order.environment)
-        paths, code = given.pop("PYTHONPATH", ""), (order.code, order.code_sha256)
-        self._job = CheckJob(order.script, order.arguments, order.cwd, *code, paths, limit_s, str(kept_in))
+        self._job = CheckJob(order.launch, limit_s, str(kept_in))
+        given = {name: value for name, value in order.launch.environment.items() if name != "PYTHONPATH"}
         self._environment = {**environment, **given, **dict.fromkeys(THREAD_VARIABLES, "1"), _MARK: self._mark}
         self.task = asyncio.get_running_loop().create_task(self._run())
 
@@ -80,18 +78,18 @@ class ScriptCheck:
             open(home / LOG, "ab", opener=own_folder.private) as log,
         ):
             process = await asyncio.create_subprocess_exec(
-                *(self._order.python, "-P", "-m", "pilot.agent.check_program"),
+                *(self._order.launch.python, "-P", "-m", "pilot.agent.check_program"),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,
-                cwd=self._order.cwd,
+                cwd=self._order.launch.cwd,
                 env=self._environment,
                 start_new_session=True,
             )
         self.pid = process.pid
         if self._done is None:
             return b""  # it was killed meanwhile, and ends with what it is to read
-        said, _ = await process.communicate(json.dumps(asdict(self._job)).encode())
+        said, _ = await process.communicate(msgspec.json.encode(self._job))
         return said
 
 

@@ -34,7 +34,7 @@ def install(archive: str, sha256: str) -> Files:
     ------
     UserError : it cannot be read, or has another hash
     """
-    files = script_code.unpack(Path(archive), sha256) if archive else {}
+    files = script_code.unpack(archive, sha256)
     folders = {str(folder) for file in files for folder in Path(file).parents}
     if files:
         _read_from(files)

@@ -1,9 +1,14 @@
-"""The events of the agent's state machine (past tense) and its effects (imperative). All frozen."""
+"""The events of the agent's state machine (past tense) and its effects (imperative). All frozen.
+
+What is only passed on, and orders that are carried out as they came, are messages (:mod:`pilot.io.wire`).
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pilot.core.commands import CheckScript, DissolveGroup
+from pilot.core.ids import Generation, TrainerId
 from pilot.io import wire
 
 # --- events ---------------------------------------------------------------------------------------------------------
@@ -48,34 +53,6 @@ class RankEnded:
     generation: int
     status: int
     tail: str
-
-
-@dataclass(frozen=True, slots=True)
-class RankEntered:
-    """The rank process of a generation has put its addresses, and is waiting for those of the others."""
-
-    trainer: str
-    generation: int
-    puts: dict[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class RankJoined:
-    """The rank process of a generation, its first, says that MPI is up on all."""
-
-    trainer: str
-    generation: int
-
-
-@dataclass(frozen=True, slots=True)
-class PeersUnreached:
-    """The agents of these ``ranks`` of a group could not be reached, some time after it was introduced. Comes again
-    when that changes.
-    """
-
-    trainer: str
-    generation: int
-    ranks: list[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,9 +110,9 @@ Event = (
     | Said
     | WorkerEnded
     | RankEnded
-    | RankEntered
-    | RankJoined
-    | PeersUnreached
+    | wire.RankAddress
+    | wire.RankJoined
+    | wire.PeersUnreached
     | Stopped
     | CannotJoin
     | Watched
@@ -161,14 +138,12 @@ class Tell:
     """Send to the worker of ``trainer``."""
 
     trainer: str
-    message: wire.Message
+    message: wire.Sent
 
 
-@dataclass(frozen=True, slots=True)
-class SpawnWorker:
-    """Start a worker. Completes with ``WorkerEnded``, sooner or later."""
-
-    message: wire.StartWorker
+def dissolved(trainer: str, generation: int, reason: str) -> Tell:
+    """Tell the worker of ``trainer`` that the generation is over here."""
+    return Tell(trainer, DissolveGroup(TrainerId(trainer), Generation(generation), (), reason))
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,33 +161,11 @@ class Watch:
 
 
 @dataclass(frozen=True, slots=True)
-class StartRank:
-    """Start a rank of a group. ``RankEntered`` follows if there are others, from the first one ``RankJoined``;
-    ``RankEnded`` at its end, unless we kill it."""
-
-    message: wire.JoinGroup
-
-
-@dataclass(frozen=True, slots=True)
-class IntroduceRanks:
-    """Tell the rank process the addresses of all ranks."""
-
-    message: wire.GroupAddresses
-
-
-@dataclass(frozen=True, slots=True)
 class KillRank:
     """Kill this node's rank process of a generation, and remove its segment."""
 
     trainer: str
     generation: int
-
-
-@dataclass(frozen=True, slots=True)
-class RunCheck:
-    """Check the script of a worker beside it. ``Said`` follows, with a ``ScriptChecked``, unless the worker ends."""
-
-    message: wire.CheckScript
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,5 +185,19 @@ class Exit:
 
 
 Effect = (
-    Send | Tell | SpawnWorker | KillWorker | Watch | StartRank | IntroduceRanks | KillRank | RunCheck | LogLine | Exit
+    Send
+    | Tell
+    | wire.StartWorker
+    | wire.JoinGroup
+    | wire.GroupAddresses
+    | CheckScript
+    | KillWorker
+    | Watch
+    | KillRank
+    | LogLine
+    | Exit
 )
+"""An order as an effect is to be carried out here. ``StartWorker`` completes with ``WorkerEnded``, sooner or later.
+``RankAddress`` follows ``JoinGroup`` if there are others, and ``RankEnded`` when the rank process ends, unless we kill
+it. ``Said``, with a ``ScriptChecked``, follows ``CheckScript`` unless the worker ends.
+"""

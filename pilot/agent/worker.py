@@ -12,9 +12,12 @@ a worker's orders go to all of its processes, and what all of them say is forwar
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import os
 import signal
+import socket
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,10 +25,12 @@ from pathlib import Path
 from pilot.agent.fork_client import ForkClient
 from pilot.agent.shortage import when_possible
 from pilot.agent.vocabulary import WorkerEnded
-from pilot.agent.worker_socket import WorkerSocket
-from pilot.core.errors import UserError
+from pilot.core.commands import LookAtGroup
+from pilot.core.errors import ProtocolError, UserError
 from pilot.io import proc, trainer_folder, wire
 from pilot.io.files import open_regular
+from pilot.io.framing import Frames, framed
+from pilot.io.submission import LaunchSpec
 
 _TAIL_BYTES = 8192
 
@@ -38,9 +43,9 @@ class LocalRanks:
         self._said: dict[tuple[type, int], set[int]] = {}
         self._answers: dict[int, wire.RankStalled] | None = None
 
-    def told(self, message: wire.Message) -> range:
+    def told(self, message: wire.Sent) -> range:
         """The processes that ``message`` is for."""
-        if isinstance(message, wire.LookAtGroup):
+        if isinstance(message, LookAtGroup):
             self._answers = {}
         return range(self._size)
 
@@ -142,25 +147,25 @@ class NodeWorker:
     end: WorkerEnded | None = None
 
 
-def check_order(order: wire.StartWorker) -> None:
+def check_launch(launch: LaunchSpec) -> None:
     """Check what can be checked before the start; UserError in one line, OSError if its code cannot be read now."""
-    if not Path(order.cwd).is_dir():
-        raise UserError(f"no directory {order.cwd} on this node")
-    if not os.access(order.python, os.X_OK):
-        raise UserError(f"no interpreter {order.python} on this node")
-    if order.code:
-        open_regular(Path(order.code)).close()
+    if not Path(launch.cwd).is_dir():
+        raise UserError(f"no directory {launch.cwd} on this node")
+    if not os.access(launch.python, os.X_OK):
+        raise UserError(f"no interpreter {launch.python} on this node")
+    if launch.archive:
+        open_regular(Path(launch.archive)).close()
     else:
-        _check_unedited(order)
+        _check_unedited(launch)
 
 
-def _check_unedited(order: wire.StartWorker) -> None:
-    script = Path(order.cwd, order.script)
+def _check_unedited(launch: LaunchSpec) -> None:
+    script = Path(launch.cwd, launch.script)
     try:
         content = script.read_bytes()
     except OSError as error:
         raise UserError(f"cannot read script {script} on this node: {error.strerror}") from None
-    if hashlib.sha256(content).hexdigest() != order.script_sha256:
+    if hashlib.sha256(content).hexdigest() != launch.script_sha256:
         raise UserError(f"script {script} was edited since it was submitted (its sha256 differs): submit it again")
 
 
@@ -168,3 +173,75 @@ def kill_session(pid: int) -> None:
     """Kill a training process's session and all its descendants, as soon as there are descriptors to find them."""
     if pid:
         when_possible(lambda: proc.kill([*proc.tree(pid), *proc.session(pid)]))
+
+
+_PIECE_BYTES = 1 << 16
+
+
+class WorkerSocket:
+    """Reads whenever the event loop reports something to read.
+
+    Parameters
+    ----------
+    connection : one end of a stream socket pair; owned from now on
+    said : called with each message
+    broken : called once if something other than a message arrived; nothing is read after that
+    """
+
+    def __init__(
+        self, connection: socket.socket, said: Callable[[wire.FromAgent], None], broken: Callable[[str], None]
+    ) -> None:
+        self._socket = connection
+        self._socket.setblocking(False)
+        self._said = said
+        self._broken = broken
+        self._frames = Frames(wire.MAX_FRAME_BYTES)
+        self.gone = False
+        asyncio.get_running_loop().add_reader(connection, self.drain)
+
+    def send(self, message: wire.Sent) -> bool:
+        """Send at once; False if the worker has closed its end (``gone``), or has not read for so long that the socket
+        is full.
+        """
+        data = framed(wire.encode(message))
+        try:
+            return self._socket.send(data) == len(data)
+        except BlockingIOError:
+            return False
+        except OSError:
+            self.gone = True
+            return False
+
+    def drain(self) -> None:
+        """Read everything that has arrived."""
+        while (piece := self._piece()) is not None:
+            if not piece:
+                asyncio.get_running_loop().remove_reader(self._socket)
+                return
+            try:
+                self._take_messages(piece)
+            except ProtocolError as error:
+                self.close()
+                self._broken(str(error))
+                return
+
+    def close(self) -> None:
+        """Close; a running worker exits then."""
+        if self._socket.fileno() >= 0:
+            asyncio.get_running_loop().remove_reader(self._socket)
+            self._socket.close()
+
+    def _piece(self) -> bytes | None:
+        try:
+            return self._socket.recv(_PIECE_BYTES)
+        except BlockingIOError:
+            return None
+        except OSError:
+            return b""
+
+    def _take_messages(self, piece: bytes) -> None:
+        for frame in self._frames.feed(piece):
+            message = wire.decode_from_agent(frame)
+            if isinstance(message, wire.Request | wire.Hello):
+                raise ProtocolError(f"a worker must not send {type(message).__name__}")
+            self._said(message)

@@ -14,14 +14,17 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+import msgspec
+
 from pilot.agent import fork_server, job_environment
 from pilot.agent.fork_client import ForkClient, environment_for
+from pilot.agent.jobs import ForkJob
 from pilot.agent.script_check import ScriptCheck
 from pilot.agent.shortage import when_possible
 from pilot.agent.vocabulary import Said, WorkerEnded
 from pilot.agent.workdir import Workdir
-from pilot.agent.worker import LocalRanks, NodeWorker, TrainingProcess, check_order, kill_session
-from pilot.agent.worker_socket import WorkerSocket
+from pilot.agent.worker import LocalRanks, NodeWorker, TrainingProcess, WorkerSocket, check_launch, kill_session
+from pilot.core.commands import StopWorker
 from pilot.core.errors import UserError
 from pilot.io import own_folder, proc, trainer_folder, wire
 from pilot.io.gate import OUT_OF
@@ -55,6 +58,7 @@ class Workers:
     interface: str
     node: str = "node"
     silent_s: float = math.inf
+    check_limit_s: float = math.inf
     imports: Path | None = None
     checks: Path | None = None
     _checks: set[ScriptCheck] = field(default_factory=set)
@@ -89,15 +93,15 @@ class Workers:
                 raise  # and it is tried again
             self._end(worker, _not_started(order.trainer, error))
 
-    def tell(self, trainer: str, message: wire.Message) -> None:
+    def tell(self, trainer: str, message: wire.Sent) -> None:
         """Send to the worker; a process that no longer reads is killed. One that has closed its end is exiting: how it
         ends shows whose fault that is, so it gets time to do so.
         """
         worker = self._workers.get(trainer)
         if worker is None:
             return
-        at_once = worker.stopping and isinstance(message, wire.StopWorker) and not message.within_s
-        worker.stopping |= isinstance(message, wire.StopWorker)
+        at_once = worker.stopping and isinstance(message, StopWorker) and not message.within_s
+        worker.stopping |= isinstance(message, StopWorker)
         addressed = worker.local_ranks.told(message)
         for life in worker.lives:
             if life.rank in addressed and not life.control.send(message):
@@ -108,14 +112,14 @@ class Workers:
             elif at_once:
                 life.wake()
 
-    def check(self, message: wire.CheckScript) -> None:
+    def check(self, trainer: str) -> None:
         """Check the script of the worker beside it, if it is here; the result is emitted as what it says."""
-        worker = self._workers.get(message.trainer)
+        worker = self._workers.get(trainer)
         if worker is None:
             return
-        order, environment = worker.order, environment_for(self.workdir, worker.order.python)
+        order, environment = worker.order, environment_for(self.workdir, worker.order.launch.python)
         done = partial(self._checked, worker)
-        check = ScriptCheck(order, message.limit_s, environment, self.checks or self.workdir.path / "checks", done)
+        check = ScriptCheck(order, self.check_limit_s, environment, self.checks or self.workdir.path / "checks", done)
         self._checks.add(check)
         check.task.add_done_callback(lambda _: self._checks.discard(check))
 
@@ -194,7 +198,7 @@ class Workers:
     def _launch(self, worker: NodeWorker) -> None:
         order = worker.order
         with trainer_folder.held(Path(order.directory, "logs"), order.uid, make=True):
-            check_order(order)
+            check_launch(order.launch)
         for rank in range(order.ranks):
             worker.lives.append(self._begin(worker, rank))
 
@@ -205,7 +209,7 @@ class Workers:
         path = Path(order.directory, "logs", f"{self.node}.{rank}.log" if order.ranks > 1 else f"{self.node}.log")
         packet = fork_server.encode(self._job(worker, rank))
         ours, theirs = socket.socketpair()
-        server = self.warm_up(order.python, bare=bare)
+        server = self.warm_up(order.launch.python, bare=bare)
         with (
             theirs,
             trainer_folder.held(path.parent, order.uid, make=True) as logs,
@@ -216,7 +220,7 @@ class Workers:
         said, broken = partial(self._said, order.trainer, rank), partial(self._nonsense, order.trainer)
         return TrainingProcess(self._count, rank, server, WorkerSocket(ours, said, broken), path, order.uid, begin)
 
-    def _job(self, worker: NodeWorker, rank: int) -> fork_server.ForkJob:
+    def _job(self, worker: NodeWorker, rank: int) -> ForkJob:
         order = worker.order
         ours = {
             _SOCKET: str(self.workdir.socket(self._count)),
@@ -233,12 +237,11 @@ class Workers:
             "PILOT_NODE_STORE": str(worker.store),
         }
         if self.imports is not None:
-            ours[IMPORTS] = str(imports_file(self.imports, order.python))
-        if order.ddp:
+            ours[IMPORTS] = str(imports_file(self.imports, order.launch.python))
+        if order.launch.ddp:
             ours |= {"PILOT_DDP_ADDRESS": self.address} | dict.fromkeys(_BACKENDS, self.interface)
-        environment, threads = order.environment | ours, job_environment.threads(order.ranks)
-        job = self._count, order.script, order.arguments, order.cwd, environment, threads, order.umask
-        return fork_server.ForkJob(*job, order.code, order.code_sha256)
+        launch = msgspec.structs.replace(order.launch, environment=order.launch.environment | ours)
+        return ForkJob(self._count, job_environment.threads(order.ranks), launch)
 
     def _said(self, trainer: str, rank: int, message: wire.FromAgent) -> None:
         worker = self._workers.get(trainer)
@@ -246,7 +249,7 @@ class Workers:
         if together is not None:
             self.emit(Said(trainer, together))
         if worker is not None and isinstance(together, wire.WorkerReady):
-            self._preload(worker.order.python)
+            self._preload(worker.order.launch.python)
 
     def _nonsense(self, trainer: str, why: str) -> None:
         log.warning("%s: killing its worker: %s", trainer, why)
@@ -359,7 +362,7 @@ class Workers:
         self._end_checks([worker.order.trainer])
         with suppress(OSError):
             worker.store.unlink()
-        self._preload(worker.order.python)
+        self._preload(worker.order.launch.python)
         self.emit(worker.end)
 
     def _all(self) -> list[TrainingProcess]:

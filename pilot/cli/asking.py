@@ -15,9 +15,8 @@ from pilot.cli import candidates
 from pilot.core.commands import Outcome
 from pilot.core.errors import PilotError, UserError
 from pilot.core.trainer import Phase
-from pilot.io.known_pools import known_pools
 from pilot.io.printable import all_printable
-from pilot.io.rundir import RunDir, check_readable, default_path, is_abandoned, owner, read_end
+from pilot.io.rundir import RunDir, check_readable, default_path, is_abandoned, known_pools, owner, read_end
 
 if TYPE_CHECKING:
     from pilot.io.journal import Contents

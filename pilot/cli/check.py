@@ -21,8 +21,7 @@ from pilot.cli.asking import json_option, to_json
 from pilot.cli.numbers import Count, FiniteRange
 from pilot.cli.script_arguments import for_script, mention_our_options
 from pilot.core.errors import UserError
-from pilot.core.evidence import headline
-from pilot.core.last_words import last_words
+from pilot.core.evidence import headline, last_words
 
 _START_S = 90.0
 

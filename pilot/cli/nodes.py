@@ -29,7 +29,7 @@ def command(cleared: tuple[str, ...], run_dir: Path | None, as_json: bool) -> No
       pilot nodes --clear n17.4811-0
     """
     if cleared:
-        told = pool_at(find_run_dir(run_dir)).clear(cleared)
+        told = pool_at(find_run_dir(run_dir)).clear(list(cleared))
         click.echo(to_json(told) if as_json else f"cleared {', '.join(told.nodes)}")
         return
     listed = told_by(find_run_dir(run_dir, past=True)).nodes()

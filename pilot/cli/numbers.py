@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from pilot.core.errors import UserError
-from pilot.core.sizes import check_sizes
+from pilot.core.spec import check_sizes
 
 MOST = 1_000_000
 """A larger number of nodes, trainers or epochs is a typo."""

@@ -8,9 +8,8 @@ import click
 
 from pilot.cli.asking import AT_REST, json_option, pool_at, to_json
 from pilot.core.errors import PilotError
-from pilot.io.known_pools import known_pools
 from pilot.io.pool_status import Told
-from pilot.io.rundir import RunDir, is_abandoned
+from pilot.io.rundir import RunDir, is_abandoned, known_pools
 
 ANSWER_S = 3.0
 """How long to wait for each pool's answer."""

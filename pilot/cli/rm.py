@@ -21,5 +21,5 @@ def command(trainers: tuple[str, ...], run_dir: Path | None, as_json: bool) -> N
     Example:
       pilot rm try1 try2
     """
-    told = pool_at(find_run_dir(run_dir)).remove(trainers)
+    told = pool_at(find_run_dir(run_dir)).remove(list(trainers))
     click.echo(to_json(told) if as_json else f"removed {', '.join(told.trainers)}")

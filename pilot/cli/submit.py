@@ -20,8 +20,7 @@ from pilot.cli.shared_options import check_option, env_option, python_option
 from pilot.core.errors import CheckpointError, Unreadable, UserError
 from pilot.core.ids import TrainerId
 from pilot.core.run_identity import ACCEPT, acceptable
-from pilot.core.sizes import check_sizes
-from pilot.core.spec import Profiling
+from pilot.core.spec import Profiling, check_sizes
 from pilot.io.files import read_regular, umask
 from pilot.io.own_folder import shown
 from pilot.io.rundir import RunDir

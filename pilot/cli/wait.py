@@ -56,7 +56,7 @@ def command(trainers: tuple[str, ...], limit_s: float | None, run_dir: Path | No
 
 
 def _wait(root: Path, trainers: tuple[str, ...], limit_s: float) -> Phases:
-    return pool_at(root, timeout_s=2 * REPLY_TIMEOUT_S).wait(trainers, limit_s)
+    return pool_at(root, timeout_s=2 * REPLY_TIMEOUT_S).wait(list(trainers), limit_s)
 
 
 def _tell_why(root: Path, told: Phases) -> None:

@@ -17,7 +17,7 @@ and until then events only consult :mod:`pilot.core.between`; while a decision i
 *The trainers.* :mod:`pilot.core.transitions` records what happens to one. Then :mod:`pilot.core.reconcile`, a table of
 rules, brings it from where it is to its target. Losses do not wait for a plan: survivors regroup at once.
 
-:mod:`pilot.core.lifecycle` has tables of what each event does.
+``tests/lifecycle.py`` has tables of what each event does; the tests prove them.
 
 Fences: a plan is fenced by its id, everything about a group by its generation, which only increases; stale events are
 dropped. Trainers are ordered by submission, nodes as in the pool; decisions never depend on the iteration order of a

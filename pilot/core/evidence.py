@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from pilot.core.errors import REFUSAL
 from pilot.core.ids import NodeId
 
 STRIKES = 3
@@ -138,3 +139,21 @@ class Evidence:
         """Forget what is known about ``node``."""
         for known in (self.strikes, self.doubts, self.aside, self.times, self.deaths):
             known.pop(node, None)
+
+
+TRACEBACK = "Traceback (most recent call last)"
+_TAIL_LINES = 12
+
+
+def last_words(tail: str) -> str:
+    """What ended the script, from ``tail``: an error of ours; or the end of the last traceback; or the last lines."""
+    lines = tail.rstrip().splitlines()
+    if is_refusal(tail):
+        return lines[-1].removeprefix(REFUSAL)
+    starts = [index for index, line in enumerate(lines) if line.startswith(TRACEBACK)]
+    return "\n".join(lines[starts[-1] if starts else 0 :][-_TAIL_LINES:])
+
+
+def is_refusal(tail: str) -> bool:
+    """Whether one of our errors ended the script, rather than its own."""
+    return tail.rstrip().rpartition("\n")[2].startswith(REFUSAL)

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from pilot.core.curve import Curve
 from pilot.core.ids import TrainerId
 from pilot.core.losses import NO_LOSS, LossRate
-from pilot.core.sizes import largest_fitting
+from pilot.core.spec import largest_fitting
 
 NOBODY: Mapping[TrainerId, int] = MappingProxyType({})
 

@@ -17,12 +17,11 @@ from pilot.core.curve_model import Priors
 from pilot.core.events import GroupFormed, Progress
 from pilot.core.ids import TrainerId
 from pilot.core.measured import RescaleCosts
-from pilot.core.node_price import counts_samples, node_price
 from pilot.core.objective import Objective
 from pilot.core.profile import allowed, least_top
 from pilot.core.spec import Profiling
 from pilot.core.trainer import Trainer
-from pilot.core.worth import Outlook, best_counts
+from pilot.core.worth import Outlook, best_counts, counts_samples, node_price
 
 CHANGES_KEPT = 20
 """The time between two changes of the pool is averaged over about this many."""

@@ -23,10 +23,9 @@ from pilot.core.errors import InvariantError
 from pilot.core.events import GroupFormed, Progress
 from pilot.core.ids import StudyId, TrainerId
 from pilot.core.measured import Measured
-from pilot.core.promotion import promotable
 from pilot.core.proof import Proof
 from pilot.core.roll import Roll
-from pilot.core.study import ASKS_ALLOWED, FAILURES_ALLOWED, LATEST, Reservation, Study, Trial
+from pilot.core.study import ASKS_ALLOWED, FAILURES_ALLOWED, LATEST, Reservation, Study, Trial, promotable
 from pilot.core.study_events import (
     ReservationDue,
     StudyDue,

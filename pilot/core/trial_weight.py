@@ -20,8 +20,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 
 from pilot.core.ids import TrainerId
-from pilot.core.promotion import places, ranked
-from pilot.core.study import Study, Trial
+from pilot.core.study import Study, Trial, places, ranked
 
 LEAST = 0.01
 """The weight of a trial that is too late for the deadline: not worth a node that another trainer can use."""

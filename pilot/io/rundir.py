@@ -6,6 +6,7 @@ How a coordinator ended: the last file that it writes before it gives up its run
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 import re
 import shlex
@@ -20,7 +21,7 @@ import msgspec
 from pilot.core.errors import NoRestartError, PilotError, UserError
 from pilot.core.ids import TrainerId
 from pilot.io import heartbeat, own_folder
-from pilot.io.files import publish
+from pilot.io.files import publish, replace_link
 from pilot.io.heartbeat import Owner
 
 GLANCE_S = 0.5
@@ -327,3 +328,44 @@ def read_end(path: Path) -> Ended | None:
         return None
     except (OSError, msgspec.DecodeError) as error:
         raise UserError(f"cannot read how the coordinator ended from {path}: {error}") from None
+
+
+def remember(root: Path) -> None:
+    """Remember that a pool is in ``root``, by a link in ``pilot/.pools/`` in the state directory, if it is elsewhere. A
+    link is removed if its pool no longer exists. If the directory is not writable, ``pilot pools`` will not list it.
+    """
+    with suppress(OSError, RuntimeError):
+        if root.parent == state_path():
+            return
+        folder = _links()
+        own_folder.make(folder)
+        replace_link(folder / hashlib.sha256(str(root).encode()).hexdigest()[:16], str(root))
+
+
+def known_pools() -> list[Path]:
+    """The run directories that have or had a pool, in alphabetical order."""
+    try:
+        found = [path for path in state_path().glob("*") if path.is_dir()]
+        found += [_target(link) for link in _links().glob("*") if link.is_symlink()]
+    except (OSError, RuntimeError):
+        return []
+    return sorted({path for path in found if _has_pool(path)})
+
+
+def _target(link: Path) -> Path:
+    """The target of a link; the link is removed if its target does not exist."""
+    target = link.readlink()
+    if not _has_pool(target):
+        with suppress(OSError):
+            link.unlink()
+    return target
+
+
+def _has_pool(root: Path) -> bool:
+    with suppress(OSError):
+        return RunDir(root).journal.exists()
+    return False
+
+
+def _links() -> Path:
+    return state_path() / ".pools"

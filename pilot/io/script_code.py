@@ -111,16 +111,18 @@ def archives_in(folder: Path) -> list[Path]:
     return sorted(folder.glob("code-*.zip"))
 
 
-def unpack(archive: Path, sha256: str) -> dict[str, bytes]:
+def unpack(archive: str, sha256: str) -> dict[str, bytes]:
     """The files in the zip file ``archive``, by real path, the script first; then those that links led to when it was
-    made, by these, too: they may lead elsewhere by now.
+    made, by these, too: they may lead elsewhere by now. "": there are none.
 
     Raises
     ------
     UserError : it cannot be read, or its content has another SHA-256 than ``sha256``
     """
+    if not archive:
+        return {}
     try:
-        packed = read_regular(archive, MOST_PACKED_BYTES)
+        packed = read_regular(Path(archive), MOST_PACKED_BYTES)
         if hashlib.sha256(packed).hexdigest() != sha256:
             raise UserError(
                 f"the trainer's copy of its code, {archive}, is not what was submitted: it has been replaced or"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
@@ -11,7 +11,9 @@ from pilot.core.curve import Curve
 from pilot.core.errors import UserError
 from pilot.core.ids import NO_GENERATION, Generation, TrainerId, TrainerUid
 from pilot.core.spec import Checking, Profiling, TrainerSpec
-from pilot.io.site import Site
+
+if TYPE_CHECKING:
+    from pilot.io.site import Site
 
 
 class LaunchSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -31,6 +33,7 @@ class LaunchSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ddp : whether it is a script for ``torchrun``, without a session
     code : its code as submitted (:mod:`pilot.io.script_code`), packed; only until it is stored in the trainer's folder
     code_sha256 : of the stored copy of the code, in hex: workers run nothing else; "": the script is run in place
+    archive : the file with that copy; only in an order to a node
     """
 
     script: str
@@ -44,6 +47,7 @@ class LaunchSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ddp: bool = False
     code: bytes = b""
     code_sha256: str = ""
+    archive: str = ""
 
 
 class Start(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

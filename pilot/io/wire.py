@@ -8,14 +8,26 @@ it may send after that. Secrets travel only in messages (encrypted by TLS), neve
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast, get_args
 
 import msgspec
 
-from pilot.core.errors import ProtocolError
+from pilot.core.commands import (
+    CheckScript,
+    DissolveGroup,
+    LookAtGroup,
+    PaceCheckpoints,
+    PauseGroup,
+    ReleaseNode,
+    StopWorker,
+    WriteCheckpoint,
+)
+from pilot.core.errors import JournalError, ProtocolError
 from pilot.core.events import Unloaded
+from pilot.io.serialize import command_of, plain
+from pilot.io.submission import LaunchSpec
 
-PROTOCOL = 12
+PROTOCOL = 13
 """Incremented with every incompatible change; peers with another number are refused."""
 
 MAX_FRAME_BYTES = 8 * 1024 * 1024
@@ -91,7 +103,7 @@ class Hello(Message, frozen=True):
     other nodes reach it for MPI; ``job`` and ``restart`` are the batch scheduler's job id and restart count ("" and 0
     if there is none). Its job ends in ``walltime_s`` seconds: the clocks of hosts are never compared. ``workers`` lists
     the trainers' processes running on it, as (trainer, its uid, generation or 0, step, ready). ``versions`` is what the
-    agent's interpreter has (see :mod:`pilot.agent.software`).
+    agent's interpreter has (see :mod:`pilot.agent.job_environment`).
     """
 
     pilot: str
@@ -301,7 +313,9 @@ class Remark(Message, frozen=True):
 
 
 class Welcome(Message, frozen=True):
-    """The agent is in the pool as ``node``. All times in seconds. ``rails``: rank processes of each node in a group."""
+    """The agent is in the pool as ``node``. ``rails``: rank processes of each node in a group; ``check_limit_s``: how
+    long a check of a script may take.
+    """
 
     node: str
     coordinator: str
@@ -310,6 +324,15 @@ class Welcome(Message, frozen=True):
     orphan_s: float
     grace_s: float
     rails: Rails = 1
+    check_limit_s: float = 120.0
+
+
+class Forgotten(Message, frozen=True):
+    """The pilot counts as lost, because of ``reason``: it ends everything that it started, and may come back as a new
+    one unless it was given notice.
+    """
+
+    reason: str
 
 
 class Heard(Message, frozen=True):
@@ -327,57 +350,32 @@ class Refused(Message, frozen=True):
 class StartWorker(Message, frozen=True):
     """Start the training process of ``trainer``. See ``core.commands.StartWorker``.
 
-    ``environment`` holds the variables that the user named. ``directory`` is the trainer's folder in the run directory,
-    with ``checkpoints/`` and ``logs/``. ``ranks`` training processes on the node are one worker. ``uid`` is the
-    trainer's: the worker neither writes to another trainer's folder nor loads its checkpoints. ``umask`` is for files
-    that the script creates. ``code`` is the zip file of the script's code as submitted ("": it is run in place),
-    ``code_sha256`` of its content: nothing else is run. Without it, ``script_sha256`` guards against an edited script.
-    ``patience_s``: see ``core.spec.TrainerSpec``. ``ddp``: it is a script for ``torchrun``. ``node_fabric``: how the
-    node's processes sum, as set in the site file ("": depends on their device).
+    ``uid`` is the trainer's: the worker neither writes to another trainer's folder nor loads its checkpoints.
+    ``directory`` is its folder in the run directory, with ``checkpoints/`` and ``logs/``. ``ranks`` training processes
+    on the node are one worker. ``patience_s``: see ``core.spec.TrainerSpec``. ``node_fabric``: how the node's processes
+    sum, as set in the site file ("": depends on their device).
     """
 
     trainer: str
-    script: str
-    script_sha256: str
-    arguments: list[str]
-    cwd: str
-    python: str
-    environment: dict[str, str]
+    uid: str
     directory: str
+    launch: LaunchSpec
     checkpoint_interval_s: float
     checkpoints_kept: int
-    ranks: int = 1
-    uid: str = ""
-    code: str = ""
-    code_sha256: str = ""
     patience_s: float = math.inf
-    umask: int = 0o077
-    ddp: bool = False
+    ranks: int = 1
     node_fabric: str = ""
 
 
-class StopWorker(Message, frozen=True):
-    """End the training process of ``trainer`` (TERM, then KILL). See ``core.commands.StopWorker``."""
-
-    trainer: str
-    reason: str
-    within_s: float = 0.0
-
-
 class JoinGroup(Message, frozen=True):
-    """To each member: start a rank process as rank ``rank``. Generation ``previous`` (0: none) trains on until the
-    switch.
-
-    Checkpoints of generations above ``given_up``, up to ``granted``, may be loaded. See ``core.commands.FormGroup`` for
-    ``saved_step``.
+    """To each member: start a rank process for node ``rank`` of ``size``. The generation before it trains on until the
+    switch. See ``core.commands.FormGroup`` for ``saved_step`` and ``given_up``.
     """
 
     trainer: str
     generation: int
     rank: int
     size: int
-    previous: int
-    granted: int
     saved_step: int = 0
     given_up: int = 0
 
@@ -398,64 +396,6 @@ class PartFromGroup(Message, frozen=True):
 
     trainer: str
     generation: int
-
-
-class PauseGroup(Message, frozen=True):
-    """To each member of the training group: all stop after the same step."""
-
-    trainer: str
-    generation: int
-
-
-class LookAtGroup(Message, frozen=True):
-    """To each member: examine your worker of ``trainer``, which others are waiting for. See
-    ``core.commands.LookAtGroup``.
-
-    The agent passes it on; a worker at a safe point, or waiting for the others, answers ``RankStalled``.
-    """
-
-    trainer: str
-    generation: int
-    kill: bool
-
-
-class DissolveGroup(Message, frozen=True):
-    """Kill the rank processes of ``generation``. See ``core.commands.DissolveGroup``."""
-
-    trainer: str
-    generation: int
-    reason: str
-
-
-class WriteCheckpoint(Message, frozen=True):
-    """Write and publish a checkpoint of the state held by the (paused or parked) worker of ``trainer``."""
-
-    trainer: str
-    reason: str
-
-
-class PaceCheckpoints(Message, frozen=True):
-    """To the leader: from now on, start a checkpoint every ``checkpoint_interval_s``."""
-
-    trainer: str
-    checkpoint_interval_s: float
-
-
-class CheckScript(Message, frozen=True):
-    """Check the script of the worker of ``trainer`` beside it (``pilot check --limit-s``)."""
-
-    trainer: str
-    limit_s: float
-
-
-class ReleaseNode(Message, frozen=True):
-    """Leave now: stop everything, leave nothing behind, exit with status 0.
-
-    ``again``: the pilot counts as lost; it may come back as a new one unless it was given notice.
-    """
-
-    reason: str
-    again: bool = False
 
 
 # --- CLI <-> coordinator --------------------------------------------------------------------------------------------
@@ -498,15 +438,8 @@ FromAgent = (
     | TrainerFinished
     | Remark
 )
-ToAgent = (
-    Welcome
-    | Heard
-    | Refused
-    | StartWorker
-    | StopWorker
-    | JoinGroup
-    | GroupAddresses
-    | PartFromGroup
+Order = (
+    StopWorker
     | PauseGroup
     | LookAtGroup
     | DissolveGroup
@@ -515,18 +448,24 @@ ToAgent = (
     | CheckScript
     | ReleaseNode
 )
+"""The core's commands that an agent carries out. They are sent as they are, in the journal's form."""
 
+_ToAgent = Welcome | Heard | Refused | Forgotten | StartWorker | JoinGroup | GroupAddresses | PartFromGroup
+ToAgent = _ToAgent | Order
+Sent = Message | Order
+
+_ORDERS = frozenset(kind.__name__ for kind in get_args(Order))
 _encoder = msgspec.msgpack.Encoder()
 _credentials = msgspec.msgpack.Decoder(Credentials)
 _from_agent = msgspec.msgpack.Decoder(FromAgent)
 _from_cli = msgspec.msgpack.Decoder(Request)
-_to_agent = msgspec.msgpack.Decoder(ToAgent)
+_to_agent = msgspec.msgpack.Decoder(dict[str, Any])
 _to_cli = msgspec.msgpack.Decoder(Reply | Refused)
 
 
-def encode(message: Message) -> bytes:
+def encode(message: Sent) -> bytes:
     """One message as one frame."""
-    return _encoder.encode(message)
+    return _encoder.encode(message if isinstance(message, Message) else plain(message))
 
 
 def decode_credentials(frame: bytes) -> Credentials:
@@ -549,8 +488,12 @@ def decode_from_cli(frame: bytes) -> Request:
 
 def decode_at_agent(frame: bytes) -> ToAgent:
     """Decode a message from the coordinator to an agent."""
-    message: ToAgent = _decode(_to_agent, frame)
-    return message
+    data = _decode(_to_agent, frame)
+    try:
+        message: Any = command_of(data) if data.get("type") in _ORDERS else msgspec.convert(data, _ToAgent)
+    except (JournalError, msgspec.ValidationError) as error:
+        raise _no_message(error) from None
+    return cast(ToAgent, message)
 
 
 def decode_at_cli(frame: bytes) -> Reply | Refused:
@@ -565,4 +508,8 @@ def _decode(decoder: msgspec.msgpack.Decoder[Any], frame: bytes) -> Any:
     try:
         return decoder.decode(frame)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise ProtocolError(f"not a message of protocol {PROTOCOL}: {error}") from None
+        raise _no_message(error) from None
+
+
+def _no_message(error: Exception) -> ProtocolError:
+    return ProtocolError(f"not a message of protocol {PROTOCOL}: {error}")

@@ -21,11 +21,10 @@ from pilot.core.study import Study
 from pilot.io.gate import allow_many_files
 from pilot.io.heartbeat import BEAT_S
 from pilot.io.journal import Contents
-from pilot.io.known_pools import remember
 from pilot.io.learned import Learned
 from pilot.io.node_pattern import NodePattern
 from pilot.io.printable import printable
-from pilot.io.rundir import Ended, Lock, RunDir, default_path, learned_path, write_end
+from pilot.io.rundir import Ended, Lock, RunDir, default_path, learned_path, remember, write_end
 from pilot.io.site_files import SiteFile, load_site_file
 from pilot.planners.one_thread import load_numpy
 from pilot.provisioning.keeper import KeeperEvent
@@ -37,8 +36,7 @@ from pilot.service.autoscaler import Autoscaler
 from pilot.service.launch_store import LaunchStore
 from pilot.service.learned_keeper import LearnedKeeper
 from pilot.service.live_driver import Clock, LiveDriver
-from pilot.service.on_disk import lost_generations, lost_trainers
-from pilot.service.restore import Restored, restore
+from pilot.service.restore import Restored, lost_generations, lost_trainers, restore
 from pilot.service.roster import Roster
 from pilot.service.sampler_process import SamplerProcess
 from pilot.service.service import Service

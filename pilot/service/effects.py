@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol, assert_never
 
+import msgspec
+
 from pilot.core.commands import (
     AskTrial,
     CheckScript,
@@ -65,7 +67,7 @@ CHECK_PATIENCE_S = 120.0
 WRITE_AGAIN_S = 1.0, 30.0
 """The first and the longest pause before a failed checkpoint is tried again; each is twice as long as the last one."""
 
-Send = Callable[[NodeId, wire.Message], None]
+Send = Callable[[NodeId, wire.Sent], None]
 
 
 class Solver(Protocol):
@@ -149,23 +151,16 @@ class Effects:
                 self._start(command)
             case StopWorker():
                 self._stopped.add((command.trainer, command.node))
-                self._send(command.node, wire.StopWorker(command.trainer, command.reason, command.within_s))
+                self._send(command.node, command)
             case FormGroup():
                 self._form(command)
-            case PauseGroup():
-                self._to_all(command.members, wire.PauseGroup(command.trainer, command.generation))
-            case LookAtGroup():
-                self._to_all(command.members, wire.LookAtGroup(command.trainer, command.generation, command.kill))
-            case DissolveGroup():
-                self._to_all(command.members, wire.DissolveGroup(command.trainer, command.generation, command.reason))
+            case PauseGroup() | LookAtGroup() | DissolveGroup():
+                for node in command.members:
+                    self._send(node, command)
             case WriteCheckpoint():
                 self._write(command)
-            case CheckScript():
-                self._send(command.node, wire.CheckScript(command.trainer, self._site.check_limit_s))
-            case PaceCheckpoints():
-                self._send(command.node, wire.PaceCheckpoints(command.trainer, command.interval_s))
-            case ReleaseNode():
-                self._send(command.node, wire.ReleaseNode(command.reason))
+            case CheckScript() | PaceCheckpoints() | ReleaseNode():
+                self._send(command.node, command)
             case SetNodeAside():
                 log.warning("%s is set aside for %s: %s", command.node, command.trainer or "all", command.reason)
             case HoldTrainer():
@@ -196,7 +191,7 @@ class Effects:
         """Unless it is no longer wanted."""
         waiting = self._pending.writing.get((command.trainer, command.node))
         if waiting is not None and waiting[0] is command:
-            self._send(command.node, wire.WriteCheckpoint(command.trainer, command.reason))
+            self._send(command.node, command)
 
     def overdue(self, now_s: float) -> Overdue:
         """What has timed out by ``now_s``; takes no action."""
@@ -261,19 +256,14 @@ class Effects:
         spec = self._trainers.spec(trainer)
         return spec.warm_up_s if spec is not None else math.inf
 
-    def _to_all(self, nodes: tuple[NodeId, ...], message: wire.Message) -> None:
-        for node in nodes:
-            self._send(node, message)
-
     def _form(self, group: FormGroup) -> None:
         """Tell every member to join, and the previous group's other ranks to part."""
-        size, previous = len(group.members), group.previous or 0
-        loads = group.generation, group.saved_step, group.given_up
+        of, size = (group.trainer, group.generation), len(group.members)
         for rank, node in enumerate(group.members):
-            self._send(node, wire.JoinGroup(group.trainer, group.generation, rank, size, previous, *loads))
+            self._send(node, wire.JoinGroup(*of, rank, size, group.saved_step, group.given_up))
         for node in self._previous_members(group):
             if node not in group.members:
-                self._send(node, wire.PartFromGroup(group.trainer, group.generation))
+                self._send(node, wire.PartFromGroup(*of))
 
     def _previous_members(self, group: FormGroup) -> tuple[NodeId, ...]:
         """Empty if the trainer has been closed since the core decided."""
@@ -293,23 +283,15 @@ class Effects:
 
     def _order(self, trainer: TrainerSpec) -> wire.StartWorker:
         launch, directory = self._launches.launch(trainer), self._launches.directory(trainer)
+        archive = str(script_code.archive_in(directory, launch.code_sha256)) if launch.code_sha256 else ""
         return wire.StartWorker(
-            trainer=trainer.trainer,
-            script=launch.script,
-            script_sha256=launch.script_sha256,
-            arguments=launch.arguments,
-            cwd=launch.cwd,
-            python=launch.python,
-            environment=launch.environment,
-            directory=str(directory),
-            checkpoint_interval_s=self._site.checkpoint_interval_s,
-            checkpoints_kept=launch.checkpoints_kept or self._site.checkpoints_kept,
-            ranks=self._site.ranks_per_node,
-            uid=trainer.uid,
-            umask=launch.umask,
-            code=str(script_code.archive_in(directory, launch.code_sha256)) if launch.code_sha256 else "",
-            code_sha256=launch.code_sha256,
-            patience_s=trainer.patience_s,
-            ddp=launch.ddp,
-            node_fabric=self._site.node_fabric or "",
+            trainer.trainer,
+            trainer.uid,
+            str(directory),
+            msgspec.structs.replace(launch, archive=archive),
+            self._site.checkpoint_interval_s,
+            launch.checkpoints_kept or self._site.checkpoints_kept,
+            trainer.patience_s,
+            self._site.ranks_per_node,
+            self._site.node_fabric or "",
         )

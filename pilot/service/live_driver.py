@@ -6,17 +6,35 @@ All decisions are made in the core and recorded in the journal; everything here 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 
-from pilot.core.commands import Command
+from pilot.core.commands import Command, StartWorker
 from pilot.core.coordinator import Coordinator
-from pilot.core.events import Event, PoolChanged, PoolReopened, Progress
+from pilot.core.events import (
+    Event,
+    ExitCause,
+    GroupBroken,
+    GroupFormed,
+    GroupPaused,
+    GroupStalled,
+    PlanReady,
+    PoolChanged,
+    PoolReopened,
+    Progress,
+    ScriptChecked,
+    WorkerExited,
+    WorkerReady,
+    WorkerSlow,
+)
+from pilot.core.evidence import headline
+from pilot.core.ids import NodeId, TrainerId
 from pilot.io.journal import Header
 from pilot.io.journal_writer import JournalWriter
 from pilot.observation.monitor import Monitor
-from pilot.service import course_log
+from pilot.observation.words import node_count, node_names
 from pilot.service.pending import PendingCommands
 from pilot.service.restore import Restored
 from pilot.service.snapshot import Books, taken
@@ -124,7 +142,50 @@ class LiveDriver:
 
     def _note(self, now_s: float, event: Event, commands: list[Command]) -> None:
         self.books.note(now_s, event, commands)
-        course_log.tell(event, commands, self.monitor)
+        tell(event, commands, self.monitor)
         if commands or not isinstance(event, Progress):
             self._changed.set()
             self._changed = asyncio.Event()
+
+
+log = logging.getLogger(__name__)
+
+
+def tell(event: Event, commands: Sequence[Command], monitor: Monitor) -> None:
+    """Log what ``event`` and ``commands`` mean; ``monitor`` has processed them already."""
+    for line in (*_of_event(event, monitor), *_of_commands(commands)):
+        log.info("%s", line)
+
+
+def _of_event(event: Event, monitor: Monitor) -> Iterator[str]:
+    match event:
+        case PlanReady():
+            yield from (text for at_s, text in monitor.decisions if at_s == monitor.now_s)
+        case WorkerReady():
+            yield f"{event.trainer}: ready on {event.node}"
+        case WorkerSlow():
+            yield f"{event.trainer}: still starting on {event.node}; the others do not wait for it"
+        case WorkerExited() if event.cause not in (ExitCause.STOPPED, ExitCause.UNREAD):
+            yield f"{event.trainer}: {event.cause} on {event.node}: {headline(event.detail)}"
+        case GroupFormed():
+            record = monitor.trainers.get(event.trainer)
+            nodes = node_count(record.nodes) if record is not None else "no node"
+            whence = "" if event.resumed is None else " from a checkpoint" if event.resumed else " from scratch"
+            yield f"{event.trainer}: training on {nodes}{whence} at step {event.step}"
+        case GroupBroken() | GroupStalled():
+            what = "its group broke" if isinstance(event, GroupBroken) else "its group stalls"
+            yield f"{event.trainer}: {what}: {headline(event.reason)}"
+        case ScriptChecked():
+            yield f"{event.trainer}: its script, checked on {event.node}: {event.result}: {event.line}"
+        case GroupPaused():
+            yield f"{event.trainer}: paused at step {event.step}"
+        case _:
+            pass
+
+
+def _of_commands(commands: Sequence[Command]) -> Iterator[str]:
+    starting: dict[TrainerId, list[NodeId]] = {}
+    for command in commands:
+        if isinstance(command, StartWorker):
+            starting.setdefault(command.trainer, []).append(command.node)
+    yield from (f"{trainer}: its script starts on {node_names(nodes)}" for trainer, nodes in starting.items())

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pilot.core.commands import Command
+from pilot.core.commands import Command, DissolveGroup, StopWorker
 from pilot.core.coordinator import Coordinator
 from pilot.core.events import Event, ExitCause, GroupBroken, WorkerExited, WorkerReady
 from pilot.core.ids import Generation, NodeId, TrainerId
@@ -50,17 +50,16 @@ class Rejoined:
         here = [t for t in core.trainers.values() if node in t.workers]
         self._believed = {t.id: Believed(t.workers[node], t.group, t.forming) for t in here}
 
-    def strays(self) -> list[wire.Message]:
-        """Messages that end what should not be running there: unknown workers, dissolved generations."""
-        out: list[wire.Message] = []
+    def strays(self) -> list[DissolveGroup | StopWorker]:
+        """Orders that end what should not be running there: unknown workers, dissolved generations."""
+        out: list[DissolveGroup | StopWorker] = []
         for name, said in self._says.items():
             trainer = self._core.trainers.get(name)
             if trainer is None or said.uid != trainer.spec.uid or self._node not in trainer.workers:
-                out.append(wire.StopWorker(name, "no trainer of this pool needs it"))
+                out.append(StopWorker(name, self._node, "no trainer of this pool needs it"))
             elif said.generation and said.generation not in _living(trainer):
-                out.append(
-                    wire.DissolveGroup(name, said.generation, "it was dissolved while its pilot was not connected")
-                )
+                why = "it was dissolved while its pilot was not connected"
+                out.append(DissolveGroup(name, said.generation, (self._node,), why))
         return out
 
     def missed(self) -> list[Event]:

@@ -2,25 +2,27 @@
 
 A connection is unproven until its first frame, :class:`pilot.io.wire.Credentials`, has a valid token. That frame is
 small, and nothing else is decoded before it. A pilot's connection stays unproven until the pilot is registered
-(:meth:`Server.keep`): a token alone holds no place. Until then the limits of :mod:`pilot.io.listener` apply; beyond
+(:meth:`Server.keep`): a token alone holds no place. Until then the limits of :mod:`pilot.service.server` apply; beyond
 them a connection is closed without a word, so that an honest agent tries again.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
+import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from pilot.core.errors import ProtocolError
+from pilot.core.errors import ProtocolError, UserError
 from pilot.core.version import __version__
 from pilot.io import wire
 from pilot.io.allowance import Allowance
 from pilot.io.certificate import Certificate
-from pilot.io.listener import Listener
-from pilot.io.transport import Limits, Link
+from pilot.io.gate import Gate, lasting_max
+from pilot.io.transport import Handler, Limits, Link
 from pilot.service.admission import Grant, Role
 
 log = logging.getLogger(__name__)
@@ -67,7 +69,7 @@ class Server:
         self.port = self._listener.port
         self._peers: dict[Link, Peer] = {}
         self._unnamed: set[Peer] = set()
-        self._sent: tuple[wire.Message | None, bytes] = (None, b"")
+        self._sent: tuple[wire.Sent | None, bytes] = (None, b"")
 
     async def run(self, receiver: Receiver, admit: Admit) -> None:
         """Pass on what arrives until cancelled, or until ``receiver`` raises; its exception is raised here."""
@@ -79,7 +81,7 @@ class Server:
         self._listener.start(self)
         await self._failure
 
-    def send(self, peer: Peer, message: wire.Message) -> bool:
+    def send(self, peer: Peer, message: wire.Sent) -> bool:
         """Send to a peer; False if it is no longer connected (or does not read, which amounts to the same)."""
         if message is not self._sent[0]:  # a message to all members of a group is encoded once
             self._sent = (message, wire.encode(message))
@@ -176,3 +178,79 @@ class Server:
         now_s = asyncio.get_running_loop().time()
         if (self._known_warned if known else self._strangers_warned).allows(now_s):
             log.warning("refused a peer at %s: %s", link.address, reason)
+
+
+UNPROVEN = Limits(frame_bytes=4096, unsent_bytes=64 * 1024, rate_per_s=10, burst=10, in_all_bytes=16 * 1024)
+"""An unproven peer has to send only one small frame."""
+
+_CLOSED_EVERY_S = 0.01
+
+
+class PortInUse(UserError):
+    """Another process is listening on this port."""
+
+
+class Listener:
+    """A bound port, with its number in ``port``. :meth:`start` begins to accept TLS connections behind a
+    :class:`~pilot.io.gate.Gate`.
+
+    Before its owner calls :meth:`proven`, a connection may send no more than ``UNPROVEN`` allows.
+    """
+
+    def __init__(self, context: ssl.SSLContext, address: str, port: int) -> None:
+        self._context = context
+        self._gate: Gate[Link] = gate_at(address, port)
+        self.port = self._gate.port
+        self._lasting_max = lasting_max()
+        self._handler: Handler | None = None
+
+    def start(self, handler: Handler) -> None:
+        """Accept connections from now on, in the running event loop."""
+        self._handler = handler
+        self._gate.start(lambda: Link(self._context, self, UNPROVEN))
+
+    @property
+    def is_full(self) -> bool:
+        """Whether as many proven connections are open as there are descriptors to spare for them."""
+        return len(self._gate.guests) - self._gate.unproven >= self._lasting_max
+
+    def proven(self, link: Link, limits: Limits) -> None:
+        """``link`` has proven who it is: it may stay, and send within ``limits``."""
+        if self._gate.passed(link):
+            link.allow(limits)
+
+    def close(self) -> None:
+        """Accept no more connections, and close the open ones after sending pending data."""
+        self._gate.close()
+        for link in list(self._gate.guests):
+            link.close()
+
+    async def wait_closed(self) -> None:
+        """After :meth:`close`: wait until all connections are closed."""
+        while self._gate.guests:
+            await asyncio.sleep(_CLOSED_EVERY_S)
+
+    # --- of its links ----------------------------------------------------------------------------------------------
+
+    def received(self, link: Link, frame: bytes) -> None:
+        """Hand on."""
+        assert self._handler is not None
+        self._handler.received(link, frame)
+
+    def closed(self, link: Link, reason: str) -> None:
+        """Hand on."""
+        assert self._handler is not None
+        self._gate.gone(link)
+        self._handler.closed(link, reason)
+
+
+def gate_at(address: str, port: int) -> Gate[Link]:
+    """A gate there; :class:`UserError` if that fails, :class:`PortInUse` if the port is taken."""
+    try:
+        return Gate(address, port)
+    except OSError as error:
+        taken = error.errno == errno.EADDRINUSE
+        reason = "the port is in use" if taken else error.strerror
+        raise (PortInUse if taken else UserError)(
+            f"cannot listen on {address}:{port}: {reason}; set another port or bind_address in the site file"
+        ) from None

@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterable
 from typing import Protocol
 
+from pilot.core.commands import ReleaseNode
 from pilot.core.events import DrainRequested, Event, GroupBroken, Seen, TrainerHeld
 from pilot.core.ids import NodeId, TrainerId
 from pilot.core.spec import TrainerSpec
@@ -29,11 +30,10 @@ from pilot.service.launch_store import LaunchStore
 from pilot.service.live_driver import LiveDriver
 from pilot.service.pending import Of
 from pilot.service.rejoin import Rejoined
-from pilot.service.rendezvous import Rendezvous
+from pilot.service.rendezvous import Rendezvous, Unreached
 from pilot.service.roster import Pilot, Roster
 from pilot.service.server import Peer, Server
 from pilot.service.stall_checks import StallChecks
-from pilot.service.unreached import Unreached
 
 log = logging.getLogger(__name__)
 
@@ -116,13 +116,13 @@ class Service:
             tasks.create_task(self._keep_time())
             tasks.create_task(self._server.run(self, self._admission.grant))
 
-    def send(self, node: NodeId, message: wire.Message) -> None:
+    def send(self, node: NodeId, message: wire.Sent) -> None:
         """Send to a node. What does not reach it is repeated when it comes back, or lost with the node."""
         pilot = self.roster.pilots.get(node)
         if pilot is None or not pilot.here:
             return
         assert pilot.link is not None
-        if isinstance(message, wire.ReleaseNode) and not pilot.leaving:
+        if isinstance(message, ReleaseNode) and not pilot.leaving:
             pilot.leaving = message.reason
         if not self._server.send(pilot.link, message):
             self.closed(pilot.link)
@@ -157,7 +157,7 @@ class Service:
         if node not in self.roster.pilots:
             return
         log.log(logging.INFO if self.roster.pilots[node].leaving else logging.WARNING, "%s is gone: %s", node, why)
-        self.send(node, wire.ReleaseNode(f"it counts as lost: {why}", again=True))
+        self.send(node, wire.Forgotten(f"it counts as lost: {why}"))
         if (link := self.roster.pilots[node].link) is not None:
             self._server.drop(link)
         self.roster.remove(node, why)
@@ -288,7 +288,7 @@ class Service:
             return
         if node in self.roster.gone:
             why = f"this pilot counts as lost: {self.roster.gone[node]}"
-            self._server.send(link, wire.ReleaseNode(why, again=True))
+            self._server.send(link, wire.Forgotten(why))
             self._server.drop(link, f"{node}: {why}")
             return
         now_s, known = self.driver.clock(), self.roster.pilots.get(node)
@@ -313,7 +313,7 @@ class Service:
         new = self.roster.register(now_s, node, link, hello)
         site = self._site
         times = site.heartbeat_s, site.silent_s, site.orphan_s, site.grace_s
-        welcome = wire.Welcome(node, self._pool, *times, site.rails_per_node)
+        welcome = wire.Welcome(node, self._pool, *times, site.rails_per_node, site.check_limit_s)
         self._server.send(link, welcome)
         log.info("%s %s (%s, job %s)", node, "joined" if new else "came back", hello.address, hello.job or "none")
         if self._seen.is_another(hello.versions):

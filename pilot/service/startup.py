@@ -23,10 +23,9 @@ from pilot.io.files import publish
 from pilot.io.heartbeat import since_boot_s
 from pilot.io.journal import FORMAT, Configured, Contents, Header, read
 from pilot.io.journal_writer import JournalWriter
-from pilot.io.listener import PortInUse
 from pilot.io.rundir import RunDir
 from pilot.io.site import Site
-from pilot.service.server import Server
+from pilot.service.server import PortInUse, Server
 from pilot.service.settings import Settings, core_of, settings_of
 
 log = logging.getLogger(__name__)

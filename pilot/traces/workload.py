@@ -17,8 +17,7 @@ from typing import Any
 from pilot.core.curve import Curve
 from pilot.core.errors import UserError
 from pilot.core.ids import TrainerId
-from pilot.core.sizes import listed
-from pilot.core.spec import TrainerSpec
+from pilot.core.spec import TrainerSpec, listed
 from pilot.traces.text_files import bad_input, number, read_lines, read_records
 
 PRIORITY = "priority"

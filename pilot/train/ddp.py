@@ -34,7 +34,7 @@ import psutil
 
 from pilot.comm.channel import Gone
 from pilot.comm.messages import Gather, Gathered, Quit
-from pilot.core.commands import Outcome
+from pilot.core.commands import DissolveGroup, LookAtGroup, Outcome, PauseGroup, StopWorker, WriteCheckpoint
 from pilot.core.errors import UserError
 from pilot.io import own_folder, trainer_folder, wire
 from pilot.train.ddp_process import NOTICE_S, ScriptProcess, Store, start, torchrun_environment
@@ -226,25 +226,25 @@ class Restarts:
 
     def _take_in(self, happening: Happening) -> None:
         match happening:
-            case wire.JoinGroup(_, generation, node, nodes, _, granted):
-                self._membership.told_to_join(self._seat.member(generation, node, nodes, granted))
+            case wire.JoinGroup(_, generation, node, nodes):
+                self._membership.told_to_join(self._seat.member(generation, node, nodes))
             case wire.PartFromGroup(_, generation):
                 self._membership.told_to_part(generation)
-            case wire.PauseGroup(_, generation):
+            case PauseGroup(_, generation):
                 self._membership.told_to_pause(generation)
                 if self._membership.current is None:
                     self._link.tell(wire.RankPaused(self._trainer, generation, self._progress.steps))
-            case wire.LookAtGroup():
+            case LookAtGroup():
                 generation = self._membership.current.generation if self._membership.current else 0
                 self._link.tell(wire.RankStalled(self._trainer, generation, self._progress.steps, 0.0, False))
-            case wire.DissolveGroup(_, generation):
+            case DissolveGroup(_, generation):
                 self._lose(generation)
                 self._membership.killed(generation)
-            case wire.WriteCheckpoint():
+            case WriteCheckpoint():
                 if self._seat.rank == 0:
                     self._say_saved()
-            case wire.StopWorker(_, reason):
-                self._stop(reason)
+            case StopWorker():
+                self._stop(happening.reason)
             case RankCame(generation):
                 if not self._membership.rank_came(generation):
                     self._link.drop(generation)

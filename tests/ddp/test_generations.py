@@ -9,6 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from pilot.core.commands import PauseGroup, StopWorker
 from pilot.io import wire
 from tests.integration.plane import Plane, plane
 
@@ -76,7 +77,7 @@ def test_it_saves_on_notice_and_a_pause_waits_for_that(tmp_path: Path) -> None:
         cluster.form(group)
         until_noted(cluster, "step")
         for node in group:
-            node.tell(wire.PauseGroup("t1", cluster.generation))
+            node.tell(PauseGroup("t1", cluster.generation, (), ""))
         for node in group:
             cluster.wait_for(node, wire.RankPaused, cluster.generation)
         assert any("on notice [True]" in line for line in noted(tmp_path, "saved"))
@@ -119,6 +120,6 @@ def test_where_rank_0_comes_to_the_end_the_trainer_has_finished(tmp_path: Path) 
         finished = cluster.wait_finished()
         assert (finished.step, finished.samples) == (3 * 8, 3 * 8 * 2)
         for node in group:
-            node.tell(wire.StopWorker("t1", "finished"))
+            node.tell(StopWorker("t1", "", "finished"))
         cluster.stop()
     assert noted(tmp_path, "done") == ["0/2 done"]

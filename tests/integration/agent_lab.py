@@ -22,6 +22,7 @@ from pilot import __version__
 from pilot.agent.workdir import MARK
 from pilot.io import connection, own_folder, proc, wire
 from pilot.io.certificate import Certificate
+from pilot.io.submission import LaunchSpec
 from pilot.io.transport import Link
 from tests.streams import ThreadedServer
 
@@ -191,18 +192,9 @@ def launch(folder: Path, script: str, *arguments: str, trainer: str = "t1") -> w
     path, directory = folder / f"{trainer}.py", folder / "trainers" / trainer
     path.write_text(script)
     own_folder.make(directory / "checkpoints")
-    return wire.StartWorker(
-        trainer=trainer,
-        script=path.name,
-        script_sha256=hashlib.sha256(path.read_bytes()).hexdigest(),
-        arguments=list(arguments),
-        cwd=str(folder),
-        python=sys.executable,
-        environment={"FROM_USER": "yes"},
-        directory=str(directory),
-        checkpoint_interval_s=60.0,
-        checkpoints_kept=2,
-    )
+    digest, given = hashlib.sha256(path.read_bytes()).hexdigest(), {"FROM_USER": "yes"}
+    launched = LaunchSpec(path.name, digest, list(arguments), str(folder), sys.executable, given)
+    return wire.StartWorker(trainer, "", str(directory), launched, 60.0, 2)
 
 
 def lab(tmp_path: Path) -> Iterator[tuple[Coordinator, Agents]]:

@@ -25,6 +25,7 @@ from typing import Any, TypeVar
 import psutil
 
 from pilot.comm.rank_order import WARM, RankOrder, encode
+from pilot.core.commands import DissolveGroup, PauseGroup, StopWorker
 from pilot.io import wire
 from pilot.io.framing import Frames, framed
 from pilot.train.ddp import WITH_OPTIMIZERS
@@ -156,11 +157,10 @@ class Plane:
         """Form the next generation over ``members``; with a ``switch`` the current group trains on until then."""
         self.generation += 1
         generation = self.generation
-        previous = generation - 1 if switch else 0
         together = [members[i : i + self.ranks_per_node] for i in range(0, len(members), self.ranks_per_node)]
         for number, workers in enumerate(together):
             for worker in workers:
-                worker.tell(wire.JoinGroup("t1", generation, number, len(together), previous, generation))
+                worker.tell(wire.JoinGroup("t1", generation, number, len(together)))
         orders = [self._order_rank(workers, generation, rank, len(together)) for rank, workers in enumerate(together)]
         serve([end for ends in orders for end in ends], self._rails_among(len(together)))
         for node in self.training:
@@ -197,7 +197,7 @@ class Plane:
         generation = generation or self.generation
         for node in self.nodes:
             if node.alive and generation in node.ranks:
-                node.tell(wire.DissolveGroup("t1", generation, "broken"))
+                node.tell(DissolveGroup("t1", generation, (), "broken"))
         for node in self.nodes:
             for rank in (node.ranks.get(generation), *node.other_rails.get(generation, ())):
                 _kill_tree(rank)
@@ -217,7 +217,7 @@ class Plane:
     def pause(self) -> int:
         """Pause the group; returns the step after which all ranks stopped."""
         for node in self.training:
-            node.tell(wire.PauseGroup("t1", self.generation))
+            node.tell(PauseGroup("t1", self.generation, (), ""))
         steps = {self.wait_for(node, wire.RankPaused, self.generation).step for node in self.training}
         assert len(steps) == 1, f"the ranks paused after different steps: {steps}"
         return steps.pop()
@@ -288,7 +288,7 @@ class Plane:
         """Let all workers finish, and wait for them."""
         for node in self.nodes:
             if node.alive:
-                node.tell(wire.StopWorker("t1", "over"))
+                node.tell(StopWorker("t1", "", "over"))
         for node in self.nodes:
             if node.alive:
                 self._assert_ended_well(node)

@@ -18,6 +18,7 @@ import pytest
 import torch
 
 from pilot.agent.departure import WALLTIME_MARGIN_S
+from pilot.core.commands import PaceCheckpoints, ReleaseNode, StopWorker, WriteCheckpoint
 from pilot.io import connection, proc, wire
 from pilot.train.data.rng import seed_all
 from tests.integration.agent_lab import LIMIT_S, Agents, Coordinator, lab, launch, until
@@ -102,7 +103,7 @@ def test_a_script_that_is_on_its_way_out_is_not_killed_before_it_has_said_why(
     peer = coordinator.peer(agents.start(coordinator.file))
     coordinator.send(peer, launch(tmp_path, LEAVES))
     running(tmp_path)
-    coordinator.send(peer, wire.PaceCheckpoints("t1", 5.0))
+    coordinator.send(peer, PaceCheckpoints("t1", "", 5.0, ""))
     missing = launch(tmp_path, "", trainer="t2")
     (tmp_path / "t2.py").unlink()
     coordinator.send(peer, missing)
@@ -162,11 +163,11 @@ def test_orders_that_cannot_be_carried_out_are_answered(stage: tuple[Coordinator
         assert down.cause == "raised"
         assert detail in down.detail
         assert "\n" not in down.detail
-    coordinator.send(peer, wire.StopWorker("t1", "to see"))
+    coordinator.send(peer, StopWorker("t1", "", "to see"))
     assert coordinator.expect(peer, wire.WorkerExited).cause == "stopped"
-    coordinator.send(peer, wire.WriteCheckpoint("t1", "to see"))
+    coordinator.send(peer, WriteCheckpoint("t1", "", "to see"))
     assert "no worker of t1" in coordinator.expect(peer, wire.CheckpointWritten).error
-    coordinator.send(peer, wire.JoinGroup("t1", 1, 0, 1, 0, 0))
+    coordinator.send(peer, wire.JoinGroup("t1", 1, 0, 1))
     assert "no worker of t1" in coordinator.expect(peer, wire.GroupBroken).reason
 
 
@@ -180,7 +181,7 @@ def test_stop_ends_the_worker_with_all_that_it_started(stage: tuple[Coordinator,
     worker = running(tmp_path)
     until(lambda: len(proc.tree(worker)) == 3, "the script's children")
     started = proc.tree(worker)
-    coordinator.send(peer, wire.StopWorker("t1", "the plan takes it back"))
+    coordinator.send(peer, StopWorker("t1", "", "the plan takes it back"))
     down = coordinator.expect(peer, wire.WorkerExited)
     assert (down.cause, down.detail) == ("stopped", "the plan takes it back")
     until(lambda: not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in started), "their end")
@@ -232,7 +233,7 @@ def test_a_notice_is_told_and_the_agent_leaves_when_it_may(
     leaving = coordinator.expect(peer, wire.Leaving)
     assert (leaving.cause, leaving.grace_s) == (f"signal {notice.name}", pytest.approx(10.0))
     assert psutil.pid_exists(worker), "it trains on until it is told"
-    coordinator.send(peer, wire.ReleaseNode("released"))
+    coordinator.send(peer, ReleaseNode("", "released"))
     assert agent.wait(LIMIT_S) == 0
     assert proc.marked(peer.mark) == []
     assert agents.workdirs() == []

@@ -9,6 +9,7 @@ import msgspec
 import psutil
 import pytest
 
+from pilot.core.commands import DissolveGroup, PauseGroup, ReleaseNode, StopWorker, WriteCheckpoint
 from pilot.io import proc, wire
 from tests.integration.agent_lab import LIMIT_S, Agents, Coordinator, Peer, lab, launch, until
 
@@ -75,7 +76,7 @@ class Pilots:
         """Form a group that starts at once, and wait for its first step."""
         leader, size = members[0], len(members)
         for rank, peer in enumerate(members):
-            self.coordinator.send(peer, wire.JoinGroup("t1", generation, rank, size, 0, generation))
+            self.coordinator.send(peer, wire.JoinGroup("t1", generation, rank, size))
         if size > 1:
             self.introduce(generation, members)
         assert self.coordinator.expect(leader, wire.RankJoined).generation == generation
@@ -97,7 +98,7 @@ class Pilots:
 
     def half_form(self, generation: int, peer: Peer) -> list[Path]:
         """Let ``peer`` join a group whose other rank never comes; returns the segments that MPICH holds meanwhile."""
-        self.coordinator.send(peer, wire.JoinGroup("t1", generation, 0, 2, generation - 1, 1))
+        self.coordinator.send(peer, wire.JoinGroup("t1", generation, 0, 2))
         file = self.agents.temporary / peer.hello.pilot / "segments"
 
         def there() -> list[Path]:
@@ -111,7 +112,7 @@ class Pilots:
         """All leave cleanly, and nothing of them is left."""
         for process, peer in zip(self.processes, self.peers, strict=True):
             if process.poll() is None:
-                self.coordinator.send(peer, wire.ReleaseNode("the test is over"))
+                self.coordinator.send(peer, ReleaseNode("", "the test is over"))
                 assert process.wait(LIMIT_S) == 0
         until(lambda: all(proc.marked(peer.mark) == [] for peer in self.peers), "the end of all processes")
         until(lambda: self.agents.workdirs() == [], f"an empty {self.agents.temporary}", limit_s=15)
@@ -134,14 +135,14 @@ def test_survivors_go_on_when_a_pilot_is_killed(stage: tuple[Coordinator, Agents
     assert pilots.form(1, [first, second]).resumed == 0
 
     proc.kill(proc.tree(pilots.processes[1].pid))
-    pilots.coordinator.send(first, wire.DissolveGroup("t1", 1, "a member is lost"))
+    pilots.coordinator.send(first, DissolveGroup("t1", 1, (), "a member is lost"))
     up = pilots.form(2, [first])
     assert up.resumed is None
     assert up.step > 0
 
-    pilots.coordinator.send(first, wire.PauseGroup("t1", 2))
+    pilots.coordinator.send(first, PauseGroup("t1", 2, (), ""))
     paused = pilots.coordinator.expect(first, wire.RankPaused)
-    pilots.coordinator.send(first, wire.WriteCheckpoint("t1", "to see"))
+    pilots.coordinator.send(first, WriteCheckpoint("t1", "", "to see"))
     done = pilots.coordinator.expect(first, wire.CheckpointWritten)
     assert (done.error, done.step, Path(done.path).exists()) == ("", paused.step, True)
     pilots.leave()
@@ -168,8 +169,8 @@ def test_a_full_temporary_directory_ends_the_worker_and_no_agent(
     pilots.form(1, [peer])
     home = pilots.agents.temporary / peer.hello.pilot
     (home / "segments.new").mkdir()  # as good as full
-    pilots.coordinator.send(peer, wire.DissolveGroup("t1", 1, "another one follows"))
-    pilots.coordinator.send(peer, wire.JoinGroup("t1", 2, 0, 1, 0, 2))
+    pilots.coordinator.send(peer, DissolveGroup("t1", 1, (), "another one follows"))
+    pilots.coordinator.send(peer, wire.JoinGroup("t1", 2, 0, 1))
     exited = pilots.coordinator.expect(peer, wire.WorkerExited)
     assert (exited.cause, exited.detail) == ("died", f"its node cannot write in {home}: Is a directory")
     pilots.leave()
@@ -185,11 +186,11 @@ def test_the_rails_of_a_node_end_together(stage: tuple[Coordinator, Agents], tmp
     assert pilots.coordinator.expect(first, wire.GroupBroken).reason.startswith("its rank process was killed by")
     until(lambda: pilots.ranks(first, 1) == [], "the end of the other rail")
     for peer in pilots.peers:
-        pilots.coordinator.send(peer, wire.DissolveGroup("t1", 1, "a rank is lost"))
+        pilots.coordinator.send(peer, DissolveGroup("t1", 1, (), "a rank is lost"))
     pilots.form(2, [first, second])
-    pilots.coordinator.send(second, wire.ReleaseNode("the test is over"))
+    pilots.coordinator.send(second, ReleaseNode("", "the test is over"))
     assert pilots.processes[1].wait(LIMIT_S) == 0
-    pilots.coordinator.send(first, wire.DissolveGroup("t1", 2, "a member left"))
+    pilots.coordinator.send(first, DissolveGroup("t1", 2, (), "a member left"))
     pilots.form(3, [first])
     assert len(pilots.ranks(first, 3)) == 1, "a node by itself has nobody to sum with"
     pilots.leave()
@@ -205,7 +206,7 @@ def test_a_process_killed_in_a_sharded_forward_pass_ends_its_node_and_no_other(
     pilots.form(1, [first, second])
     exited = pilots.coordinator.expect(second, wire.WorkerExited)
     assert (exited.cause, "SIGKILL" in exited.detail) == ("died", True), "not by what that did to its neighbour"
-    pilots.coordinator.send(first, wire.DissolveGroup("t1", 1, "a member is lost"))
+    pilots.coordinator.send(first, DissolveGroup("t1", 1, (), "a member is lost"))
     up = pilots.form(2, [first])
     assert (up.step, up.resumed) == (5, None), "the step in which it was killed is done again"
     pilots.leave()
@@ -218,7 +219,7 @@ def test_a_generation_is_killed_and_no_other(stage: tuple[Coordinator, Agents], 
     (first,) = pilots.ranks(peer, 1)
     first.terminate()  # it ignores a batch system's notice to all processes of a job
     segments = pilots.half_form(2, peer)
-    pilots.coordinator.send(peer, wire.DissolveGroup("t1", 2, "superseded"))
+    pilots.coordinator.send(peer, DissolveGroup("t1", 2, (), "superseded"))
     until(lambda: pilots.ranks(peer, 2) == [], "the end of generation 2")
     until(lambda: not any(segment.exists() for segment in segments), "the end of its segments")
     pilots.coordinator.expect(peer, wire.Progress)
@@ -280,7 +281,7 @@ def test_a_finished_trainer_does_what_its_script_does_last(stage: tuple[Coordina
     pilots.form(1, pilots.peers)
     pilots.coordinator.expect(pilots.peers[0], wire.TrainerFinished)
     for peer in pilots.peers:
-        pilots.coordinator.send(peer, wire.StopWorker("t1", "finished"))
+        pilots.coordinator.send(peer, StopWorker("t1", "", "finished"))
     for peer in pilots.peers:
         down = pilots.coordinator.expect(peer, wire.WorkerExited)
         assert (down.cause, down.detail) == ("stopped", "finished")
@@ -305,7 +306,7 @@ def test_a_table_that_is_none_ends_the_rank_process_and_nothing_else(
 ) -> None:
     pilots = Pilots(stage, tmp_path, 1)
     (peer,) = pilots.peers
-    pilots.coordinator.send(peer, wire.JoinGroup("t1", 1, 0, 2, 0, 1))
+    pilots.coordinator.send(peer, wire.JoinGroup("t1", 1, 0, 2))
     pilots.coordinator.expect(peer, wire.RankAddress)
     pilots.coordinator.send(peer, wire.GroupAddresses("t1", 1, {"key": "forged\ncmd=barrier_out"}, []))
     assert "not a key and a value" in pilots.coordinator.expect(peer, wire.GroupBroken).reason

@@ -15,6 +15,7 @@ import torch
 
 from pilot.checkpoint import names, store
 from pilot.comm import mpich, world
+from pilot.core.commands import PaceCheckpoints, WriteCheckpoint
 from pilot.core.events import LedgerRange
 from pilot.core.ledger import Ledger
 from pilot.io import wire
@@ -225,7 +226,7 @@ def test_the_ranks_write_a_checkpoint_together_as_often_as_the_leader_is_told(tm
     with plane(tmp_path, SCRIPT, *pace) as cluster:
         a, b = cluster.start(2)
         cluster.form([a, b])
-        a.tell(wire.PaceCheckpoints("t1", 0.1))
+        a.tell(PaceCheckpoints("t1", "", 0.1, ""))
         cluster.wait(lambda: len(a.heard(wire.CheckpointWritten)) >= 2, "two checkpoints")
         cluster.pause()
         done = [message for message in a.heard(wire.CheckpointWritten) if not message.asked][-1]
@@ -246,7 +247,7 @@ def test_with_notice_nothing_is_lost_even_when_all_nodes_go(tmp_path: Path) -> N
         cluster.form([a, b])
         cluster.wait_step(3)
         step = cluster.pause()
-        b.tell(wire.WriteCheckpoint("t1", "all nodes go"))
+        b.tell(WriteCheckpoint("t1", "", "all nodes go"))
         cluster.wait(lambda: bool(b.heard(wire.CheckpointWritten)), "the checkpoint")
         (done,) = b.heard(wire.CheckpointWritten)
         assert (done.step, done.asked, done.error) == (step, True, "")

@@ -16,6 +16,8 @@ from typing import Any
 from pilot.agent import fork_server
 from pilot.agent import workdir as workdirs
 from pilot.agent.fork_client import ForkClient
+from pilot.agent.jobs import ForkJob
+from pilot.io.submission import LaunchSpec
 
 LIMIT_S = 60.0
 
@@ -94,7 +96,7 @@ def test_a_fork_that_is_refused_ends_no_fork_server() -> None:
         heard = [json.loads(ours.recv(fork_server.MAX_PACKET_BYTES))[0]]
         with Path(os.devnull).open("rb+") as nothing:
             for life in (1, 2):
-                job = fork_server.ForkJob(life, "none.py", [], "/", {"PILOT_TRAINER": "t"}, 1, 0o022, "")
+                job = ForkJob(life, 1, LaunchSpec("none.py", "", [], "/", sys.executable, {"PILOT_TRAINER": "t"}))
                 socket.send_fds(ours, [fork_server.encode(job)], [nothing.fileno()] * 3)
                 heard.append(json.loads(ours.recv(fork_server.MAX_PACKET_BYTES))[:2])
         process.kill()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from pilot.core.commands import CheckScript
 from pilot.core.errors import UserError
 from pilot.core.spec import Checking
 from pilot.io import wire
@@ -30,7 +31,7 @@ def asked(live: Pool, peers: list[Peer]) -> tuple[str, Peer, Peer]:
     peer, other = sorted(peers, key=lambda one: one.node != node)
     warm(peer, trainer)
     assert form([peer], trainer, resumed=0) == 1
-    assert peer.hears(wire.CheckScript) == wire.CheckScript(trainer, 120.0)
+    assert peer.hears(CheckScript).trainer == trainer
     return trainer, peer, other
 
 
@@ -46,7 +47,7 @@ def test_a_check_that_was_asked_for_is_asked_for_again_after_a_restart(live: Poo
     worker = (trainer, live.trainer(trainer).uid, 1, 50, True)
     peer.die()
     peer = Peer(live.file, peer.secret, peer.host, workers=[worker]).welcomed()
-    assert peer.hears(wire.CheckScript).trainer == trainer
+    assert peer.hears(CheckScript).trainer == trainer
     peer.say(wire.ScriptChecked(trainer, "differs", "its loss\nis a sum"))
     differs = until(lambda: (t := live.trainer(trainer)).check == "differs" and t)
     assert differs.check_text == "stays on one node: its loss is a sum"

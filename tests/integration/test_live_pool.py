@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pilot import __version__
-from pilot.core.commands import FormGroup
+from pilot.core.commands import DissolveGroup, FormGroup, PauseGroup, ReleaseNode, StopWorker, WriteCheckpoint
 from pilot.core.errors import UserError
 from pilot.core.events import PoolChanged
 from pilot.core.explain import Explanation
@@ -55,7 +55,7 @@ def test_a_trainer_runs_from_submission_to_its_end_and_the_journal_replays(live:
     assert live.client.wait([trainer], limit_s=0.0).trainers == {trainer: "running"}
     peers[0].say(wire.TrainerFinished(trainer, 1, 12, 384, {"accuracy": 0.9}))
     for peer in peers:
-        assert peer.hears(wire.StopWorker).trainer == trainer
+        assert peer.hears(StopWorker).trainer == trainer
         peer.say(wire.WorkerExited(trainer, "stopped"))
     assert live.client.wait([trainer]).trainers == {trainer: "finished"}
     assert live.trainer(trainer).metrics == {"loss": 0.5, "accuracy": 0.9}
@@ -88,7 +88,7 @@ def test_a_node_whose_wall_time_ends_soon_is_left_to_a_trainer_that_it_pays_for(
 def leave(live: Pool, peers: list[Peer]) -> None:
     live.client.down()
     for peer in peers:
-        peer.hears(wire.ReleaseNode)
+        peer.hears(ReleaseNode)
         peer.die()
     assert live.ended() == 0
     assert not live.file.exists()
@@ -118,7 +118,7 @@ def test_twenty_pilots_that_die_at_once_make_one_regroup(live: Pool) -> None:
         if peer not in survivors:
             peer.die()
     for peer in survivors:
-        assert peer.hears(wire.DissolveGroup).generation == 1
+        assert peer.hears(DissolveGroup).generation == 1
     assert form(survivors, trainer, step=5) == 2
     until(lambda: live.trainer(trainer).phase == "running")
     contents = read(live.run_dir / "journal.jsonl")
@@ -133,7 +133,7 @@ def test_a_killed_peer_is_lost_at_once_and_its_broken_group_says_nothing_more(li
     peers[1].say(wire.GroupBroken(trainer, 1, "a rank process died"))
     peers[2].die()
     for peer in peers[:2]:
-        assert peer.hears(wire.DissolveGroup).reason == "a member was lost"
+        assert peer.hears(DissolveGroup).reason == "a member was lost"
     form(peers[:2], trainer, step=3)
     counts = until(lambda: (t := live.trainer(trainer)).phase == "running" and t)
     assert (counts.losses, counts.lost_steps) == (1, 0)
@@ -147,9 +147,9 @@ def test_a_pilot_with_notice_leaves_and_counts_as_preempted(live: Pool) -> None:
     assert (join.generation, join.size, join.previous) == (2, 1, 1)
     assert peers[1].hears(wire.PartFromGroup).generation == 2
     peers[0].say(wire.GroupFormed(trainer, 2, 7))
-    peers[1].hears(wire.StopWorker)
+    peers[1].hears(StopWorker)
     peers[1].say(wire.WorkerExited(trainer, "stopped"))
-    peers[1].hears(wire.ReleaseNode)
+    peers[1].hears(ReleaseNode)
     peers[1].die()
     until(lambda: len(live.nodes()) == 1)
     seen = live.trainer(trainer)
@@ -161,16 +161,16 @@ def test_a_drain_pauses_and_writes_before_the_nodes_go(live: Pool) -> None:
     trainer = trains(live, peers)
     live.client.down()
     for peer in peers:
-        assert peer.hears(wire.PauseGroup).generation == 1
+        assert peer.hears(PauseGroup).generation == 1
         peer.say(wire.RankPaused(trainer, 1, 9))
     for peer in peers:
-        peer.hears(wire.DissolveGroup)
-    peers[0].hears(wire.WriteCheckpoint)
+        peer.hears(DissolveGroup)
+    peers[0].hears(WriteCheckpoint)
     peers[0].say(wire.CheckpointWritten(trainer, 1, 9, asked=True, path="g1-s9.h5"))
     for peer in peers:
-        peer.hears(wire.StopWorker)
+        peer.hears(StopWorker)
         peer.say(wire.WorkerExited(trainer, "stopped"))
-        peer.hears(wire.ReleaseNode)
+        peer.hears(ReleaseNode)
         peer.die()
     assert live.ended() == 0
     assert sorted(p.name for p in live.run_dir.iterdir()) == [
@@ -190,11 +190,11 @@ def test_a_drain_tells_whose_state_could_not_be_written(live: Pool) -> None:
     [peer] = joined(live, 1)
     trainer = trains(live, [peer])
     live.client.down()
-    peer.hears(wire.PauseGroup)
+    peer.hears(PauseGroup)
     peer.say(wire.RankPaused(trainer, 1, 9))
-    peer.hears(wire.DissolveGroup)
+    peer.hears(DissolveGroup)
     for _ in range(2):  # the second one comes after a pause
-        peer.hears(wire.WriteCheckpoint)
+        peer.hears(WriteCheckpoint)
         peer.say(wire.CheckpointWritten(trainer, 1, 9, asked=True, error="no space left"))
     until(lambda: live.trainer(trainer).waits == f"writing a checkpoint, which has failed 2 of {WRITES_TRIED} times")
     peer.die()
@@ -208,7 +208,7 @@ def test_a_group_that_does_not_form_in_time_is_broken_and_formed_again(tmp_path:
         trainer = live.submit(name="a")
         warm(peer, trainer)
         assert peer.hears(wire.JoinGroup).generation == 1
-        assert "not formed within 1 s" in peer.hears(wire.DissolveGroup).reason
+        assert "not formed within 1 s" in peer.hears(DissolveGroup).reason
         assert peer.hears(wire.JoinGroup).generation == 2
 
 
@@ -227,10 +227,10 @@ def test_a_group_whose_ranks_have_joined_may_take_longer(tmp_path: Path) -> None
 def test_a_silent_node_is_lost_after_the_sites_time(tmp_path: Path) -> None:
     with pool(tmp_path, silent_s=4) as live:
         peer = joined(live, 1)[0]
-        assert "silent" in peer.hears(wire.ReleaseNode).reason
+        assert "silent" in peer.hears(ReleaseNode).reason
         until(lambda: live.nodes() == [])
         back = Peer(live.file, peer.secret, peer.host)
-        assert "counts as lost" in back.hears(wire.ReleaseNode).reason
+        assert "counts as lost" in back.hears(ReleaseNode).reason
 
 
 def test_a_trainer_whose_nodes_are_all_silent_is_not_started_again_before_they_have_stopped(tmp_path: Path) -> None:
@@ -264,7 +264,7 @@ def test_a_pilot_that_registers_a_moment_before_the_pool_goes_down_is_told_and_k
         late = Peer(live.file, "late", "late").welcomed()
         user.send(wire.encode(wire.Request("down")))
         for peer in [*peers, late]:
-            peer.hears(wire.ReleaseNode)
+            peer.hears(ReleaseNode)
             peer.die()
         assert live.ended() == 0
 

@@ -18,7 +18,7 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
 from pilot.cli import candidates
-from pilot.core.commands import AskTrial, TellTrial
+from pilot.core.commands import AskTrial, PauseGroup, StopWorker, TellTrial, WriteCheckpoint
 from pilot.core.errors import UserError
 from pilot.core.study_events import TrialAsked, TrialTold
 from pilot.io import wire
@@ -54,25 +54,25 @@ class Scripted:
         """Answer what has come, and show that it is alive."""
         self.peer.say(wire.Heartbeat(time.monotonic()))
         while self.peer.has_news(0.02):
-            self._answer(self.peer.hears(wire.Message))
+            self._answer(self.peer.hears(wire.Sent))
 
     def _answer(self, message: wire.Message) -> None:
         say = self.peer.say
         match message:
             case wire.StartWorker():
-                self.arguments[message.trainer] = message.arguments
+                self.arguments[message.trainer] = message.launch.arguments
                 assert message.environment["PILOT_STUDY_METRIC"] == "accuracy"
                 say(wire.WorkerReady(message.trainer, 0.1))
             case wire.JoinGroup():
                 say(wire.RankAddress(message.trainer, message.generation, {"rank-0": "address"}, "127.0.0.1:1"))
                 say(wire.GroupFormed(message.trainer, message.generation, 0, 0))
                 self.running[message.trainer] = message.generation
-            case wire.PauseGroup():
+            case PauseGroup():
                 say(wire.RankPaused(message.trainer, message.generation, 0))
-            case wire.WriteCheckpoint():
+            case WriteCheckpoint():
                 generation = self.running.get(message.trainer, 1)
                 say(wire.CheckpointWritten(message.trainer, generation, 0, asked=True, path="/c.h5"))
-            case wire.StopWorker():
+            case StopWorker():
                 self.running.pop(message.trainer, None)
                 say(wire.WorkerExited(message.trainer, "stopped"))
             case _:

@@ -19,7 +19,9 @@ import pytest
 from pilot.agent import workdir as workdirs
 from pilot.agent.vocabulary import Said, WorkerEnded
 from pilot.agent.workers import Workers
+from pilot.core.commands import StopWorker
 from pilot.io import proc, wire
+from pilot.io.submission import LaunchSpec
 
 LIMIT_S = 60.0
 RANK = "import os, signal, time\nrank, size = (int(os.environ['PILOT_LOCAL_' + w]) for w in ('RANK', 'SIZE'))\n"
@@ -42,7 +44,8 @@ class Bench:
         directory = str(self.folder / "t")
         here = str(self.folder)
         given = environment or {}
-        order = wire.StartWorker("t", "train.py", digest, [], here, sys.executable, given, directory, 60.0, 2, ranks)
+        launch = LaunchSpec("train.py", digest, [], here, sys.executable, given)
+        order = wire.StartWorker("t", "", directory, launch, 60.0, 2, ranks=ranks)
         self.workers.launch(order)
 
     def log(self, rank: int) -> str:
@@ -94,7 +97,7 @@ def test_those_that_were_told_to_stop_end_by_themselves(tmp_path: Path) -> None:
         async with bench(tmp_path) as it:
             it.launch(f"print('here', flush=True)\n{CONTROL}if rank == 2: time.sleep(0.5)\nprint('done', flush=True)\n")
             await it.until(lambda: all("here" in it.log(rank) for rank in range(3)), "all have begun")
-            it.workers.tell("t", wire.StopWorker("t", "finished"))
+            it.workers.tell("t", StopWorker("t", "", "finished"))
             assert (await it.end()).status == 0
             assert all("done" in it.log(rank) for rank in range(3))
 

@@ -26,12 +26,12 @@ from pilot.core.events import (
     WorkerExited,
 )
 from pilot.core.ids import TrainerId
-from pilot.core.lifecycle import EFFECTS, TRAINER_CHANGES
 from pilot.core.problem import Plan, PlanStatus
 from pilot.core.reconcile import Question, Rule
 from pilot.core.spec import TrainerSpec
 from pilot.core.study_events import StudySubmitted
 from pilot.core.trainer import WORKER_CHANGES, Phase, PhaseChange, WorkerPhase
+from tests.lifecycle import EFFECTS, TRAINER_CHANGES
 from tests.property import test_studies
 from tests.property.test_core import ACTIONS, CODE, PROFILES, PROOFS, SICKNESS, USERS
 from tests.property.world import World, generous_plan

@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from pilot.agent import peers
+from pilot.core.commands import StopWorker
 from pilot.io import wire
 from tests.integration.agent_lab import Agents, Coordinator, lab, launch, until
 
@@ -84,7 +85,7 @@ def test_an_agent_without_a_free_descriptor_lives_and_works_again_once_there_are
     coordinator.send(peer, launch(tmp_path, SLEEPS))
     until(lambda: coordinator.pump(0.1) or (tmp_path / "running").exists(), "a running script")
     limit_files(agent.pid, -psutil.Process(agent.pid).num_fds())
-    coordinator.send(peer, wire.StopWorker("t1", "a look at its processes needs descriptors"))
+    coordinator.send(peer, StopWorker("t1", "", "a look at its processes needs descriptors"))
     beats(coordinator, agent.pid)
     limit_files(agent.pid, SPARE)
     assert coordinator.expect(peer, wire.WorkerExited).cause == "stopped"

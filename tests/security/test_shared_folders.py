@@ -214,10 +214,8 @@ def test_what_removes_files_in_passing_removes_nothing_there(shared: Shared, how
 def test_a_worker_does_not_start_there(shared: Shared, how: str) -> None:
     before = shared.harmless()
     shared.swap(how)
-    order = wire.StartWorker(
-        "t", "s.py", "", [], "/", sys.executable, {}, str(shared.pool / HOME), 60.0, 2, 1, UID,
-        code=str(shared.pool / HOME / CODE_FILE),
-    )  # fmt: skip
+    launched = LaunchSpec("s.py", "", [], "/", sys.executable, {}, archive=str(shared.pool / HOME / CODE_FILE))
+    order = wire.StartWorker("t", UID, str(shared.pool / HOME), launched, 60.0, 2)
     emitted: list[Said | WorkerEnded] = []
 
     async def launch() -> None:

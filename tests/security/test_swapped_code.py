@@ -111,7 +111,7 @@ def test_links_that_lead_elsewhere_by_now_lead_to_what_was_submitted(
 def test_code_swapped_by_another_user_is_refused_in_one_line(
     order: wire.StartWorker, tmp_path: Path, attacker: SecondUser
 ) -> None:
-    code, script = order.code, str(tmp_path / "train.py")
+    code, script = order.launch.archive, str(tmp_path / "train.py")
 
     def swap() -> None:
         swapped = attacker.python(SWAP.format(code=code, script=script))

@@ -22,8 +22,8 @@ from pilot.io.certificate import Certificate, client_context
 from pilot.io.connection import load
 from pilot.io.framing import framed
 from pilot.io.gate import UNPROVEN_MAX
-from pilot.io.listener import UNPROVEN, Listener, gate_at
 from pilot.io.transport import ClientLink, Limits, Link, NotTaken, connect
+from pilot.service.server import UNPROVEN, Listener, gate_at
 from tests.integration.live_pool import DEADLINE_S, Peer, Pool, pool, until
 from tests.streams import FREE, Stream
 

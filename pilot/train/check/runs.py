@@ -15,8 +15,7 @@ from pathlib import Path
 import msgspec
 
 from pilot.core.errors import PilotError
-from pilot.core.evidence import headline
-from pilot.core.last_words import is_refusal, last_words
+from pilot.core.evidence import headline, is_refusal, last_words
 from pilot.train.check.link import serve
 from pilot.train.check.processes import LARGEST, READY, Rank, Stage
 from pilot.train.check.records import Record, loaded_by, read

@@ -24,14 +24,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """Rank ``rank`` of ``size`` in ``generation``; checkpoints of generations above ``given_up``, up to ``granted``,
-    may be loaded, and if ``saved_step`` is not 0, there is one.
+    """Rank ``rank`` of ``size`` in ``generation``; checkpoints of generations above ``given_up``, up to this one, may
+    be loaded, and if ``saved_step`` is not 0, there is one.
     """
 
     generation: int
     rank: int
     size: int
-    granted: int = 0
     saved_step: int = 0
     given_up: int = 0
 
@@ -48,12 +47,10 @@ class Seat:
         """According to the agent's environment; a script that runs alone has the node to itself."""
         return cls(int(environment.get("PILOT_LOCAL_RANK", 0)), int(environment.get("PILOT_LOCAL_SIZE", 1)))
 
-    def member(
-        self, generation: int, node: int, nodes: int, granted: int, saved_step: int = 0, given_up: int = 0
-    ) -> Membership:
+    def member(self, generation: int, node: int, nodes: int, saved_step: int = 0, given_up: int = 0) -> Membership:
         """This process's membership in a group in which its node is number ``node`` of ``nodes``."""
         place = node * self.size + self.rank, nodes * self.size
-        return Membership(generation, *place, granted, saved_step, given_up)
+        return Membership(generation, *place, saved_step, given_up)
 
 
 class MembershipState:

@@ -24,6 +24,7 @@ import psutil
 
 from pilot.comm.channel import Gone
 from pilot.comm.messages import AnyNote, Attach, Gather, Gathered, Moving, OutOfStep, Quit, Select
+from pilot.core.commands import DissolveGroup, LookAtGroup, PaceCheckpoints, PauseGroup, StopWorker, WriteCheckpoint
 from pilot.core.errors import CheckpointError, UserError
 from pilot.io import loaded_code, wire
 from pilot.train.alike.newcomers import Newcomers
@@ -275,7 +276,7 @@ class Elastic:
 
     def _is_cut_short(self) -> bool:
         """After the loop: whether the script is to end now. Nothing else that is heard then matters."""
-        return any(isinstance(heard, wire.StopWorker) and not heard.within_s for heard in self._link.wait(0.0))
+        return any(isinstance(heard, StopWorker) and not heard.within_s for heard in self._link.wait(0.0))
 
     # --- what happens ------------------------------------------------------------------------------------------------
 
@@ -297,22 +298,22 @@ class Elastic:
 
     def _take_in(self, happening: Happening) -> None:
         match happening:
-            case wire.JoinGroup(_, generation, node, nodes, _, granted, saved_step, given_up):
-                self._membership.told_to_join(self._seat.member(generation, node, nodes, granted, saved_step, given_up))
+            case wire.JoinGroup(_, generation, node, nodes, saved_step, given_up):
+                self._membership.told_to_join(self._seat.member(generation, node, nodes, saved_step, given_up))
             case wire.PartFromGroup(_, generation):
                 self._membership.told_to_part(generation)
-            case wire.PauseGroup(_, generation):
+            case PauseGroup(_, generation):
                 self._told_to_pause(generation)
-            case wire.LookAtGroup():
+            case LookAtGroup():
                 self._tell_what_for()
-            case wire.DissolveGroup(_, generation):
+            case DissolveGroup(_, generation):
                 self._lose(generation)
                 self._membership.killed(generation)
-            case wire.WriteCheckpoint():
+            case WriteCheckpoint():
                 self._asked_to_write()
-            case wire.PaceCheckpoints(_, interval_s):
-                self._periodic.interval_s = interval_s
-            case wire.StopWorker():
+            case PaceCheckpoints():
+                self._periodic.interval_s = happening.interval_s
+            case StopWorker():
                 raise Released
             case RankCame(generation):
                 if not self._membership.rank_came(generation):

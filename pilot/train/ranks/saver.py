@@ -279,7 +279,7 @@ class Saver:
         def skipped(path: Path, why: str) -> None:
             remark(f"checkpoint {path.name} was skipped: {why}")
 
-        loaded = store.load_newest(self._directory, group.granted, skipped, self._uid, wanted, group.given_up)
+        loaded = store.load_newest(self._directory, group.generation, skipped, self._uid, wanted, group.given_up)
         if loaded is not None:
             try:
                 self.next_step = store.next_step_of(loaded.path, self._uid)

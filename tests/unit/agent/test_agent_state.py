@@ -11,20 +11,14 @@ from pilot.agent.vocabulary import (
     Effect,
     Event,
     Exit,
-    IntroduceRanks,
     KillRank,
     KillWorker,
     LogLine,
     Noticed,
     Ordered,
     RankEnded,
-    RankEntered,
-    RankJoined,
-    RunCheck,
     Said,
     Send,
-    SpawnWorker,
-    StartRank,
     Stopped,
     Tell,
     Ticked,
@@ -33,11 +27,23 @@ from pilot.agent.vocabulary import (
     WorkerEnded,
 )
 from pilot.comm.rank_order import WORKER_GONE
+from pilot.core.commands import (
+    CheckScript,
+    DissolveGroup,
+    LookAtGroup,
+    PaceCheckpoints,
+    PauseGroup,
+    ReleaseNode,
+    StopWorker,
+    WriteCheckpoint,
+)
 from pilot.core.events import Unloaded
 from pilot.io import wire
+from pilot.io.submission import LaunchSpec
 
 WELCOME = wire.Welcome("n1", "lab", heartbeat_s=1, silent_s=5, orphan_s=100, grace_s=30)
-ORDER = wire.StartWorker("t1", "train.py", "", [], "/", "python", {}, "/run/t1", 60, 2)
+LAUNCH = LaunchSpec("train.py", "", [], "/", "python", {})
+ORDER = wire.StartWorker("t1", "", "/run/t1", LAUNCH, 60, 2)
 
 
 class Machine:
@@ -73,24 +79,29 @@ def joined() -> Machine:
 @pytest.fixture
 def up(joined: Machine) -> Machine:
     """A warm worker of t1."""
-    assert joined.order(ORDER) == [SpawnWorker(ORDER)]
+    assert joined.order(ORDER) == [ORDER]
     word = wire.WorkerReady("t1", 2.0)
     assert joined.take(Said("t1", word)) == [Send(word)]
     return joined
 
 
-def join(generation: int, previous: int = 0) -> wire.JoinGroup:
-    return wire.JoinGroup("t1", generation, 0, 1, previous, generation)
+def pause(silent_s: int) -> Tell:
+    return Tell("t1", PauseGroup("t1", 1, (), f"no coordinator for {silent_s} s"))
+
+
+def join(generation: int) -> wire.JoinGroup:
+    return wire.JoinGroup("t1", generation, 0, 1)
 
 
 @pytest.fixture
 def training(up: Machine) -> Machine:
     """t1 leads and trains in generation 1."""
     table = wire.GroupAddresses("t1", 1, {"key": "value"}, [])
-    assert up.order(join(1)) == [Tell("t1", join(1)), StartRank(join(1))]
-    assert up.take(RankEntered("t1", 1, table.puts)) == [Send(wire.RankAddress("t1", 1, table.puts, ""))]
-    assert up.order(table) == [IntroduceRanks(table)]
-    assert up.take(RankJoined("t1", 1)) == [Send(wire.RankJoined("t1", 1))]
+    assert up.order(join(1)) == [Tell("t1", join(1)), join(1)]
+    ours = wire.RankAddress("t1", 1, table.puts, "10.0.0.1:1")
+    assert up.take(ours) == [Send(ours)]
+    assert up.order(table) == [table]
+    assert up.take(wire.RankJoined("t1", 1)) == [Send(wire.RankJoined("t1", 1))]
     return up
 
 
@@ -105,7 +116,7 @@ def test_a_second_order_for_a_worker_that_runs_starts_no_other(joined: Machine) 
 
 
 def test_a_worker_that_is_told_to_stop_has_time_to_end_by_itself(up: Machine) -> None:
-    stop = wire.StopWorker("t1", "finished")
+    stop = StopWorker("t1", "", "finished")
     assert up.order(stop) == [Tell("t1", stop)]
     assert up.after(STOP_LIMIT_S - 1) == []
     assert up.take(WorkerEnded("t1", 0, "")) == [Send(wire.WorkerExited("t1", "stopped", "finished"))]
@@ -131,7 +142,7 @@ def test_a_worker_that_is_told_to_stop_has_time_to_end_by_itself(up: Machine) ->
 def test_what_comes_after_the_loop_has_the_time_that_it_is_given(
     up: Machine, end: WorkerEnded, told: tuple[str, str]
 ) -> None:
-    up.order(wire.StopWorker("t1", "finished", 60.0))
+    up.order(StopWorker("t1", "", "finished", 60.0))
     assert up.after(59.0) == []
     (said,) = up.take(end)
     assert isinstance(said, Send)
@@ -146,16 +157,16 @@ def test_what_a_worker_measures_is_kept_for_the_next_heartbeat(up: Machine) -> N
 
 
 def test_what_comes_after_the_loop_is_cut_and_that_is_said(up: Machine) -> None:
-    up.order(wire.StopWorker("t1", "finished", 60.0))
+    up.order(StopWorker("t1", "", "finished", 60.0))
     assert up.after(60.0) == [KillWorker("t1")]
     cut = "its code after the training loop was stopped after 60 s (--after-loop-s)"
     assert up.take(WorkerEnded("t1", -9, "")) == [Send(wire.WorkerExited("t1", "died", cut))]
 
 
 def test_what_comes_after_the_loop_has_less_time_when_the_pool_is_shut_down(up: Machine) -> None:
-    up.order(wire.StopWorker("t1", "finished", 600.0))
+    up.order(StopWorker("t1", "", "finished", 600.0))
     assert up.after(10.0) == []
-    shut_down = wire.StopWorker("t1", "the pool was shut down", 20.0)
+    shut_down = StopWorker("t1", "", "the pool was shut down", 20.0)
     assert up.order(shut_down) == [Tell("t1", shut_down)]
     assert up.after(19.0) == []
     assert up.after(1.0) == [KillWorker("t1")]
@@ -164,9 +175,9 @@ def test_what_comes_after_the_loop_has_less_time_when_the_pool_is_shut_down(up: 
 
 
 def test_what_comes_after_the_loop_ends_soon_after_a_cancel(up: Machine) -> None:
-    up.order(wire.StopWorker("t1", "finished", 600.0))
+    up.order(StopWorker("t1", "", "finished", 600.0))
     assert up.after(10.0) == []
-    cancel = wire.StopWorker("t1", "cancelled")
+    cancel = StopWorker("t1", "", "cancelled")
     assert up.order(cancel) == [Tell("t1", cancel)]
     assert up.after(STOP_LIMIT_S - 1) == []
     assert up.after(1.0) == [KillWorker("t1")]
@@ -174,7 +185,7 @@ def test_what_comes_after_the_loop_ends_soon_after_a_cancel(up: Machine) -> None
 
 
 def test_a_worker_that_does_not_stop_is_killed_once(up: Machine) -> None:
-    up.order(wire.StopWorker("t1", "cancelled"))
+    up.order(StopWorker("t1", "", "cancelled"))
     assert up.after(STOP_LIMIT_S) == [KillWorker("t1")]
     assert up.after(1) == []
     assert up.take(WorkerEnded("t1", -9, "")) == [Send(wire.WorkerExited("t1", "stopped", "cancelled"))]
@@ -182,7 +193,7 @@ def test_a_worker_that_does_not_stop_is_killed_once(up: Machine) -> None:
 
 def test_a_worker_that_still_imports_is_killed_at_once(joined: Machine) -> None:
     joined.order(ORDER)
-    assert joined.order(wire.StopWorker("t1", "cancelled")) == [KillWorker("t1")]
+    assert joined.order(StopWorker("t1", "", "cancelled")) == [KillWorker("t1")]
 
 
 def test_a_worker_that_dies_takes_its_generations_with_it_silently(training: Machine) -> None:
@@ -194,7 +205,7 @@ def test_a_worker_that_dies_takes_its_generations_with_it_silently(training: Mac
 
 
 def test_rank_processes_of_a_worker_that_ended_well_may_take_leave_of_each_other(training: Machine) -> None:
-    training.order(wire.StopWorker("t1", "finished"))
+    training.order(StopWorker("t1", "", "finished"))
     assert training.take(WorkerEnded("t1", 0, "")) == [Send(wire.WorkerExited("t1", "stopped", "finished"))]
     assert training.after(1) == []
     assert training.after(FINALIZE_LIMIT_S) == [KillRank("t1", 1)], "its rank process hangs"
@@ -209,13 +220,13 @@ def test_a_worker_of_one_trainer_cannot_speak_for_another(up: Machine) -> None:
 
 def test_orders_about_what_is_not_there_are_answered(joined: Machine) -> None:
     nobody = "no worker of t1 runs on this node"
-    assert joined.order(wire.StopWorker("t1", "x")) == [Send(wire.WorkerExited("t1", "stopped", "it was not running"))]
-    assert joined.order(wire.PaceCheckpoints("t1", 7.5)) == []
-    assert joined.order(wire.WriteCheckpoint("t1", "x")) == [
+    assert joined.order(StopWorker("t1", "", "x")) == [Send(wire.WorkerExited("t1", "stopped", "it was not running"))]
+    assert joined.order(PaceCheckpoints("t1", "", 7.5, "")) == []
+    assert joined.order(WriteCheckpoint("t1", "", "x")) == [
         Send(wire.CheckpointWritten("t1", 0, 0, asked=True, error=nobody))
     ]
     assert joined.order(join(1)) == [KillRank("t1", 1), Send(wire.GroupBroken("t1", 1, nobody))]
-    assert joined.order(wire.PauseGroup("t1", 2)) == [KillRank("t1", 2), Send(wire.GroupBroken("t1", 2, nobody))]
+    assert joined.order(PauseGroup("t1", 2, (), "")) == [KillRank("t1", 2), Send(wire.GroupBroken("t1", 2, nobody))]
 
 
 # --- groups ---------------------------------------------------------------------------------------------------------
@@ -225,7 +236,7 @@ def test_a_group_that_breaks_is_killed_and_told_once(training: Machine) -> None:
     reason = "its rank process ended with status 9: bad termination"
     assert training.take(RankEnded("t1", 1, 9, "\nbad termination\n")) == [
         KillRank("t1", 1),
-        Tell("t1", wire.DissolveGroup("t1", 1, reason)),
+        Tell("t1", DissolveGroup("t1", 1, (), reason)),
         Send(wire.GroupBroken("t1", 1, reason)),
     ]
     assert training.take(RankEnded("t1", 1, 7, "")) == []
@@ -233,8 +244,8 @@ def test_a_group_that_breaks_is_killed_and_told_once(training: Machine) -> None:
     unloaded = wire.GroupBroken("t1", 2, "no such folder", Unloaded.UNREAD)
     assert training.take(Said("t1", unloaded))[-1] == Send(unloaded)
     assert training.order(join(1)) == [], "what is over stays over"
-    assert training.take(RankEntered("t1", 1, {})) == []
-    assert training.take(RankJoined("t1", 1)) == []
+    assert training.take(wire.RankAddress("t1", 1, {}, "")) == []
+    assert training.take(wire.RankJoined("t1", 1)) == []
     assert training.order(wire.GroupAddresses("t1", 1, {}, [])) == []
 
 
@@ -252,14 +263,14 @@ def test_a_worker_that_leaves_its_rank_process_and_does_not_end_breaks_its_group
     assert training.take(RankEnded("t1", 1, WORKER_GONE, "")) == []
     assert training.after(STOP_LIMIT_S) == [
         KillRank("t1", 1),
-        Tell("t1", wire.DissolveGroup("t1", 1, LEFT)),
+        Tell("t1", DissolveGroup("t1", 1, (), LEFT)),
         Send(wire.GroupBroken("t1", 1, LEFT)),
     ]
     assert training.after(STOP_LIMIT_S) == []
 
 
 def test_the_end_of_a_generation_after_a_switch_is_no_news(training: Machine) -> None:
-    training.order(join(2, previous=1))
+    training.order(join(2))
     assert training.state.inventory() == [("t1", "", 1, 0, True)]
     assert training.take(RankEnded("t1", 1, 0, "")) == []
     training.take(Said("t1", wire.Progress("t1", 2, 40, 0, 100)))
@@ -267,8 +278,8 @@ def test_the_end_of_a_generation_after_a_switch_is_no_news(training: Machine) ->
 
 
 def test_a_younger_generation_can_break_without_the_one_that_trains(training: Machine) -> None:
-    training.order(join(2, previous=1))
-    kill = wire.DissolveGroup("t1", 2, "superseded")
+    training.order(join(2))
+    kill = DissolveGroup("t1", 2, (), "superseded")
     assert training.order(kill) == [KillRank("t1", 2), Tell("t1", kill)]
     assert training.take(RankEnded("t1", 2, -9, "")) == []
     assert training.take(RankEnded("t1", 1, 7, ""))[-1] == Send(
@@ -287,7 +298,7 @@ def test_a_stopped_rank_process_breaks_its_group_and_a_stopped_worker_dies(train
 # --- leaving --------------------------------------------------------------------------------------------------------
 
 
-LOOK = wire.LookAtGroup("t1", 1, True)
+LOOK = LookAtGroup("t1", 1, (), "", True)
 
 
 @pytest.fixture
@@ -309,7 +320,7 @@ def test_a_worker_without_progress_is_lost_and_one_with_progress_is_slow(looked_
 
 
 def test_a_worker_without_progress_is_left_alone_while_there_is_patience(training: Machine) -> None:
-    training.order(wire.LookAtGroup("t1", 1, False))
+    training.order(LookAtGroup("t1", 1, (), "", False))
     (told,) = training.take(Watched("t1", False, "it makes no progress"))
     assert told == Send(wire.RankLookedAt("t1", 1, "slow", "it makes no progress; waiting for it (--patience-s)"))
 
@@ -340,7 +351,7 @@ def test_what_it_said_before_the_look_does_not_count(training: Machine) -> None:
 
 
 def test_a_look_at_no_worker_is_answered_and_one_at_a_worker_that_ended_is_over(training: Machine) -> None:
-    (told,) = training.order(wire.LookAtGroup("t9", 1, True))
+    (told,) = training.order(LookAtGroup("t9", 1, (), "", True))
     assert told == Send(wire.RankLookedAt("t9", 1, "unknown", "no worker of t9 runs on this node"))
     training.order(LOOK)
     training.take(WorkerEnded("t1", -9, ""))
@@ -348,7 +359,7 @@ def test_a_look_at_no_worker_is_answered_and_one_at_a_worker_that_ended_is_over(
 
 
 def test_orders_to_end(joined: Machine) -> None:
-    assert joined.order(wire.ReleaseNode("released")) == [Exit(0, "released")]
+    assert joined.order(ReleaseNode("", "released")) == [Exit(0, "released")]
     assert joined.order(wire.Refused("another version")) == [Exit(2, "refused by the coordinator: another version")]
 
 
@@ -412,9 +423,9 @@ def test_a_signal_after_the_notice_of_the_wall_time_takes_nothing_away() -> None
 def test_an_orphan_pauses_writes_and_leaves(training: Machine) -> None:
     training.take(CoordinatorLost())
     assert training.after(89) == []
-    assert training.after(1) == [Tell("t1", wire.PauseGroup("t1", 1))]
+    assert training.after(1) == [pause(90)]
     paused = wire.RankPaused("t1", 1, 7)
-    write = Tell("t1", wire.WriteCheckpoint("t1", "no coordinator for 90 s"))
+    write = Tell("t1", WriteCheckpoint("t1", "", "no coordinator for 90 s"))
     assert training.take(Said("t1", paused)) == [Send(paused), write]
     done = wire.CheckpointWritten("t1", 1, 7, asked=True, path="/x.h5")
     assert training.take(Said("t1", done)) == [Send(done), Exit(0, "no coordinator for 90 s")]
@@ -429,7 +440,7 @@ def test_the_lease_runs_from_what_the_coordinator_is_known_to_have_heard(trainin
     if closes:
         training.take(CoordinatorLost())
     assert training.after(75) == []
-    assert training.after(1) == [Tell("t1", wire.PauseGroup("t1", 1))]
+    assert training.after(1) == [pause(90)]
 
 
 def test_what_still_trains_when_the_lease_ends_is_killed(training: Machine) -> None:
@@ -451,8 +462,8 @@ def test_a_group_that_does_not_pause_is_given_up_here_and_its_state_written(trai
     reason = "no coordinator for 90 s"
     assert training.after(1) == [
         KillRank("t1", 1),
-        Tell("t1", wire.DissolveGroup("t1", 1, reason)),
-        Tell("t1", wire.WriteCheckpoint("t1", reason)),
+        Tell("t1", DissolveGroup("t1", 1, (), reason)),
+        Tell("t1", WriteCheckpoint("t1", "", reason)),
     ]
     assert training.after(50) == [Exit(0, f"{reason}; not all states were written in time")]
 
@@ -463,9 +474,9 @@ def test_an_orphan_without_a_state_leaves_at_once(up: Machine) -> None:
 
 
 def test_a_parked_worker_writes_at_once(training: Machine) -> None:
-    training.order(wire.DissolveGroup("t1", 1, "a member is lost"))
+    training.order(DissolveGroup("t1", 1, (), "a member is lost"))
     training.take(CoordinatorLost())
-    assert training.after(100) == [Tell("t1", wire.WriteCheckpoint("t1", "no coordinator for 100 s"))]
+    assert training.after(100) == [Tell("t1", WriteCheckpoint("t1", "", "no coordinator for 100 s"))]
     assert training.take(WorkerEnded("t1", -9, ""))[-1] == Exit(0, "no coordinator for 100 s")
 
 
@@ -479,7 +490,7 @@ def test_a_coordinator_that_comes_back_in_time_changes_nothing(training: Machine
 def test_a_notice_without_coordinator_begins_the_farewell_early(training: Machine) -> None:
     training.take(CoordinatorLost())
     training.take(Noticed("signal SIGTERM"))
-    assert training.after(7) == [Tell("t1", wire.PauseGroup("t1", 1))]
+    assert training.after(7) == [pause(7)]
     assert training.after(9)[0] == KillRank("t1", 1)
     assert training.after(12) == [Exit(0, "no coordinator for 7 s; not all states were written in time")]
 
@@ -498,8 +509,8 @@ def test_what_workers_loaded_is_said_again_to_a_coordinator_that_may_not_have_he
 
 
 def test_a_script_is_checked_once_and_its_result_repeated(up: Machine) -> None:
-    order, found = wire.CheckScript("t1", 120.0), wire.ScriptChecked("t1", "passed", "18 steps train the same")
-    assert up.order(order) == [RunCheck(order)]
+    order, found = CheckScript("t1", "", ""), wire.ScriptChecked("t1", "passed", "18 steps train the same")
+    assert up.order(order) == [order]
     assert up.order(order) == [], "it runs"
     assert up.take(Said("t1", found)) == [Send(found)]
     assert up.order(order) == [Send(found)]
@@ -508,4 +519,4 @@ def test_a_script_is_checked_once_and_its_result_repeated(up: Machine) -> None:
     assert answer == Send(wire.ScriptChecked("t1", "unchecked", "no worker of t1 runs on this node"))
     assert up.take(Said("t1", found)) == [], "it comes too late"
     up.order(ORDER)
-    assert up.order(order) == [RunCheck(order)], "another worker's script is checked anew"
+    assert up.order(order) == [order], "another worker's script is checked anew"

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import stat
+import sys
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
 from pilot.agent import check_program
-from pilot.agent.check_program import CheckJob, Found, checked
+from pilot.agent.check_program import Found, checked
+from pilot.agent.jobs import CheckJob
 from pilot.io.script_code import collect
+from pilot.io.submission import LaunchSpec
 
 
 class Checks:
@@ -22,9 +26,14 @@ class Checks:
         self.script, self.module = folder / "train.py", folder / "data.txt.py"
         self.script.write_text("import data\n")
         self.module.write_text("WIDTH = 3\n")
-        self.job = CheckJob(str(self.script), ["--lr", "1"], str(folder), "", "", "", 60.0, str(folder / "checks"))
+        self.job = self.job_of(arguments=["--lr", "1"])
         self.result = "passed"
         self.runs = 0
+
+    def job_of(self, **changes: Any) -> CheckJob:
+        where = str(self.script), "", [], str(self.script.parent), sys.executable, {}
+        launch = msgspec.structs.replace(LaunchSpec(*where), **changes)
+        return CheckJob(launch, 60.0, str(self.script.parent / "checks"))
 
     def run(self, _job: CheckJob, copied: Mapping[str, bytes]) -> Found:
         self.runs += 1
@@ -50,7 +59,7 @@ def test_a_verdict_is_kept_for_us_alone(checks: Checks, result: str, runs: int) 
 
 def test_it_does_not_hold_for_other_arguments_or_once_a_file_changes(checks: Checks) -> None:
     checked(checks.job)
-    checked(replace(checks.job, arguments=["--lr", "2"]))
+    checked(checks.job_of(arguments=["--lr", "2"]))
     assert checks.runs == 2
     checks.module.write_text("WIDTH = 4\n")
     checked(checks.job)
@@ -67,7 +76,7 @@ def test_it_holds_for_the_code_as_submitted_whatever_the_files_have_become(check
     code = collect(checks.script, checks.script.read_bytes()).packed()
     archive = checks.script.with_name("code.zip")
     archive.write_bytes(code)
-    job = replace(checks.job, code=str(archive), code_sha256=hashlib.sha256(code).hexdigest())
+    job = checks.job_of(archive=str(archive), code_sha256=hashlib.sha256(code).hexdigest())
     checked(job)
     checks.module.write_text("WIDTH = 4\n")
     checked(job)

@@ -10,9 +10,8 @@ import pytest
 
 from pilot.agent import peers
 from pilot.agent.peers import Peers
-from pilot.agent.vocabulary import PeersUnreached
 from pilot.core.errors import PilotError
-from pilot.io.wire import GroupAddresses
+from pilot.io.wire import GroupAddresses, PeersUnreached
 
 LOCAL = "127.0.0.1"
 DEADLINE_S = 30.0

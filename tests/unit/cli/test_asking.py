@@ -11,8 +11,7 @@ import pytest
 
 from pilot.cli.asking import find_run_dir, pool_at
 from pilot.core.errors import PilotError, UserError
-from pilot.io.known_pools import remember
-from pilot.io.rundir import Ended, Lock, RunDir, write_end
+from pilot.io.rundir import Ended, Lock, RunDir, remember, write_end
 from pilot.service.supervisor import MODULE
 
 

@@ -7,10 +7,10 @@ import pytest
 from pilot.core.curve import Curve
 from pilot.core.ids import NodeId, TrainerId
 from pilot.core.measured import Measured
-from pilot.core.node_price import counts_samples, node_price
 from pilot.core.objective import Objective, priority_weighted, scaling_efficiency, throughput
 from pilot.core.spec import TrainerSpec
 from pilot.core.trainer import Trainer
+from pilot.core.worth import counts_samples, node_price
 
 CURVE = Curve.of([(1, 100.0), (2, 180.0), (4, 300.0), (8, 400.0)])
 

@@ -12,9 +12,8 @@ from pilot.core.curve import Curve
 from pilot.core.errors import UserError
 from pilot.core.events import ExitCause, Progress, TrainerCancelled, TrainerFinished, TrainerSubmitted, WorkerExited
 from pilot.core.ids import StudyId, TrainerId
-from pilot.core.promotion import places, promotable
 from pilot.core.spec import TrainerSpec
-from pilot.core.study import FAILURES_ALLOWED, Study, Trial
+from pilot.core.study import FAILURES_ALLOWED, Study, Trial, places, promotable
 from pilot.core.study_events import StudyResumed, StudyStopped, StudySubmitted, TrialNotAsked
 from pilot.core.trainer import Phase
 from pilot.core.trial_weight import LEAST, reports_left, weights

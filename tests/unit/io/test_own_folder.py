@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pilot.io import crash_log, known_pools, own_folder
+from pilot.io import crash_log, own_folder, rundir
 from pilot.io.rundir import RunDir
 
 
@@ -28,7 +28,7 @@ def home(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
     [
         lambda home: RunDir(home / ".local/state/pilot/local").create(),
         lambda home: own_folder.make(home / ".local/state/pilot/local"),
-        lambda home: known_pools.remember(home / "elsewhere"),
+        lambda home: rundir.remember(home / "elsewhere"),
         lambda _: crash_log._save(),
     ],
 )

@@ -16,13 +16,12 @@ import pytest
 from pilot.core.errors import PilotError, UserError
 from pilot.core.ids import TrainerUid
 from pilot.io import heartbeat, trainer_folder
-from pilot.io.known_pools import known_pools, remember
-from pilot.io.rundir import Lock, RunDir, default_path, is_abandoned, owner, told_of_owner
+from pilot.io.rundir import Lock, RunDir, default_path, is_abandoned, known_pools, owner, remember, told_of_owner
 
 HOLD = """
 import sys
 from pathlib import Path
-from pilot.io.known_pools import known_pools, remember
+from pilot.io.rundir import known_pools, remember
 from pilot.io.rundir import Lock, RunDir
 lock = Lock(RunDir(Path(sys.argv[1])))
 print("held", flush=True)

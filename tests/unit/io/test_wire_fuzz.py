@@ -11,8 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pilot.core.commands import LookAtGroup
 from pilot.core.errors import ProtocolError
 from pilot.io import wire
+from pilot.io.submission import LaunchSpec
 
 DECODERS: list[Callable[[bytes], Any]] = [
     wire.decode_credentials,
@@ -22,7 +24,7 @@ DECODERS: list[Callable[[bytes], Any]] = [
     wire.decode_at_cli,
 ]
 
-SAMPLES: list[wire.Message] = [
+SAMPLES: list[wire.Sent] = [
     wire.Credentials(1, "0.1.0", "token"),
     wire.Hello("p1", "secret", "host", "10.0.0.1", 42, workers=[("t", "ab12", 3, 7, True)]),
     wire.Progress("t", 1, 2, 0, 64, 10.0, ledger=[(1, 0, 0, 2, 0, 64)], metrics={"loss": 0.5}),
@@ -31,8 +33,8 @@ SAMPLES: list[wire.Message] = [
     wire.RankLookedAt("t", 1, "slow", "it computes"),
     wire.Welcome("n", "pool", 1.0, 2.0, 3.0, 4.0),
     wire.Heard(12.5),
-    wire.LookAtGroup("t", 1, True),
-    wire.StartWorker("t", "s.py", "ab", ["x"], "/", "python", {"A": "b"}, "/d", 60.0, 3),
+    LookAtGroup("t", 1, (), "", True),
+    wire.StartWorker("t", "ab12", "/d", LaunchSpec("s.py", "ab", ["x"], "/", "python", {"A": "b"}), 60.0, 3),
     wire.Reply(result={"a": [1, None, "x"]}),
 ]
 
@@ -45,7 +47,7 @@ plain = st.recursive(
 
 def takes(decode: Callable[[bytes], Any], frame: bytes) -> None:
     with suppress(ProtocolError):
-        assert isinstance(decode(frame), wire.Message)
+        assert isinstance(decode(frame), wire.Sent)
 
 
 @pytest.mark.parametrize("decode", DECODERS)

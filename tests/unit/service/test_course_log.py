@@ -24,7 +24,7 @@ from pilot.core.problem import Plan, PlanStatus
 from pilot.core.proof import ProofState
 from pilot.core.spec import TrainerSpec
 from pilot.observation.monitor import Monitor
-from pilot.service import course_log
+from pilot.service import live_driver
 
 T, A, B = TrainerId("t"), NodeId("a"), NodeId("b")
 
@@ -36,7 +36,7 @@ def test_the_way_to_the_first_step_is_told(caplog: pytest.LogCaptureFixture) -> 
     def tell(now_s: float, event: Event) -> list[Command]:
         commands = core.handle(now_s, event)
         monitor.note(now_s, event, commands)
-        course_log.tell(event, commands, monitor)
+        live_driver.tell(event, commands, monitor)
         return commands
 
     tell(0.0, PoolChanged(joined=(A, B)))

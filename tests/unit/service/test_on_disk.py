@@ -14,7 +14,7 @@ from pilot.core.spec import TrainerSpec
 from pilot.io.rundir import RunDir
 from pilot.io.submission import LaunchSpec
 from pilot.service.launch_store import LaunchStore
-from pilot.service.on_disk import lost_generations, lost_trainers
+from pilot.service.restore import lost_generations, lost_trainers
 
 LAUNCH = LaunchSpec(script="/s.py", script_sha256="", arguments=[], cwd="/", python="python", environment={})
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pilot.core.commands import FormGroup, StartWorker
+from pilot.core.commands import DissolveGroup, FormGroup, StartWorker, StopWorker
 from pilot.core.events import ExitCause, GroupBroken, GroupFormed, WorkerExited, WorkerReady
 from pilot.core.ids import Generation, NodeId, TrainerId
 from pilot.io import wire
@@ -98,11 +98,11 @@ def test_a_rank_that_is_gone_breaks_its_group(world: World, generation: int) -> 
 def test_what_nobody_needs_is_ended(world: World) -> None:
     node = trains(world)
     back = rejoined(world, node, hello((T, 7, 9, True), ("unknown", 1, 1, True)))
-    assert [type(m) for m in back.strays()] == [wire.DissolveGroup, wire.StopWorker]
+    assert [type(m) for m in back.strays()] == [DissolveGroup, StopWorker]
 
 
 def test_a_worker_of_another_trainer_of_the_same_name_is_ended_and_is_not_ours(world: World) -> None:
     node = trains(world)
     back = rejoined(world, node, hello((T, 1, 9, True), uid="of another pool"))
-    assert [type(m) for m in back.strays()] == [wire.StopWorker]
+    assert [type(m) for m in back.strays()] == [StopWorker]
     assert [type(event) for event in back.missed()] == [WorkerExited]

@@ -10,12 +10,11 @@ import pytest
 from pilot.core.ids import NodeId
 from pilot.io import wire
 from pilot.io.certificate import client_context
-from pilot.io.listener import UNPROVEN
 from pilot.io.site import Site
 from pilot.io.transport import Link
 from pilot.service.admission import Grant, Living, Role
 from pilot.service.roster import AWAY_ALONE_S, AWAY_S, Roster
-from pilot.service.server import Peer
+from pilot.service.server import UNPROVEN, Peer
 
 ENROLMENT = Grant(Role.PILOT)
 SITE = Site(name="s", scheduler="local", heartbeat_s=1, silent_s=10, orphan_s=60)

@@ -7,7 +7,7 @@ from unittest.mock import Mock
 import torch
 from torch import nn
 
-from pilot.io import wire
+from pilot.core.commands import WriteCheckpoint
 from pilot.train.node.membership import Seat
 from pilot.train.node.node_ties import NodeTies
 from pilot.train.ranks.elastic import Elastic
@@ -22,7 +22,7 @@ def test_in_the_middle_of_a_step_it_is_written_after_it() -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
     training = Training(model, torch.optim.SGD(model.parameters(), lr=0.1), None, None, LearningRate("none", 0))
     link, saver = Mock(), Mock(busy=False)
-    link.wait.return_value = [wire.WriteCheckpoint("t", "its nodes are given back")]
+    link.wait.return_value = [WriteCheckpoint("t", "", "its nodes are given back")]
     elastic = Elastic("t", Seat(), link, training, Mock(), saver, 60.0, Mock(), Mock(), NodeTies())
     elastic.words(0.0)
     saver.write.assert_not_called()

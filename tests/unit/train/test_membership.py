@@ -131,6 +131,6 @@ def test_generations_only_rise_and_ready_means_startable(facts: list[tuple[str, 
 
 def test_the_ranks_of_a_node_follow_each_other() -> None:
     seats = [Seat.of({"PILOT_LOCAL_RANK": str(local), "PILOT_LOCAL_SIZE": "2"}) for local in range(2)]
-    members = [seat.member(7, node, 3, granted=5) for node in range(3) for seat in seats]
-    assert members == [Membership(7, rank, 6, granted=5) for rank in range(6)]
-    assert Seat.of({}).member(7, 1, 3, granted=5) == Membership(7, 1, 3, granted=5)
+    members = [seat.member(7, node, 3) for node in range(3) for seat in seats]
+    assert members == [Membership(7, rank, 6) for rank in range(6)]
+    assert Seat.of({}).member(7, 1, 3) == Membership(7, 1, 3)

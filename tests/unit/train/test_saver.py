@@ -20,7 +20,7 @@ from pilot.train.ranks import saver
 from pilot.train.ranks.saver import Saver
 from tests.unit.train.test_periodic import DEADLINE_S, Rank
 
-GROUP = Membership(2, 0, 1, granted=2)
+GROUP = Membership(2, 0, 1)
 
 
 def write(rank: Rank, directory: Path, number: int) -> None:

@@ -1,7 +1,7 @@
 """What each event does, and which phase of a trainer follows which: two tables that cover the whole core.
 
 Nothing is decided here: :mod:`pilot.core.coordinator` and :mod:`pilot.core.transitions` note events, and a trainer's
-phase follows from its facts. The tests check both tables, in both directions, against everything that they play;
+phase follows from its facts. The property tests check both tables, in both directions, against all that they play;
 ARCHITECTURE.md shows them.
 """
 
