@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pilot.cli.asking import to_json
-from pilot.cli.numbers import Count, FiniteRange, Sizes
+from pilot.cli.options import Count, FiniteRange, Sizes, solve_limit_option, to_json
 from pilot.cli.replay_options import all_cases, sweep_options, swept_names
 from pilot.cli.replay_tables import label, print_tables, rows, told
 from pilot.cli.replay_times import print_solve_times, warn_of_short_time, write_times
-from pilot.cli.shared_options import solve_limit_option
 
 if TYPE_CHECKING:
     from pilot.io.journal import Contents

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pilot.cli.numbers import MOST
+from pilot.cli.options import MOST
 from pilot.core.pool import NODE_ORDER_NAMES
 from pilot.planners import NAMES, SOLVERS
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pilot.cli.asking import to_json
-from pilot.cli.numbers import Count, FiniteRange
+from pilot.cli.options import Count, FiniteRange, to_json
 
 if TYPE_CHECKING:
     from pilot.core.ids import NodeId

@@ -19,8 +19,8 @@ from typing import Any, TypeVar
 import psutil
 import pytest
 
-from pilot.cli.asking import JSON_FORMAT
 from pilot.cli.main import run
+from pilot.cli.options import JSON_FORMAT
 from pilot.io.objectives import load_objective
 from pilot.sim.sweep import Case, Inputs, run_sweep
 from pilot.traces.changes import write_changes
