@@ -14,21 +14,118 @@ import click
 from pilot.checkpoint.own_directory import held_here
 from pilot.cli.asking import find_run_dir
 from pilot.cli.options import answers
-from pilot.cli.told_of_files import (
-    CheckpointList,
-    CheckpointRow,
-    CheckpointShown,
-    Dataset,
-    Verified,
-    VerifiedList,
-)
 from pilot.core.errors import CheckpointError, Unreadable, UserError
 from pilot.core.ids import TrainerId
 from pilot.io.own_folder import shown
+from pilot.io.pool_status import Told
 from pilot.io.rundir import RunDir
 
 if TYPE_CHECKING:
     from pilot.checkpoint.describe import Description
+
+
+class CheckpointRow(Told, frozen=True):
+    """One checkpoint.
+
+    Parameters
+    ----------
+    path : the path of the file; for a checkpoint in parts, of its index
+    problem : why it cannot be read; empty: it can (only then are the fields below set)
+    generation : the generation of the group that wrote it
+    step : steps done
+    bytes : the total size of its files
+    files : the names of its files
+    written_s : when it was written, in seconds since 1970; null: it cannot be read
+    """
+
+    path: str
+    problem: str = ""
+    generation: int = 0
+    step: int = 0
+    bytes: int = 0
+    files: tuple[str, ...] = ()
+    written_s: float | None = None
+
+
+class CheckpointList(Told, frozen=True):
+    """What `pilot checkpoint ls --json` prints.
+
+    Parameters
+    ----------
+    checkpoints : the checkpoints, newest first within each folder
+    """
+
+    checkpoints: list[CheckpointRow]
+
+
+class Verified(Told, frozen=True):
+    """One verified checkpoint.
+
+    Parameters
+    ----------
+    path : the path of the file
+    problems : what is wrong with it; empty: nothing is
+    unreadable : whether it cannot be read now, so that it may be intact
+    """
+
+    path: str
+    problems: list[str]
+    unreadable: bool = False
+
+
+class VerifiedList(Told, frozen=True):
+    """What `pilot checkpoint verify --json` prints.
+
+    Parameters
+    ----------
+    checkpoints : the checkpoints in the order in which they were read
+    """
+
+    checkpoints: list[Verified]
+
+
+class Dataset(Told, frozen=True):
+    """One array in a checkpoint.
+
+    Parameters
+    ----------
+    name : its path in the state, such as `model/0.weight`
+    dtype : its torch or numpy data type
+    shape : its sizes
+    bytes : how many bytes it takes
+    """
+
+    name: str
+    dtype: str
+    shape: list[int]
+    bytes: int
+
+
+class CheckpointShown(Told, frozen=True):
+    """What `pilot checkpoint show --json` prints.
+
+    Parameters
+    ----------
+    path : the path of the file
+    generation : the generation of the group that wrote it
+    step : steps done
+    files : the names of its parts
+    bytes : the total size of its files
+    written_s : when it was written, in seconds since 1970
+    datasets : its arrays
+    aliases : additional name of an array → its first name
+    values : its numbers, strings and short lists by path; a value that JSON cannot represent is a string
+    """
+
+    path: str
+    generation: int
+    step: int
+    files: list[str]
+    bytes: int
+    written_s: float
+    datasets: list[Dataset]
+    aliases: dict[str, str]
+    values: dict[str, Any]
 
 
 RUN_DIR_META = f"{__name__}.run_dir"

@@ -12,11 +12,77 @@ from launchers.batch import batch_script
 from launchers.steps import agent_command
 from pilot.cli.options import answers, to_json
 from pilot.cli.show import print_table
-from pilot.cli.told_of_files import SiteChecked, SiteList, SiteRow, SiteShown
 from pilot.core.errors import PilotError, SiteError, one_line
+from pilot.io.pool_status import Told
 from pilot.io.rundir import RunDir, default_path
 from pilot.io.site import Site
 from pilot.io.site_files import list_sites, load_site, load_site_file, site_mistakes
+
+
+class SiteRow(Told, frozen=True):
+    """One site file.
+
+    Parameters
+    ----------
+    name : the site's name
+    path : the path of its file
+    error : what is wrong with the file, in one line; empty: it loads (only then are the fields below set)
+    scheduler : such as `slurm`
+    queue : its partition or queue, and its QOS
+    walltime : the walltime of a pilot's job
+    max_jobs : how many jobs may be queued or running at once, and per what
+    description : the machine in a few words
+    retired : when the machine was shut down; empty: it is in use
+    """
+
+    name: str
+    path: str
+    error: str = ""
+    scheduler: str = ""
+    queue: str = ""
+    walltime: str = ""
+    max_jobs: str = ""
+    description: str = ""
+    retired: str = ""
+
+
+class SiteList(Told, frozen=True):
+    """What `pilot sites --json` prints.
+
+    Parameters
+    ----------
+    sites : every site file found
+    """
+
+    sites: list[SiteRow]
+
+
+class SiteShown(Told, frozen=True):
+    """What `pilot sites show --json` prints.
+
+    Parameters
+    ----------
+    path : the path of the site's file
+    site : its fields, as docs/sites.md describes them
+    script : the batch script that would be submitted
+    """
+
+    path: str
+    site: dict[str, Any]
+    script: str
+
+
+class SiteChecked(Told, frozen=True):
+    """What `pilot sites check --json` prints.
+
+    Parameters
+    ----------
+    file : the file as given on the command line
+    mistakes : one line each; empty: the file is valid
+    """
+
+    file: str
+    mistakes: list[str]
 
 
 @click.group(invoke_without_command=True)
