@@ -8,9 +8,9 @@ from __future__ import annotations
 import socket
 import ssl
 import time
-from collections.abc import Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate, ParamSpec
 
 import msgspec
 
@@ -20,15 +20,16 @@ from pilot.io import connection, verbs, wire
 from pilot.io.certificate import client_context, is_pinned
 from pilot.io.connection import Connection
 from pilot.io.framing import Frames, framed
-from pilot.io.pool_status import PoolStatus, TrainerHistory
 from pilot.io.printable import all_printable
 from pilot.io.rundir import RunDir, told_of_owner
 from pilot.io.study_definition import StudyDefinition
-from pilot.io.submission import LaunchSpec, Submission
-from pilot.io.verbs import A, R, StudyList, StudyStatus, TrialList, Verb
+from pilot.io.submission import Submission
+from pilot.io.verbs import A, R, StudyStatus, Verb
 
 _RETRY_S = 0.2
 _READ_BYTES = 1 << 16
+
+P = ParamSpec("P")
 
 
 def request(file: Path, verb: str, arguments: dict[str, Any], timeout_s: float, *, changes: bool = True) -> wire.Reply:
@@ -133,12 +134,21 @@ def _other(where: Connection, why: str) -> str:
     return f"what answers at {where.endpoint} is not the coordinator of this connection file ({why}); is the pool up?"
 
 
+def _asks(verb: Verb[A, R], arguments: Callable[P, A]) -> Callable[Concatenate[PoolClient, P], R]:
+    """A method that sends the request ``verb``; it takes what ``arguments`` takes."""
+
+    def method(self: PoolClient, /, *given: P.args, **named: P.kwargs) -> R:
+        return self.ask(verb, arguments(*given, **named))
+
+    return method
+
+
 class PoolClient:
     """Sends requests to the coordinator that wrote the connection file ``file``, each with a timeout of ``timeout_s``.
 
-    Every method raises :class:`UserError` if the coordinator refuses the request, and :class:`PilotError` if it fails
-    or does not answer (then transient). Answers contain text from pilots and scripts; control characters in it are
-    escaped here.
+    Each request is a method, which takes the arguments of its verb. It raises :class:`UserError` if the coordinator
+    refuses the request, and :class:`PilotError` if it fails or does not answer (then transient). Answers contain text
+    from pilots and scripts; control characters in it are escaped here.
     """
 
     def __init__(self, file: Path, timeout_s: float) -> None:
@@ -147,91 +157,34 @@ class PoolClient:
 
     def submit(self, submission: Submission) -> verbs.Submitted:
         """Submit a trainer. When this returns, it is in the journal."""
-        return self._ask(verbs.SUBMIT, submission)
-
-    def trainers(self) -> verbs.TrainerList:
-        """All trainers, in the order of submission."""
-        return self._ask(verbs.LIST, verbs.Nothing())
-
-    def history(self, trainer: str) -> TrainerHistory:
-        """A trainer's history."""
-        return self._ask(verbs.HISTORY, verbs.OneTrainer(trainer))
-
-    def status(self) -> PoolStatus:
-        """The pool, the trainers, the decisions."""
-        return self._ask(verbs.STATUS, verbs.Nothing())
-
-    def nodes(self) -> verbs.NodeList:
-        """The pool's nodes, and which are set aside."""
-        return self._ask(verbs.NODES, verbs.Nothing())
-
-    def clear(self, nodes: Sequence[str]) -> verbs.Cleared:
-        """Forget the failures of ``nodes``."""
-        return self._ask(verbs.CLEAR, verbs.SomeNodes(nodes=list(nodes)))
-
-    def pilots(self) -> verbs.PilotList:
-        """The registered pilots."""
-        return self._ask(verbs.PILOTS, verbs.Nothing())
-
-    def wait(self, trainers: Sequence[str] = (), limit_s: float = verbs.LONGEST_WAIT_S) -> verbs.Phases:
-        """The phases of ``trainers`` (none given: all) once all have ended, or after ``limit_s`` at the latest."""
-        return self._ask(verbs.WAIT, verbs.Wait(list(trainers), limit_s))
-
-    def cancel(self, trainer: str) -> verbs.Cancelled:
-        """End a trainer now."""
-        return self._ask(verbs.CANCEL, verbs.OneTrainer(trainer))
-
-    def scale(self, pilots: int | None) -> verbs.Scaled:
-        """Keep this many pilots; None: as many as the trainers can use."""
-        return self._ask(verbs.SCALE, verbs.Pilots(pilots))
-
-    def resume(
-        self, trainer: str, launch: LaunchSpec, budget_node_hours: float | None = None, *, from_scratch: bool = False
-    ) -> verbs.Standing:
-        """Continue a trainer that failed or was cancelled; its script is started as in ``launch``."""
-        return self._ask(verbs.RESUME, verbs.Resumption(trainer, launch, budget_node_hours, from_scratch))
-
-    def hold(self, trainer: str) -> verbs.Standing:
-        """Take a trainer's nodes away until it is released."""
-        return self._ask(verbs.HOLD, verbs.OneTrainer(trainer))
-
-    def release(self, trainer: str) -> verbs.Standing:
-        """Give a held trainer nodes again."""
-        return self._ask(verbs.RELEASE, verbs.OneTrainer(trainer))
-
-    def remove(self, trainers: Sequence[str]) -> verbs.Removed:
-        """Remove trainers that have ended, with their files."""
-        return self._ask(verbs.REMOVE, verbs.SomeTrainers(list(trainers)))
-
-    def explain(self, trainer: str) -> verbs.Explained:
-        """Why a trainer has the nodes that it has."""
-        return self._ask(verbs.EXPLAIN, verbs.OneTrainer(trainer))
+        return self.ask(verbs.SUBMIT, submission)
 
     def run_study(self, definition: StudyDefinition) -> StudyStatus:
         """Submit a study. When this returns, it is in the journal."""
-        return self._ask(verbs.STUDY_RUN, definition)
+        return self.ask(verbs.STUDY_RUN, definition)
 
-    def studies(self) -> StudyList:
-        """All studies, in the order of submission."""
-        return self._ask(verbs.STUDIES, verbs.Nothing())
+    trainers = _asks(verbs.LIST, verbs.Nothing)
+    history = _asks(verbs.HISTORY, verbs.OneTrainer)
+    status = _asks(verbs.STATUS, verbs.Nothing)
+    nodes = _asks(verbs.NODES, verbs.Nothing)
+    clear = _asks(verbs.CLEAR, verbs.SomeNodes)
+    pilots = _asks(verbs.PILOTS, verbs.Nothing)
+    wait = _asks(verbs.WAIT, verbs.Wait)
+    cancel = _asks(verbs.CANCEL, verbs.OneTrainer)
+    scale = _asks(verbs.SCALE, verbs.Pilots)
+    resume = _asks(verbs.RESUME, verbs.Resumption)
+    hold = _asks(verbs.HOLD, verbs.OneTrainer)
+    release = _asks(verbs.RELEASE, verbs.OneTrainer)
+    remove = _asks(verbs.REMOVE, verbs.SomeTrainers)
+    explain = _asks(verbs.EXPLAIN, verbs.OneTrainer)
+    studies = _asks(verbs.STUDIES, verbs.Nothing)
+    trials = _asks(verbs.STUDY_TRIALS, verbs.OneStudy)
+    stop_study = _asks(verbs.STUDY_STOP, verbs.OneStudy)
+    resume_study = _asks(verbs.STUDY_RESUME, verbs.StudyResumption)
+    down = _asks(verbs.DOWN, verbs.Nothing)  # answered at once: the coordinator exits when everything is gone
 
-    def trials(self, study: str) -> TrialList:
-        """A study and its trials."""
-        return self._ask(verbs.STUDY_TRIALS, verbs.OneStudy(study))
-
-    def stop_study(self, study: str) -> StudyStatus:
-        """Stop a study: its trials are shelved where they are."""
-        return self._ask(verbs.STUDY_STOP, verbs.OneStudy(study))
-
-    def resume_study(self, study: str, more: int = 0, space: StudyDefinition | None = None) -> StudyStatus:
-        """Continue a study, with ``more`` additional trials; ``space``, if given, must be the study's own."""
-        return self._ask(verbs.STUDY_RESUME, verbs.StudyResumption(study, more, space))
-
-    def down(self) -> verbs.Draining:
-        """Begin to drain the pool; the coordinator exits when everything is gone."""
-        return self._ask(verbs.DOWN, verbs.Nothing())
-
-    def _ask(self, verb: Verb[A, R], arguments: A) -> R:
+    def ask(self, verb: Verb[A, R], arguments: A) -> R:
+        """Send the request ``verb``; returns its answer."""
         try:
             reply = request(
                 self._file, verb.name, msgspec.to_builtins(arguments), self._timeout_s, changes=verb.changes
