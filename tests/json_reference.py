@@ -15,10 +15,10 @@ from typing import Any, NewType, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
+from pilot.cli.checkpoint import CheckpointList, CheckpointShown, VerifiedList
 from pilot.cli.demo.report import DemoTold
 from pilot.cli.pools import PoolList
-from pilot.cli.told_of_files import CheckpointList, CheckpointShown, SiteChecked, SiteList, SiteShown, VerifiedList
-from pilot.cli.told_of_traces import ReplayList, TracesTold
+from pilot.cli.sites import SiteChecked, SiteList, SiteShown
 from pilot.doctor.finding import Findings
 from pilot.io.pool_status import PoolStatus, TrainerHistory
 from pilot.io.verbs import (
@@ -37,6 +37,8 @@ from pilot.io.verbs import (
     TrialStatus,
 )
 from pilot.observation.story import Happening
+from pilot.sim.sweep import ReplayList
+from pilot.traces.statistics import TracesTold
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "json.md"
 BEGIN = "<!-- From here on this file is written by python -m tests.json_reference. -->\n"

@@ -15,7 +15,8 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from pilot.cli.asking import to_json, told_by
+from pilot.cli.asking import told_by
+from pilot.cli.options import to_json
 from pilot.io import proc
 from pilot.io.pool_status import PoolStatus, TrainerStatus
 from pilot.io.rundir import RunDir, owner

@@ -1,1 +1,1 @@
-"""The command line, one file per command: parse, call, print."""
+"""The command line: each command parses, calls, and prints the answer."""

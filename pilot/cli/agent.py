@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 
-from pilot.cli.numbers import FiniteRange
+from pilot.cli.options import FiniteRange
 from pilot.core.errors import UserError
 from pilot.io.printable import PrintableFormatter
 

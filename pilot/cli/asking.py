@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 from collections.abc import Callable
@@ -11,11 +12,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from pilot.cli import candidates
+from pilot.cli.options import Folder, Function
 from pilot.core.commands import Outcome
 from pilot.core.errors import PilotError, UserError
 from pilot.core.trainer import Phase
-from pilot.io.printable import all_printable
 from pilot.io.rundir import RunDir, check_readable, default_path, is_abandoned, known_pools, owner, read_end
 
 if TYPE_CHECKING:
@@ -24,16 +24,12 @@ if TYPE_CHECKING:
     from pilot.service.past import PastPool
 
 Answer = TypeVar("Answer")
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 ENDED = frozenset(Phase(outcome) for outcome in Outcome)
 """The phases of a trainer that has ended."""
 
 AT_REST = ENDED | {Phase.SHELVED}
 """The phases that a trainer does not leave by itself; a shelved trial depends on its study."""
-
-JSON_FORMAT = 1
-"""Incremented when a field that docs/json.md describes is renamed, removed, or changes its type, unit or meaning."""
 
 BACK_S = 60.0
 """How long a command that follows a pool waits for a crashed coordinator, which its supervisor restarts."""
@@ -42,21 +38,8 @@ REPLY_TIMEOUT_S = 30.0
 """A coordinator that takes longer to answer is stopped or unreachable."""
 
 
-class _Folder(click.Path):
-    """A folder. ``~`` is expanded even if the shell did not (because it was quoted, or came from a file of variables);
-    an empty variable does not mean the current folder."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if not value:
-            self.fail("it is empty; name a folder", param, ctx)
-        try:
-            return super().convert(str(Path(value).expanduser()), param, ctx)
-        except RuntimeError:
-            self.fail(f"{value}: there is no such home", param, ctx)
-
-
 def _run_dir_option(default: str) -> Callable[[Function], Function]:
-    kind = _Folder(file_okay=False, path_type=Path)
+    kind = Folder(file_okay=False, path_type=Path)
     said = f"The pool's run directory (default: {default})."
     return click.option("--run-dir", type=kind, envvar="PILOT_RUN_DIR", help=said)
 
@@ -68,39 +51,23 @@ site_run_dir_option = _run_dir_option("one per site, in ~/.local/state/pilot")
 """``--run-dir`` for commands that do not need a running pool: see :func:`pilot.io.rundir.default_path`."""
 
 
-def site_option(function: Function) -> Function:
-    """``--site``: which machine."""
-    return click.option(
-        "--site",
-        default="local",
-        show_default=True,
-        envvar="PILOT_SITE",
-        shell_complete=candidates.sites,
-        metavar="NAME|FILE",
-        help="The site's name, or its file.",
-    )(function)
+def _in_pool(*, past: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Add ``--run-dir`` to a command, which gets the run directory as ``root``."""
+
+    def added(command: Callable[..., Any]) -> Callable[..., Any]:
+        @run_dir_option
+        @functools.wraps(command)
+        def found(*, run_dir: Path | None, **given: Any) -> Any:
+            return command(root=find_run_dir(run_dir, past=past), **given)
+
+        return found
+
+    return added
 
 
-def json_option(function: Function) -> Function:
-    """``--json``: for scripts."""
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(function)
-
-
-def to_json(value: Any) -> str:
-    """What ``--json`` prints. NaN and infinity (the loss of a diverged training) become ``null``.
-
-    The values that docs/json.md describes, and no others, are :class:`msgspec.Struct`; their output starts with the
-    format's number.
-    """
-    import msgspec
-
-    if isinstance(value, msgspec.Struct):
-        value = {"format": JSON_FORMAT, **msgspec.to_builtins(value)}
-    try:
-        text = msgspec.json.encode(value)
-    except UnicodeEncodeError:  # a file name that is not valid text
-        text = msgspec.json.encode(all_printable(msgspec.to_builtins(value)))
-    return msgspec.json.format(text).decode()
+in_running_pool = _in_pool(past=False)
+in_any_pool = _in_pool(past=True)
+"""For commands that also work with a pool that is down."""
 
 
 def find_run_dir(given: Path | None, *, past: bool = False) -> Path:

@@ -17,8 +17,7 @@ from typing import Any
 
 import click
 
-from pilot.cli.asking import json_option, to_json
-from pilot.cli.numbers import Count, FiniteRange
+from pilot.cli.options import Count, FiniteRange, json_option, to_json
 from pilot.cli.script_arguments import for_script, mention_our_options
 from pilot.core.errors import UserError
 from pilot.core.evidence import headline, last_words

@@ -12,22 +12,120 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pilot.checkpoint.own_directory import held_here
-from pilot.cli.asking import find_run_dir, to_json
-from pilot.cli.told_of_files import (
-    CheckpointList,
-    CheckpointRow,
-    CheckpointShown,
-    Dataset,
-    Verified,
-    VerifiedList,
-)
+from pilot.cli.asking import find_run_dir
+from pilot.cli.options import answers
 from pilot.core.errors import CheckpointError, Unreadable, UserError
 from pilot.core.ids import TrainerId
 from pilot.io.own_folder import shown
+from pilot.io.pool_status import Told
 from pilot.io.rundir import RunDir
 
 if TYPE_CHECKING:
     from pilot.checkpoint.describe import Description
+
+
+class CheckpointRow(Told, frozen=True):
+    """One checkpoint.
+
+    Parameters
+    ----------
+    path : the path of the file; for a checkpoint in parts, of its index
+    problem : why it cannot be read; empty: it can (only then are the fields below set)
+    generation : the generation of the group that wrote it
+    step : steps done
+    bytes : the total size of its files
+    files : the names of its files
+    written_s : when it was written, in seconds since 1970; null: it cannot be read
+    """
+
+    path: str
+    problem: str = ""
+    generation: int = 0
+    step: int = 0
+    bytes: int = 0
+    files: tuple[str, ...] = ()
+    written_s: float | None = None
+
+
+class CheckpointList(Told, frozen=True):
+    """What `pilot checkpoint ls --json` prints.
+
+    Parameters
+    ----------
+    checkpoints : the checkpoints, newest first within each folder
+    """
+
+    checkpoints: list[CheckpointRow]
+
+
+class Verified(Told, frozen=True):
+    """One verified checkpoint.
+
+    Parameters
+    ----------
+    path : the path of the file
+    problems : what is wrong with it; empty: nothing is
+    unreadable : whether it cannot be read now, so that it may be intact
+    """
+
+    path: str
+    problems: list[str]
+    unreadable: bool = False
+
+
+class VerifiedList(Told, frozen=True):
+    """What `pilot checkpoint verify --json` prints.
+
+    Parameters
+    ----------
+    checkpoints : the checkpoints in the order in which they were read
+    """
+
+    checkpoints: list[Verified]
+
+
+class Dataset(Told, frozen=True):
+    """One array in a checkpoint.
+
+    Parameters
+    ----------
+    name : its path in the state, such as `model/0.weight`
+    dtype : its torch or numpy data type
+    shape : its sizes
+    bytes : how many bytes it takes
+    """
+
+    name: str
+    dtype: str
+    shape: list[int]
+    bytes: int
+
+
+class CheckpointShown(Told, frozen=True):
+    """What `pilot checkpoint show --json` prints.
+
+    Parameters
+    ----------
+    path : the path of the file
+    generation : the generation of the group that wrote it
+    step : steps done
+    files : the names of its parts
+    bytes : the total size of its files
+    written_s : when it was written, in seconds since 1970
+    datasets : its arrays
+    aliases : additional name of an array → its first name
+    values : its numbers, strings and short lists by path; a value that JSON cannot represent is a string
+    """
+
+    path: str
+    generation: int
+    step: int
+    files: list[str]
+    bytes: int
+    written_s: float
+    datasets: list[Dataset]
+    aliases: dict[str, str]
+    values: dict[str, Any]
 
 
 RUN_DIR_META = f"{__name__}.run_dir"
@@ -63,7 +161,6 @@ RUN_DIR = click.option(
     callback=lambda ctx, _, value: ctx.meta.update({RUN_DIR_META: value}),
     help="Run directory of the trainer's pool.",
 )
-JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 @click.group("checkpoint")
@@ -80,8 +177,8 @@ def command() -> None:
 @command.command("ls")
 @RUN_DIR
 @click.argument("paths", type=PATH, nargs=-1, required=True)
-@JSON
-def ls(paths: tuple[Path, ...], as_json: bool) -> int:
+@answers
+def ls(paths: tuple[Path, ...]) -> tuple[Any, ...]:
     """List the checkpoints of PATHS, newest first. PATHS are trainers, directories or files. Exit status 2 if one
     cannot be read.
 
@@ -91,18 +188,20 @@ def ls(paths: tuple[Path, ...], as_json: bool) -> int:
       pilot checkpoint ls ~/.local/state/pilot/local/trainers/digits/checkpoints
     """
     rows = [_summary(file) for path in paths for file in _files(path)]
-    if as_json:
-        click.echo(to_json(CheckpointList(checkpoints=rows)))
-    for row in rows if not as_json else ():
+    status = UserError.exit_status if any(row.problem for row in rows) else 0
+    return CheckpointList(checkpoints=rows), lambda: _list(rows), status
+
+
+def _list(rows: Sequence[CheckpointRow]) -> None:
+    for row in rows:
         click.echo(f"{row.path}  {row.problem}" if row.problem else _line(row), err=bool(row.problem))
-    return UserError.exit_status if any(row.problem for row in rows) else 0
 
 
 @command.command("verify")
 @RUN_DIR
 @click.argument("paths", type=PATH, nargs=-1, required=True)
-@JSON
-def verify(paths: tuple[Path, ...], as_json: bool) -> int:
+@answers
+def verify(paths: tuple[Path, ...]) -> tuple[Any, ...]:
     """Read the checkpoints in PATHS from the disk and compare their checksums. Exit status 1 if one is damaged, or
     cannot be read now.
 
@@ -111,14 +210,11 @@ def verify(paths: tuple[Path, ...], as_json: bool) -> int:
       pilot checkpoint verify g000003-s00001200.h5
     """
     found = [_verified(file) for path in paths for file in _files(path)]
-    if as_json:
-        click.echo(to_json(VerifiedList(checkpoints=found)))
-    else:
-        for row in found:
-            click.echo(f"{row.path}  {'unreadable' if row.unreadable else 'damaged' if row.problems else 'ok'}")
-            for problem in row.problems:
-                click.echo(f"  {problem}")
-    return 1 if any(row.problems for row in found) else 0
+    lines = []
+    for row in found:
+        state = "unreadable" if row.unreadable else "damaged" if row.problems else "ok"
+        lines += [f"{row.path}  {state}", *(f"  {problem}" for problem in row.problems)]
+    return VerifiedList(checkpoints=found), "\n".join(lines), 1 if any(row.problems for row in found) else 0
 
 
 def _verified(file: Path) -> Verified:
@@ -133,8 +229,8 @@ def _verified(file: Path) -> Verified:
 @command.command("show")
 @RUN_DIR
 @click.argument("path", type=PATH)
-@JSON
-def show(path: Path, as_json: bool) -> None:
+@answers
+def show(path: Path) -> tuple[Any, ...]:
     """Show the contents of a checkpoint: datasets, links, values. PATH is a file, or a directory, of which the newest
     is shown.
 
@@ -146,9 +242,10 @@ def show(path: Path, as_json: bool) -> None:
 
     with _refused():
         described = describe(_files(path)[0])
-    if as_json:
-        click.echo(to_json(_told(described)))
-        return
+    return _told(described), lambda: _show(described)
+
+
+def _show(described: Description) -> None:
     click.echo(
         f"{shown(described.path)}: generation {described.generation}, step {described.step}, {described.bytes:,} bytes"
     )
@@ -252,6 +349,7 @@ def _shortened(value: Any) -> str:
 
 
 def _print_columns(rows: Sequence[tuple[str, ...]]) -> None:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        click.echo("  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    from pilot.cli.rows import aligned
+
+    for line in aligned(rows):
+        click.echo(f"  {line.plain}")

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pilot.cli.asking import json_option, site_option, site_run_dir_option, to_json
-from pilot.cli.numbers import Count, FiniteRange
+from pilot.cli.asking import site_run_dir_option
+from pilot.cli.options import Count, FiniteRange, json_option, site_option, to_json
 
 if TYPE_CHECKING:
     from pilot.doctor.finding import Finding

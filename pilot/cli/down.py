@@ -8,8 +8,8 @@ from pathlib import Path
 
 import click
 
-from pilot.cli.asking import AT_REST, find_run_dir, json_option, pool_at, run_dir_option, to_json
-from pilot.cli.numbers import FiniteRange
+from pilot.cli.asking import AT_REST, in_running_pool, pool_at
+from pilot.cli.options import FiniteRange, json_option, to_json
 from pilot.core.errors import PilotError
 from pilot.core.trainer import Phase
 from pilot.observation.words import node_count
@@ -20,9 +20,9 @@ TELL_EVERY_S = 5.0
 
 @click.command("down")
 @click.option("--limit-s", type=FiniteRange(min=0), default=300.0, show_default=True, help="Timeout in seconds.")
-@run_dir_option
+@in_running_pool
 @json_option
-def command(run_dir: Path | None, limit_s: float, as_json: bool) -> None:
+def command(root: Path, limit_s: float, as_json: bool) -> None:
     """Shut the pool down: trainers write a checkpoint, pilots leave, jobs end, and the coordinator exits.
 
     \b
@@ -31,7 +31,6 @@ def command(run_dir: Path | None, limit_s: float, as_json: bool) -> None:
     """
     from pilot.agent import workdir
 
-    root = find_run_dir(run_dir)
     told = pool_at(root).down()
     if not as_json:
         click.echo(f"draining {node_count(told.nodes)} ({root})")

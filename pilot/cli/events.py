@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import click
 
 from pilot.cli import candidates
-from pilot.cli.asking import BACK_S, find_run_dir, is_past, json_option, run_dir_option, what_happened
-from pilot.cli.numbers import Count
+from pilot.cli.asking import BACK_S, in_any_pool, is_past, what_happened
+from pilot.cli.options import Count, json_option
 from pilot.core.errors import UserError, one_line
 
 if TYPE_CHECKING:
@@ -27,9 +27,9 @@ POLL_S = 0.5
 @click.option("-f", "--follow", is_flag=True, help="Keep printing until the pool is down.")
 @click.option("-n", "--tail", type=Count(), metavar="N", help="Start with the last N events.")
 @click.option("--trainer", metavar="NAME", shell_complete=candidates.trainers, help="Only events of this trainer.")
-@run_dir_option
+@in_any_pool
 @json_option
-def command(follow: bool, tail: int | None, trainer: str | None, run_dir: Path | None, as_json: bool) -> None:
+def command(follow: bool, tail: int | None, trainer: str | None, root: Path, as_json: bool) -> None:
     """Print what happened in a pool, up or down, from its journal: nodes, trainers, plans, checkpoints.
 
     With --json, one line of JSON per event.
@@ -44,7 +44,7 @@ def command(follow: bool, tail: int | None, trainer: str | None, run_dir: Path |
     from pilot.io.rundir import RunDir
     from pilot.observation.story import Story
 
-    rundir = RunDir(find_run_dir(run_dir, past=True))
+    rundir = RunDir(root)
     story = Story(what_happened(rundir).header.started_unix_s)
     found = False
     for entries in _batches(rundir, follow):

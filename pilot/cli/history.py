@@ -3,34 +3,38 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 
 from rich.text import Text
 
 from pilot.cli.asking import ENDED
-from pilot.cli.rows import CHECKED, INDENT, NAME_WIDTH, PHASE_STYLE, counts_epochs, folded, short
+from pilot.cli.rows import CHECKED, aligned, counts_epochs, folded, rows_with_notes, short
 from pilot.core.budget import unit
 from pilot.core.evidence import headline
 from pilot.io.pool_status import PoolStatus, TrainerHistory, TrainerStatus
 from pilot.observation.words import amount, counted
 
 COLUMNS = ("trainer", "state", "submitted", "elapsed", "node-hours", "samples", "steps")
-LEFT_ALIGNED = (0, 1, 2)
 SPAN_COLUMNS = ("node", "job", "from", "until", "for")
 
 
 def history_lines(status: PoolStatus, width: int) -> list[Text]:
     """A row per trainer with its times and usage, and below it the reason why it ended."""
-    rows = [_row(t, status.began_unix_s, status.now_s) for t in status.trainers]
-    first, *lines = _table([COLUMNS, *rows], LEFT_ALIGNED)
-    first.stylize("bold")
-    out = [first]
-    for t, line in zip(status.trainers, lines, strict=True):
-        line.highlight_words([t.phase], PHASE_STYLE.get(t.phase, ""))
-        if len(t.trainer) > NAME_WIDTH:
-            out.append(Text(t.trainer))
-        out.append(line)
-        out += [Text(text, "dim") for text in folded(headline(t.reason) if t.reason else t.held, width, INDENT)]
+
+    def cells(t: TrainerStatus) -> tuple[str, ...]:
+        return (
+            t.trainer,
+            t.phase,
+            moment(status.began_unix_s + t.submitted_s),
+            short((t.ended_s if t.ended_s is not None else status.now_s) - t.submitted_s),
+            f"{t.used_node_hours:.2f}",
+            f"{t.samples:,}" if counts_epochs(t) else "-",
+            f"{t.step:,}",
+        )
+
+    def why(t: TrainerStatus) -> list[tuple[str, str]]:
+        return [(headline(t.reason) if t.reason else t.held, "dim")]
+
+    out = rows_with_notes(COLUMNS, 3, status.trainers, cells, why, width)
     if status.charge_factor != 1:
         out.append(Text(f"node-hours are {unit(status.charge_factor)}"))
     if sum(t.phase in ENDED for t in status.trainers) >= status.ended_kept:
@@ -38,25 +42,11 @@ def history_lines(status: PoolStatus, width: int) -> list[Text]:
     return out
 
 
-def _row(t: TrainerStatus, began_s: float, now_s: float) -> tuple[str, ...]:
-    return (
-        t.trainer if len(t.trainer) <= NAME_WIDTH else "",
-        t.phase,
-        moment(began_s + t.submitted_s),
-        short((t.ended_s if t.ended_s is not None else now_s) - t.submitted_s),
-        f"{t.used_node_hours:.2f}",
-        f"{t.samples:,}" if counts_epochs(t) else "-",
-        f"{t.step:,}",
-    )
-
-
 def history_view(told: TrainerHistory, width: int) -> list[Text]:
     """The whole output of ``pilot status NAME``."""
     lines = [Text(line) for text in _sentences(told, told.trainer) for line in folded(text, width)]
     if told.held_nodes:
-        first, *spans = _table([SPAN_COLUMNS, *_spans(told)], range(4))
-        first.stylize("bold")
-        lines += [Text(), first, *spans]
+        lines += [Text(), *aligned([SPAN_COLUMNS, *_spans(told)], left=4)]
     return lines
 
 
@@ -103,20 +93,6 @@ def _lost(t: TrainerStatus) -> str:
     if t.started_s is None:
         return ""
     return f"; {counted(t.lost_steps, 'step')} lost" if counts_epochs(t) else "; unsaved work was repeated"
-
-
-def _table(rows: Sequence[Sequence[str]], left: Sequence[int]) -> list[Text]:
-    """``rows`` as lines; the columns in ``left`` are left-aligned, the others right-aligned."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        Text(
-            "  ".join(
-                cell.ljust(width) if column in left else cell.rjust(width)
-                for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-            )
-        )
-        for row in rows
-    ]
 
 
 def moment(unix_s: float) -> str:

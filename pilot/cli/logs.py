@@ -10,10 +10,9 @@ from pathlib import Path
 
 import click
 
-from pilot.cli import candidates
-from pilot.cli.asking import ENDED, find_run_dir, is_past, patiently, run_dir_option, told_by
+from pilot.cli.asking import ENDED, in_any_pool, is_past, patiently, told_by
 from pilot.cli.merged_logs import MergedLogs, Piece, newest, text_of
-from pilot.cli.numbers import Count, moment
+from pilot.cli.options import Count, moment, trainer_argument
 from pilot.core.errors import UserError
 from pilot.io import trainer_folder
 from pilot.io.log_marks import NO_RANK
@@ -24,15 +23,13 @@ POLL_S = 0.5
 
 
 @click.command("logs")
-@click.argument("trainer", shell_complete=candidates.trainers)
+@trainer_argument
 @click.option("-f", "--follow", is_flag=True, help="Keep printing until the trainer has ended.")
 @click.option("--all", "every_rank", is_flag=True, help="Output of every rank (default: rank 0).")
 @click.option("-n", "--tail", type=Count(0), metavar="N", help="Start with the last N lines.")
 @click.option("--since", type=moment, metavar="WHEN", help="Only output since then: 10m, 2h, 14:30, or a date.")
-@run_dir_option
-def command(
-    trainer: str, follow: bool, every_rank: bool, tail: int | None, since: float | None, run_dir: Path | None
-) -> None:
+@in_any_pool
+def command(trainer: str, follow: bool, every_rank: bool, tail: int | None, since: float | None, root: Path) -> None:
     """Print the output of TRAINER's script in chronological order, each line with its node and [rank].
 
     By default it prints the output of rank 0, on whichever node it ran, and of processes that never reached training.
@@ -43,7 +40,6 @@ def command(
       pilot logs vit --all --since 10m
       pilot logs vit --tail 20
     """
-    root = find_run_dir(run_dir, past=True)
     folder = click.get_current_context().with_resource(log_folder(root, trainer))
     logs = MergedLogs(folder, every_rank=every_rank, since_s=since or 0.0, whole_lines=follow)
     pieces = logs.grown()

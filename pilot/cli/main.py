@@ -1,6 +1,6 @@
 """The ``pilot`` command: dispatches to a subcommand, prints errors as one line, keeps tracebacks off the screen.
 
-Subcommand ``x-y`` is the click command ``command`` in ``pilot/cli/x_y.py``, imported only when used.
+A subcommand's module, named as it is or in ``MODULES``, is imported only when it is used.
 """
 
 from __future__ import annotations
@@ -56,6 +56,13 @@ COMMANDS = {
 }
 """Name → one-line help. A table, so that ``pilot --help`` imports none of the commands."""
 
+MODULES = {
+    **dict.fromkeys(("status", "ls", "nodes", "explain"), "looking"),
+    **dict.fromkeys(("cancel", "hold", "release", "rm", "scale"), "steering"),
+    "resume": "submit",
+}
+"""The modules that have several commands, each under its name; in the others it is ``command``."""
+
 
 class LazyGroup(click.Group):
     """A click group that imports a command only when it is called."""
@@ -69,8 +76,8 @@ class LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         with ends_at_once():
-            module = importlib.import_module(f"pilot.cli.{cmd_name.replace('-', '_')}")
-        command: click.Command = module.command
+            module = importlib.import_module(f"pilot.cli.{MODULES.get(cmd_name, cmd_name)}")
+        command: click.Command = getattr(module, cmd_name if cmd_name in MODULES else "command")
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002  # click's signature

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
-from pilot.cli.asking import AT_REST, json_option, pool_at, to_json
+from pilot.cli.asking import AT_REST, pool_at
+from pilot.cli.options import answers
 from pilot.core.errors import PilotError
 from pilot.io.pool_status import Told
 from pilot.io.rundir import RunDir, is_abandoned, known_pools
@@ -55,8 +57,8 @@ class PoolList(Told, frozen=True):
 
 @click.command("pools")
 @click.option("--all", "everything", is_flag=True, help="Also list pools that are down.")
-@json_option
-def command(everything: bool, as_json: bool) -> None:
+@answers
+def command(everything: bool) -> tuple[Any, ...]:
     """List your pools, with their nodes, objectives and run directories. --json always lists all.
 
     Several pools can share a machine, each with its own nodes and objective: give each its own --run-dir and
@@ -68,14 +70,9 @@ def command(everything: bool, as_json: bool) -> None:
       pilot pools --all
     """
     rows = [_row(root) for root in known_pools()]
-    if as_json:
-        click.echo(to_json(PoolList(pools=rows)))
-        return
     shown = [row for row in rows if everything or row.state != "down"]
-    if not shown:
-        click.echo(f"no pool is up{'; pilot pools --all also lists those that are down' if rows else ''}")
-        return
-    _print(shown)
+    none = f"no pool is up{'; pilot pools --all also lists those that are down' if rows else ''}"
+    return PoolList(pools=rows), (lambda: _print(shown)) if shown else none
 
 
 def _row(root: Path) -> PoolRow:
@@ -102,15 +99,11 @@ def _row(root: Path) -> PoolRow:
 
 
 def _print(rows: list[PoolRow]) -> None:
-    from rich.table import Table
+    from pilot.cli.show import print_table
 
-    from pilot.cli.show import console
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("pool", "state", "site", "nodes", "trainers", "objective", "only nodes", "run directory"):
-        table.add_column(column, overflow="fold")
+    columns = ("pool", "state", "site", "nodes", "trainers", "objective", "only nodes", "run directory")
+    cells = []
     for row in rows:
-        counts = ["-" if count is None else str(count) for count in (row.nodes, row.trainers)]
-        cells = (row.coordinator, row.state, row.site, *counts, row.objective, row.only_nodes, row.run_dir)
-        table.add_row(*(cell or "-" for cell in cells))
-    console().print(table)
+        counts = ["" if count is None else str(count) for count in (row.nodes, row.trainers)]
+        cells.append((row.coordinator, row.state, row.site, *counts, row.objective, row.only_nodes, row.run_dir))
+    print_table(columns, [[cell or "-" for cell in each] for each in cells])

@@ -10,18 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pilot.cli.asking import to_json
-from pilot.cli.numbers import Count, FiniteRange, Sizes
+from pilot.cli.options import FILE, Count, FiniteRange, Sizes, solve_limit_option, to_json
 from pilot.cli.replay_options import all_cases, sweep_options, swept_names
-from pilot.cli.replay_tables import label, print_tables, rows, told
-from pilot.cli.replay_times import print_solve_times, warn_of_short_time, write_times
-from pilot.cli.shared_options import solve_limit_option
+from pilot.cli.replay_output import label, print_solve_times, print_tables, rows, warn_of_short_time, write_times
 
 if TYPE_CHECKING:
     from pilot.io.journal import Contents
     from pilot.sim.sweep import Case, Inputs, Replay
 
-FILE = click.Path(dir_okay=False, path_type=Path)
 EXISTING = click.Path(exists=True, dir_okay=False, path_type=Path)
 INTERRUPTED = 130
 
@@ -106,7 +102,7 @@ def command(
         )
     from pilot.io.site_files import load_site
     from pilot.sim.replay_report import make_directory
-    from pilot.sim.sweep import Inputs
+    from pilot.sim.sweep import Inputs, ReplayList
 
     inputs = Inputs(
         events,
@@ -124,9 +120,7 @@ def command(
         write_times(times, [], names)  # report an unwritable file before hours of replaying
     replays = _run(inputs, cases, solve_limit_s, processes)
     if as_json:
-        from pilot.cli.told_of_traces import ReplayList
-
-        click.echo(to_json(ReplayList(replays=list(map(told, replays)))))
+        click.echo(to_json(ReplayList.of(replays)))
     else:
         print_tables(replays, names)
         print_solve_times(replays, names)

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import click
 
-from pilot.cli.asking import find_run_dir, run_dir_option, what_happened
-from pilot.cli.pages import page_option, write_page
+from pilot.cli.asking import in_any_pool, what_happened
+from pilot.cli.options import page_option
 
 
 @click.command("report")
 @page_option("report.html")
-@run_dir_option
-def command(output: Path | None, run_dir: Path | None) -> None:
+@in_any_pool
+def command(root: Path, output: Path | None) -> None:
     """Write the history of a pool, up or down, as one self-contained HTML page.
 
     It shows the pool's nodes over time, the trainers with their curves, every change of their nodes, and the events.
@@ -23,9 +23,10 @@ def command(output: Path | None, run_dir: Path | None) -> None:
       pilot report
       pilot report --output week.html --run-dir ~/pilot/vision
     """
+    from pilot.cli.show import write_page
     from pilot.io.rundir import RunDir
     from pilot.observation.page import render
     from pilot.service.life import life_of
 
-    contents = what_happened(RunDir(find_run_dir(run_dir, past=True)))
+    contents = what_happened(RunDir(root))
     write_page(output or Path("report.html"), render(life_of(contents)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from rich.text import Text
 
@@ -21,8 +21,6 @@ PHASE_STYLE = {
 }
 
 COLUMNS = ("trainer", "state", "nodes", "epoch", "step", "samples/s", "elapsed", "left")
-LEFT_ALIGNED = 2
-"""This many columns, from the left, hold words and are left-aligned; the others hold numbers."""
 
 NAME_WIDTH = 16
 """A longer name gets its own line."""
@@ -39,19 +37,44 @@ MOST_WITH_NOTES = 50
 
 def trainer_rows(trainers: Sequence[TrainerStatus], width: int) -> list[Text]:
     """A table of ``trainers``, each with its metrics and what it is waiting for, ``width`` columns wide."""
-    cells = [row_cells(trainer) for trainer in trainers]
-    widths = [max(map(len, column)) for column in zip(COLUMNS, *cells, strict=True)]
-    widths[0] = min(widths[0], NAME_WIDTH)
-    lines = [_row(COLUMNS, widths, "bold")]
-    for trainer, row in zip(trainers, cells, strict=True):
-        if len(row[0]) > NAME_WIDTH:
-            lines.append(Text(row[0]))
-            row = ("", *row[1:])
-        lines.append(_row(row, widths, state_style=PHASE_STYLE.get(trainer.phase, "")))
-        if len(trainers) <= MOST_WITH_NOTES:
-            lines += [Text(line, style) for note, style in notes(trainer) for line in folded(note, width, INDENT)]
+    told = notes if len(trainers) <= MOST_WITH_NOTES else lambda _: ()
+    lines = rows_with_notes(COLUMNS, 2, trainers, row_cells, told, width)
     if len(trainers) > MOST_WITH_NOTES:
         lines.append(Text("what they wait for and their metrics: pilot top, or --json", "dim"))
+    return lines
+
+
+def rows_with_notes(
+    columns: Sequence[str],
+    left: int,
+    trainers: Sequence[TrainerStatus],
+    cells_of: Callable[[TrainerStatus], Sequence[str]],
+    notes_of: Callable[[TrainerStatus], Iterable[tuple[str, str]]],
+    width: int,
+) -> list[Text]:
+    """A row for each trainer, with notes and their styles below it. The first columns are its name and its state;
+    ``left`` of them are left-aligned.
+    """
+    named = [cells_of(trainer) for trainer in trainers]
+    rows = [("" if len(name) > NAME_WIDTH else name, *cells) for name, *cells in named]
+    head, *lines = aligned([columns, *rows], left)
+    begin, out = head.plain.index("state"), [head]
+    for trainer, line in zip(trainers, lines, strict=True):
+        out += [Text(trainer.trainer)] if len(trainer.trainer) > NAME_WIDTH else []
+        line.stylize(PHASE_STYLE.get(trainer.phase, ""), begin, begin + len(trainer.phase))
+        out.append(line)
+        out += [Text(text, style) for note, style in notes_of(trainer) for text in folded(note, width, INDENT)]
+    return out
+
+
+def aligned(rows: Sequence[Sequence[str]], left: int | None = None) -> list[Text]:
+    """``rows`` as lines, the first one bold; the first ``left`` columns (None: all) are left-aligned."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines: list[Text] = []
+    for row in rows:
+        cells = enumerate(zip(row, widths, strict=True))
+        padded = (cell.ljust(w) if left is None or number < left else cell.rjust(w) for number, (cell, w) in cells)
+        lines.append(Text("  ".join(padded).rstrip(), "" if lines else "bold"))
     return lines
 
 
@@ -65,17 +88,6 @@ def folded(text: str, width: int, indent: str = "") -> list[str]:
         break_long_words=False,
         break_on_hyphens=False,
     )
-
-
-def _row(cells: Sequence[str], widths: Sequence[int], style: str = "", state_style: str = "") -> Text:
-    padded = [
-        cell.ljust(width) if number < LEFT_ALIGNED else cell.rjust(width)
-        for number, (cell, width) in enumerate(zip(cells, widths, strict=True))
-    ]
-    line = Text("  ").join(Text(cell, style) for cell in padded)
-    begin = widths[0] + 2
-    line.stylize(state_style, begin, begin + widths[1])
-    return line
 
 
 def row_cells(trainer: TrainerStatus) -> tuple[str, ...]:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 
-from rich.console import Console, ConsoleOptions, RenderableType
+import click
+from rich.console import Console, ConsoleOptions, JustifyMethod, RenderableType
 from rich.segment import Segment
+from rich.table import Table
 from rich.text import Text
 
 from pilot.cli.asking import AT_REST
-from pilot.cli.rows import INDENT, folded, short, trainer_rows
+from pilot.cli.rows import INDENT, aligned, folded, short, trainer_rows
 from pilot.core.budget import WARNED_AT, hours, unit
 from pilot.core.trainer import Phase
+from pilot.io.output import write_output
 from pilot.io.pool_status import KeeperStatus, NodeStatus, PoolStatus, TrainerStatus
 from pilot.io.printable import printable
 from pilot.observation.words import amount, expected_start, node_count
@@ -46,6 +50,16 @@ def console(*, stderr: bool = False, soft_wrap: bool = False) -> Console:
         soft_wrap=soft_wrap,
         width=None if stream.isatty() else PIPED_WIDTH,
     )
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], justify: JustifyMethod = "left") -> None:
+    """Print ``rows`` below the names of their columns; on a narrow terminal cells are folded."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, overflow="fold", justify=justify)
+    for row in rows:
+        table.add_row(*row)
+    console().print(table)
 
 
 def show(screen: Console, lines: list[Text]) -> None:
@@ -155,13 +169,15 @@ def worth(status: PoolStatus) -> str:
 def node_lines(nodes: list[NodeStatus], now_s: float) -> list[Text]:
     """One line per node."""
     rows = [(_named(n), n.job or "-", n.trainer or "-", short(now_s - n.joined_s)) for n in nodes]
-    rows = [("node", "job", "trainer", "here for"), *rows]
-    first, second, third = (max(len(row[column]) for row in rows) for column in (0, 1, 2))
-    lines = [Text(f"{node:{first}}  {job:{second}}  {trainer:{third}}  {here}") for node, job, trainer, here in rows]
-    lines[0].stylize("bold")
-    return lines
+    return aligned([("node", "job", "trainer", "here for"), *rows])
 
 
 def _named(node: NodeStatus) -> str:
     marks = [word for word, holds in (("leaving", node.leaving), ("set aside", node.set_aside)) if holds]
     return f"{node.node} ({', '.join(marks)})" if marks else node.node
+
+
+def write_page(path: Path, text: str) -> None:
+    """Write ``text`` to ``path``, whole or not at all; :class:`UserError` if that fails."""
+    write_output(path, text.encode())
+    click.echo(f"wrote {path}")

@@ -4,19 +4,85 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
-from rich.table import Table
 
 from launchers.batch import batch_script
 from launchers.steps import agent_command
-from pilot.cli.asking import to_json
-from pilot.cli.show import console
-from pilot.cli.told_of_files import SiteChecked, SiteList, SiteRow, SiteShown
+from pilot.cli.options import answers, to_json
+from pilot.cli.show import print_table
 from pilot.core.errors import PilotError, SiteError, one_line
+from pilot.io.pool_status import Told
 from pilot.io.rundir import RunDir, default_path
 from pilot.io.site import Site
 from pilot.io.site_files import list_sites, load_site, load_site_file, site_mistakes
+
+
+class SiteRow(Told, frozen=True):
+    """One site file.
+
+    Parameters
+    ----------
+    name : the site's name
+    path : the path of its file
+    error : what is wrong with the file, in one line; empty: it loads (only then are the fields below set)
+    scheduler : such as `slurm`
+    queue : its partition or queue, and its QOS
+    walltime : the walltime of a pilot's job
+    max_jobs : how many jobs may be queued or running at once, and per what
+    description : the machine in a few words
+    retired : when the machine was shut down; empty: it is in use
+    """
+
+    name: str
+    path: str
+    error: str = ""
+    scheduler: str = ""
+    queue: str = ""
+    walltime: str = ""
+    max_jobs: str = ""
+    description: str = ""
+    retired: str = ""
+
+
+class SiteList(Told, frozen=True):
+    """What `pilot sites --json` prints.
+
+    Parameters
+    ----------
+    sites : every site file found
+    """
+
+    sites: list[SiteRow]
+
+
+class SiteShown(Told, frozen=True):
+    """What `pilot sites show --json` prints.
+
+    Parameters
+    ----------
+    path : the path of the site's file
+    site : its fields, as docs/sites.md describes them
+    script : the batch script that would be submitted
+    """
+
+    path: str
+    site: dict[str, Any]
+    script: str
+
+
+class SiteChecked(Told, frozen=True):
+    """What `pilot sites check --json` prints.
+
+    Parameters
+    ----------
+    file : the file as given on the command line
+    mistakes : one line each; empty: the file is valid
+    """
+
+    file: str
+    mistakes: list[str]
 
 
 @click.group(invoke_without_command=True)
@@ -42,8 +108,8 @@ def command(context: click.Context, as_json: bool) -> None:
 @click.option(
     "--own-script", is_flag=True, help="A batch script that you submit yourself to join a pool, instead of Parsl's."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the fields and the script as JSON.")
-def show(site: str, own_script: bool, as_json: bool) -> None:
+@answers
+def show(site: str, own_script: bool) -> tuple[Any, ...]:
     """Print the exact script that would be submitted to SITE. Nothing is submitted. SITE is a name or a path.
 
     \b
@@ -59,36 +125,37 @@ def show(site: str, own_script: bool, as_json: bool) -> None:
 
         agent = agent_command(loaded.site, str(rundir.connection))
         script = PilotProvider(loaded, rundir.pilots).script(agent, "pilot")
-    if as_json:
-        click.echo(to_json(SiteShown(path=str(loaded.path), site=loaded.site.model_dump(), script=script)))
-    else:
-        click.echo(script.rstrip())
-        for remark in _remarks(loaded.site):
-            click.echo(f"note: {remark}", err=True)
+    told = SiteShown(path=str(loaded.path), site=loaded.site.model_dump(), script=script)
+    return told, lambda: _show(told.script, loaded.site, err=True)
 
 
 @command.command()
 @click.argument("file")
-@click.option("--json", "as_json", is_flag=True, help="Print the mistakes as JSON.")
-def check(file: str, as_json: bool) -> int:
+@answers
+def check(file: str) -> tuple[Any, ...]:
     """Check a site FILE (a path, or a site's name). For every wrong field it says what is wrong and gives an example.
 
     \b
     Example:
       pilot sites check mine.py
     """
-    mistakes = site_mistakes(file)
-    if as_json:
-        click.echo(to_json(SiteChecked(file=file, mistakes=list(mistakes))))
-    elif mistakes:
-        for mistake in mistakes:
-            click.echo(mistake if Path(file).name in mistake else f"{file}: {mistake}", err=True)
-    else:
-        site = load_site(file)
-        click.echo(f"{file}: site {site.name} is valid")
-        for remark in _remarks(site):
-            click.echo(f"note: {remark}")
-    return SiteError.exit_status if mistakes else 0
+    told = SiteChecked(file=file, mistakes=list(site_mistakes(file)))
+    return told, lambda: _check(told), SiteError.exit_status if told.mistakes else 0
+
+
+def _check(told: SiteChecked) -> None:
+    for mistake in told.mistakes:
+        click.echo(mistake if Path(told.file).name in mistake else f"{told.file}: {mistake}", err=True)
+    if not told.mistakes:
+        site = load_site(told.file)
+        _show(f"{told.file}: site {site.name} is valid", site)
+
+
+def _show(text: str, site: Site, *, err: bool = False) -> None:
+    """Print ``text``, and remarks about the site."""
+    click.echo(text.rstrip())
+    for remark in _remarks(site):
+        click.echo(f"note: {remark}", err=err)
 
 
 def _row(name: str, path: Path) -> SiteRow:
@@ -111,13 +178,8 @@ def _row(name: str, path: Path) -> SiteRow:
 
 
 def _print_table(rows: list[SiteRow]) -> None:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("site", "scheduler", "queue", "walltime", "cap", "description"):
-        table.add_column(column, overflow="fold")
-    for row in rows:
-        about = row.error or row.description
-        table.add_row(row.name, row.scheduler, row.queue, row.walltime, row.max_jobs, about)
-    console().print(table)
+    cells = [(r.name, r.scheduler, r.queue, r.walltime, r.max_jobs, r.error or r.description) for r in rows]
+    print_table(("site", "scheduler", "queue", "walltime", "cap", "description"), cells)
 
 
 def _remarks(site: Site) -> list[str]:

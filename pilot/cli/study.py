@@ -8,12 +8,10 @@ from typing import Any
 import click
 
 from pilot.cli import candidates
-from pilot.cli.asking import find_run_dir, json_option, pool_at, run_dir_option, to_json, told_by
-from pilot.cli.numbers import Count, FiniteRange
+from pilot.cli.asking import find_run_dir, in_any_pool, in_running_pool, pool_at, run_dir_option, told_by
+from pilot.cli.options import Count, FiniteRange, answers, check_option, env_option, python_option, study_argument
 from pilot.cli.script_arguments import TakesScript
-from pilot.cli.shared_options import check_option, env_option, python_option
-from pilot.cli.study_export import export, report
-from pilot.cli.study_show import show_best, show_study, show_trials, trials_words
+from pilot.cli.study_output import best_text, export, report, show_trials, study_lines, trials_words
 from pilot.cli.submit import launch, with_code
 from pilot.core.errors import UserError
 from pilot.io.files import read_regular
@@ -97,7 +95,7 @@ def _space_options(function: Any) -> Any:
 @click.argument("script", type=click.Path(path_type=Path))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @run_dir_option
-@json_option
+@answers
 def run(
     script: Path,
     arguments: tuple[str, ...],
@@ -110,9 +108,8 @@ def run(
     named: tuple[str, ...],
     live: bool,
     run_dir: Path | None,
-    as_json: bool,
     **more: Any,
-) -> None:
+) -> tuple[Any, ...]:
     """Submit a study of SCRIPT, an elastic script that reports a metric. Each trial gets its parameters as options,
     --NAME=VALUE, after ARGUMENTS. Put -- before ARGUMENTS that begin with a dash.
 
@@ -140,98 +137,83 @@ def run(
     )
     _check(definition)
     told = pool_at(find_run_dir(run_dir)).run_study(definition)
-    if as_json:
-        click.echo(to_json(told))
-        return
-    click.echo(f"submitted study {told.study}: {trials_words(told.trials)} (progress: pilot study status {told.study})")
+    said = f"submitted study {told.study}: {trials_words(told.trials)} (progress: pilot study status {told.study})"
+    return told, said
 
 
 @command.command("status")
 @click.argument("study", required=False, shell_complete=candidates.studies)
-@run_dir_option
-@json_option
-def status(study: str | None, run_dir: Path | None, as_json: bool) -> None:
+@in_any_pool
+@answers
+def status(root: Path, study: str | None) -> tuple[Any, ...]:
     """Show the progress of STUDY (default: of every study).
 
     \b
     Example:
       pilot study status s1
     """
-    told = told_by(find_run_dir(run_dir, past=True)).studies()
+    told = told_by(root).studies()
     if study is not None:
         told = type(told)(studies=[one for one in told.studies if one.study == study])
         if not told.studies:
             raise UserError(f"no study named {study!r}; pilot study status lists them")
-    if as_json:
-        click.echo(to_json(told))
-        return
-    for one in told.studies:
-        show_study(one)
-    if not told.studies:
-        click.echo("no study has been submitted; pilot study run submits one")
+    none = "no study has been submitted; pilot study run submits one"
+    return told, "\n".join(line for one in told.studies for line in study_lines(one)) or none
 
 
 @command.command("trials")
-@click.argument("study", shell_complete=candidates.studies)
-@run_dir_option
-@json_option
-def trials(study: str, run_dir: Path | None, as_json: bool) -> None:
+@study_argument
+@in_any_pool
+@answers
+def trials(root: Path, study: str) -> tuple[Any, ...]:
     """List the trials of STUDY: parameters, values at each rung, state.
 
     \b
     Example:
       pilot study trials s1
     """
-    told = told_by(find_run_dir(run_dir, past=True)).trials(study)
-    if as_json:
-        click.echo(to_json(told))
-        return
-    show_trials(told)
+    told = told_by(root).trials(study)
+    return told, lambda: show_trials(told)
 
 
 @command.command("best")
-@click.argument("study", shell_complete=candidates.studies)
-@run_dir_option
-@json_option
-def best(study: str, run_dir: Path | None, as_json: bool) -> None:
+@study_argument
+@in_any_pool
+@answers
+def best(root: Path, study: str) -> tuple[Any, ...]:
     """Show the best trial of STUDY. Also prints the commands that train it further and export its model.
 
     \b
     Example:
       pilot study best s1
     """
-    told = told_by(find_run_dir(run_dir, past=True)).trials(study).study
+    told = told_by(root).trials(study).study
     if told.best is None:
         raise UserError(f"no trial of {study} has reached the first rung yet; see pilot study status {study}")
-    if as_json:
-        click.echo(to_json(told.best))
-        return
-    show_best(told, told.best)
+    return told.best, best_text(told, told.best)
 
 
 @command.command("stop")
-@click.argument("study", shell_complete=candidates.studies)
-@run_dir_option
-@json_option
-def stop(study: str, run_dir: Path | None, as_json: bool) -> None:
+@study_argument
+@in_running_pool
+@answers
+def stop(root: Path, study: str) -> tuple[Any, ...]:
     """Stop STUDY: its trials write checkpoints and free their nodes. `pilot study resume` continues it.
 
     \b
     Example:
       pilot study stop s1
     """
-    told = pool_at(find_run_dir(run_dir)).stop_study(study)
-    click.echo(
-        to_json(told) if as_json else f"study {told.study} stopped; pilot study resume {told.study} continues it"
-    )
+    told = pool_at(root).stop_study(study)
+    return told, f"study {told.study} stopped; pilot study resume {told.study} continues it"
 
 
 @command.command("resume")
-@click.argument("study", shell_complete=candidates.studies)
+@study_argument
 @_space_options
-@run_dir_option
-@json_option
-def resume(study: str, given: tuple[str, ...], space: Path | None, run_dir: Path | None, as_json: bool) -> None:
+@in_running_pool
+@answers
+def resume(root: Path, study: str, given: tuple[str, ...], space: Path | None) -> tuple[Any, ...]:
     """Continue STUDY, which has stopped. If --param or --space is given, it must match the study's search space.
 
     \b
@@ -244,24 +226,24 @@ def resume(study: str, given: tuple[str, ...], space: Path | None, run_dir: Path
         expected = StudyDefinition(
             name=study, launch=nothing, metric="", maximise=True, rungs=(1,), trials=1, **_space(given, space)
         )
-    told = pool_at(find_run_dir(run_dir)).resume_study(study, space=expected)
-    click.echo(to_json(told) if as_json else f"study {told.study} continues")
+    told = pool_at(root).resume_study(study, space=expected)
+    return told, f"study {told.study} continues"
 
 
 @command.command("add")
-@click.argument("study", shell_complete=candidates.studies)
+@study_argument
 @click.option("--trials", "more", type=Count(), required=True, help="Number of trials to add.")
-@run_dir_option
-@json_option
-def add(study: str, more: int, run_dir: Path | None, as_json: bool) -> None:
+@in_running_pool
+@answers
+def add(root: Path, study: str, more: int) -> tuple[Any, ...]:
     """Add trials to STUDY. A stopped study continues.
 
     \b
     Example:
       pilot study add s1 --trials 32
     """
-    told = pool_at(find_run_dir(run_dir)).resume_study(study, more)
-    click.echo(to_json(told) if as_json else f"study {told.study} now has {trials_words(told.trials)}")
+    told = pool_at(root).resume_study(study, more)
+    return told, f"study {told.study} now has {trials_words(told.trials)}"
 
 
 command.add_command(export)

@@ -1,4 +1,4 @@
-"""``pilot submit``: submit a training script."""
+"""``pilot submit`` and ``pilot resume``: send a training script to the pool."""
 
 from __future__ import annotations
 
@@ -13,10 +13,18 @@ from typing import Any
 import click
 import msgspec
 
-from pilot.cli.asking import find_run_dir, json_option, pool_at, run_dir_option, to_json
-from pilot.cli.numbers import Count, FiniteRange, Sizes
+from pilot.cli.asking import find_run_dir, in_running_pool, pool_at, run_dir_option
+from pilot.cli.options import (
+    Count,
+    FiniteRange,
+    Sizes,
+    answers,
+    check_option,
+    env_option,
+    python_option,
+    trainer_argument,
+)
 from pilot.cli.script_arguments import for_script, mention_our_options
-from pilot.cli.shared_options import check_option, env_option, python_option
 from pilot.core.errors import CheckpointError, Unreadable, UserError
 from pilot.core.ids import TrainerId
 from pilot.core.run_identity import ACCEPT, acceptable
@@ -123,10 +131,9 @@ accept_option = click.option(
 @click.argument("script", type=click.Path(path_type=Path))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @run_dir_option
-@json_option
+@answers
 def command(
     run_dir: Path | None,
-    as_json: bool,
     script: Path,
     arguments: tuple[str, ...],
     curve: Path | None,
@@ -140,7 +147,7 @@ def command(
     ddp: bool,
     profile: str | None,
     **planning: Any,
-) -> None:
+) -> tuple[Any, ...]:
     """Submit SCRIPT, which uses pilot.train, as an elastic trainer. ARGUMENTS are passed to it.
 
     Options of this command go before SCRIPT: what follows it, also after a --, is passed to it.
@@ -174,12 +181,43 @@ def command(
         submission = msgspec.structs.replace(submission, start=_start(root, start))
     told = pool_at(root).submit(submission)
     mention_our_options(script, arguments)
-    if as_json:
-        click.echo(to_json(told))
-        return
-    click.echo(f"submitted {told.trainer}; its files: {told.directory}")
-    for sentence in code.sentences(ddp=ddp) if code is not None else ():
-        click.echo(sentence)
+    copied = code.sentences(ddp=ddp) if code is not None else []
+    return told, "\n".join([f"submitted {told.trainer}; its files: {told.directory}", *copied])
+
+
+@click.command("resume")
+@trainer_argument
+@click.option(
+    "--budget",
+    type=FiniteRange(min=0, min_open=True),
+    metavar="NODE-HOURS",
+    help="Node-hours it may use in total, as charged by the site (default: as submitted).",
+)
+@click.option(
+    "--from-scratch",
+    is_flag=True,
+    help="Start again as when it was submitted. Its checkpoints so far are not used; they stay until you remove them.",
+)
+@accept_option
+@in_running_pool
+@answers
+def resume(
+    root: Path, trainer: str, budget: float | None, from_scratch: bool, accept_changes: str | None
+) -> tuple[Any, ...]:
+    """Continue TRAINER, which failed, was cancelled or was stopped, from its newest checkpoint, under the same name and
+    with the same logs. Its script is read again, so that a fix takes effect; arguments and environment stay as
+    submitted. With --from-scratch, TRAINER may also be held because its checkpoints cannot be loaded.
+
+    \b
+    Examples:
+      pilot resume vit
+      pilot resume vit --budget 40
+      pilot resume vit --from-scratch
+      pilot resume vit --accept-changes options
+    """
+    launched = launch_again(root, trainer, accept_changes)
+    told = pool_at(root).resume(trainer, launched, budget, from_scratch=from_scratch)
+    return told, f"{told.trainer} resumed; it is {told.phase}"
 
 
 def with_code(launched: LaunchSpec) -> tuple[LaunchSpec, Code]:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pilot.cli.asking import to_json
-from pilot.cli.numbers import Count, FiniteRange
+from pilot.cli.options import FILE, Count, FiniteRange, to_json
 
 if TYPE_CHECKING:
     from pilot.core.ids import NodeId
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 MOST_HOURS = 100_000
 """More than ten years."""
 
-FILE = click.Path(dir_okay=False, path_type=Path)
 HANDOVER = click.option(
     "--handover-s",
     type=FiniteRange(min=0),
@@ -286,19 +284,14 @@ def _print_statistics(
     columns: dict[str, TraceStatistics], as_json: bool, fragment_distance: float | None = None
 ) -> None:
     if as_json:
-        from pilot.cli.told_of_traces import TracesTold
+        from pilot.traces.statistics import TracesTold
 
         click.echo(to_json(TracesTold(traces=columns, fragment_distance=fragment_distance)))
         return
-    from rich.table import Table
+    from pilot.cli.show import print_table
 
-    from pilot.cli.show import console
-
-    rows = {name: dict(_statistics_rows(column)) for name, column in columns.items()}
-    table = Table("", *columns, box=None, pad_edge=False, header_style="bold")
-    for label in next(iter(rows.values())):
-        table.add_row(label, *(column[label] for column in rows.values()))
-    console().print(table)
+    rows = [dict(_statistics_rows(column)) for column in columns.values()]
+    print_table(("", *columns), [(label, *(row[label] for row in rows)) for label in rows[0]])
     if fragment_distance is not None:
         click.echo(f"fragment distance (Kolmogorov-Smirnov): {fragment_distance:.3f}")
 

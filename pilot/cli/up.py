@@ -11,9 +11,8 @@ from typing import Any, TextIO
 
 import click
 
-from pilot.cli.asking import AT_REST, json_option, pool_at, site_option, site_run_dir_option, to_json
-from pilot.cli.numbers import Count, FiniteRange
-from pilot.cli.shared_options import solve_limit_option
+from pilot.cli.asking import AT_REST, pool_at, site_run_dir_option
+from pilot.cli.options import Count, FiniteRange, json_option, site_option, solve_limit_option, to_json
 from pilot.core.errors import PilotError, UserError
 from pilot.core.pool import NODE_ORDER_NAMES
 from pilot.io.pool_status import PoolStatus

@@ -5,21 +5,13 @@ from __future__ import annotations
 import math
 import time
 from pathlib import Path
+from typing import Any
 
 import click
 
 from pilot.cli import candidates
-from pilot.cli.asking import (
-    AT_REST,
-    REPLY_TIMEOUT_S,
-    find_run_dir,
-    json_option,
-    patiently,
-    pool_at,
-    run_dir_option,
-    to_json,
-)
-from pilot.cli.numbers import FiniteRange
+from pilot.cli.asking import AT_REST, REPLY_TIMEOUT_S, in_running_pool, patiently, pool_at
+from pilot.cli.options import FiniteRange, answers
 from pilot.core.errors import PilotError
 from pilot.core.evidence import headline
 from pilot.core.trainer import Phase
@@ -30,9 +22,9 @@ from pilot.io.verbs import LONGEST_WAIT_S, Phases
 @click.command("wait")
 @click.argument("trainers", nargs=-1, shell_complete=candidates.trainers)
 @click.option("--limit-s", type=FiniteRange(min=0), help="Timeout in seconds (default: none).")
-@run_dir_option
-@json_option
-def command(trainers: tuple[str, ...], limit_s: float | None, run_dir: Path | None, as_json: bool) -> int:
+@in_running_pool
+@answers
+def command(root: Path, trainers: tuple[str, ...], limit_s: float | None) -> tuple[Any, ...]:
     """Wait until TRAINERS have ended (default: all that have not ended and are not held). A trial of a study has ended
     when it is shelved. Exit status 1 if one of them did not finish.
 
@@ -40,7 +32,6 @@ def command(trainers: tuple[str, ...], limit_s: float | None, run_dir: Path | No
     Example:
       pilot wait cnn mlp && echo trained
     """
-    root = find_run_dir(run_dir)
     trainers = trainers or tuple(t.trainer for t in pool_at(root).trainers().trainers if _is_waited_for(t))
     deadline = time.monotonic() + (math.inf if limit_s is None else limit_s)
     told = _wait(root, trainers, 0.0) if trainers else Phases(trainers={})
@@ -49,18 +40,17 @@ def command(trainers: tuple[str, ...], limit_s: float | None, run_dir: Path | No
         if left_s <= 0:
             raise PilotError(f"timed out after {limit_s:g} s: {_line(told)}", transient=True)
         told = patiently(lambda: _wait(root, trainers, min(left_s, LONGEST_WAIT_S)))  # noqa: B023  # called right here
-    click.echo(to_json(told) if as_json else _line(told))
-    if not as_json:
-        _tell_why(root, told)
-    return 0 if all(phase in (Phase.FINISHED, Phase.SHELVED) for phase in told.trainers.values()) else 1
+    finished = all(phase in (Phase.FINISHED, Phase.SHELVED) for phase in told.trainers.values())
+    return told, lambda: _say(root, told), 0 if finished else 1
 
 
 def _wait(root: Path, trainers: tuple[str, ...], limit_s: float) -> Phases:
     return pool_at(root, timeout_s=2 * REPLY_TIMEOUT_S).wait(list(trainers), limit_s)
 
 
-def _tell_why(root: Path, told: Phases) -> None:
-    """Why each of those that failed did, a line each; not into what a script reads."""
+def _say(root: Path, told: Phases) -> None:
+    """In what phases they are, and why each of those that failed did, a line each."""
+    click.echo(_line(told))
     failed = {trainer for trainer, phase in told.trainers.items() if phase is Phase.FAILED}
     for trainer in pool_at(root).trainers().trainers if failed else ():
         if trainer.trainer in failed:

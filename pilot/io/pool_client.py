@@ -10,7 +10,7 @@ import ssl
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Generic, ParamSpec
+from typing import Any, Concatenate, ParamSpec
 
 import msgspec
 
@@ -24,12 +24,12 @@ from pilot.io.printable import all_printable
 from pilot.io.rundir import RunDir, told_of_owner
 from pilot.io.study_definition import StudyDefinition
 from pilot.io.submission import Submission
-from pilot.io.verbs import A, R, Verb
-
-P = ParamSpec("P")
+from pilot.io.verbs import A, R, StudyStatus, Verb
 
 _RETRY_S = 0.2
 _READ_BYTES = 1 << 16
+
+P = ParamSpec("P")
 
 
 def request(file: Path, verb: str, arguments: dict[str, Any], timeout_s: float, *, changes: bool = True) -> wire.Reply:
@@ -134,58 +134,57 @@ def _other(where: Connection, why: str) -> str:
     return f"what answers at {where.endpoint} is not the coordinator of this connection file ({why}); is the pool up?"
 
 
-class _Method(Generic[P, R]):
-    """The request ``verb`` as a method of a client, with the fields of its ``arguments``."""
+def _asks(verb: Verb[A, R], arguments: Callable[P, A]) -> Callable[Concatenate[PoolClient, P], R]:
+    """A method that sends the request ``verb``; it takes what ``arguments`` takes."""
 
-    def __init__(self, verb: Verb[A, R], arguments: Callable[P, A]) -> None:
-        self._verb, self._arguments = verb, arguments
+    def method(self: PoolClient, /, *given: P.args, **named: P.kwargs) -> R:
+        return self.ask(verb, arguments(*given, **named))
 
-    def __get__(self, client: PoolClient, owner: type[PoolClient]) -> Callable[P, R]:
-        return lambda *given, **named: client.ask(self._verb, self._arguments(*given, **named))
+    return method
 
 
 class PoolClient:
     """Sends requests to the coordinator that wrote the connection file ``file``, each with a timeout of ``timeout_s``.
 
-    Every method raises :class:`UserError` if the coordinator refuses the request, and :class:`PilotError` if it fails
-    or does not answer (then transient). Answers contain text from pilots and scripts; control characters in it are
-    escaped here.
+    Each request is a method, which takes the arguments of its verb. It raises :class:`UserError` if the coordinator
+    refuses the request, and :class:`PilotError` if it fails or does not answer (then transient). Answers contain text
+    from pilots and scripts; control characters in it are escaped here.
     """
 
     def __init__(self, file: Path, timeout_s: float) -> None:
         self._file = file
         self._timeout_s = timeout_s
 
-    trainers = _Method(verbs.LIST, verbs.Nothing)
-    history = _Method(verbs.HISTORY, verbs.OneTrainer)
-    status = _Method(verbs.STATUS, verbs.Nothing)
-    nodes = _Method(verbs.NODES, verbs.Nothing)
-    clear = _Method(verbs.CLEAR, verbs.SomeNodes)
-    pilots = _Method(verbs.PILOTS, verbs.Nothing)
-    wait = _Method(verbs.WAIT, verbs.Wait)
-    cancel = _Method(verbs.CANCEL, verbs.OneTrainer)
-    scale = _Method(verbs.SCALE, verbs.Pilots)
-    resume = _Method(verbs.RESUME, verbs.Resumption)
-    hold = _Method(verbs.HOLD, verbs.OneTrainer)
-    release = _Method(verbs.RELEASE, verbs.OneTrainer)
-    remove = _Method(verbs.REMOVE, verbs.SomeTrainers)
-    explain = _Method(verbs.EXPLAIN, verbs.OneTrainer)
-    down = _Method(verbs.DOWN, verbs.Nothing)
-    studies = _Method(verbs.STUDIES, verbs.Nothing)
-    trials = _Method(verbs.STUDY_TRIALS, verbs.OneStudy)
-    stop_study = _Method(verbs.STUDY_STOP, verbs.OneStudy)
-    resume_study = _Method(verbs.STUDY_RESUME, verbs.StudyResumption)
-
     def submit(self, submission: Submission) -> verbs.Submitted:
         """Submit a trainer. When this returns, it is in the journal."""
         return self.ask(verbs.SUBMIT, submission)
 
-    def run_study(self, definition: StudyDefinition) -> verbs.StudyStatus:
+    def run_study(self, definition: StudyDefinition) -> StudyStatus:
         """Submit a study. When this returns, it is in the journal."""
         return self.ask(verbs.STUDY_RUN, definition)
 
+    trainers = _asks(verbs.LIST, verbs.Nothing)
+    history = _asks(verbs.HISTORY, verbs.OneTrainer)
+    status = _asks(verbs.STATUS, verbs.Nothing)
+    nodes = _asks(verbs.NODES, verbs.Nothing)
+    clear = _asks(verbs.CLEAR, verbs.SomeNodes)
+    pilots = _asks(verbs.PILOTS, verbs.Nothing)
+    wait = _asks(verbs.WAIT, verbs.Wait)
+    cancel = _asks(verbs.CANCEL, verbs.OneTrainer)
+    scale = _asks(verbs.SCALE, verbs.Pilots)
+    resume = _asks(verbs.RESUME, verbs.Resumption)
+    hold = _asks(verbs.HOLD, verbs.OneTrainer)
+    release = _asks(verbs.RELEASE, verbs.OneTrainer)
+    remove = _asks(verbs.REMOVE, verbs.SomeTrainers)
+    explain = _asks(verbs.EXPLAIN, verbs.OneTrainer)
+    studies = _asks(verbs.STUDIES, verbs.Nothing)
+    trials = _asks(verbs.STUDY_TRIALS, verbs.OneStudy)
+    stop_study = _asks(verbs.STUDY_STOP, verbs.OneStudy)
+    resume_study = _asks(verbs.STUDY_RESUME, verbs.StudyResumption)
+    down = _asks(verbs.DOWN, verbs.Nothing)  # answered at once: the coordinator exits when everything is gone
+
     def ask(self, verb: Verb[A, R], arguments: A) -> R:
-        """Send any request."""
+        """Send the request ``verb``; returns its answer."""
         try:
             reply = request(
                 self._file, verb.name, msgspec.to_builtins(arguments), self._timeout_s, changes=verb.changes

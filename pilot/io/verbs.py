@@ -5,6 +5,7 @@ Requests to the coordinator about studies, and its answers.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Generic, TypeVar
 
@@ -58,7 +59,7 @@ class OneTrainer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class SomeTrainers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which trainers; none given: all."""
 
-    trainers: list[str] = []
+    trainers: Sequence[str] = ()
 
 
 LONGEST_WAIT_S = 20.0
@@ -68,7 +69,7 @@ LONGEST_WAIT_S = 20.0
 class Wait(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which trainers to wait for (none given: all), and how long at most."""
 
-    trainers: list[str] = []
+    trainers: Sequence[str] = ()
     limit_s: Annotated[float, msgspec.Meta(ge=0)] = LONGEST_WAIT_S
 
 
@@ -91,7 +92,7 @@ class Resumption(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class SomeNodes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which nodes."""
 
-    nodes: list[str]
+    nodes: Sequence[str]
 
 
 # --- answers --------------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from pilot.core.errors import SubmitError
 from pilot.io.pool_status import KeeperStatus
 from pilot.io.site import Site
 from pilot.provisioning.pilot_jobs import JobEnded, JobNews, PilotJobs
-from pilot.provisioning.retry import Backoff
+from pilot.provisioning.retry import Retry
 from pilot.provisioning.scaling_policy import Scaling, Situation, decide
 from pilot.provisioning.scheduler import JobPhase, SchedulerThread, Snapshot
 from pilot.provisioning.troubles import Troubled, Troubles
@@ -74,7 +74,7 @@ class Keeper:
         self._heard: Snapshot | None = None
         self._answers = False
         self._scaling = Scaling()
-        self._backoff = Backoff(site.poll_s)
+        self._backoff = Retry()
         self._troubles = Troubles(report)
         self._poked = asyncio.Event()
         self._turn = asyncio.Lock()
@@ -212,8 +212,8 @@ class Keeper:
     def _tell(self, news: Sequence[JobNews]) -> None:
         now_s = self._clock()
         if any(isinstance(item, JobEnded) and item.failed for item in news):
-            self._backoff.failed(now_s)
-        elif self.book.works(now_s, self._backoff.failed_s):
+            self._backoff.tried(now_s, self._site.poll_s)
+        elif self.book.works(now_s, self._backoff.tried_s):
             self._backoff.worked()
         for item in news:
             self._report(item)
@@ -236,7 +236,7 @@ class Keeper:
             planned_nodes=heard.planned_nodes,
             window_s=heard.window_s,
             warm_up_s=self._wish.warm_up_s,
-            resume_s=self._backoff.resume_s,
+            resume_s=self._backoff.again_s,
             yielding=self.book.yielding(self._clock()),
             submitted=self.book.just_submitted(self._clock()),
         )
@@ -246,7 +246,7 @@ class Keeper:
         try:
             job = await self._scheduler.submit(walltime_s)
         except SubmitError as error:
-            self._backoff.failed(self._clock())
+            self._backoff.tried(self._clock(), self._site.poll_s)
             self._troubles.say("submit", str(error))
             return False
         self.book.submitted(self._clock(), job, walltime_s)

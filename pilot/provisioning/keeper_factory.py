@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -17,7 +16,7 @@ from pilot.io.site import Site
 from pilot.io.site_files import SiteFile
 from pilot.provisioning.keeper import Keeper, KeeperEvent, pool_name
 from pilot.provisioning.provider import PilotProvider
-from pilot.provisioning.scheduler import Provider, Queue, SchedulerThread
+from pilot.provisioning.scheduler import Queue, SchedulerThread
 from pilot.provisioning.scheduler_local import LocalQueue
 from pilot.provisioning.scheduler_lsf import LsfQueue
 from pilot.provisioning.scheduler_pbs import PbsQueue
@@ -32,25 +31,6 @@ class JobTokens(Protocol):
 
     def bind(self, path: Path, job: str) -> None:
         """The file was given to ``job``."""
-
-
-@dataclass(frozen=True, slots=True)
-class TokenProvider:
-    """Submits through ``provider``. The command finds its connection file in ``PILOT_CONNECTION``.
-
-    The file of a submission that seems to have failed is kept: schedulers sometimes accept a job and then do not
-    answer.
-    """
-
-    provider: Provider
-    tokens: JobTokens
-
-    def submit(self, command: str, job_name: str, walltime_s: float | None = None) -> str:
-        """See :class:`pilot.provisioning.keeper.Provider`."""
-        file = self.tokens.issue()
-        job = self.provider.submit(f"env PILOT_CONNECTION={shlex.quote(str(file))} {command}", job_name, walltime_s)
-        self.tokens.bind(file, job)
-        return job
 
 
 def make_keeper(
@@ -72,11 +52,18 @@ def make_keeper(
         raise SiteError(f"site {site.name} is for replays only: {site.retired}")
     provider = PilotProvider(site_file, script_dir)
     provider.prepare()
-    name = pool_name(run_dir)
-    thread = SchedulerThread(
-        TokenProvider(provider, tokens), make_queue(site, name, provider), command or agent_command(site), name
-    )
-    return Keeper(site, thread, report)
+    name, agent = pool_name(run_dir), command or agent_command(site)
+
+    def submit(walltime_s: float) -> str:
+        """The job finds its connection file in ``PILOT_CONNECTION``. The file of a submission that seems to have failed
+        is kept: schedulers sometimes accept a job and then do not answer.
+        """
+        file = tokens.issue()
+        job = provider.submit(f"env PILOT_CONNECTION={shlex.quote(str(file))} {agent}", name, walltime_s)
+        tokens.bind(file, job)
+        return job
+
+    return Keeper(site, SchedulerThread(submit, make_queue(site, name, provider)), report)
 
 
 def make_queue(site: Site, name: str, provider: PilotProvider) -> Queue:

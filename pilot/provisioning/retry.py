@@ -15,9 +15,10 @@ def pause_s(first_s: float, failures: int) -> float:
 
 @dataclass(slots=True)
 class Retry:
-    """Attempts at an operation that may have to be repeated until it has its effect."""
+    """Attempts at an operation that may have to be repeated until it has its effect; none before ``again_s``."""
 
     tries: int = 0
+    tried_s: float = -math.inf
     again_s: float = -math.inf
 
     def due(self, now_s: float) -> bool:
@@ -25,27 +26,10 @@ class Retry:
         return now_s >= self.again_s
 
     def tried(self, now_s: float, first_s: float) -> None:
-        """One more attempt was made."""
-        self.again_s = now_s + pause_s(first_s, self.tries)
+        """One more attempt was made, or failed: wait twice as long as the last time."""
+        self.tried_s, self.again_s = now_s, now_s + pause_s(first_s, self.tries)
         self.tries += 1
-
-
-@dataclass(slots=True)
-class Backoff:
-    """Growing pauses while things fail, none as soon as they work."""
-
-    first_s: float
-    failures: int = 0
-    failed_s: float = -math.inf
-    resume_s: float = 0.0
-
-    def failed(self, now_s: float) -> None:
-        """One more failure: wait twice as long as the last time."""
-        self.resume_s = now_s + pause_s(self.first_s, self.failures)
-        self.failures += 1
-        self.failed_s = now_s
 
     def worked(self) -> None:
         """Forget the failures."""
-        self.failures = 0
-        self.resume_s = 0.0
+        self.tries, self.again_s = 0, -math.inf

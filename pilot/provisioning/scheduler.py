@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import getpass
 import logging
 import os
 import re
@@ -19,13 +20,14 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol, TypeVar
 
 from pilot.core.errors import PilotError, SubmitError
+from pilot.io.site import Site
 
 
 class JobPhase(StrEnum):
@@ -153,25 +155,6 @@ def batches(jobs: Sequence[str]) -> Iterator[Sequence[str]]:
     return (jobs[first : first + BATCH] for first in range(0, len(jobs), BATCH))
 
 
-def cancel_by(run: Callable[[Sequence[str]], object], jobs: Sequence[str], no_more: Sequence[str]) -> list[str]:
-    """Cancel by a command that takes ids, continues after one that it refuses, and prints a line for each such id.
-    ``run`` runs it for some jobs; ``no_more`` are the messages for jobs that are already over.
-    """
-    taken: list[str] = []
-    for batch in batches(jobs):
-        try:
-            run(batch)
-        except Refused as error:
-            complaints = [line for line in error.said.splitlines() if not any(words in line for words in no_more)]
-            named = [job for job in batch if any(_names(line, job) for line in complaints)]
-            # An error that names none of them concerns all: the command did not get that far.
-            refused = batch if complaints and not named else named
-            taken += [job for job in batch if job not in refused]
-        else:
-            taken += batch
-    return taken
-
-
 def _names(line: str, job: str) -> bool:
     return re.search(rf"(?<![\w.]){re.escape(job)}(?!\w)", line) is not None
 
@@ -213,6 +196,70 @@ def run_command(command: Sequence[str], limit_s: float) -> str:
 def _last_line(text: str) -> str:
     lines = text.strip().splitlines()
     return lines[-1] if lines else ""
+
+
+@dataclass(frozen=True, slots=True)
+class States:
+    """The scheduler's words for the states of a job."""
+
+    pending: Collection[str]
+    suspended: Collection[str]
+    over: Collection[str]
+
+    def phase(self, state: str) -> JobPhase:
+        """Unknown states count as running; otherwise we would submit too many."""
+        known = {JobPhase.PENDING: self.pending, JobPhase.SUSPENDED: self.suspended, JobPhase.OVER: self.over}
+        return next((phase for phase, states in known.items() if state in states), JobPhase.RUNNING)
+
+
+class BatchQueue:
+    """What the queues of all batch schedulers have in common: jobs of this pool are those whose name starts with
+    ``prefix`` and a dot. ``run`` is how commands are run (recorded answers in tests), ``user`` whose jobs ours are.
+    """
+
+    CANCELS: Sequence[str]
+    """The command that cancels the jobs whose ids follow. It continues after one that it refuses, and prints a line for
+    each such id."""
+    KILLS: Sequence[str]
+    NO_MORE: Sequence[str]
+    """Its messages for jobs that are already over."""
+
+    def __init__(self, site: Site, prefix: str, run: Run = run_command, user: str | None = None) -> None:
+        self._site = site
+        self._prefix = f"{prefix}."
+        self._run = run
+        self._user = user or getpass.getuser()
+
+    def cancel(self, jobs: Sequence[str]) -> list[str]:
+        """See :class:`Queue`."""
+        return self._tried(self.CANCELS, jobs)
+
+    def kill(self, jobs: Sequence[str]) -> None:
+        """See :class:`Queue`."""
+        for batch in batches(jobs):
+            self._ask(*self.KILLS, *batch)
+
+    def _ask(self, *command: str) -> str:
+        return self._run(list(command), self._site.command_timeout_s)
+
+    def _tried(self, command: Sequence[str], jobs: Sequence[str]) -> list[str]:
+        """Run ``command`` for ``jobs``; returns those that it did not refuse."""
+        taken: list[str] = []
+        for batch in batches(jobs):
+            try:
+                self._ask(*command, *batch)
+            except Refused as error:
+                complaints = [line for line in error.said.splitlines() if not self._is_over(line)]
+                named = [job for job in batch if any(_names(line, job) for line in complaints)]
+                # An error that names none of them concerns all: the command did not get that far.
+                refused = batch if complaints and not named else named
+                taken += [job for job in batch if job not in refused]
+            else:
+                taken += batch
+        return taken
+
+    def _is_over(self, line: str) -> bool:
+        return any(words in line for words in self.NO_MORE)
 
 
 WALLTIME_WORD = "wall time"
@@ -280,24 +327,15 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-class Provider(Protocol):
-    """Submits jobs: :class:`pilot.provisioning.provider.PilotProvider`."""
-
-    def submit(self, command: str, job_name: str, walltime_s: float | None = None) -> str:
-        """Submit a job; its id."""
-
-
 class SchedulerThread:
-    """Calls ``provider`` and ``queue``, which block, for jobs called ``name`` that run the shell command ``command``.
+    """Calls ``submit``, which submits a job with a wall time and returns its id, and ``queue``; both block.
 
     Each call raises :class:`~pilot.core.errors.SubmitError` if the scheduler refuses or does not answer.
     """
 
-    def __init__(self, provider: Provider, queue: Queue, command: str, name: str) -> None:
-        self._provider = provider
+    def __init__(self, submit: Callable[[float], str], queue: Queue) -> None:
+        self._submit = submit
         self._queue = queue
-        self._command = command
-        self._name = name
         self._thread = ThreadPoolExecutor(1, "scheduler")
 
     async def poll(self, jobs: Sequence[str], now_s: float) -> Snapshot:
@@ -306,7 +344,7 @@ class SchedulerThread:
 
     async def submit(self, walltime_s: float) -> str:
         """Submit a job; its id."""
-        return await self._call(self._provider.submit, self._command, self._name, walltime_s)
+        return await self._call(self._submit, walltime_s)
 
     async def cancel(self, jobs: Sequence[str]) -> list[str]:
         """Cancel ``jobs``; returns those that the scheduler agreed to cancel, or says are over."""

@@ -2,29 +2,15 @@
 
 from __future__ import annotations
 
-import getpass
 import time
 from collections.abc import Sequence
 
 import msgspec
 
 from pilot.core.errors import SubmitError
-from pilot.io.site import Site
-from pilot.provisioning.scheduler import (
-    Ending,
-    JobPhase,
-    JobView,
-    Run,
-    Snapshot,
-    batches,
-    cancel_by,
-    local_time_s,
-    run_command,
-)
+from pilot.provisioning.scheduler import BatchQueue, Ending, JobPhase, JobView, Snapshot, States, local_time_s
 
-_PENDING = {"PEND", "PSUSP", "WAIT"}
-_SUSPENDED = {"USUSP", "SSUSP"}
-_OVER = {"DONE", "EXIT"}
+_STATES = States(pending={"PEND", "PSUSP", "WAIT"}, suspended={"USUSP", "SSUSP"}, over={"DONE", "EXIT"})
 _COLUMNS = "jobid stat user queue project job_name exit_code exit_reason exec_host finish_time"
 _REASONS = {
     "TERM_PREEMPT": Ending.PREEMPTED,
@@ -39,7 +25,6 @@ _REASONS = {
     "TERM_RMS": Ending.NODE_FAILED,
 }
 _BY_SIGNAL = 128
-_NO_MORE = ("Job has already finished", "No matching job found")
 
 
 class _Row(msgspec.Struct, rename="upper"):
@@ -62,31 +47,20 @@ class _Reply(msgspec.Struct):
 _decoder = msgspec.json.Decoder(_Reply)
 
 
-class LsfQueue:
-    """LSF's answers about this pool's jobs: those whose name starts with ``prefix`` and a dot."""
+class LsfQueue(BatchQueue):
+    """LSF's answers about this pool's jobs."""
 
-    def __init__(self, site: Site, prefix: str, run: Run = run_command, user: str | None = None) -> None:
-        self._site = site
-        self._prefix = f"{prefix}."
-        self._run = run
-        self._user = user or getpass.getuser()
+    CANCELS = ("bkill",)
+    KILLS = ("bkill", "-r")
+    NO_MORE = ("Job has already finished", "No matching job found")
 
     def poll(self, jobs: Sequence[str], now_s: float) -> Snapshot:
         """See :class:`pilot.provisioning.scheduler.Queue`."""
         rows = self._bjobs()
         asked = set(jobs)
         ours = {row.jobid: row for row in rows if row.jobid in asked or self._is_ours(row)}
-        others = sum(row.stat not in _OVER and row.jobid not in ours for row in rows)
+        others = sum(row.stat not in _STATES.over and row.jobid not in ours for row in rows)
         return Snapshot({job: _view(row, now_s) for job, row in ours.items()}, others)
-
-    def cancel(self, jobs: Sequence[str]) -> list[str]:
-        """See :class:`pilot.provisioning.scheduler.Queue`."""
-        return cancel_by(lambda batch: self._run(["bkill", *batch], self._site.command_timeout_s), jobs, _NO_MORE)
-
-    def kill(self, jobs: Sequence[str]) -> None:
-        """See :class:`pilot.provisioning.scheduler.Queue`."""
-        for batch in batches(jobs):
-            self._run(["bkill", "-r", *batch], self._site.command_timeout_s)
 
     def _is_ours(self, row: _Row) -> bool:
         return row.user == self._user and row.job_name.startswith(self._prefix)
@@ -98,7 +72,7 @@ class LsfQueue:
         queue = ["-q", site.queue] if site.queue else []
         command = ["bjobs", "-a", *whose, *queue, "-json", "-o", _COLUMNS]
         try:
-            output = self._run(command, site.command_timeout_s)
+            output = self._ask(*command)
         except SubmitError as error:
             if "No job found" in str(error):
                 return []
@@ -110,7 +84,7 @@ class LsfQueue:
 
 
 def _view(row: _Row, now_s: float) -> JobView:
-    phase = _phase(row)
+    phase = _STATES.phase(row.stat)
     return JobView(
         row.jobid,
         phase,
@@ -120,15 +94,6 @@ def _view(row: _Row, now_s: float) -> JobView:
         nodes=row.exec_host,
         detail=" ".join(part for part in (row.stat, row.exit_code, row.exit_reason) if part),
     )
-
-
-def _phase(row: _Row) -> JobPhase:
-    """Unknown states count as running; otherwise we would submit too many."""
-    if row.stat in _PENDING:
-        return JobPhase.PENDING
-    if row.stat in _SUSPENDED:
-        return JobPhase.SUSPENDED
-    return JobPhase.OVER if row.stat in _OVER else JobPhase.RUNNING
 
 
 def _ending(row: _Row) -> Ending:

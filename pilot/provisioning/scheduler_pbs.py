@@ -8,28 +8,26 @@ that are over.
 
 from __future__ import annotations
 
-import getpass
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from pilot.core.errors import SubmitError
 from pilot.io.site import Site, walltime_seconds
 from pilot.provisioning.scheduler import (
+    BatchQueue,
     Ending,
     JobPhase,
     JobView,
     Refused,
     Run,
     Snapshot,
+    States,
     batches,
-    cancel_by,
     local_time_s,
     run_command,
 )
 
-_PENDING = set("QHWTM")
-_SUSPENDED = set("SU")
-_OVER = set("FX")
+_STATES = States(pending=set("QHWTM"), suspended=set("SU"), over=set("FX"))
 _TERMINATED = "91"
 """The ``substate`` of a job that was deleted."""
 
@@ -48,19 +46,19 @@ _RERUN = {-11, -12, -18}
 
 _BY_SIGNAL = 128
 _TERMINATED_BY = re.compile(r"terminated by ([^@\s]+)@")
-_NO_MORE = ("Unknown Job", "has finished", "not configured to maintain job history")
 
 Attributes = Mapping[str, str]
 
 
-class PbsQueue:
-    """PBS's answers about this pool's jobs: those whose name starts with ``prefix`` and a dot."""
+class PbsQueue(BatchQueue):
+    """PBS's answers about this pool's jobs."""
+
+    CANCELS = ("qdel",)
+    KILLS = ("qdel", "-W", "force")
+    NO_MORE = ("Unknown Job", "has finished", "not configured to maintain job history")
 
     def __init__(self, site: Site, prefix: str, run: Run = run_command, user: str | None = None) -> None:
-        self._site = site
-        self._prefix = f"{prefix}."
-        self._run = run
-        self._user = user or getpass.getuser()
+        super().__init__(site, prefix, run, user)
         self._strangers: set[str] = set()
         self._also_over = ["-x"]
 
@@ -75,18 +73,10 @@ class PbsQueue:
         self._strangers = {job for job in mine if job in views} - ours.keys() | (self._strangers & set(mine))
         return Snapshot(ours, self._others(mine, ours.keys() | listed), listed=listed)
 
-    def cancel(self, jobs: Sequence[str]) -> list[str]:
-        """See :class:`pilot.provisioning.scheduler.Queue`."""
-        return cancel_by(lambda batch: self._ask("qdel", *batch), jobs, _NO_MORE)
-
     def kill(self, jobs: Sequence[str]) -> None:
         """See :class:`pilot.provisioning.scheduler.Queue`. A job whose MoM is dead is deleted from the server."""
-        left = set(jobs) - set(cancel_by(lambda batch: self._ask("qdel", "-W", "force", *batch), jobs, _NO_MORE))
-        if left:
+        if left := set(jobs) - set(self._tried(self.KILLS, jobs)):
             raise SubmitError(f"qdel -W force failed for {', '.join(sorted(left))}", transient=True)
-
-    def _ask(self, *command: str) -> str:
-        return self._run(list(command), self._site.command_timeout_s)
 
     def _others(self, mine: Sequence[str], ours: Collection[str]) -> int:
         """Other jobs that count against ``max_jobs``."""
@@ -123,7 +113,7 @@ class PbsQueue:
         try:
             return self._ask(*command)
         except Refused as error:
-            if all(any(words in line for words in _NO_MORE) for line in error.said.splitlines()):
+            if all(map(self._is_over, error.said.splitlines())):
                 return error.output
             raise
 
@@ -149,7 +139,7 @@ def _parsed(output: str) -> Iterable[Attributes]:
 
 def _view(job: str, of: Attributes) -> JobView:
     state, comment = of.get("job_state", ""), of.get("comment", "")
-    phase = _phase(state)
+    phase = _STATES.phase(state)
     runs = _integer(of.get("run_count")) or 0
     walltime_s = _walltime_s(of.get("Resource_List.walltime", ""))
     start_s = _time_s(of.get("estimated.start_time" if phase is JobPhase.PENDING else "stime", ""))
@@ -167,15 +157,6 @@ def _view(job: str, of: Attributes) -> JobView:
         nodes=of.get("exec_host", ""),
         detail=": ".join(part for part in (_state(state, of.get("Exit_status")), comment) if part),
     )
-
-
-def _phase(state: str) -> JobPhase:
-    """Unknown states count as running; otherwise we would submit too many."""
-    if state in _PENDING:
-        return JobPhase.PENDING
-    if state in _SUSPENDED:
-        return JobPhase.SUSPENDED
-    return JobPhase.OVER if state in _OVER else JobPhase.RUNNING
 
 
 def _state(state: str, status: str | None) -> str:

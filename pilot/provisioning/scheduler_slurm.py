@@ -8,7 +8,6 @@ nodes.
 
 from __future__ import annotations
 
-import getpass
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -17,20 +16,19 @@ from pilot.core.errors import SubmitError
 from pilot.io.node_pattern import NodePattern
 from pilot.io.site import Site
 from pilot.provisioning.scheduler import (
+    BatchQueue,
     Ending,
     JobPhase,
     JobView,
     Run,
     Snapshot,
+    States,
     batches,
-    cancel_by,
     local_time_s,
     run_command,
 )
 from pilot.traces.hostlist import expand
 
-_PENDING = {"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"}
-_SUSPENDED = {"SUSPENDED", "STOPPED"}
 _ENDINGS = {
     "COMPLETED": Ending.COMPLETED,
     "PREEMPTED": Ending.PREEMPTED,
@@ -43,6 +41,11 @@ _ENDINGS = {
     "FAILED": Ending.FAILED,
     "OUT_OF_MEMORY": Ending.FAILED,
 }
+_STATES = States(
+    pending={"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"},
+    suspended={"SUSPENDED", "STOPPED"},
+    over=_ENDINGS,
+)
 _COLUMNS = (
     "JobID",
     "State",
@@ -57,7 +60,6 @@ _COLUMNS = (
     "Reason",
     "Name",
 )
-_NO_MORE = ("Invalid job id", "already completing or completed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,17 +88,15 @@ class _Plan:
     nodes: str
 
 
-class SlurmQueue:
-    """Slurm's answers about this pool's jobs: those whose name starts with ``prefix`` and a dot.
+class SlurmQueue(BatchQueue):
+    """Slurm's answers about this pool's jobs."""
 
-    ``run`` is how commands are run (recorded answers in tests), ``user`` whose jobs ours are.
-    """
+    CANCELS = ("scancel",)
+    KILLS = ("scancel", "--full", "--signal=KILL")
+    NO_MORE = ("Invalid job id", "already completing or completed")
 
     def __init__(self, site: Site, prefix: str, run: Run = run_command, user: str | None = None) -> None:
-        self._site = site
-        self._prefix = f"{prefix}."
-        self._run = run
-        self._user = user or getpass.getuser()
+        super().__init__(site, prefix, run, user)
         self._only = NodePattern.read(site.only_nodes) if site.only_nodes else None
 
     def poll(self, jobs: Sequence[str], now_s: float) -> Snapshot:
@@ -121,18 +121,6 @@ class SlurmQueue:
         window_s = max(0.0, min(plan.start_s for plan in plans) - now_s) if planned and plans else None
         return Snapshot(views, self._others(rows, ours), idle, planned, window_s, trouble)
 
-    def cancel(self, jobs: Sequence[str]) -> list[str]:
-        """See :class:`pilot.provisioning.scheduler.Queue`."""
-        return cancel_by(lambda batch: self._ask("scancel", *batch), jobs, _NO_MORE)
-
-    def kill(self, jobs: Sequence[str]) -> None:
-        """See :class:`pilot.provisioning.scheduler.Queue`."""
-        for batch in batches(jobs):
-            self._ask("scancel", "--full", "--signal=KILL", *batch)
-
-    def _ask(self, *command: str) -> str:
-        return self._run(list(command), self._site.command_timeout_s)
-
     def _squeue(self) -> list[_Row]:
         """Our user's jobs, including those that ended recently."""
         columns = ",".join(f"{column}:|" for column in _COLUMNS)
@@ -151,7 +139,7 @@ class SlurmQueue:
             return len(set(listed) - ours.keys())
         return sum(
             row.job not in ours
-            and _phase(row) is not JobPhase.OVER
+            and row.state not in _STATES.over
             and (site.partition is None or site.partition in row.partition.split(","))
             for row in rows
         )
@@ -205,7 +193,7 @@ def excluded(site: Site, run: Run = run_command) -> str:
 
 
 def _view(row: _Row) -> JobView:
-    phase = _phase(row)
+    phase = _STATES.phase(row.state)
     return JobView(
         row.job,
         phase,
@@ -237,15 +225,6 @@ def _names(nodes: str) -> frozenset[str]:
         return frozenset()
 
 
-def _phase(row: _Row) -> JobPhase:
-    """Unknown states, and COMPLETING, count as running; otherwise we would submit too many."""
-    if row.state in _PENDING:
-        return JobPhase.PENDING
-    if row.state in _SUSPENDED:
-        return JobPhase.SUSPENDED
-    return JobPhase.OVER if row.state in _ENDINGS else JobPhase.RUNNING
-
-
 def _time_s(text: str) -> float | None:
     """Unix time of squeue's ``2026-11-22T05:41:15``; None for ``N/A`` and ``NONE``."""
     return local_time_s(text, "%Y-%m-%dT%H:%M:%S")
@@ -263,7 +242,5 @@ def limit_s(text: str) -> float | None:
 
 def _remembered(job: str, state: str, restarts: str, nodes: str) -> JobView:
     word = state.split()[0] if state else ""
-    ending = _ENDINGS.get(word)
-    alive = JobPhase.PENDING if word in _PENDING else JobPhase.RUNNING
-    phase = JobPhase.OVER if ending else alive
-    return JobView(job, phase, ending, restart=int(restarts or 0), nodes=nodes, detail=f"{state} (sacct)")
+    phase = _STATES.phase(word)
+    return JobView(job, phase, _ENDINGS.get(word), restart=int(restarts or 0), nodes=nodes, detail=f"{state} (sacct)")

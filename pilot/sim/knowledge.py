@@ -43,13 +43,13 @@ def check(know: str) -> str:
 
     Raises
     ------
-    ValueError : it is not
+    UserError : it is not
     """
     if know in (TRUTH, MEASURED, LINEAR, HUAWEI, OTHER, FACTOR) or _curve_index(know) is not None:
         return know
     spread = _spread(know)
     if not 0 <= spread <= 1:
-        raise ValueError(f"choose from {WORDS}")
+        raise UserError(f"{know!r}: choose from {WORDS}")
     return know
 
 

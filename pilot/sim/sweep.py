@@ -8,7 +8,7 @@ import multiprocessing
 import multiprocessing.synchronize
 import os
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -26,12 +26,13 @@ from pilot.core.pool import NODE_ORDERS, TOPOLOGY, hostname_order
 from pilot.core.spec import Profiling
 from pilot.core.topology import Topology
 from pilot.io.node_pattern import NodePattern
+from pilot.io.pool_status import Told
 from pilot.io.system import die_with_parent
 from pilot.planners import TIMED, make, usual_objective
 from pilot.sim.accounting import Account, Accounting
 from pilot.sim.driver import Completions, SimConfig, Simulation
 from pilot.sim.knowledge import TRUTH, Knowledge, ReadCurves, objective_name
-from pilot.sim.metrics import Summary, returns_on_rescale, summarize
+from pilot.sim.metrics import U_IN_WORDS, Summary, returns_on_rescale, summarize
 from pilot.sim.records import SolveRecord, TrainerCourse
 from pilot.sim.times import TrainerTimes, times_of
 from pilot.traces.changes import Change, read_changes, still_pool, with_ends
@@ -133,6 +134,38 @@ class Replay:
     solves: tuple[SolveRecord, ...]
     courses: tuple[TrainerCourse, ...]
     times: tuple[TrainerTimes, ...]
+
+
+class ReplayTold(Told, frozen=True):
+    """One replay.
+
+    Parameters
+    ----------
+    case : the replay's options
+    summary : its results
+    efficiency_is : what `efficiency` compares, in words
+    """
+
+    case: Case
+    summary: Summary
+    efficiency_is: str
+
+
+class ReplayList(Told, frozen=True):
+    """What `pilot replay --json` prints; the output is deterministic.
+
+    Parameters
+    ----------
+    replays : the replays in the order of the option values
+    """
+
+    replays: list[ReplayTold]
+
+    @classmethod
+    def of(cls, replays: Iterable[Replay]) -> ReplayList:
+        """What is told of these."""
+        told = [(r.case, r.summary, U_IN_WORDS.format(unit=r.summary.unit)) for r in replays]
+        return cls(replays=[ReplayTold(case=case, summary=summary, efficiency_is=text) for case, summary, text in told])
 
 
 ObjectiveOf = Callable[[str], Objective]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pilot.io.pool_status import Told
 from pilot.traces.changes import Change
 from pilot.traces.fragments import Floats, PoolSize, fragments_of, pool_size
 
@@ -53,6 +54,20 @@ class TraceStatistics:
     pool_nodes: tuple[tuple[float, float], ...]
     preempted_within: tuple[tuple[float, float], ...]
     changed_within: tuple[tuple[float, float], ...]
+
+
+class TracesTold(Told, frozen=True):
+    """What `pilot trace stats --json` and `pilot trace synth --json` print.
+
+    Parameters
+    ----------
+    traces : by file name; `source` is the trace that a synthetic one imitates
+    fragment_distance : Kolmogorov-Smirnov distance between the fragment lengths of a synthetic trace and its source;
+        null: no synthetic trace
+    """
+
+    traces: dict[str, TraceStatistics]
+    fragment_distance: float | None = None
 
 
 def describe(changes: Sequence[Change], machine_nodes: int | None = None) -> TraceStatistics:

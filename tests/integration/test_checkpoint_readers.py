@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from pilot.checkpoint import store
-from pilot.cli.asking import JSON_FORMAT
 from pilot.cli.main import run
+from pilot.cli.options import JSON_FORMAT
 from tests.unit.checkpoint import states
 
 STATE: dict[str, Any] = {

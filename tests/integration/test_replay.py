@@ -19,8 +19,8 @@ from typing import Any, TypeVar
 import psutil
 import pytest
 
-from pilot.cli.asking import JSON_FORMAT
 from pilot.cli.main import run
+from pilot.cli.options import JSON_FORMAT
 from pilot.io.objectives import load_objective
 from pilot.sim.sweep import Case, Inputs, run_sweep
 from pilot.traces.changes import write_changes
@@ -95,7 +95,7 @@ def test_what_is_known_of_the_curves_is_worth_something(inputs: Path, capsys: py
         (["--know", "guess:factor:1.5"], "choose from truth, measured"),
         (["--know", "guess:7", "--objective", "throughput"], "--know guess:7: the curves file has curves 0 to 1"),
         (["--know", "guess:linear"], "choose one with --objective"),
-        (["--measure-noise", "1.1"], "give a share from 0 to 1"),
+        (["--measure-noise", "1.1"], "is not in the range 0<=x<=1"),
         (
             ["--know", "truth", "--profile", "auto"],
             "--profile needs --know measured",

@@ -14,7 +14,7 @@ import torch
 
 from pilot.checkpoint import store
 from pilot.checkpoint.export import export as export_checkpoint
-from pilot.cli.pages import write_page
+from pilot.cli.show import write_page
 from pilot.core.errors import UserError
 from pilot.core.ids import NodeId
 from pilot.io.output import write_output

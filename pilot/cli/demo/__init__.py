@@ -7,8 +7,7 @@ from pathlib import Path
 
 import click
 
-from pilot.cli.asking import json_option, site_option, to_json
-from pilot.cli.numbers import Count
+from pilot.cli.options import Count, json_option, site_option, to_json
 
 
 @click.command("demo")

@@ -9,8 +9,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from pilot.cli.asking import to_json
 from pilot.cli.demo.play import TRAINERS, Run
+from pilot.cli.options import to_json
 from pilot.cli.rows import number
 from pilot.core.ids import TrainerId
 from pilot.core.ledger import Verdict

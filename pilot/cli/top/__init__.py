@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from pilot.cli.asking import find_run_dir, pool_at, run_dir_option
-from pilot.cli.numbers import FiniteRange
+from pilot.cli.asking import in_running_pool, pool_at
+from pilot.cli.options import FiniteRange
 from pilot.core.errors import UserError
 
 LEAST_S = 0.2
@@ -16,8 +16,8 @@ LEAST_S = 0.2
 
 @click.command("top")
 @click.option("--every-s", type=FiniteRange(min=LEAST_S), default=1.0, show_default=True, help="Time between updates.")
-@run_dir_option
-def command(every_s: float, run_dir: Path | None) -> None:
+@in_running_pool
+def command(every_s: float, root: Path) -> None:
     """Watch the pool live: its trainers with their rate and loss over time, who has which node, and events.
 
     Keys: up and down select a trainer; l shows its log, e explains its nodes, x cancels it; s changes the number of
@@ -29,7 +29,6 @@ def command(every_s: float, run_dir: Path | None) -> None:
     """
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise UserError("pilot top needs a terminal; in a script use pilot status --json")
-    root = find_run_dir(run_dir)
     pool = pool_at(root)
     pool.status()  # errors go to the normal screen, not to the one that vanishes
     from pilot.cli.logs import newest_lines

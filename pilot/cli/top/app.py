@@ -14,7 +14,7 @@ from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, Input, RichLog, Static
 
 from pilot.cli.asking import ENDED
-from pilot.cli.scale import AUTO, kept, pilots_of
+from pilot.cli.steering import AUTO, kept, pilots_of
 from pilot.cli.top.drawing import strip
 from pilot.cli.top.history import History
 from pilot.cli.top.texts import about, event_line, headline, trainer_cells

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from pilot.cli.asking import JSON_FORMAT, to_json
 from pilot.cli.history import history_lines, history_view
+from pilot.cli.options import JSON_FORMAT, to_json
 from pilot.cli.rows import trainer_rows
 from pilot.cli.show import show, status_lines
 from pilot.core.curve_learned import Estimate

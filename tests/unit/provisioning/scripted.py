@@ -10,21 +10,21 @@ from pilot.provisioning.scheduler import Ending, JobPhase, JobView, Snapshot
 
 
 class Scripted:
-    """A scheduler whose answers the test sets; both provider and queue."""
+    """A scheduler whose answers the test sets; it also submits."""
 
     def __init__(self) -> None:
         self.phases: dict[str, JobPhase] = {}
         self.refuses = self.silent = self.keeps_jobs = False
         self.cancels = self.kills = self.polls = 0
-        self.names: list[str] = []
+        self.submitted = 0
         self.slow_s = 0.0
 
-    def submit(self, command: str, job_name: str, walltime_s: float | None = None) -> str:  # noqa: ARG002  # the original's signature
+    def submit(self, walltime_s: float) -> str:  # noqa: ARG002  # the original's signature
         if self.refuses:
             raise SubmitError("submission failed: sbatch: error: Batch job submission failed: Job violates policy")
         time.sleep(self.slow_s)
-        job = str(len(self.names))
-        self.names.append(job_name)
+        job = str(self.submitted)
+        self.submitted += 1
         self.phases[job] = JobPhase.PENDING
         return job
 

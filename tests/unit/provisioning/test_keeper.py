@@ -186,7 +186,7 @@ def test_a_restarted_coordinator_takes_over_the_jobs_of_the_earlier_one(tmp_path
 
 def keeper_of(scheduler: Scripted, events: list[KeeperEvent], **site: object) -> Keeper:
     fast = Site(name="x", scheduler="slurm").replace(poll_s=0.05, **site)
-    return Keeper(fast, SchedulerThread(scheduler, scheduler, "c", "pilot-x"), events.append)
+    return Keeper(fast, SchedulerThread(scheduler.submit, scheduler), events.append)
 
 
 def test_a_scheduler_that_does_not_answer_changes_nothing_and_is_reported() -> None:
@@ -201,7 +201,7 @@ def test_a_scheduler_that_does_not_answer_changes_nothing_and_is_reported() -> N
         keeper.want(5)
         silent_since = len(events)
         await until(lambda: keeper.status().trouble)
-        assert (keeper.status().pending, len(scheduler.names)) == (2, 2)
+        assert (keeper.status().pending, scheduler.submitted) == (2, 2)
         scheduler.silent = False
         await until(lambda: Troubled("") in events[silent_since:])
         await until(lambda: keeper.status().pending == 5)
@@ -303,7 +303,7 @@ def test_a_scheduler_that_never_answered_is_not_waited_for_to_the_end() -> None:
     scheduler, seconds = Scripted(), count()
     scheduler.silent = True
     site = Site(name="x", scheduler="slurm", poll_s=0.05)
-    thread = SchedulerThread(scheduler, scheduler, "c", "pilot-x")
+    thread = SchedulerThread(scheduler.submit, scheduler)
     keeper = Keeper(site, thread, print, clock=lambda: float(next(seconds)))
 
     async def script() -> None:
@@ -311,7 +311,7 @@ def test_a_scheduler_that_never_answered_is_not_waited_for_to_the_end() -> None:
 
     assert play(keeper, script, down_s=1e6) == []
     assert not keeper.answers
-    assert scheduler.names == []
+    assert scheduler.submitted == 0
 
 
 def test_a_time_of_day_that_is_set_back_stops_no_poll(monkeypatch: pytest.MonkeyPatch) -> None:

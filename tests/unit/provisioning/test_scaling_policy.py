@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pilot.io.site import Site
-from pilot.provisioning.retry import LONGEST_PAUSE_S, Backoff, Retry
+from pilot.provisioning.retry import LONGEST_PAUSE_S, Retry
 from pilot.provisioning.scaling_policy import (
     BOUND_FACTOR,
     BOUND_SLACK,
@@ -199,17 +199,17 @@ def test_no_decision_exceeds_the_cap_or_the_wish_or_kills_work(
 
 
 def test_pauses_double_up_to_a_limit_and_end_with_success() -> None:
-    backoff = Backoff(30)
+    backoff = Retry()
     pauses = []
     for _ in range(8):
-        backoff.failed(1000)
-        pauses.append(backoff.resume_s - 1000)
+        backoff.tried(1000, 30)
+        pauses.append(backoff.again_s - 1000)
     assert pauses[:4] == [30, 60, 120, 240]
     assert pauses[-1] == LONGEST_PAUSE_S
     backoff.worked()
-    assert backoff.resume_s == 0
-    backoff.failed(5000)
-    assert backoff.resume_s == 5030
+    assert backoff.due(1000)
+    backoff.tried(5000, 30)
+    assert backoff.again_s == 5030
 
 
 def test_attempts_are_made_at_ever_longer_intervals() -> None:

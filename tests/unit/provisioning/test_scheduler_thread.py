@@ -20,7 +20,7 @@ class Failing:
     def poll(self, _jobs: Sequence[str], _now_s: float) -> Snapshot:
         raise self.error
 
-    def submit(self, _command: str, _job_name: str, _walltime_s: float | None = None) -> str:
+    def submit(self, _walltime_s: float) -> str:
         raise self.error
 
     def cancel(self, _jobs: Sequence[str]) -> list[str]:
@@ -43,7 +43,7 @@ class Failing:
 def test_every_failure_is_a_submit_error_that_may_pass(error: Exception) -> None:
     async def play() -> None:
         scheduler = Failing(error)
-        thread = SchedulerThread(scheduler, scheduler, "true", "pool")
+        thread = SchedulerThread(scheduler.submit, scheduler)
         calls = [thread.poll([], 0.0), thread.submit(60.0), thread.cancel(["1"]), thread.kill(["1"])]
         for outcome in await asyncio.gather(*calls, return_exceptions=True):
             assert isinstance(outcome, SubmitError)

@@ -61,7 +61,7 @@ class Bench:
         self.known_ends: dict[NodeId, float | None] = {}
         self.scheduler = Scripted()
         self.news: asyncio.Queue[KeeperEvent] = asyncio.Queue()
-        thread = SchedulerThread(self.scheduler, self.scheduler, "c", "pilot-x")
+        thread = SchedulerThread(self.scheduler.submit, self.scheduler)
         self.keeper = Keeper(SITE, thread, self.news.put_nowait)
         self.peer = peer()
         admission = Admission(Connection("tcp://127.0.0.1:1", "0" * 64, "u", "e", "pool", "0"), folder, 1)

@@ -1,0 +1,191 @@
+"""Options and arguments that several commands have, their types, and what ``--json`` prints."""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from pilot.cli import candidates
+from pilot.core.errors import UserError
+from pilot.core.spec import Checking, check_sizes
+from pilot.io.printable import all_printable
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+JSON_FORMAT = 1
+"""Incremented when a field that docs/json.md describes is renamed, removed, or changes its type, unit or meaning."""
+
+MOST = 1_000_000
+"""A larger number of nodes, trainers or epochs is a typo."""
+
+_UNITS = {"_s": "SECONDS", "hours": "HOURS"}
+_UNIT_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_TIMES = ("%H:%M", "%H:%M:%S")
+_DATES = ("%Y-%m-%d", "%Y-%m-%d %H:%M", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S")
+
+
+class Count(click.IntRange):
+    """A whole number up to ``MOST``."""
+
+    name = "whole number"
+
+    def __init__(self, least: int = 1) -> None:
+        super().__init__(min=least, max=MOST)
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:  # noqa: ARG002  # click's signature
+        return "N"
+
+
+class Sizes(click.ParamType[tuple[int, ...]]):
+    """Increasing whole numbers separated by commas."""
+
+    name = "sizes"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        if isinstance(value, tuple):
+            return value
+        try:
+            sizes = tuple(map(int, str(value).split(",")))
+            check_sizes(sizes, 1, MOST)
+        except ValueError:
+            self.fail(f"{value!r}: give whole numbers separated by commas, e.g. 1,2,4,8.", param, ctx)
+        except UserError as error:
+            self.fail(f"{error}.", param, ctx)
+        return sizes
+
+
+class FiniteRange(click.FloatRange):
+    """A number within a range. Rejects infinity and NaN, which click accepts. The help shows its unit, taken from
+    the end of the option's name."""
+
+    name = "number"
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:  # noqa: ARG002  # click's signature
+        return next((unit for suffix, unit in _UNITS.items() if (param.name or "").endswith(suffix)), "NUMBER")
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is not a finite number.", param, ctx)
+        return number
+
+
+def moment(text: str) -> float:
+    """A past time as Unix time, from a duration (``90s``, ``10m``, ``2h``, ``1d`` ago), a time today, or a date."""
+    if ago := re.fullmatch(r"(\d{1,6}(?:\.\d{1,3})?)([smhd])", text):
+        return time.time() - float(ago[1]) * _UNIT_S[ago[2]]
+    today = time.strftime("%Y-%m-%d")
+    for dated, form in [*((f"{today} {text}", f"%Y-%m-%d {form}") for form in _TIMES), *((text, f) for f in _DATES)]:
+        try:
+            return time.mktime(time.strptime(dated, form))
+        except (ValueError, OverflowError):
+            continue
+    raise click.BadParameter(f"{text!r} is not a time; use 10m, 2h, 14:30 or 2026-11-22 14:30.")
+
+
+class Folder(click.Path):
+    """A folder. ``~`` is expanded even if the shell did not (because it was quoted, or came from a file of variables);
+    an empty variable does not mean the current folder."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not value:
+            self.fail("it is empty; name a folder", param, ctx)
+        try:
+            return super().convert(str(Path(value).expanduser()), param, ctx)
+        except RuntimeError:
+            self.fail(f"{value}: there is no such home", param, ctx)
+
+
+FILE = click.Path(dir_okay=False, path_type=Path)
+
+trainer_argument = click.argument("trainer", shell_complete=candidates.trainers)
+study_argument = click.argument("study", shell_complete=candidates.studies)
+
+site_option = click.option(
+    "--site",
+    default="local",
+    show_default=True,
+    envvar="PILOT_SITE",
+    shell_complete=candidates.sites,
+    metavar="NAME|FILE",
+    help="The site's name, or its file.",
+)
+
+python_option = click.option(
+    "--python", metavar="PATH", default=sys.executable, help="Interpreter for the script (default: this one)."
+)
+
+env_option = click.option(
+    "--env",
+    "named",
+    multiple=True,
+    metavar="NAME[=VALUE]",
+    help="Set an environment variable, or pass on its current value. Repeatable.",
+)
+
+check_option = click.option(
+    "--check",
+    type=click.Choice(Checking),
+    help="Check SCRIPT on its first node (see pilot check) before it gets a second one: auto, if that is possible; "
+    "require, it must pass; off.  [default: the site's, usually auto]",
+)
+
+solve_limit_option = click.option(
+    "--solve-limit-s",
+    type=FiniteRange(min=0, min_open=True),
+    default=10.0,
+    show_default=True,
+    help="Time limit per plan.",
+)
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+def page_option(default: str) -> Callable[[Function], Function]:
+    """``--output``: an HTML page's file."""
+    return click.option("--output", type=FILE, metavar="FILE", help=f"File to write.  [default: {default}]")
+
+
+def answers(command: Callable[..., tuple[Any, ...]]) -> Callable[..., int]:
+    """Add ``--json`` to ``command``. It returns its answer, which scripts get; what people get: a sentence, or a
+    function that prints it; and perhaps an exit status.
+    """
+
+    @json_option
+    @functools.wraps(command)
+    def printed(*, as_json: bool, **given: Any) -> int:
+        answer, said, *status = command(**given)
+        if as_json:
+            click.echo(to_json(answer))
+        elif callable(said):
+            said()
+        else:
+            click.echo(said)
+        return int(status[0]) if status else 0
+
+    return printed
+
+
+def to_json(value: Any) -> str:
+    """What ``--json`` prints. NaN and infinity (the loss of a diverged training) become ``null``.
+
+    The values that docs/json.md describes, and no others, are :class:`msgspec.Struct`; their output starts with the
+    format's number.
+    """
+    import msgspec
+
+    if isinstance(value, msgspec.Struct):
+        value = {"format": JSON_FORMAT, **msgspec.to_builtins(value)}
+    try:
+        text = msgspec.json.encode(value)
+    except UnicodeEncodeError:  # a file name that is not valid text
+        text = msgspec.json.encode(all_printable(msgspec.to_builtins(value)))
+    return msgspec.json.format(text).decode()

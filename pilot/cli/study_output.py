@@ -1,0 +1,139 @@
+"""What the commands about studies print: texts, a table of trials, CSV, a page."""
+
+from __future__ import annotations
+
+import csv
+import io
+import shlex
+from pathlib import Path
+
+import click
+
+from pilot.cli.asking import in_any_pool, told_by
+from pilot.cli.options import page_option, study_argument, to_json
+from pilot.cli.show import print_table, write_page
+from pilot.core.evidence import headline
+from pilot.io.study_definition import argument
+from pilot.io.verbs import StudyStatus, TrialList, TrialStatus
+from pilot.observation.words import counted, duration
+
+FORMULA = frozenset("=+-@")
+"""Spreadsheets calculate a cell that begins with one of these."""
+
+
+def trials_words(trials: int | None) -> str:
+    """How many trials a study has."""
+    return "the whole search space" if trials is None else counted(trials, "trial")
+
+
+def study_lines(study: StudyStatus) -> list[str]:
+    """A study's progress."""
+    asked, states = (
+        counted(study.asked, "trial"),
+        ", ".join(f"{n} {state}" for state, n in sorted(study.by_state.items())),
+    )
+    total = f"{study.asked} of {counted(study.trials, 'trial')} started" if study.trials is not None else ""
+    *earlier, last = study.rungs
+    compared = ", ".join([*map(str, earlier), counted(last, "report")])
+    lines = [
+        f"study {study.study} ({study.sampler}) is {study.state}{f': {study.reason}' if study.reason else ''}",
+        f"  {total or f'{asked} started (the whole search space)'}{': ' if states else ''}{states}",
+        f"  {'max' if study.maximise else 'min'}imise {study.metric}; compared after {compared}",
+    ]
+    if study.deadline_left_s is not None:
+        lines.append(f"  {duration(study.deadline_left_s)} until the deadline")
+    if study.best is not None:
+        lines.append(f"  best: {study.best.trainer}, {study.metric} {_value(study.best)}, {_parameters(study.best)}")
+    return lines
+
+
+def show_trials(told: TrialList) -> None:
+    """All trials of one study."""
+    rungs = told.study.rungs
+    columns = ["trial", "state", "nodes", "reports", *(f"rung {n}" for n in rungs), "parameters", "reason"]
+    rows = []
+    for trial in told.trials:
+        values = [*map(_number, trial.values), *[""] * (len(rungs) - len(trial.values))]
+        reason = headline(trial.reason)[:60] if trial.reason else ""
+        first = (trial.trainer, trial.state, str(trial.nodes or ""), str(trial.reports))
+        rows.append([*first, *values, _parameters(trial), reason])
+    if rows:
+        print_table(columns, rows)
+    else:
+        click.echo(f"study {told.study.study} has no trials yet")
+
+
+def best_text(study: StudyStatus, best: TrialStatus) -> str:
+    """The best trial, and what to do with it."""
+    given = [argument(name, value) for name, value in best.parameters.items()]
+    command = shlex.join(["pilot", "submit", "--from", best.trainer, study.script, *study.arguments, *given])
+    reports = counted(study.rungs[len(best.values) - 1], "report")
+    return (
+        f"{best.trainer}: {study.metric} {_value(best)} after {reports}\n"
+        f"  {_parameters(best)}\n"
+        f"train it further: {command}\n"
+        f"export its model: pilot checkpoint export {best.trainer} model.pt --only model"
+    )
+
+
+def _parameters(trial: TrialStatus) -> str:
+    return ", ".join(f"{name}={_number(value)}" for name, value in trial.parameters.items())
+
+
+def _value(trial: TrialStatus) -> str:
+    return _number(trial.values[-1]) if trial.values else ""
+
+
+def _number(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else "none" if value is None else str(value)
+
+
+@click.command("export")
+@study_argument
+@click.option("--csv", "as_csv", is_flag=True, help="Print CSV, one line per trial (default: JSON).")
+@in_any_pool
+def export(root: Path, study: str, as_csv: bool) -> None:
+    """Print the trials of STUDY as JSON or CSV. They include parameters and values.
+
+    \b
+    Example:
+      pilot study export s1 --csv > trials.csv
+    """
+    told = told_by(root).trials(study)
+    click.echo(_csv(told) if as_csv else to_json(told), nl=not as_csv)
+
+
+@click.command("report")
+@study_argument
+@page_option("STUDY.html")
+@in_any_pool
+def report(root: Path, study: str, output: Path | None) -> None:
+    """Write an HTML page about STUDY. It shows learning curves, the importance of parameters, and nodes over time.
+
+    \b
+    Example:
+      pilot study report s1 --output s1.html
+    """
+    from pilot.observation.study_page import page
+    from pilot.study.projection import importance
+
+    pool = told_by(root)
+    told = pool.trials(study)
+    histories = [pool.history(t.trainer) for t in told.trials if t.phase is not None]
+    text = page(told, histories, importance(Path(told.study.optuna), study))
+    write_page(output or Path(f"{study}.html"), text)
+
+
+def _csv(told: TrialList) -> str:
+    names = list(dict.fromkeys(name for trial in told.trials for name in trial.parameters))
+    rungs = [f"{told.study.metric}_{reports}" for reports in told.study.rungs]
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(["trial", "state", *names, *rungs, "reports", "node_hours", "reason"])
+    for trial in told.trials:
+        given = [trial.parameters.get(name, "") for name in names]
+        values = [*trial.values, *[""] * (len(rungs) - len(trial.values))]
+        reason = headline(trial.reason) if trial.reason else ""
+        reason = f"'{reason}" if reason[:1] in FORMULA else reason  # it is what a script says
+        table.writerow([trial.number, trial.state, *given, *values, trial.reports, f"{trial.node_hours:.4f}", reason])
+    return text.getvalue()
