@@ -22,7 +22,6 @@ def session(
     schedule: str | None = None,
     scaler: Scalers | None = None,
     lr_rule: str | None = None,
-    warmup_steps: int = 0,
     wire_dtype: str | None = None,
     seed: int = 0,
 ) -> Session:
@@ -43,7 +42,6 @@ def session(
         ``scaler.scale(loss).backward()``, the session does the rest
     lr_rule : required with ``batch_size`` per node, with which the batch grows with the group: how the learning rate
         follows, ``linear``, ``sqrt`` or ``none``
-    warmup_steps : steps over which the learning rate moves to its new value
     wire_dtype : ``bfloat16`` or ``float16``: send float32 gradients between nodes at half the size, rounded before and
         after the sum
     seed : seed of the sample order, the augmentation and the ranks' random generators
@@ -56,7 +54,7 @@ def session(
     refusal.show_in_one_line()
     if not isinstance(seed, SupportsIndex):
         raise UserError(f"pilot.train.session: seed must be a whole number, got {seed!r}")
-    rate = LearningRate("linear" if lr_rule is None else lr_rule, warmup_steps)
+    rate = LearningRate("linear" if lr_rule is None else lr_rule)
     if (run := Run.of(os.environ)) is not None:
         run.adopt(model)
     training = Training(model, optimizer, scheduler, schedule, rate, scaler)

@@ -178,8 +178,7 @@ class Session(Uncopied):
             length)
         drop_last : skip an epoch's last step if it is not full (how many samples that drops depends on the group's
             size)
-        options : options of torch's ``DataLoader``, except those that choose samples (``docs/elastic-reference.md``);
-            ``num_workers="auto"`` finds the smallest number that keeps training from waiting
+        options : options of torch's ``DataLoader``, except those that choose samples (``docs/elastic-reference.md``)
         """
         if isinstance(dataset, DataLoader):
             options = arguments_of(dataset) | options
@@ -229,21 +228,14 @@ class Session(Uncopied):
             self._checked.cut(batches)
         return Stream(batches)
 
-    def epochs(self, count: int, **others: object) -> Iterator[int]:
+    def epochs(self, count: int) -> Iterator[int]:
         """Yield the indices, from 0, of those of ``count`` epochs that are still to do; the first is the current one.
         After the last one the trainer has finished.
 
         Parameters
         ----------
         count : epochs of the whole training, done ones included
-        others : refused
         """
-        if others:
-            name = next(iter(others))
-            raise UserError(
-                f"session.epochs takes the number of epochs alone: in place of {name}=function, call"
-                f" session.report({name}=function()) at the end of the loop's body"
-            )
         return script_end.closed_at_end(self._epochs(count))
 
     def iterations(
@@ -562,5 +554,4 @@ class Session(Uncopied):
     def _scale(self, size: int) -> None:
         """The learning rate follows the number of ranks that divide a step's samples, if the batch does."""
         batching = self._made_batches().batching
-        nodes = batching.nodes(size) if batching.per_node is not None else 1
-        self._training.rate = self._training.rate.resized(nodes, self._training.position.step)
+        self._training.rate.nodes = batching.nodes(size) if batching.per_node is not None else 1

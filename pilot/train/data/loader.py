@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sized
+from collections.abc import Iterator, Mapping, Sized
 from typing import Any, cast
 
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from pilot.core.errors import UserError
-from pilot.train.data.auto_loading import AUTO, OF_PROCESSES, AutoLoading
 from pilot.train.data.collate import collate
 from pilot.train.data.loader_options import checked, length_of
 from pilot.train.data.order import Drawn, Order, Sequential, shuffled
@@ -71,7 +70,6 @@ class DatasetBatches(Batches):
         self.length = self.order.length
         self._endless = replacement and num_samples is None
         self._pieces = _Pieces(self)
-        self._in_step = False
         self._looks_back = False
         self._batches = self._loading(checked(options))
 
@@ -143,7 +141,6 @@ class DatasetBatches(Batches):
         revision = self.course.where()[-1]
         for batch in self._batches:
             share, number = self._pieces.planned.popleft()
-            self._in_step = number + 1 < len(share.batches)
             self.course.begin(share, number)
             self._give(number)
             yield batch
@@ -156,20 +153,7 @@ class DatasetBatches(Batches):
         if self._endless:
             self.length = _WITHOUT_END
 
-    def _loading(self, options: dict[str, Any]) -> Iterable[Any]:
-        if options.get("num_workers") != AUTO:
-            return self._torch_loader(options)
-
-        def loader(processes: int) -> DataLoader[Any]:
-            of_any = {name: value for name, value in options.items() if processes or name not in OF_PROCESSES}
-            return self._torch_loader(of_any | {"num_workers": processes})
-
-        def size() -> int:
-            return self.course.where()[3]
-
-        return AutoLoading(loader, options, self.batching.ranks_per_node, size, lambda: self._in_step)
-
-    def _torch_loader(self, options: dict[str, Any]) -> DataLoader[Any]:
+    def _loading(self, options: dict[str, Any]) -> DataLoader[Any]:
         if options.get("num_workers"):
             options["worker_init_fn"] = OwnDataset(options.get("worker_init_fn"))
         seeded = Seeded(self.dataset, collated=options.get("collate_fn") is not None)

@@ -8,7 +8,6 @@ from typing import Any, cast
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, SequentialSampler, default_collate
 
 from pilot.core.errors import UserError
-from pilot.train.data.auto_loading import AUTO
 
 _TAKEN = frozenset(
     {
@@ -29,8 +28,6 @@ _INSTEAD = {
     " torch.utils.data.Subset; to sample with replacement, replacement=True, num_samples=...",
     "batch_sampler": "the samples of a step follow from batch_size or global_batch_size, on any number of nodes",
     "generator": "the order follows from the seed of pilot.train.session",
-    "accumulate": "micro_batch_size=k gives a step's share as batches of at most k samples; call session.step for each"
-    " of them, with the undivided loss",
 }
 
 
@@ -77,8 +74,11 @@ def checked(options: Mapping[str, Any]) -> dict[str, Any]:
             "session.loader takes no in_order=False: samples would be counted for the wrong batch; remove it"
         )
     workers = options.get("num_workers", 0)
-    if workers != AUTO and not (isinstance(workers, int) and workers >= 0):
-        raise UserError(f'session.loader: num_workers is a number, 0 or more, or "{AUTO}"; got {workers!r}')
+    if not (isinstance(workers, int) and workers >= 0):
+        raise UserError(
+            f"session.loader: num_workers is how many loader processes each rank has, got {workers!r}: pass a number,"
+            " such as the cores of a node divided by its ranks, minus one"
+        )
     if options.get("timeout") and not options.get("num_workers"):
         raise UserError("session.loader: timeout is how long to wait for workers, so it needs num_workers")
     if options.get("prefetch_factor") is not None and options["prefetch_factor"] < 1:

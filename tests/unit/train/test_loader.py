@@ -351,6 +351,8 @@ class Numbers(IterableDataset[int]):
     ("options", "why"),
     [
         ({"num_workers": -1}, "session.loader: num_workers"),
+        ({"num_workers": 1.5}, "session.loader: num_workers"),
+        ({"num_workers": "auto"}, "session.loader: num_workers .* got 'auto': pass a number"),
         ({"num_workers": 1, "prefetch_factor": 0}, "prefetch_factor must be at least 1"),
         ({"prefetch_factor": 2}, "session.loader: prefetch_factor"),
         ({"persistent_workers": True}, "session.loader: persistent_workers"),
