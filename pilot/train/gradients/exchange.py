@@ -12,13 +12,13 @@ import numpy as np
 import torch
 from torch import nn
 
-from pilot.comm.arena import Arena, ArenaLayout, GradientSlot, lay_out, shares_of
+from pilot.checkpoint import shards
+from pilot.comm.arena import Arena, ArenaLayout, lay_out, shares_of
 from pilot.comm.messages import BucketPart
 from pilot.comm.narrow import KINDS
 from pilot.core.errors import UserError
-from pilot.train.gradients.flat_staging import FlatStaging
 from pilot.train.gradients.sketch import Sketch
-from pilot.train.gradients.staging import BucketPlace, HostStaging, Staging, check_devices, place_in
+from pilot.train.gradients.staging import Staging, check_devices
 from pilot.train.gradients.step_words import FIELDS, Words
 from pilot.train.node.node_group import NodeGroup
 from pilot.train.state.placeholder import Placeholder, Stale, Taken
@@ -70,7 +70,8 @@ class Exchange:
         if wire_dtype not in (None, *KINDS):
             raise UserError(f"wire_dtype must be {' or '.join(KINDS)} or None, got {wire_dtype!r}")
         self._parameters = list(reversed(parameters))  # backward starts with the last ones
-        kinds = [_wire_kind(p, self._numel(p)) for p in self._parameters]
+        check_devices(self._parameters)
+        kinds = [_wire_kind(p) for p in self._parameters]
         whole = lay_out(kinds, bucket_bytes, FIELDS + len(kinds), wire_dtype or "")
         self.layout: ArenaLayout = self._laid_out(whole, group)
         self.arena = Arena.of_size(self.layout.size)
@@ -81,7 +82,8 @@ class Exchange:
         self._buckets = [_Bucket() for _ in self.layout.parts[:-1]]
         for index, (slot, parameter) in enumerate(zip(self.layout.slots, self._parameters, strict=True)):
             self._buckets[slot.bucket].append(index, parameter)
-        self._staging = self._staged(whole, group)
+        shares = [self._numbers(part) for part in self.layout.parts[:-1]]
+        self._staging = Staging(list(map(shards.local_of, self._parameters)), whole, shares, self.arena, group)
         self._in_place: list[int] = []
         self._stale = [Stale.of(p, number, self._in_place) for number, p in enumerate(self._parameters)]
         self._voided = False
@@ -89,22 +91,10 @@ class Exchange:
         for number, bucket in enumerate(self._buckets):
             bucket.watch(-1, self._look(number))
 
-    def _numel(self, parameter: nn.Parameter) -> int:
-        return parameter.numel()
-
     def _laid_out(self, whole: ArenaLayout, group: NodeGroup | None) -> ArenaLayout:
         return whole if group is None else shares_of(whole, group.size)
 
-    def _staged(self, whole: ArenaLayout, group: NodeGroup | None) -> Staging:
-        numbers = [self._numbers(part) for part in self.layout.parts[:-1]]
-        check_devices(self._parameters)
-        if numbers and (group is not None or self._parameters[0].is_cuda):
-            return FlatStaging(self._parameters, whole, numbers, self.arena, group)
-        places = [place_in(self._numbers(slot), p) for slot, p in zip(whole.slots, self._parameters, strict=True)]
-        buckets = [BucketPlace(bucket.indices, its) for bucket, its in zip(self._buckets, numbers, strict=True)]
-        return HostStaging(self._parameters, places, buckets)
-
-    def _numbers(self, part: GradientSlot | BucketPart) -> torch.Tensor:
+    def _numbers(self, part: BucketPart) -> torch.Tensor:
         dtype = getattr(torch, part.dtype)
         return torch.frombuffer(self.arena.memory, dtype=dtype, count=part.count, offset=part.offset)
 
@@ -428,8 +418,9 @@ def check_gradients(gradients: Sequence[torch.Tensor | None], *, in_backward: bo
         raise UserError("a gradient is sparse, and only dense ones can be summed; remove sparse=True where it is made")
 
 
-def _wire_kind(parameter: nn.Parameter, count: int) -> tuple[int, str]:
-    """How many numbers of which type are summed for ``count`` of its numbers; a complex number counts as two."""
+def _wire_kind(parameter: nn.Parameter) -> tuple[int, str]:
+    """How many numbers of which type are summed; a complex number counts as two."""
+    count = shards.padded_numel(parameter)
     if parameter.dtype in _NARROW:
         return count, "float32"
     if parameter.dtype in _REAL:

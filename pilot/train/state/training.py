@@ -62,7 +62,7 @@ class Training:
     rolled back. ``samples_per_tick``: samples of a step on one node, for a schedule that counts samples. ``reports``: a
     trial's reports of its study's metric. ``sharding``: the model's, if it is sharded. ``standing``: see
     :class:`~pilot.train.state.state_transfer.Standing`. ``catch_up``: what the script does again. ``accepted``: what
-    may differ from a checkpoint, or between nodes.
+    may differ from a checkpoint, or between nodes. ``is_alone``: nobody will take its state over.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class Training:
         self.changes: list[AcceptedChange] = []
         self._goals_taken: identity.Identity = {}
         self._options = options_of(self.steppers, scheduled=False)
-        self.restoring = False
+        self.restoring = self.is_alone = False
         self.standing = Standing.NEW
         self.samples_per_tick = 1
         self.reports = MetricReports(os.environ.get(METRIC, ""))
@@ -263,7 +263,8 @@ class Training:
 
     def keep(self) -> None:
         """Keep a copy of the state as it is now, from which the script runs what it does until its next batch."""
-        self.catch_up.since = self._on_device(in_host_memory(self._capture()))
+        if not self.is_alone:
+            self.catch_up.since = self._on_device(in_host_memory(self._capture()))
 
     def repeats(self) -> None:
         """The script repeats a step, and will take the state as it is now again when it has the batch."""
