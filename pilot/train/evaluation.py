@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 from pilot.core.errors import UserError
-from pilot.train.data.loader_options import length_of
+from pilot.train.data.loader import length_of
 from pilot.train.ranks.collectives import Collectives
 from pilot.train.state.agreement_log import Sums, total
 from pilot.train.state.session_checks import number

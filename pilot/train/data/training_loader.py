@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 from torch.utils.data import Dataset
 
 from pilot.core.errors import UserError
 from pilot.train.data.rehearsal import Rehearsal
 from pilot.train.data.sampler import Batching, StepShare
-from pilot.train.data.uncopied import Uncopied
 
 Rest = Callable[[], Iterator[Any]]
 """This rank's batches from the session's position to the end of the epoch."""
@@ -59,7 +58,7 @@ class Course(Protocol):
     def batches(self, rest: Rest) -> Iterator[Any]:
         """For a loop over the loader: the batches of the epoch, or of one step when counting iterations."""
 
-    def next_batch(self, rest: Rest) -> Any:
+    def next_batch(self) -> Any:
         """A single batch, when counting iterations."""
 
 
@@ -139,6 +138,18 @@ class Draws(Batches):
             yield from self._step(share, lambda start, stop: stop - start)
 
 
+class Uncopied:
+    """A session, or its loader: refuses to be copied or pickled. ``_known_as``: what users call it."""
+
+    _known_as: str
+
+    def __reduce__(self) -> NoReturn:
+        raise UserError(
+            f"{self._known_as} cannot be copied or pickled, nor can an object that has it (copy.deepcopy(trainer), a"
+            " dataset that is sent to workers): copy model.state_dict() instead, and give others only what they need"
+        )
+
+
 class Stream(Uncopied):
     """What ``session.stream`` gives: iterate over it once per epoch, like over a ``DataLoader``."""
 
@@ -170,7 +181,7 @@ class Stream(Uncopied):
 
     def next(self) -> Any:
         """In ``session.iterations``: the next batch of this step."""
-        return self._batches.course.next_batch(self._batches.rest)
+        return self._batches.course.next_batch()
 
 
 class Loader(Stream):

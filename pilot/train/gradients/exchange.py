@@ -50,8 +50,6 @@ class Exchange:
     last parameter of each bucket is watched. ``benchmarks.guards`` measures what remains per parameter and step: keep
     the Python part of these loops small.
 
-    ``sketch``: what adds up sketches of this step's gradients, if they are to be compared.
-
     Parameters
     ----------
     parameters : the trained ones, in the model's order
@@ -115,19 +113,22 @@ class Exchange:
         self._weight = 0.0
         self._last = False
         self._alone = self._held = False
-        self.sketch: Sketch | None = None
+        self._sketch: Sketch | None = None
         self._ring: Callable[[], None] = _nobody
         self._staging.forget()
         for bucket in self._buckets:
             bucket.kept = bucket.early = []
 
-    def begin(self, ring: Callable[[], None], *, alone: bool = False, held: bool = False) -> None:
+    def begin(
+        self, ring: Callable[[], None], *, alone: bool = False, held: bool = False, sketch: Sketch | None = None
+    ) -> None:
         """A step begins. ``ring`` is called for each full bucket, in order; for the last one once the control vector is
         written, too, so that the summing process is woken only once for both. ``alone``: one micro-batch on one rank,
         so there is nothing to add up. ``held``: the gradients' weight is known only after backward, and given by
-        :meth:`release`; until then they stay where they are.
+        :meth:`release`; until then they stay where they are. ``sketch``: what adds up sketches of this step's
+        gradients, if they are to be compared.
         """
-        self.open, self._ring, self._alone, self._held = True, ring, alone, held
+        self.open, self._ring, self._alone, self._held, self._sketch = True, ring, alone, held, sketch
         self._holds = bytearray(len(self._parameters))
         self._in_place.clear()
         self._collected = [True] * len(self._buckets)
@@ -197,8 +198,8 @@ class Exchange:
         """Take the gradients of a bucket; with the last micro-batch, send it."""
         self._collected[number] = True
         bucket = self._buckets[number]
-        if self.sketch is not None and not self._held:
-            self.sketch.add(bucket.parameters, gradients)
+        if self._sketch is not None and not self._held:
+            self._sketch.add(bucket.parameters, gradients)
         if self._held or self._alone:
             bucket.kept = gradients if self._held or self._weight else []
         elif self._weight:
@@ -244,8 +245,8 @@ class Exchange:
         self._collect_rest()
         self._weight = weight
         for number, bucket in enumerate(self._buckets):
-            if self.sketch is not None:
-                self.sketch.add(bucket.parameters, bucket.kept)
+            if self._sketch is not None:
+                self._sketch.add(bucket.parameters, bucket.kept)
             if not self._alone:
                 self._add(number, bucket.kept if weight else [])
                 bucket.kept = []

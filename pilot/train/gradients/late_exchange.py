@@ -40,14 +40,10 @@ class LateExchange(Exchange):
         super().idle()
         self._own: dict[int, torch.Tensor] = {}
 
-    def begin(self, ring: Callable[[], None], *, alone: bool = False, held: bool = False) -> None:
-        """See :class:`~pilot.train.gradients.exchange.Exchange`."""
-        super().begin(ring, alone=alone, held=held)
-        self._given = [None] * len(self._parameters)
-
     def begin_batch(self, weight: float, *, last: bool) -> None:
         """See :class:`~pilot.train.gradients.exchange.Exchange`."""
         super().begin_batch(weight, last=last)
+        self._given = [None] * len(self._parameters)
         self.disown()
 
     def disown(self) -> None:
@@ -93,8 +89,8 @@ class LateExchange(Exchange):
         self._put(index, gradient, first=False)
 
     def _put(self, index: int, gradient: torch.Tensor, *, first: bool) -> None:
-        if self.sketch is not None:
-            self.sketch.put(self._parameters[index], gradient, first=first)
+        if self._sketch is not None:
+            self._sketch.put(self._parameters[index], gradient, first=first)
         if not self._weight:
             return
         if not self._alone:

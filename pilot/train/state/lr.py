@@ -20,18 +20,18 @@ class LearningRate:
 
     Parameters
     ----------
-    rule : one of ``RULES``
+    rule : one of ``RULES``; None: the script gives none, so its batch does not grow with the nodes
     nodes : the batch is this many times that of one node
     """
 
-    rule: str
+    rule: str | None
     nodes: int = 1
 
     def __post_init__(self) -> None:
-        if self.rule not in RULES:
+        if self.rule not in (None, *RULES):
             raise UserError(f"lr_rule must be one of {', '.join(RULES)}; got {self.rule!r}")
 
     @property
     def factor(self) -> float:
         """The factor on them."""
-        return RULES[self.rule](self.nodes)
+        return RULES[self.rule or "none"](self.nodes)

@@ -116,7 +116,7 @@ class Course:
     def batches(self, rest: Rest) -> Iterator[Any]:
         return rest()
 
-    def next_batch(self, rest: Rest) -> Any:
+    def next_batch(self) -> Any:
         raise NotImplementedError
 
     def begin(self, share: StepShare, batch: int) -> None:
