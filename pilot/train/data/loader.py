@@ -102,14 +102,23 @@ class DatasetBatches(Batches):
         self._looks_back = False
         self._batches = self._loading(_checked(options))
 
+    @property
+    def batch_size(self) -> int:
+        """Samples in this rank's largest batch, at the group's current size."""
+        part, parts = self.part()
+        share = self.batching.share(0, self.batching.full(parts), part, parts)
+        return max(stop - start for start, stop in share.batches)
+
+    def __len__(self) -> int:
+        """This rank's batches in a whole epoch, at the group's current size. Waits for the group only if the number
+        depends on it: a schedule is made from it before the loop.
+        """
+        one_node = 0, self.batching.ranks_per_node
+        return self.batching.batches(self.length, *(one_node if self.batching.has_fixed_batches else self.part()))
+
     def piece(self, epoch: int, start: int, stop: int) -> Piece:
         """The samples at positions [start, stop) of an epoch."""
         return Piece(self.course.seed, epoch, start, self.order.indices(epoch, start, stop))
-
-    def __len__(self) -> int:
-        """See :class:`~pilot.train.data.training_loader.Loader`."""
-        one_node = 0, self.batching.ranks_per_node
-        return self.batching.batches(self.length, *(one_node if self.batching.has_fixed_batches else self.part()))
 
     def ends_with(self, share: StepShare, size: int) -> bool:
         """See :class:`~pilot.train.data.training_loader.Batches`."""
