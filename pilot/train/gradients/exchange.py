@@ -58,6 +58,9 @@ class Exchange:
     group : in which the node's processes sum among themselves; None: the rank process adds them up
     """
 
+    _sharing = 0
+    """Among how many processes of the node gradients are divided, if not in ``group``; 0: they are not."""
+
     def __init__(
         self,
         parameters: Sequence[nn.Parameter],
@@ -71,7 +74,8 @@ class Exchange:
         check_devices(self._parameters)
         kinds = [_wire_kind(p) for p in self._parameters]
         whole = lay_out(kinds, bucket_bytes, FIELDS + len(kinds), wire_dtype or "")
-        self.layout: ArenaLayout = self._laid_out(whole, group)
+        sharing = group.size if group is not None else self._sharing
+        self.layout: ArenaLayout = shares_of(whole, sharing) if sharing else whole
         self.arena = Arena.of_size(self.layout.size)
         weakref.finalize(self, self.arena.close_fd).atexit = False
         control = self.layout.control
@@ -87,10 +91,7 @@ class Exchange:
         self._voided = False
         self.idle()
         for number, bucket in enumerate(self._buckets):
-            bucket.watch(-1, self._look(number))
-
-    def _laid_out(self, whole: ArenaLayout, group: NodeGroup | None) -> ArenaLayout:
-        return whole if group is None else shares_of(whole, group.size)
+            bucket.watch(-1, weakly(self._finished, number))
 
     def _numbers(self, part: BucketPart) -> torch.Tensor:
         dtype = getattr(torch, part.dtype)
@@ -166,20 +167,7 @@ class Exchange:
             if not collected:
                 bucket.take_early()
 
-    def _look(self, number: int) -> Callable[[torch.Tensor], None]:
-        """The hook of a parameter. It does not own this exchange: Python cannot see what a tensor's hooks refer to, and
-        could not collect the cycle.
-        """
-        reference = weakref.ref(self)
-
-        def look(_: torch.Tensor) -> None:
-            exchange = reference()
-            if exchange is not None:
-                exchange._finished(number)
-
-        return look
-
-    def _finished(self, number: int) -> None:
+    def _finished(self, number: int, _parameter: torch.Tensor) -> None:
         """The gradient that is usually the last of its bucket is complete: collect the bucket, or watch a later one."""
         if not self.open:
             return
@@ -192,7 +180,7 @@ class Exchange:
             self._collect(number, gradients)
         else:
             missing = next(place for place, gradient in enumerate(gradients) if gradient is None)
-            bucket.watch(missing, self._look(number))
+            bucket.watch(missing, weakly(self._finished, number))
 
     def _collect(self, number: int, gradients: Sequence[torch.Tensor | None]) -> None:
         """Take the gradients of a bucket; with the last micro-batch, send it."""
@@ -398,6 +386,19 @@ def _taken_early(gradient: torch.Tensor | None, early: torch.Tensor | None, take
     if gradient is not taken:
         taken.refuse()  # the script zeroed it or set another one
     return early
+
+
+def weakly(method: Callable[[int, torch.Tensor], None], number: int) -> Callable[[torch.Tensor], None]:
+    """Call ``method`` with ``number``, for a hook that does not own its exchange: Python cannot see what a tensor's
+    hooks, or a ``grad``, refer to, and could not collect the cycle.
+    """
+    reference = weakref.WeakMethod(method)
+
+    def call(tensor: torch.Tensor) -> None:
+        if (alive := reference()) is not None:
+            alive(number, tensor)
+
+    return call
 
 
 _grad_of, _layout_of, _requires_grad = attrgetter("grad"), attrgetter("layout"), attrgetter("requires_grad")

@@ -8,10 +8,8 @@ import torch
 from torch import nn
 
 from pilot.checkpoint import shards
-from pilot.comm.arena import ArenaLayout, shares_of
 from pilot.core.errors import UserError
 from pilot.train.gradients.exchange import Exchange
-from pilot.train.node.node_group import NodeGroup
 from pilot.train.state.sharding import Sharding
 
 
@@ -23,6 +21,8 @@ class ShardedExchange(Exchange):
     parameters, wire_dtype : as there
     sharding : weights a batch's gradients
     """
+
+    _sharing = 1
 
     def __init__(self, parameters: Sequence[nn.Parameter], wire_dtype: str | None, sharding: Sharding) -> None:
         self._sharding = sharding
@@ -49,10 +49,6 @@ class ShardedExchange(Exchange):
                 " one, which must be a batch of the same step and as large: leave it out (between nodes gradients are"
                 " summed once per step anyway)"
             )
-
-    def _laid_out(self, whole: ArenaLayout, group: NodeGroup | None) -> ArenaLayout:
-        del group
-        return shares_of(whole, 1)
 
     def _add(self, number: int, gradients: Sequence[torch.Tensor | None]) -> None:
         super()._add(number, [shards.local_of(one) if one is not None else None for one in gradients])
