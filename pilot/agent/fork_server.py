@@ -210,7 +210,7 @@ def run(job: ForkJob) -> None:
     namespace = as_main.main_module(script)
     show_in_one_line()
     if ddp.ADDRESS in os.environ:
-        ddp.drive(os.environ)  # returns in the processes that it forks to run the script
+        ddp.Restarts(os.environ).run()  # returns in the processes that it forks to run the script
     _same_randomness_and_own_threads(job)  # not before a fork: torch starts a thread, which its exit would wait for
     imported.begin()
     try:

@@ -59,11 +59,6 @@ PEER_LOSS_S = 2.0
 """If a script fails because a peer is gone, its generation is dissolved within this time."""
 
 
-def drive(environment: Mapping[str, str]) -> None:
-    """Returns in each process that will run the script. In this process it raises ``SystemExit`` when told to stop."""
-    Restarts(environment).run()
-
-
 def checkpoint_for_script(checkpoint: Path, uid: str, stack: ExitStack) -> Path:
     """The path by which the script of trainer ``uid`` finds ``checkpoint``: if others could exchange a folder on the
     way to it, one that leads through this process, which holds the checkpoint's folder as long as ``stack`` is open.
@@ -91,13 +86,15 @@ class Restarts:
         self._seat = Seat.of(environment)
         self._link = WorkerSockets(int(environment["PILOT_CONTROL_FD"]), Path(environment["PILOT_WORKER_SOCKET"]))
         self._membership = MembershipState()
-        self._heard: list[RankSaid] = []
+        self._rows: list[list[int]] = []
         self._store: Store | None = None
         self._process: ScriptProcess | None = None
         self._progress = Progress(self._trainer)
 
     def run(self) -> None:
-        """See :func:`drive`."""
+        """Returns in each process that will run the script. In this process it raises ``SystemExit`` when told to
+        stop.
+        """
         checkpoint = checkpoint_for_script(self._checkpoint, self._uid, self._held)
         importlib.import_module(WITH_OPTIMIZERS)
         self._link.tell(wire.WorkerReady(self._trainer, time.time() - psutil.Process().create_time()))
@@ -142,28 +139,24 @@ class Restarts:
         return str(IPv4Address(rows[0][0])), rows[0][1]
 
     def _gather(self, group: Membership, row: list[int]) -> list[list[int]]:
+        self._rows = []
         self._link.channel(group.generation).send(Gather(row))
-        rows: list[list[int]] = []
-        while self._membership.current is group:
-            while self._heard:
-                said = self._heard.pop(0)
-                if said.generation == group.generation and isinstance(said.note, Gathered):
-                    rows += said.note.rows
-            if len(rows) >= group.size:
-                return rows
+        while len(self._rows) < group.size:
+            if self._membership.current is not group:
+                raise Gone
             self._attend(None)
-        raise Gone
+        return self._rows
 
     def _follow(self, group: Membership, process: ScriptProcess) -> None:
         """Follow the script until the generation is over."""
-        failed_s, told_s = 0.0, 0.0
+        failed_s = told_s = again_s = 0.0
         while self._membership.current is group:
             self._attend(POLL_S)
             now_s, status = time.monotonic(), process.poll()
             if status == 0 and group.rank == 0:
-                if now_s - told_s >= self._silent_s:
-                    told_s = now_s
-                    self._link.tell(self._progress.report(group, process.tally.read()))
+                if now_s >= told_s:
+                    told_s = now_s + self._silent_s
+                    self._report(group, process)
                     steps, samples = self._progress.steps, self._progress.samples
                     self._link.tell(wire.TrainerFinished(self._trainer, group.generation, steps, samples))
             elif self._membership.pause_asked or self._membership.ready_for:
@@ -171,22 +164,27 @@ class Restarts:
             elif status:
                 if not failed_s:
                     failed_s = now_s
-                    if group.rank == 0:
-                        self._link.tell(self._progress.report(group, process.tally.read()))
+                    self._report(group, process)
                 if now_s - failed_s >= (PEER_LOSS_S if group.size > 1 else 0.0):
                     self._progress.failed = not process.has_saved()
                     self._link.tell(wire.GroupBroken(self._trainer, group.generation, _why(status)))
                     failed_s = now_s + PERIOD_S
-            elif group.rank == 0 and self._progress.due(now_s):
-                self._link.tell(self._progress.report(group, process.tally.read()))
+            elif now_s >= again_s:
+                again_s = now_s + PERIOD_S
+                self._report(group, process)
         self._end_generation()
+
+    def _report(self, group: Membership, process: ScriptProcess) -> None:
+        if group.rank == 0:
+            self._link.tell(self._progress.report(group, process.tally.read()))
 
     def _change(self, group: Membership, process: ScriptProcess) -> None:
         """A planned change: the next generation, a pause, or this rank parts."""
         if process.poll() is None and process.wants_notice():
             process.give_notice()
             self._wait_until(group, process, process.has_saved, NOTICE_S)
-        if self._parts():  # those that stay may still be saving; their end, or the agent, will end the script
+        parts = self._membership.joining is None and not self._membership.pause_asked
+        if parts:  # those that stay may still be saving; their end, or the agent, will end the script
             self._wait_until(group, process, lambda: False, math.inf)
         if self._membership.current is not group:
             return
@@ -196,10 +194,6 @@ class Restarts:
         self._membership.leave()
         if paused:
             self._link.tell(wire.RankPaused(self._trainer, group.generation, self._progress.steps))
-
-    def _parts(self) -> bool:
-        """Whether the next generation is without this rank."""
-        return self._membership.joining is None and not self._membership.pause_asked
 
     def _wait_until(self, group: Membership, process: ScriptProcess, done: Callable[[], bool], limit_s: float) -> None:
         """Wait while the script runs and its generation is in force."""
@@ -235,32 +229,30 @@ class Restarts:
                 if self._membership.current is None:
                     self._link.tell(wire.RankPaused(self._trainer, generation, self._progress.steps))
             case LookAtGroup():
-                generation = self._membership.current.generation if self._membership.current else 0
-                self._link.tell(wire.RankStalled(self._trainer, generation, self._progress.steps, 0.0, False))
+                self._link.tell(wire.RankStalled(self._trainer, self._in_force(), self._progress.steps, 0.0, False))
             case DissolveGroup(_, generation):
                 self._lose(generation)
                 self._membership.killed(generation)
-            case WriteCheckpoint():
-                if self._seat.rank == 0:
-                    self._say_saved()
-            case StopWorker():
-                self._stop(happening.reason)
+            case WriteCheckpoint() if self._seat.rank == 0:  # there is nothing but what the script has saved
+                steps, path = self._progress.steps, str(self._checkpoint)
+                self._link.tell(wire.CheckpointWritten(self._trainer, 0, steps, asked=True, path=path))
+            case StopWorker(reason=reason):
+                self._stop(reason)
             case RankCame(generation):
                 if not self._membership.rank_came(generation):
                     self._link.drop(generation)
-            case RankSaid():
-                self._heard.append(happening)
+            case RankSaid(generation, Gathered(rows)):
+                self._rows += rows if self._in_force() == generation else []
             case RankGone(generation):
                 self._membership.rank_lost(generation)
+
+    def _in_force(self) -> int:
+        """The generation; 0: none."""
+        return self._membership.current.generation if self._membership.current is not None else 0
 
     def _lose(self, generation: int) -> None:
         self._link.hang_up(generation)
         self._membership.rank_lost(generation)
-
-    def _say_saved(self) -> None:
-        """Answer that the state is saved: there is nothing but what the script has saved."""
-        steps, path = self._progress.steps, str(self._checkpoint)
-        self._link.tell(wire.CheckpointWritten(self._trainer, 0, steps, asked=True, path=path))
 
     def _stop(self, reason: str) -> None:
         """When rank 0 has reached the script's end, the others will, too; the agent ends those that do not."""
@@ -289,7 +281,6 @@ class Progress:
         self._trainer = trainer
         self._size = 0
         self._before = (0, 0)
-        self._due_s = 0.0
         self._stopped_s = 0.0
         self._stall_told = True
         self._resized = False
@@ -310,13 +301,6 @@ class Progress:
         """The script's process has ended."""
         self._take(tally)
         self._stopped_s = tally[2] or time.monotonic()
-
-    def due(self, now_s: float) -> bool:
-        """Whether to report now; once per period."""
-        if now_s < self._due_s:
-            return False
-        self._due_s = now_s + PERIOD_S
-        return True
 
     def report(self, group: Membership, tally: tuple[int, float, float]) -> wire.Progress:
         """The script's progress."""

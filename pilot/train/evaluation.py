@@ -13,8 +13,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 from pilot.core.errors import UserError
-from pilot.train.data.auto_loading import AUTO
-from pilot.train.data.loader_options import length_of
+from pilot.train.data.loader import length_of
 from pilot.train.ranks.collectives import Collectives
 from pilot.train.state.agreement_log import Sums, total
 from pilot.train.state.session_checks import number
@@ -52,8 +51,6 @@ class Evaluation:
         self._length = length_of(dataset, "session.evaluate")
         if batch_size < 1 or not self._length:
             raise UserError(f"session.evaluate: {self._length} samples in batches of {batch_size} cannot be evaluated")
-        if options.get("num_workers") == AUTO:
-            raise UserError(f'session.evaluate takes a number for num_workers; "{AUTO}" is for session.loader')
         self._model, self._dataset, self._function = model, dataset, function
         self._batch_size, self._options = batch_size, options
         self._in_step = in_step

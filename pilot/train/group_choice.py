@@ -32,6 +32,7 @@ def group_of(
     if (run := Run.of(environment)) is not None:
         return _on_course(run, training, exchanges, resized)
     if "PILOT_CONTROL_FD" not in environment:
+        training.is_alone = True
         return Alone(training, resized)
     trainer = environment["PILOT_TRAINER"]
     link = WorkerSockets(int(environment["PILOT_CONTROL_FD"]), Path(environment["PILOT_WORKER_SOCKET"]))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from pilot.core.errors import UserError
-from pilot.train.data.training_loader import Batches, Draws, Rest
+from pilot.train.data.training_loader import Batches, Draws
 
 
 class Turns:
@@ -42,7 +42,7 @@ class Turns:
 
     def _draw(self) -> None:
         if isinstance(self._of_session, Draws):
-            self._take(self._of_session.rest)
+            self._take()
 
     def end(self) -> None:
         """The turn is over."""
@@ -52,28 +52,28 @@ class Turns:
                 " loader:` or loader.next(), and call session.step"
             )
 
-    def batches(self, rest: Rest) -> Iterator[Any]:
+    def batches(self) -> Iterator[Any]:
         """The batches of this turn's step."""
         while True:
-            yield self._take(rest)
+            yield self._take()
             if not self._in_step():
                 return
 
-    def next(self, rest: Rest) -> Any:
+    def next(self) -> Any:
         """The next batch of this turn's step."""
         if not self._by_one:
             raise UserError(
                 "with micro_batch_size a step has as many batches as this rank's share takes: use `for batch in"
                 " loader:` in place of loader.next()"
             )
-        return self._take(rest)
+        return self._take()
 
-    def _take(self, rest: Rest) -> Any:
+    def _take(self) -> Any:
         if self._stepped:
             raise UserError(
                 "a turn of session.iterations has one step, and this turn's is done: take the next batch in the next"
                 " turn (num_workers=1 loads it in advance)"
             )
         if self._batches is None:
-            self._batches = rest()
+            self._batches = self._of_session.rest()
         return next(self._batches)

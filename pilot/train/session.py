@@ -5,50 +5,39 @@ from __future__ import annotations
 import functools
 import os
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, SupportsIndex
 
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 from pilot.core.errors import UserError
-from pilot.core.goal import EPOCHS, ITERATIONS
-from pilot.core.run_identity import ALL_EPOCHS, ALL_ITERATIONS, SEED
+from pilot.core.run_identity import SEED
 from pilot.train.alike import sample_numbers
 from pilot.train.check.settings import Run
 from pilot.train.course import SessionCourse
 from pilot.train.data import rng
-from pilot.train.data.loader import DatasetBatches
-from pilot.train.data.loader_options import arguments_of
-from pilot.train.data.sampler import Batching, mix
+from pilot.train.data.loader import DatasetBatches, arguments_of
+from pilot.train.data.sampler import Batching
 from pilot.train.data.stream import StreamBatches
-from pilot.train.data.training_loader import Batches, Draws, Loader, Stream
-from pilot.train.data.uncopied import Uncopied
+from pilot.train.data.training_loader import Draws, Uncopied
 from pilot.train.evaluation import Evaluation, Function
-from pilot.train.gradients.exchanges import Exchanges
-from pilot.train.group_choice import group_of
 from pilot.train.metric_log import metric_log
-from pilot.train.node.membership import Membership, Seat
+from pilot.train.node.membership import Membership
 from pilot.train.ranks import script_end
-from pilot.train.ranks.collectives import Collectives
-from pilot.train.ranks.node_fabric import NodeFabric
 from pilot.train.script import refusal
 from pilot.train.state import identity
-from pilot.train.state.agreement_log import END_OF_EPOCH, STOP, Sums
 from pilot.train.state.catch_up import Stateful
+from pilot.train.state.lr import LearningRate
 from pilot.train.state.session_checks import (
     check_callback,
-    check_count,
-    check_scheduled,
     check_tracked,
     check_whole,
     norm_of,
     reported,
 )
-from pilot.train.state.state_check import StateCheck
-from pilot.train.state.training import Training
-from pilot.train.steps.guards import StepGuard
-from pilot.train.steps.rollback import Rollback
-from pilot.train.steps.step import Number, Step
+from pilot.train.state.stepper import Optimizers, Scalers, Schedulers
+from pilot.train.state.training import Models, Training
+from pilot.train.steps.step import Number
 
 
 class Session(Uncopied):
@@ -63,40 +52,12 @@ class Session(Uncopied):
 
     _known_as = "a session"
 
-    def __init__(self, training: Training, seed: int, wire_dtype: str | None, *, has_rule: bool) -> None:
+    def __init__(self, training: Training, seed: int, wire_dtype: str | None) -> None:
         self.seed = seed
-        self._has_rule = has_rule
-        self._seat = Seat.of(os.environ)
-        self._checked = Run.of(os.environ)
-        self._training = training
         training.identity[SEED] = str(seed)
-        self._metrics: dict[str, float] = {}
-        self._check = StateCheck(training)
-        self._guard = StepGuard(training.steppers)
-        self._rollback = Rollback(training, apart=training.steppers.apart)
-        fabric = NodeFabric.of(os.environ, self._seat, training)
-        exchanges = Exchanges(training, wire_dtype, fabric.group)
-        self._group = group_of(os.environ, self._seat, training, exchanges, self._resized, fabric.ties)
-        self._collectives = Collectives(self._group, training)
-        self._step = Step(
-            training, self._group, exchanges, self._guard, self._rollback, seed, self._metrics, fabric.ties
-        )
-        self._course = SessionCourse(
-            seed,
-            training,
-            self._group,
-            self._collectives,
-            self._step,
-            self._guard,
-            self._check,
-            self._metrics,
-        )
-        self._step.rehearsed = self._rehearsed
-        self._batches: Batches | None = None
-        self._measured: Sums = {}
-        self._stopping = False
-        self._has_entered = False
-        self._has_looped = False
+        self._training = training
+        self._course = course = SessionCourse(training, seed, wire_dtype)
+        self._group, self._step, self._metrics = course.group, course.step, course.metrics
 
     # --- what scripts use --------------------------------------------------------------------------------------------
 
@@ -113,7 +74,7 @@ class Session(Uncopied):
     @property
     def local_rank(self) -> int:
         """This process's index on its node, which never changes: use it to choose a GPU."""
-        return self._seat.rank
+        return self._course.seat.rank
 
     @property
     def steps(self) -> int:
@@ -121,7 +82,7 @@ class Session(Uncopied):
         batch counts from its first ``session.step`` on.) Asked for before the loop, it waits for the group: a process
         that has just started does not know it.
         """
-        if not (self._has_entered or self._training.restoring):
+        if not (self._course.has_entered or self._training.restoring):
             self._entered()  # waits for it
         return self._training.position.step + self._step.has_stepped
 
@@ -161,7 +122,7 @@ class Session(Uncopied):
         num_samples: int | None = None,
         drop_last: bool = False,
         **options: Any,
-    ) -> Loader:
+    ) -> DatasetBatches:
         """Create the training loader; a session has exactly one.
 
         Parameters
@@ -178,8 +139,7 @@ class Session(Uncopied):
             length)
         drop_last : skip an epoch's last step if it is not full (how many samples that drops depends on the group's
             size)
-        options : options of torch's ``DataLoader``, except those that choose samples (``docs/elastic-reference.md``);
-            ``num_workers="auto"`` finds the smallest number that keeps training from waiting
+        options : options of torch's ``DataLoader``, except those that choose samples (``docs/elastic-reference.md``)
         """
         if isinstance(dataset, DataLoader):
             options = arguments_of(dataset) | options
@@ -189,9 +149,9 @@ class Session(Uncopied):
             dataset = dataset.dataset
         batching = self._batching(batch_size, global_batch_size, micro_batch_size, drop_last)
         order: Any = {"shuffle": shuffle, "replacement": replacement, "num_samples": num_samples}
-        self._batches = batches = DatasetBatches(self._course, dataset, batching, **order, options=options)
-        if self._checked is not None:
-            self._checked.cut(batches)
+        self._course.made = batches = DatasetBatches(self._course, dataset, batching, **order, options=options)
+        if self._course.checked is not None:
+            self._course.checked.cut(batches)
         self._training.identity |= identity.of_data(
             batches.length,
             batching,
@@ -201,7 +161,7 @@ class Session(Uncopied):
         )
         self._course.epoch_has(batches.length)
         self._step.trains_on(dataset)
-        return Loader(batches, dataset)
+        return batches
 
     def stream(
         self,
@@ -212,7 +172,7 @@ class Session(Uncopied):
         micro_batch_size: int | None = None,
         drop_last: bool = False,
         collate_fn: Callable[[list[Any]], Any] = default_collate,
-    ) -> Stream:
+    ) -> StreamBatches:
         """Create the training loader, instead of :meth:`loader`, for samples that arrive one after the other.
 
         Parameters
@@ -224,27 +184,20 @@ class Session(Uncopied):
         """
         batching = self._batching(batch_size, global_batch_size, micro_batch_size, drop_last)
         self._training.identity |= identity.of_data(None, batching, shuffle="False")
-        self._batches = batches = StreamBatches(self._course, source, batching, collate_fn)
-        if self._checked is not None:
-            self._checked.cut(batches)
-        return Stream(batches)
+        self._course.made = batches = StreamBatches(self._course, source, batching, collate_fn)
+        if self._course.checked is not None:
+            self._course.checked.cut(batches)
+        return batches
 
-    def epochs(self, count: int, **others: object) -> Iterator[int]:
+    def epochs(self, count: int) -> Iterator[int]:
         """Yield the indices, from 0, of those of ``count`` epochs that are still to do; the first is the current one.
         After the last one the trainer has finished.
 
         Parameters
         ----------
         count : epochs of the whole training, done ones included
-        others : refused
         """
-        if others:
-            name = next(iter(others))
-            raise UserError(
-                f"session.epochs takes the number of epochs alone: in place of {name}=function, call"
-                f" session.report({name}=function()) at the end of the loop's body"
-            )
-        return script_end.closed_at_end(self._epochs(count))
+        return script_end.closed_at_end(self._course.epochs(count))
 
     def iterations(
         self, count: int, *, global_batch_size: int | None = None, micro_batch_size: int | None = None
@@ -262,93 +215,19 @@ class Session(Uncopied):
             all ranks draw for a step, of which each draws :attr:`share`, at most ``micro_batch_size`` at once. Without
             them, too, all ranks compute the same, and the gradient of rank 0 counts
         """
-        if self._batches is None:
+        if self._course.made is None:
             batching = self._batching(None, global_batch_size or 1, micro_batch_size, drop_last=False)
             self._training.identity |= identity.of_data(None, batching, shuffle="by the script")
-            self._batches = Draws(self._course, batching)
+            self._course.made = Draws(self._course, batching)
         elif global_batch_size is not None or micro_batch_size is not None:
             raise UserError("session.iterations: the loader has the batch size; give it to one of the two")
-        return script_end.closed_at_end(self._iterations(count))
-
-    def _epochs(self, count: int) -> Generator[int, None, None]:
-        def end() -> None:
-            if not self._is_stopping():
-                self._course.end_pass()
-            self._end_epoch(stop=self._is_stopping())
-
-        check_count("session.epochs", count)
-        if self._checked is not None:
-            count = min(count, self._checked.epochs)
-        self._metrics[EPOCHS] = float(count)
-        self._step.is_last = lambda share, size: (
-            self._training.position.epoch + 1 == count and self._made_batches().ends_with(share, size)
-        )
-        yield from self._loop(lambda: self._training.position.epoch, count, self._course.new_epoch, end)
-
-    def _iterations(self, count: int) -> Generator[int, None, None]:
-        check_count("session.iterations", count)
-        if self._checked is not None:
-            count = min(count, self._checked.epochs * self._checked.steps)
-        self._step.is_stopping = self._is_stopping
-        self._metrics[ITERATIONS] = float(count)
-        course, batches = self._course, self._made_batches()
-        self._step.is_last = lambda _share, _size: self._training.position.step + 1 == count
-        course.by_iteration(batches)
-        yield from self._loop(lambda: self._training.position.step, count, course.new_turn, course.end_turn)
-
-    def _loop(
-        self, number: Callable[[], int], count: int, begin: Callable[[], None], end: Callable[[], None]
-    ) -> Iterator[int]:
-        """Up to ``count``: a turn's ``number``, between its ``begin`` and its ``end``."""
-        if self._has_looped:
-            raise UserError(
-                "a session has one loop, with whose end training has finished, and this is a second one: make one"
-                " session.epochs (or session.iterations) for all of it, in whose body (if epoch == 3:) you change what"
-                " is to change on the way"
-            )
-        self._has_looped = True
-        self._check.whole()
-        check_scheduled(self._training.steppers, self._training.tracked.values())
-        by_epoch = EPOCHS in self._metrics
-        self._training.ends_at(ALL_EPOCHS if by_epoch else ALL_ITERATIONS, count)
-        has_entered = self._has_entered
-        self._group.enter()
-        self._training.loop_begins(has_state=has_entered)
-
-        def goes_on() -> bool:
-            return number() < count and not self._training.position.stopped
-
-        self._training.position.left &= not goes_on()  # set in a checkpoint of a shorter training
-        if self._training.is_anothers and not goes_on():
-            refusal.note(
-                f"there is nothing to train: the checkpoint that the script starts from has {number()} of the {count}"
-                f" {'epochs' if by_epoch else 'iterations'} already, which session counts from the first one on: say"
-                " how many there are in all"
-            )
-        with self._guard.in_loop():
-            while goes_on():
-                # Who joins or resumes in the middle of a turn runs its beginning again, and draws the same there.
-                rng.seed_all(mix(self.seed, number(), rng.OF_A_TURN))
-                begin()
-                try:
-                    yield number()
-                except GeneratorExit:  # by break, or by an exception
-                    leave = self._refuse_to_leave if self._is_at_beginning_again else self._leave
-                    self._training.catch_up.arrives()
-                    self._training.position.stopped = True
-                    script_end.at_good_end(leave)
-                    raise
-                end()
-            self._group.settle()
-            self._collectives.leave()
-        self._finish()
+        return script_end.closed_at_end(self._course.iterations(count))
 
     def stop(self) -> None:
         """Make this epoch the last one: :meth:`epochs` then ends on all ranks, whichever of them asks. In
         :meth:`iterations`: make the next step the last one.
         """
-        if not self._is_at_beginning_again:  # it would be for another epoch than when others were there
-            self._stopping = self._training.position.stopping = True
+        self._course.stop()
 
     def evaluate(
         self, dataset: Dataset[Any], function: Function, batch_size: int = 256, **options: Any
@@ -369,14 +248,14 @@ class Session(Uncopied):
         self._course.came_back_void()
         if self._step.is_open:
             raise UserError("call session.evaluate between two steps: after session.step, or outside the loop")
-        self._check.user()
+        self._course.check.user()
         began_s = time.monotonic()
         in_step = self._training.sharding.size if self._training.sharding is not None else 1
-        if (checked := self._checked) is not None:
+        if (checked := self._course.checked) is not None:
             function = functools.wraps(function)(lambda batch, given=function: given(checked.cast(batch)))
         evaluation = Evaluation(self._training.model, dataset, function, batch_size, options, in_step)
         with rng.untouched():  # each rank draws for its own part, or not at all if the others have the result
-            means = evaluation.run(self._collectives)
+            means = evaluation.run(self._course.collectives)
         self._group.rested(time.monotonic() - began_s)
         return means
 
@@ -427,11 +306,10 @@ class Session(Uncopied):
         name : its name in checkpoints
         stateful : has ``state_dict`` and ``load_state_dict``; its state holds what :attr:`state` may hold
         """
-        check_tracked(
-            name, stateful, self._training.tracked, looping=self._guard.looping, has_entered=self._has_entered
-        )
+        course, tracked = self._course, self._training.tracked
+        check_tracked(name, stateful, tracked, looping=course.guard.looping, has_entered=course.has_entered)
         check_whole(name, stateful)
-        self._training.tracked[name] = stateful
+        tracked[name] = stateful
         self._training.identity[f"the tracked object {name}"] = type(stateful).__name__
 
     def on_restore(self, function: Callable[[], object]) -> None:
@@ -448,7 +326,7 @@ class Session(Uncopied):
         """
         values = reported(metrics)
         self._metrics.update(values)
-        self._measured.update(values)
+        self._course.measured.update(values)
         self._training.reports.note(self._training.position.step, values)
         for log in self._step.logs:
             log.report(self._training.position.step, values)
@@ -479,44 +357,8 @@ class Session(Uncopied):
                 " session.steps"
             )
 
-    def _end_epoch(self, *, stop: bool) -> None:
-        """Agree with the other ranks that the epoch is over, on what rank 0 has reported since the last one, and on
-        whether it was the last.
-        """
-        self._course.came_back()
-        self._check.ours()
-        ours, measured, self._measured = {STOP: 1.0} if stop else {}, self._measured, {}
-        self._collectives.hold(END_OF_EPOCH, lambda rank, _ranks: ours | (measured if rank == 0 else {}))
-
-    def _is_stopping(self) -> bool:
-        """Also in a process that has come, or resumed, since a rank asked."""
-        return self._stopping or self._training.position.stopping
-
-    @property
-    def _is_at_beginning_again(self) -> bool:
-        """Whether the script runs the beginning of an epoch's body that others have run before, and trained on."""
-        again = EPOCHS in self._metrics and self._training.catch_up.repeats
-        return again and self._guard.looping and not self._guard.passing
-
-    def _refuse_to_leave(self) -> None:
-        raise UserError(
-            "the script left its loop at an epoch's beginning, which it ran again because it came in the middle of that"
-            " epoch, and where it had gone on before: it decides by what has changed since (what its model is worth);"
-            " decide at the epoch's end"
-        )
-
-    def _leave(self) -> None:
-        """The script left the loop by ``break``, and has ended."""
-        self._end_epoch(stop=True)
-        self._finish()
-
-    def _finish(self) -> None:
-        for log in self._step.logs:
-            log.finished(self._group.enter())
-        self._group.finish(self._metrics.copy)
-
     def _batching(self, per_node: int | None, whole: int | None, micro: int | None, drop_last: bool) -> Batching:
-        if self._batches is not None:
+        if self._course.made is not None:
             raise UserError(
                 "a session has one training loader: to train on two datasets make one whose samples hold one of each;"
                 " what is not trained on may use torch's DataLoader"
@@ -527,8 +369,8 @@ class Session(Uncopied):
                 " or use a smaller batch"
             )
         sharded = self._training.sharding is not None
-        batching = Batching(per_node, whole, micro, drop_last, self._seat.size, in_step=sharded)
-        if per_node is not None and not self._has_rule:
+        batching = Batching(per_node, whole, micro, drop_last, self._course.seat.size, in_step=sharded)
+        if per_node is not None and self._training.rate.rule is None:
             raise UserError(
                 "batch_size= is per node, so the batch grows with the nodes: say in pilot.train.session how the"
                 " learning rate follows, lr_rule='linear', 'sqrt' or 'none'; or give global_batch_size=, with"
@@ -537,30 +379,48 @@ class Session(Uncopied):
         self._training.samples_per_tick = batching.of_one_node
         return batching
 
-    def _made_batches(self) -> Batches:
-        if self._batches is None:
-            raise UserError(
-                "make the training loader with session.loader first: before session.epochs or session.iterations, and"
-                " before session.rank, session.size, session.steps or an evaluation, which need the group (a script"
-                " that makes its samples itself has them in the loop of session.iterations)"
-            )
-        return self._batches
 
-    def _resized(self, size: int) -> None:
-        self._has_entered = True
-        training, newcomers = self._training, self._group.newcomers
-        rehearsal = newcomers.rehearsal(size, self._seat.size, training.position.parts)
-        is_possible = training.sharding is None and not training.position.phase
-        self._step.rehearsal = rehearsal = rehearsal if is_possible else None
-        nodes = newcomers.uncertain - (rehearsal.rehearsing if rehearsal is not None else set())
-        self._step.uncertain = [rank for rank in range(size) if rank // self._seat.size in nodes]
-        self._scale(size if rehearsal is None else rehearsal.parts)
+def session(
+    model: Models,
+    optimizer: Optimizers,
+    scheduler: Schedulers | None = None,
+    *,
+    schedule: str | None = None,
+    scaler: Scalers | None = None,
+    lr_rule: str | None = None,
+    wire_dtype: str | None = None,
+    seed: int = 0,
+) -> Session:
+    """Make a training loop elastic; see ``docs/elastic-tutorial.md``.
 
-    def _rehearsed(self) -> None:
-        self._scale(self._step.member.size)
+    Under ``pilot submit`` the process is one worker of a trainer; under plain ``python`` the same script runs by
+    itself.
 
-    def _scale(self, size: int) -> None:
-        """The learning rate follows the number of ranks that divide a step's samples, if the batch does."""
-        batching = self._made_batches().batching
-        nodes = batching.nodes(size) if batching.per_node is not None else 1
-        self._training.rate = self._training.rate.resized(nodes, self._training.position.step)
+    Parameters
+    ----------
+    model, optimizer, scheduler : as in a plain script; ``session.step`` steps the last two. Pass several models as a
+        dict by name. Pass several optimizers as a list to step them together, or as a dict to step each by its name (as
+        in a GAN); schedulers take the same form
+    schedule : required with a scheduler: whether it advances per ``step``, per ``epoch``, or by ``samples`` (counted in
+        steps of one node: with ``batch_size`` on k nodes, k per step); for ``ReduceLROnPlateau`` the name of the
+        value that the script reports at each epoch's end (``session.report``)
+    scaler : loss scaler for mixed precision, or a dict by optimizer name; the script calls
+        ``scaler.scale(loss).backward()``, the session does the rest
+    lr_rule : required with ``batch_size`` per node, with which the batch grows with the group: how the learning rate
+        follows, ``linear``, ``sqrt`` or ``none``
+    wire_dtype : ``bfloat16`` or ``float16``: send float32 gradients between nodes at half the size, rounded before and
+        after the sum
+    seed : seed of the sample order, the augmentation and the ranks' random generators
+
+    Raises
+    ------
+    pilot.core.errors.UserError
+        These cannot be trained together, or the site's nodes cannot train them; one line says what to change.
+    """
+    refusal.show_in_one_line()
+    if not isinstance(seed, SupportsIndex):
+        raise UserError(f"pilot.train.session: seed must be a whole number, got {seed!r}")
+    if (run := Run.of(os.environ)) is not None:
+        run.adopt(model)
+    training = Training(model, optimizer, scheduler, schedule, LearningRate(lr_rule), scaler)
+    return Session(training, int(seed), wire_dtype)

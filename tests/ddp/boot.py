@@ -7,6 +7,6 @@ import sys
 from pilot.train import ddp
 
 os.environ |= {ddp.ADDRESS: "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo"}
-ddp.drive(os.environ)  # returns only in the processes that run the script
+ddp.Restarts(os.environ).run()  # returns only in the processes that run the script
 sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")

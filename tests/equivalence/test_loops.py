@@ -281,7 +281,6 @@ ROWS: list[tuple[Callable[[Made], None], dict[str, Any], str]] = [
     (begins_anew_for_each_batch, {}, "one pass"),
     (leaves_an_epoch_early, {}, "left in the middle of an epoch"),
     (evaluates_in_a_step, {}, "between two steps"),
-    (takes_a_batch_before, {"accumulate": 2}, "takes no accumulate: micro_batch_size"),
     (takes_the_next_batch_early, {"micro_batch_size": 2}, "for batch in loader"),
     (takes_the_next_batch_early, {"global_batch_size": 40, "drop_last": True}, "no full step"),
 ]

@@ -5,28 +5,14 @@ from __future__ import annotations
 import argparse
 import time
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.data import Dataset, TensorDataset
+from torch.utils.data import TensorDataset
 
 import pilot.train
 
 SAMPLES = 500
-
-
-class Slow(Dataset[Any]):
-    def __init__(self, data: TensorDataset, sample_s: float) -> None:
-        self.data = data
-        self.sample_s = sample_s
-
-    def __len__(self) -> int:
-        return SAMPLES
-
-    def __getitem__(self, index: int) -> Any:
-        time.sleep(self.sample_s)
-        return self.data[index]
 
 
 def main() -> None:
@@ -35,8 +21,7 @@ def main() -> None:
     parser.add_argument("--global-batch-size", type=int)
     parser.add_argument("--batch-size", type=int)
     parser.add_argument("--micro-batch-size", type=int)
-    parser.add_argument("--loaders", type=lambda text: text if text == "auto" else int(text), default=0)
-    parser.add_argument("--sample-s", type=float, default=0.0, help="What loading a sample takes.")
+    parser.add_argument("--loaders", type=int, default=0)
     parser.add_argument("--step-s", type=float, default=0.0)
     parser.add_argument("--width", type=int, default=16)
     parser.add_argument("--dtype", default="float64")
@@ -50,9 +35,7 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.set_default_dtype(getattr(torch, arguments.dtype))
     x = torch.randn(SAMPLES, 20)
-    data: Any = TensorDataset(x, torch.sin(x @ torch.randn(20, 1)))
-    if arguments.sample_s:
-        data = Slow(data, arguments.sample_s)
+    data = TensorDataset(x, torch.sin(x @ torch.randn(20, 1)))
     model = nn.Sequential(nn.Linear(20, arguments.width), nn.Tanh(), nn.Linear(arguments.width, 1))
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9999)
@@ -63,7 +46,6 @@ def main() -> None:
         schedule="step",
         seed=1,
         lr_rule="linear",
-        warmup_steps=5,
         wire_dtype=arguments.wire_dtype,
     )
     if arguments.log_to:

@@ -1,23 +1,51 @@
-"""This rank's batches of a dataset from the global cursor on, whatever changes in the group."""
+"""This rank's batches of a dataset from the global cursor on, whatever changes in the group; and what is taken of
+torch's ``DataLoader``: its options, or one that exists.
+"""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sized
+from collections.abc import Iterator, Mapping, Sized
 from typing import Any, cast
 
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+    default_collate,
+)
 
 from pilot.core.errors import UserError
-from pilot.train.data.auto_loading import AUTO, OF_PROCESSES, AutoLoading
 from pilot.train.data.collate import collate
-from pilot.train.data.loader_options import checked, length_of
 from pilot.train.data.order import Drawn, Order, Sequential, shuffled
 from pilot.train.data.sampler import Batching, StepShare, count_of
 from pilot.train.data.seeded import OwnDataset, Piece, PieceLoader, Seeded
 from pilot.train.data.training_loader import Batches, Course
 
 _WITHOUT_END = 1 << 62
+_TAKEN = frozenset(
+    {
+        "num_workers",
+        "collate_fn",
+        "pin_memory",
+        "pin_memory_device",
+        "timeout",
+        "worker_init_fn",
+        "multiprocessing_context",
+        "prefetch_factor",
+        "persistent_workers",
+        "in_order",
+    }
+)
+_INSTEAD = {
+    "sampler": "the order of samples follows from the session's seed; to use a part of the data, take"
+    " torch.utils.data.Subset; to sample with replacement, replacement=True, num_samples=...",
+    "batch_sampler": "the samples of a step follow from batch_size or global_batch_size, on any number of nodes",
+    "generator": "the order follows from the seed of pilot.train.session",
+}
 
 
 class _Pieces(Sampler[Any]):
@@ -48,7 +76,7 @@ class DatasetBatches(Batches):
     batching : how many samples a step takes
     shuffle : a new order in each epoch, from (seed, epoch)
     replacement, num_samples : draw this many samples per epoch (default: the dataset's length), with replacement
-    options : for torch's ``DataLoader``, see :mod:`pilot.train.data.loader_options`
+    options : for torch's ``DataLoader``, those in ``_TAKEN``
     """
 
     def __init__(
@@ -71,18 +99,26 @@ class DatasetBatches(Batches):
         self.length = self.order.length
         self._endless = replacement and num_samples is None
         self._pieces = _Pieces(self)
-        self._in_step = False
         self._looks_back = False
-        self._batches = self._loading(checked(options))
+        self._batches = self._loading(_checked(options))
+
+    @property
+    def batch_size(self) -> int:
+        """Samples in this rank's largest batch, at the group's current size."""
+        part, parts = self.part()
+        share = self.batching.share(0, self.batching.full(parts), part, parts)
+        return max(stop - start for start, stop in share.batches)
+
+    def __len__(self) -> int:
+        """This rank's batches in a whole epoch, at the group's current size. Waits for the group only if the number
+        depends on it: a schedule is made from it before the loop.
+        """
+        one_node = 0, self.batching.ranks_per_node
+        return self.batching.batches(self.length, *(one_node if self.batching.has_fixed_batches else self.part()))
 
     def piece(self, epoch: int, start: int, stop: int) -> Piece:
         """The samples at positions [start, stop) of an epoch."""
         return Piece(self.course.seed, epoch, start, self.order.indices(epoch, start, stop))
-
-    def __len__(self) -> int:
-        """See :class:`~pilot.train.data.training_loader.Loader`."""
-        one_node = 0, self.batching.ranks_per_node
-        return self.batching.batches(self.length, *(one_node if self.batching.has_fixed_batches else self.part()))
 
     def ends_with(self, share: StepShare, size: int) -> bool:
         """See :class:`~pilot.train.data.training_loader.Batches`."""
@@ -143,7 +179,6 @@ class DatasetBatches(Batches):
         revision = self.course.where()[-1]
         for batch in self._batches:
             share, number = self._pieces.planned.popleft()
-            self._in_step = number + 1 < len(share.batches)
             self.course.begin(share, number)
             self._give(number)
             yield batch
@@ -156,20 +191,7 @@ class DatasetBatches(Batches):
         if self._endless:
             self.length = _WITHOUT_END
 
-    def _loading(self, options: dict[str, Any]) -> Iterable[Any]:
-        if options.get("num_workers") != AUTO:
-            return self._torch_loader(options)
-
-        def loader(processes: int) -> DataLoader[Any]:
-            of_any = {name: value for name, value in options.items() if processes or name not in OF_PROCESSES}
-            return self._torch_loader(of_any | {"num_workers": processes})
-
-        def size() -> int:
-            return self.course.where()[3]
-
-        return AutoLoading(loader, options, self.batching.ranks_per_node, size, lambda: self._in_step)
-
-    def _torch_loader(self, options: dict[str, Any]) -> DataLoader[Any]:
+    def _loading(self, options: dict[str, Any]) -> DataLoader[Any]:
         if options.get("num_workers"):
             options["worker_init_fn"] = OwnDataset(options.get("worker_init_fn"))
         seeded = Seeded(self.dataset, collated=options.get("collate_fn") is not None)
@@ -190,3 +212,58 @@ def _order(seed: int, samples: int, shuffle: bool, replacement: bool, num_sample
     if not shuffle:
         raise UserError("session.loader: replacement=True cannot be combined with shuffle=False")
     return Drawn(seed, samples, samples if num_samples is None else count_of("num_samples", num_samples))
+
+
+def length_of(dataset: Dataset[Any], user: str) -> int:
+    """Its samples; :class:`UserError` if ``user``, a method of the session, cannot read it by index."""
+    if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
+        raise UserError(f"{user} needs a map-style dataset with a length; session.stream trains on one without")
+    if not (hasattr(dataset, "__getitem__") or hasattr(dataset, "__getitems__")):
+        raise UserError(
+            f"{user} needs a dataset with __getitem__; {type(dataset).__name__} has none (give the dataset itself, not"
+            " a DataLoader)"
+        )
+    return len(cast(Sized, dataset))
+
+
+def arguments_of(loader: DataLoader[Any]) -> dict[str, Any]:
+    """What ``session.loader`` takes of ``loader``, by the names of its own arguments and options."""
+    length_of(loader.dataset, "session.loader")
+    sampler = loader.sampler
+    shuffles = type(sampler) is RandomSampler and not sampler.replacement and sampler._num_samples is None
+    if loader.batch_size is None or not (shuffles or type(sampler) is SequentialSampler):
+        chosen = sampler if loader.batch_size is not None else loader.batch_sampler
+        raise UserError(
+            f"session.loader decides itself which samples come, so it takes no DataLoader with a"
+            f" {type(chosen).__name__}: give it one with batch_size= and shuffle=, or the dataset"
+            " (a part of it is a torch.utils.data.Subset; draws are replacement=True)"
+        )
+    options = {name: value for name in (*_TAKEN, "generator") if (value := getattr(loader, name, None))}
+    if options.get("collate_fn") is default_collate:
+        del options["collate_fn"]
+    return options | {"batch_size": loader.batch_size, "drop_last": loader.drop_last, "shuffle": shuffles}
+
+
+def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options for torch's ``DataLoader``. Raises an error if one is invalid, or would change which samples ranks
+    get."""
+    for name, instead in _INSTEAD.items():
+        if options.get(name) is not None:
+            raise UserError(f"session.loader takes no {name}: {instead}")
+    if unknown := sorted(options.keys() - _TAKEN - _INSTEAD.keys()):
+        raise UserError(f"session.loader and torch's DataLoader have no option {unknown[0]}")
+    if not options.get("in_order", True):
+        raise UserError(
+            "session.loader takes no in_order=False: samples would be counted for the wrong batch; remove it"
+        )
+    workers = options.get("num_workers", 0)
+    if not (isinstance(workers, int) and workers >= 0):
+        raise UserError(
+            f"session.loader: num_workers is how many loader processes each rank has, got {workers!r}: pass a number,"
+            " such as the cores of a node divided by its ranks, minus one"
+        )
+    if options.get("timeout") and not options.get("num_workers"):
+        raise UserError("session.loader: timeout is how long to wait for workers, so it needs num_workers")
+    if options.get("prefetch_factor") is not None and options["prefetch_factor"] < 1:
+        raise UserError(f"session.loader: prefetch_factor must be at least 1, got {options['prefetch_factor']}")
+    return {name: value for name, value in options.items() if name in _TAKEN}

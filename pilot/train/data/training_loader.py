@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
-
-from torch.utils.data import Dataset
+from typing import Any, NoReturn, Protocol
 
 from pilot.core.errors import UserError
 from pilot.train.data.rehearsal import Rehearsal
 from pilot.train.data.sampler import Batching, StepShare
-from pilot.train.data.uncopied import Uncopied
 
 Rest = Callable[[], Iterator[Any]]
 """This rank's batches from the session's position to the end of the epoch."""
@@ -59,12 +56,25 @@ class Course(Protocol):
     def batches(self, rest: Rest) -> Iterator[Any]:
         """For a loop over the loader: the batches of the epoch, or of one step when counting iterations."""
 
-    def next_batch(self, rest: Rest) -> Any:
+    def next_batch(self) -> Any:
         """A single batch, when counting iterations."""
 
 
-class Batches:
-    """This rank's batches, step by step. ``cast``: what the script gets of each (``pilot check``).
+class Uncopied:
+    """A session, or its loader: refuses to be copied or pickled. ``_known_as``: what users call it."""
+
+    _known_as: str
+
+    def __reduce__(self) -> NoReturn:
+        raise UserError(
+            f"{self._known_as} cannot be copied or pickled, nor can an object that has it (copy.deepcopy(trainer), a"
+            " dataset that is sent to workers): copy model.state_dict() instead, and give others only what they need"
+        )
+
+
+class Batches(Uncopied):
+    """What ``session.loader`` and ``session.stream`` give: this rank's batches, step by step. Iterate over it once per
+    epoch, like over a ``DataLoader``. ``cast``: what the script gets of each batch (``pilot check``).
 
     Parameters
     ----------
@@ -72,11 +82,42 @@ class Batches:
     batching : how many samples a step takes
     """
 
+    _known_as = "a session's loader"
+
     def __init__(self, course: Course, batching: Batching) -> None:
         self.course = course
         self.batching = batching
         self.cast: Callable[[Any], Any] | None = None
         self._given = 0, 0
+
+    # --- for the script ----------------------------------------------------------------------------------------------
+
+    def __iter__(self) -> Iterator[Any]:
+        """In ``session.epochs`` the rest of the epoch, in ``session.iterations`` the batches of this step.
+
+        After a void step its samples are repeated, divided over the new group. A worker that was parked while the
+        others moved on to another epoch continues in that one: what a script does after an epoch is done once per
+        epoch.
+        """
+        return self.course.batches(self.rest)
+
+    def enumerate(self, start: int = 0) -> Iterator[tuple[int, Any]]:
+        """In ``session.epochs``: each batch with its number in the whole epoch, plus ``start``: also on a node that
+        joins in the middle, or in a run that resumes there, and after a void step. Python's own ``enumerate`` counts
+        what this process gets.
+        """
+        if not self.course.by_epoch():
+            raise UserError(
+                "loader.enumerate() is for session.epochs; session.iterations numbers the steps itself, and"
+                " enumerate(loader) the batches of one"
+            )
+        return ((start + self.number(), batch) for batch in iter(self))
+
+    def next(self) -> Any:
+        """In ``session.iterations``: the next batch of this step."""
+        return self.course.next_batch()
+
+    # --- for the session ---------------------------------------------------------------------------------------------
 
     def rest_of_epoch(self) -> Iterator[Any]:
         """See :data:`Rest`."""
@@ -137,59 +178,3 @@ class Draws(Batches):
             part, parts = self.part()
             share = self.batching.share(cursor, cursor + self.batching.full(parts), part, parts)
             yield from self._step(share, lambda start, stop: stop - start)
-
-
-class Stream(Uncopied):
-    """What ``session.stream`` gives: iterate over it once per epoch, like over a ``DataLoader``."""
-
-    _known_as = "a session's loader"
-
-    def __init__(self, batches: Batches) -> None:
-        self._batches = batches
-
-    def __iter__(self) -> Iterator[Any]:
-        """In ``session.epochs`` the rest of the epoch, in ``session.iterations`` the batches of this step.
-
-        After a void step its samples are repeated, divided over the new group. A worker that was parked while the
-        others moved on to another epoch continues in that one: what a script does after an epoch is done once per
-        epoch.
-        """
-        return self._batches.course.batches(self._batches.rest)
-
-    def enumerate(self, start: int = 0) -> Iterator[tuple[int, Any]]:
-        """In ``session.epochs``: each batch with its number in the whole epoch, plus ``start``: also on a node that
-        joins in the middle, or in a run that resumes there, and after a void step. Python's own ``enumerate`` counts
-        what this process gets.
-        """
-        if not self._batches.course.by_epoch():
-            raise UserError(
-                "loader.enumerate() is for session.epochs; session.iterations numbers the steps itself, and"
-                " enumerate(loader) the batches of one"
-            )
-        return ((start + self._batches.number(), batch) for batch in iter(self))
-
-    def next(self) -> Any:
-        """In ``session.iterations``: the next batch of this step."""
-        return self._batches.course.next_batch(self._batches.rest)
-
-
-class Loader(Stream):
-    """What ``session.loader`` gives: iterate over it once per epoch, like over a ``DataLoader``."""
-
-    def __init__(self, batches: Batches, dataset: Dataset[Any]) -> None:
-        super().__init__(batches)
-        self.dataset = dataset
-
-    @property
-    def batch_size(self) -> int:
-        """Samples in this rank's largest batch, at the group's current size."""
-        batching = self._batches.batching
-        part, parts = self._batches.part()
-        share = batching.share(0, batching.full(parts), part, parts)
-        return max(stop - start for start, stop in share.batches)
-
-    def __len__(self) -> int:
-        """This rank's batches in a whole epoch, at the group's current size. Waits for the group only if the number
-        depends on it: a schedule is made from it before the loop.
-        """
-        return len(self._batches)  # type: ignore[arg-type]  # those of a dataset have a length

@@ -12,13 +12,13 @@ import numpy as np
 import torch
 from torch import nn
 
-from pilot.comm.arena import Arena, ArenaLayout, GradientSlot, lay_out, shares_of
+from pilot.checkpoint import shards
+from pilot.comm.arena import Arena, ArenaLayout, lay_out, shares_of
 from pilot.comm.messages import BucketPart
 from pilot.comm.narrow import KINDS
 from pilot.core.errors import UserError
-from pilot.train.gradients.flat_staging import FlatStaging
 from pilot.train.gradients.sketch import Sketch
-from pilot.train.gradients.staging import BucketPlace, HostStaging, Staging, check_devices, place_in
+from pilot.train.gradients.staging import Staging, check_devices
 from pilot.train.gradients.step_words import FIELDS, Words
 from pilot.train.node.node_group import NodeGroup
 from pilot.train.state.placeholder import Placeholder, Stale, Taken
@@ -50,8 +50,6 @@ class Exchange:
     last parameter of each bucket is watched. ``benchmarks.guards`` measures what remains per parameter and step: keep
     the Python part of these loops small.
 
-    ``sketch``: what adds up sketches of this step's gradients, if they are to be compared.
-
     Parameters
     ----------
     parameters : the trained ones, in the model's order
@@ -59,6 +57,9 @@ class Exchange:
     bucket_bytes : see :func:`~pilot.comm.arena.lay_out`
     group : in which the node's processes sum among themselves; None: the rank process adds them up
     """
+
+    _sharing = 0
+    """Among how many processes of the node gradients are divided, if not in ``group``; 0: they are not."""
 
     def __init__(
         self,
@@ -70,9 +71,11 @@ class Exchange:
         if wire_dtype not in (None, *KINDS):
             raise UserError(f"wire_dtype must be {' or '.join(KINDS)} or None, got {wire_dtype!r}")
         self._parameters = list(reversed(parameters))  # backward starts with the last ones
-        kinds = [_wire_kind(p, self._numel(p)) for p in self._parameters]
+        check_devices(self._parameters)
+        kinds = [_wire_kind(p) for p in self._parameters]
         whole = lay_out(kinds, bucket_bytes, FIELDS + len(kinds), wire_dtype or "")
-        self.layout: ArenaLayout = self._laid_out(whole, group)
+        sharing = group.size if group is not None else self._sharing
+        self.layout: ArenaLayout = shares_of(whole, sharing) if sharing else whole
         self.arena = Arena.of_size(self.layout.size)
         weakref.finalize(self, self.arena.close_fd).atexit = False
         control = self.layout.control
@@ -81,30 +84,16 @@ class Exchange:
         self._buckets = [_Bucket() for _ in self.layout.parts[:-1]]
         for index, (slot, parameter) in enumerate(zip(self.layout.slots, self._parameters, strict=True)):
             self._buckets[slot.bucket].append(index, parameter)
-        self._staging = self._staged(whole, group)
+        shares = [self._numbers(part) for part in self.layout.parts[:-1]]
+        self._staging = Staging(list(map(shards.local_of, self._parameters)), whole, shares, self.arena, group)
         self._in_place: list[int] = []
         self._stale = [Stale.of(p, number, self._in_place) for number, p in enumerate(self._parameters)]
         self._voided = False
         self.idle()
         for number, bucket in enumerate(self._buckets):
-            bucket.watch(-1, self._look(number))
+            bucket.watch(-1, weakly(self._finished, number))
 
-    def _numel(self, parameter: nn.Parameter) -> int:
-        return parameter.numel()
-
-    def _laid_out(self, whole: ArenaLayout, group: NodeGroup | None) -> ArenaLayout:
-        return whole if group is None else shares_of(whole, group.size)
-
-    def _staged(self, whole: ArenaLayout, group: NodeGroup | None) -> Staging:
-        numbers = [self._numbers(part) for part in self.layout.parts[:-1]]
-        check_devices(self._parameters)
-        if numbers and (group is not None or self._parameters[0].is_cuda):
-            return FlatStaging(self._parameters, whole, numbers, self.arena, group)
-        places = [place_in(self._numbers(slot), p) for slot, p in zip(whole.slots, self._parameters, strict=True)]
-        buckets = [BucketPlace(bucket.indices, its) for bucket, its in zip(self._buckets, numbers, strict=True)]
-        return HostStaging(self._parameters, places, buckets)
-
-    def _numbers(self, part: GradientSlot | BucketPart) -> torch.Tensor:
+    def _numbers(self, part: BucketPart) -> torch.Tensor:
         dtype = getattr(torch, part.dtype)
         return torch.frombuffer(self.arena.memory, dtype=dtype, count=part.count, offset=part.offset)
 
@@ -125,19 +114,22 @@ class Exchange:
         self._weight = 0.0
         self._last = False
         self._alone = self._held = False
-        self.sketch: Sketch | None = None
+        self._sketch: Sketch | None = None
         self._ring: Callable[[], None] = _nobody
         self._staging.forget()
         for bucket in self._buckets:
             bucket.kept = bucket.early = []
 
-    def begin(self, ring: Callable[[], None], *, alone: bool = False, held: bool = False) -> None:
+    def begin(
+        self, ring: Callable[[], None], *, alone: bool = False, held: bool = False, sketch: Sketch | None = None
+    ) -> None:
         """A step begins. ``ring`` is called for each full bucket, in order; for the last one once the control vector is
         written, too, so that the summing process is woken only once for both. ``alone``: one micro-batch on one rank,
         so there is nothing to add up. ``held``: the gradients' weight is known only after backward, and given by
-        :meth:`release`; until then they stay where they are.
+        :meth:`release`; until then they stay where they are. ``sketch``: what adds up sketches of this step's
+        gradients, if they are to be compared.
         """
-        self.open, self._ring, self._alone, self._held = True, ring, alone, held
+        self.open, self._ring, self._alone, self._held, self._sketch = True, ring, alone, held, sketch
         self._holds = bytearray(len(self._parameters))
         self._in_place.clear()
         self._collected = [True] * len(self._buckets)
@@ -175,20 +167,7 @@ class Exchange:
             if not collected:
                 bucket.take_early()
 
-    def _look(self, number: int) -> Callable[[torch.Tensor], None]:
-        """The hook of a parameter. It does not own this exchange: Python cannot see what a tensor's hooks refer to, and
-        could not collect the cycle.
-        """
-        reference = weakref.ref(self)
-
-        def look(_: torch.Tensor) -> None:
-            exchange = reference()
-            if exchange is not None:
-                exchange._finished(number)
-
-        return look
-
-    def _finished(self, number: int) -> None:
+    def _finished(self, number: int, _parameter: torch.Tensor) -> None:
         """The gradient that is usually the last of its bucket is complete: collect the bucket, or watch a later one."""
         if not self.open:
             return
@@ -201,14 +180,14 @@ class Exchange:
             self._collect(number, gradients)
         else:
             missing = next(place for place, gradient in enumerate(gradients) if gradient is None)
-            bucket.watch(missing, self._look(number))
+            bucket.watch(missing, weakly(self._finished, number))
 
     def _collect(self, number: int, gradients: Sequence[torch.Tensor | None]) -> None:
         """Take the gradients of a bucket; with the last micro-batch, send it."""
         self._collected[number] = True
         bucket = self._buckets[number]
-        if self.sketch is not None and not self._held:
-            self.sketch.add(bucket.parameters, gradients)
+        if self._sketch is not None and not self._held:
+            self._sketch.add(bucket.parameters, gradients)
         if self._held or self._alone:
             bucket.kept = gradients if self._held or self._weight else []
         elif self._weight:
@@ -254,8 +233,8 @@ class Exchange:
         self._collect_rest()
         self._weight = weight
         for number, bucket in enumerate(self._buckets):
-            if self.sketch is not None:
-                self.sketch.add(bucket.parameters, bucket.kept)
+            if self._sketch is not None:
+                self._sketch.add(bucket.parameters, bucket.kept)
             if not self._alone:
                 self._add(number, bucket.kept if weight else [])
                 bucket.kept = []
@@ -409,6 +388,19 @@ def _taken_early(gradient: torch.Tensor | None, early: torch.Tensor | None, take
     return early
 
 
+def weakly(method: Callable[[int, torch.Tensor], None], number: int) -> Callable[[torch.Tensor], None]:
+    """Call ``method`` with ``number``, for a hook that does not own its exchange: Python cannot see what a tensor's
+    hooks, or a ``grad``, refer to, and could not collect the cycle.
+    """
+    reference = weakref.WeakMethod(method)
+
+    def call(tensor: torch.Tensor) -> None:
+        if (alive := reference()) is not None:
+            alive(number, tensor)
+
+    return call
+
+
 _grad_of, _layout_of, _requires_grad = attrgetter("grad"), attrgetter("layout"), attrgetter("requires_grad")
 
 
@@ -428,8 +420,9 @@ def check_gradients(gradients: Sequence[torch.Tensor | None], *, in_backward: bo
         raise UserError("a gradient is sparse, and only dense ones can be summed; remove sparse=True where it is made")
 
 
-def _wire_kind(parameter: nn.Parameter, count: int) -> tuple[int, str]:
-    """How many numbers of which type are summed for ``count`` of its numbers; a complex number counts as two."""
+def _wire_kind(parameter: nn.Parameter) -> tuple[int, str]:
+    """How many numbers of which type are summed; a complex number counts as two."""
+    count = shards.padded_numel(parameter)
     if parameter.dtype in _NARROW:
         return count, "float32"
     if parameter.dtype in _REAL:

@@ -4,14 +4,13 @@ stepped separately. Groups identify them by number.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from torch import nn
 
 from pilot.train.gradients.exchange import Exchange
 from pilot.train.gradients.late_exchange import LateExchange
 from pilot.train.gradients.sharded_exchange import ShardedExchange
-from pilot.train.gradients.sketch import Sketch
 from pilot.train.node.node_group import NodeGroup
 from pilot.train.state.sharding import check_trained
 from pilot.train.state.stepper import Stepper
@@ -60,36 +59,10 @@ class Exchanges:
         for exchange in self.each:
             exchange.idle()
 
-    def begin(self, ring: Callable[[], None], *, alone: bool, held: bool, sketch: Sketch | None) -> None:
-        """See :class:`~pilot.train.gradients.exchange.Exchange`."""
-        for exchange in self.each:
-            exchange.begin(ring, alone=alone, held=held)
-            exchange.sketch = sketch
-
-    def release(self, weight: float) -> None:
-        """See :class:`~pilot.train.gradients.exchange.Exchange`."""
-        for exchange in self.each:
-            exchange.release(weight)
-
-    def begin_batch(self, weight: float, *, last: bool) -> None:
-        """See :class:`~pilot.train.gradients.exchange.Exchange`."""
-        for exchange in self.each:
-            exchange.begin_batch(weight, last=last)
-
-    def batch_ends(self) -> None:
-        """See :class:`~pilot.train.gradients.exchange.Exchange`."""
-        for exchange in self.each:
-            exchange.batch_ends()
-
     def backward_ended(self) -> None:
         """See :class:`~pilot.train.gradients.exchange.Exchange`."""
         for exchange in self.each:
             exchange.backward_ended()
-
-    def drop(self) -> None:
-        """The step is void."""
-        for exchange in self.each:
-            exchange.drop()
 
     def only(self, steppers: Sequence[Stepper]) -> None:
         """These were stepped: gradients of the others must be zeroed before they count."""

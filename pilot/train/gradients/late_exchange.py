@@ -6,14 +6,13 @@ may be several backward passes, as in a plain loop: what counts is what was comp
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 from torch import nn
 
-from pilot.train.gradients.exchange import BUCKET_BYTES, Exchange, check_gradients
+from pilot.train.gradients.exchange import BUCKET_BYTES, Exchange, check_gradients, weakly
 from pilot.train.gradients.step_words import Words
 from pilot.train.state.placeholder import Collected, Placeholder, Unwanted
 
@@ -32,7 +31,7 @@ class LateExchange(Exchange):
         self._unwanted = [Unwanted.of(p, number, self._in_place) for number, p in enumerate(self._parameters)]
         self._gathered = [Collected(p) for p in self._parameters]
         for index, collected in enumerate(self._gathered):
-            collected.collect = _collector(weakref.ref(self), index)
+            collected.collect = weakly(self._add_one, index)
         self._given: list[torch.Tensor | None] = [None] * len(self._parameters)
 
     def idle(self) -> None:
@@ -40,14 +39,10 @@ class LateExchange(Exchange):
         super().idle()
         self._own: dict[int, torch.Tensor] = {}
 
-    def begin(self, ring: Callable[[], None], *, alone: bool = False, held: bool = False) -> None:
-        """See :class:`~pilot.train.gradients.exchange.Exchange`."""
-        super().begin(ring, alone=alone, held=held)
-        self._given = [None] * len(self._parameters)
-
     def begin_batch(self, weight: float, *, last: bool) -> None:
         """See :class:`~pilot.train.gradients.exchange.Exchange`."""
         super().begin_batch(weight, last=last)
+        self._given = [None] * len(self._parameters)
         self.disown()
 
     def disown(self) -> None:
@@ -67,7 +62,7 @@ class LateExchange(Exchange):
     def _unless_given(self, index: int, gradient: torch.Tensor | None) -> torch.Tensor | None:
         return None if gradient is self._given[index] else gradient
 
-    def _finished(self, number: int) -> None:
+    def _finished(self, number: int, _parameter: torch.Tensor) -> None:
         if not self.open:
             return
         gradients = self._buckets[number].gradients()
@@ -75,7 +70,7 @@ class LateExchange(Exchange):
         if missing is None:
             self._collect(number, gradients)
         else:
-            self._buckets[number].watch(missing, self._look(number))
+            self._buckets[number].watch(missing, weakly(self._finished, number))
 
     def _collect(self, number: int, gradients: Sequence[torch.Tensor | None]) -> None:
         for index, gradient in zip(self._buckets[number].indices, gradients, strict=True):
@@ -93,8 +88,8 @@ class LateExchange(Exchange):
         self._put(index, gradient, first=False)
 
     def _put(self, index: int, gradient: torch.Tensor, *, first: bool) -> None:
-        if self.sketch is not None:
-            self.sketch.put(self._parameters[index], gradient, first=first)
+        if self._sketch is not None:
+            self._sketch.put(self._parameters[index], gradient, first=first)
         if not self._weight:
             return
         if not self._alone:
@@ -133,16 +128,3 @@ class LateExchange(Exchange):
 
     def _back(self, indices: Sequence[int]) -> list[torch.Tensor]:
         return [self._own[index] for index in indices] if self._alone else self._staging.back(indices)
-
-
-def _collector(reference: weakref.ref[LateExchange], index: int) -> Callable[[torch.Tensor], None]:
-    """Called by a ``Collected``. It does not own the exchange: Python cannot see what a ``grad`` refers to, and could
-    not collect the cycle.
-    """
-
-    def collect(gradient: torch.Tensor) -> None:
-        exchange = reference()
-        if exchange is not None:
-            exchange._add_one(index, gradient)
-
-    return collect

@@ -8,12 +8,8 @@ import torch
 from torch import nn
 
 from pilot.checkpoint import shards
-from pilot.comm.arena import ArenaLayout, shares_of
 from pilot.core.errors import UserError
 from pilot.train.gradients.exchange import Exchange
-from pilot.train.gradients.flat_staging import FlatStaging
-from pilot.train.gradients.staging import Staging
-from pilot.train.node.node_group import NodeGroup
 from pilot.train.state.sharding import Sharding
 
 
@@ -25,6 +21,8 @@ class ShardedExchange(Exchange):
     parameters, wire_dtype : as there
     sharding : weights a batch's gradients
     """
+
+    _sharing = 1
 
     def __init__(self, parameters: Sequence[nn.Parameter], wire_dtype: str | None, sharding: Sharding) -> None:
         self._sharding = sharding
@@ -51,18 +49,6 @@ class ShardedExchange(Exchange):
                 " one, which must be a batch of the same step and as large: leave it out (between nodes gradients are"
                 " summed once per step anyway)"
             )
-
-    def _numel(self, parameter: nn.Parameter) -> int:
-        return shards.padded_numel(parameter)
-
-    def _laid_out(self, whole: ArenaLayout, group: NodeGroup | None) -> ArenaLayout:
-        del group
-        return shares_of(whole, 1)
-
-    def _staged(self, whole: ArenaLayout, group: NodeGroup | None) -> Staging:
-        del group
-        numbers = [self._numbers(part) for part in self.layout.parts[:-1]]
-        return FlatStaging([shards.local_of(p) for p in self._parameters], whole, numbers, self.arena, None)
 
     def _add(self, number: int, gradients: Sequence[torch.Tensor | None]) -> None:
         super()._add(number, [shards.local_of(one) if one is not None else None for one in gradients])

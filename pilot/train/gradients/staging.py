@@ -1,111 +1,105 @@
-"""Moves gradients between their device and the arena; in host memory they are collected in the arena itself.
+"""Moves gradients between their device and the arena, and between those of a node's processes if they sum among
+themselves.
 
 The exchange decides what is sent when; a staging area only moves data. The rank process reads and writes the arena in
-host memory in all cases (between separate batch jobs the network is TCP anyway). See
-:mod:`pilot.train.gradients.flat_staging` for GPUs.
+host memory in all cases (between separate batch jobs the network is TCP anyway).
+
+Each bucket is one tensor on the gradients' device. When it is full, the node's processes sum it; each stages its share
+of the sum (1/L of it, with L processes) in its arena, where the rank process sums it over the nodes; the shares are
+copied back and gathered within the node. A process that is alone on its node, and one of a sharded model, has its
+gradients to itself: nothing is summed or gathered here. On CPUs a share is in the arena from the beginning, and the
+bucket of a process that has its gradients to itself is the arena's own memory.
+
+The collectives of a node begin in bucket order on all of its processes, whatever the order in which the buckets are
+filled, and they all complete, even if the group breaks meanwhile.
 """
 
 from __future__ import annotations
 
+import logging
+import weakref
+from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
 from functools import lru_cache
 from sys import getrefcount
-from typing import Protocol
 
 import torch
-from torch import nn
 
+from pilot.comm.arena import Arena, ArenaLayout
 from pilot.core.errors import UserError
+from pilot.train.node.node_group import NodeGroup, Work
 
-Ring = Callable[[], None]
-
+log = logging.getLogger(__name__)
 
 SMALL_NUMBERS = 2048
 """A tensor, or on average the tensors of a bucket, with fewer numbers than this is small."""
 
 
-@dataclass(frozen=True, slots=True)
-class BucketPlace:
-    """``indices``: of the gradients in a bucket; ``numbers``: the whole bucket in the arena, one-dimensional."""
-
-    indices: Sequence[int]
-    numbers: torch.Tensor
-
-
-class Staging(Protocol):
-    """Moves the gradients, identified by their index, to their places in the arena and back."""
-
-    def begin(self) -> None:
-        """A step begins: gradients of earlier steps that are still referenced must not change."""
-
-    def start(self, number: int, gradients: list[torch.Tensor], weight: float) -> None:
-        """Start to collect bucket ``number`` in this step, with ``weight`` times each of its gradients."""
-
-    def add(self, index: int, gradient: torch.Tensor, weight: float, *, first: bool) -> None:
-        """Add ``weight`` times ``gradient`` to what is collected in this step; ``first``: there is nothing yet."""
-
-    def send(self, number: int, holds: bytearray) -> None:
-        """All of bucket ``number`` is collected: move it to the arena, with zeros where ``holds`` is 0 (nothing
-        collected)."""
-
-    def then(self, number: int, ring: Ring) -> None:
-        """Call ``ring`` as soon as bucket ``number`` and all before it are in the arena; called in the buckets'
-        order."""
-
-    def flush(self) -> None:
-        """Returns when all of these have been called."""
-
-    def back(self, indices: Sequence[int]) -> list[torch.Tensor]:
-        """The present content of the arena, as gradients of the parameters."""
-
-    def forget(self) -> None:
-        """The step is over or void: drop what was collected and not sent, and the pending calls."""
-
-
-class HostStaging:
-    """Gradients are collected in the arena itself.
+class Staging:
+    """Moves the gradients, identified by their index, to their places in the arena and back.
 
     Parameters
     ----------
-    parameters : whose gradients
-    places : their places in the arena, of the parameters' shapes, in the dtype in which they are summed
-    buckets : for each, its indices, and all its numbers in the arena
+    parameters : plain tensors with the shapes, strides and dtypes of the gradients
+    whole : where each gradient is in its bucket
+    shares : this process's share of each bucket in the arena
+    arena : the arena of the shares
+    group : the node's processes; None: each process has its own gradients
     """
 
     def __init__(
-        self, parameters: Sequence[nn.Parameter], places: Sequence[torch.Tensor], buckets: Sequence[BucketPlace]
+        self,
+        parameters: Sequence[torch.Tensor],
+        whole: ArenaLayout,
+        shares: Sequence[torch.Tensor],
+        arena: Arena,
+        group: NodeGroup | None,
     ) -> None:
+        device = parameters[0].device if parameters else torch.device("cpu")
+        self._group = group
+        self._shares = shares
+        self._copies = None if device.type == "cpu" else _Copies(device, arena)
+        self._own = shares if self._copies is None else [torch.zeros_like(share, device=device) for share in shares]
+        self._flats = [own.new_zeros(len(own) * group.size) for own in self._own] if group is not None else self._own
+        places = []
+        self._of_bucket: list[list[int]] = [[] for _ in shares]
+        for index, (slot, parameter) in enumerate(zip(whole.slots, parameters, strict=True)):
+            flat = self._flats[slot.bucket]
+            begin = (slot.offset - whole.parts[slot.bucket].offset) // flat.itemsize
+            places.append(_place_in(flat[begin : begin + slot.count], parameter))
+            self._of_bucket[slot.bucket].append(index)
+        self._places = _Places(places)
         self._narrow = [
             p.dtype if p.dtype != place.dtype else None for p, place in zip(parameters, places, strict=True)
         ]
-        self._places = Places(places)
-        self._buckets = buckets
-        self._together = [self._are_small(bucket) for bucket in buckets]
-
-    def _are_small(self, bucket: BucketPlace) -> bool:
-        alike = all(
-            self._narrow[index] is None and self._places[index].dtype == bucket.numbers.dtype
-            for index in bucket.indices
-        )
-        return alike and bucket.numbers.numel() <= SMALL_NUMBERS * len(bucket.indices)
+        self._together = [
+            self._copies is not None or flat.numel() <= SMALL_NUMBERS * len(indices)
+            for flat, indices in zip(self._flats, self._of_bucket, strict=True)
+        ]
+        self._under_way: deque[tuple[Work | None, Callable[[], None]]] = deque()
 
     def begin(self) -> None:
-        """See :class:`Staging`."""
+        """A step begins: gradients of earlier steps that are still referenced must not change."""
         self._places.renew()
 
     def start(self, number: int, gradients: list[torch.Tensor], weight: float) -> None:
-        """See :class:`Staging`. For small tensors, one call per tensor takes longer than another pass over all."""
-        bucket = self._buckets[number]
+        """Start to collect bucket ``number`` in this step, with ``weight`` times each of its gradients. For small
+        tensors, one call per tensor takes longer than another pass over all.
+        """
+        indices = self._of_bucket[number]
         if self._together[number]:
-            torch._foreach_copy_([self._places[index] for index in bucket.indices], gradients)
-            bucket.numbers.mul_(_factor(weight, bucket.numbers.dtype))
+            torch._foreach_copy_([self._places[index] for index in indices], gradients)
+            if weight != 1.0:
+                self._flats[number].mul_(weight)
             return
-        for index, gradient in zip(bucket.indices, gradients, strict=True):
+        for index, gradient in zip(indices, gradients, strict=True):
             self.add(index, gradient, weight, first=True)
 
     def add(self, index: int, gradient: torch.Tensor, weight: float, *, first: bool) -> None:
-        """See :class:`Staging`. In one pass: the scaling for the weighted mean writes into the arena."""
+        """Add ``weight`` times ``gradient`` to what is collected in this step; ``first``: there is nothing yet. In one
+        pass: the scaling for the weighted mean writes into the bucket.
+        """
         if first:
             self._places.stay(index)  # an optimizer of several may be stepped again in the same step
             place = self._places[index]
@@ -114,28 +108,66 @@ class HostStaging:
             self._places[index].add_(gradient, alpha=weight)
 
     def send(self, number: int, holds: bytearray) -> None:
-        """See :class:`Staging`."""
+        """All of bucket ``number`` is collected: move it to the arena, with zeros where ``holds`` is 0 (nothing
+        collected)."""
         if 0 in holds:
-            for index, held in zip(self._buckets[number].indices, holds, strict=True):
+            for index, held in zip(self._of_bucket[number], holds, strict=True):
                 if not held:
                     self._places.stay(index)
                     self._places[index].zero_()
 
-    def then(self, number: int, ring: Ring) -> None:
-        """See :class:`Staging`."""
-        del number
-        ring()
+    def then(self, number: int, ring: Callable[[], None]) -> None:
+        """Call ``ring`` as soon as bucket ``number`` and all before it are in the arena; called in the buckets'
+        order."""
+        self._under_way.append((self._leave(number), ring))
+        while self._under_way and _is_over(self._under_way[0][0]):
+            self._ring_next()
 
     def flush(self) -> None:
-        """See :class:`Staging`."""
+        """Returns when all of these have been called."""
+        while self._under_way:
+            self._ring_next()
 
     def back(self, indices: Sequence[int]) -> list[torch.Tensor]:
-        """See :class:`Staging`. A gradient *is* the arena's memory if the dtypes agree."""
+        """The present content of the arena, as gradients of the parameters: views of the buckets if types agree."""
+        if self._copies is not None:
+            for own, share in zip(self._own, self._shares, strict=True):
+                own.copy_(share, non_blocking=True)
+        if self._group is not None:
+            spread = [self._group.spread(own, flat) for own, flat in zip(self._own, self._flats, strict=True)]
+            for work in spread:
+                work.wait()
         places, narrow = self._places, self._narrow
         return [places[i] if narrow[i] is None else places[i].to(narrow[i]) for i in indices]
 
     def forget(self) -> None:
-        """See :class:`Staging`."""
+        """The step is over or void: drop the pending calls. Collectives that have begun on all processes of the node
+        complete."""
+        while self._under_way:
+            _wait(self._under_way.popleft()[0])
+
+    def _leave(self, number: int) -> Work | None:
+        """Sum bucket ``number`` in the node, and copy the share into the arena; None: it is there."""
+        if self._copies is None:
+            return self._reduce(number)
+        return self._copies.out(lambda: self._reduce(number), self._own[number], self._shares[number])
+
+    def _reduce(self, number: int) -> Work | None:
+        return self._group.reduce(self._flats[number], self._own[number]) if self._group is not None else None
+
+    def _ring_next(self) -> None:
+        work, ring = self._under_way.popleft()
+        _wait(work)
+        ring()
+
+
+def _is_over(work: Work | None) -> bool:
+    return work is None or work.is_completed()
+
+
+def _wait(work: Work | None) -> None:
+    if work is not None:
+        work.wait()
 
 
 def check_devices(parameters: Sequence[torch.Tensor]) -> None:
@@ -145,17 +177,8 @@ def check_devices(parameters: Sequence[torch.Tensor]) -> None:
         raise UserError(f"the parameters are on {', '.join(devices)}: a rank trains on the CPU or on one CUDA device")
 
 
-def gradient_strides(parameter: torch.Tensor) -> tuple[int, ...]:
-    """The strides that autograd gives a gradient: those of its parameter, which fused optimizers rely on; contiguous if
-    those have gaps.
-    """
-    strides = parameter.stride()
-    dense = torch.empty_like(parameter, device="meta").stride() == strides
-    return strides if dense else torch.empty(parameter.shape, device="meta").stride()
-
-
-class Places:
-    """The gradients' places in the arena, which scripts get as ``p.grad``.
+class _Places:
+    """The gradients' places in the buckets, which scripts get as ``p.grad``.
 
     Parameters
     ----------
@@ -196,10 +219,14 @@ _REFERENCES = 2
 """The references by the list and by the call."""
 
 
-def place_in(numbers: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
-    """A view of the summed ``numbers`` as the gradient of ``parameter``."""
+def _place_in(numbers: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
+    """A view of the summed ``numbers`` as the gradient of ``parameter``. Its strides are those that autograd gives a
+    gradient: those of its parameter, which fused optimizers rely on; contiguous if those have gaps.
+    """
     flat = torch.view_as_complex(numbers.view(-1, 2)) if parameter.is_complex() else numbers
-    return flat.as_strided(parameter.shape, gradient_strides(parameter))
+    is_dense = torch.empty_like(parameter, device="meta").stride() == parameter.stride()
+    strides = parameter.stride() if is_dense else torch.empty(parameter.shape, device="meta").stride()
+    return flat.as_strided(parameter.shape, strides)
 
 
 @lru_cache(maxsize=16)
@@ -207,3 +234,67 @@ def _factor(weight: float, dtype: torch.dtype) -> torch.Tensor:
     """``weight`` as a tensor: torch would create one for each call, which takes longer than scaling a small
     gradient."""
     return torch.tensor(weight, dtype=dtype)
+
+
+class _Copies:
+    """From a GPU: the sum and the copy are queued on a separate stream while backward continues. The arena is pinned,
+    so that copies need not wait for the host.
+    """
+
+    def __init__(self, device: torch.device, arena: Arena) -> None:
+        self._device = device
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch has no types here
+        pin(arena, device, self)
+
+    def out(self, begin: Callable[[], Work | None], own: torch.Tensor, share: torch.Tensor) -> Work:
+        """``begin`` starts the node's sum, if there is one, into ``own``, which is then copied to ``share``. Buckets
+        and shares live as long as the staging, so streams need not record them.
+        """
+        self._stream.wait_stream(torch.cuda.current_stream(self._device))
+        with torch.cuda.stream(self._stream):
+            _wait(begin())
+            share.copy_(own, non_blocking=True)
+            return _Copy(self._stream.record_event())
+
+
+class _Copy:
+    """A share on its way into the arena; see :class:`~pilot.train.node.node_group.Work`."""
+
+    def __init__(self, event: torch.cuda.Event) -> None:
+        self._event = event
+
+    def is_completed(self) -> bool:
+        over: bool = self._event.query()  # type: ignore[no-untyped-call]  # torch has no types here
+        return over
+
+    def wait(self) -> None:
+        self._event.synchronize()
+
+
+def pin(arena: Arena, device: torch.device, user: object) -> None:
+    """Register ``arena`` with CUDA as long as ``user`` lives, which copies between it and ``device``: such copies are
+    asynchronous.
+
+    It must end before the memory does: CUDA refuses whatever is later at the same address.
+    """
+    address = torch.frombuffer(arena.memory, dtype=torch.uint8).data_ptr()
+    status = torch.cuda.cudart().cudaHostRegister(address, arena.size, 0)  # type: ignore[no-untyped-call]  # torch has no types here
+    if int(status) == 0:
+        weakref.finalize(user, _unpin, arena, address, device).atexit = False
+        return
+    log.warning("CUDA cannot pin %d bytes (error %d): gradients are copied slowly", arena.size, int(status))
+    _forget_error(device)
+
+
+def _unpin(arena: Arena, address: int, device: torch.device) -> None:
+    """``arena`` is an argument so that it lives until then."""
+    del arena
+    torch.cuda.synchronize(device)
+    if int(torch.cuda.cudart().cudaHostUnregister(address)):  # type: ignore[no-untyped-call]  # torch has no types here
+        _forget_error(device)
+
+
+def _forget_error(device: torch.device) -> None:
+    """CUDA reports an error again with the next kernel, which would be one of the script's."""
+    with suppress(RuntimeError):
+        torch.zeros(1, device=device)

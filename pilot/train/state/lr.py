@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from pilot.core.errors import UserError
 
@@ -15,40 +14,24 @@ RULES: dict[str, Callable[[float], float]] = {"linear": float, "sqrt": math.sqrt
 """
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class LearningRate:
-    """The factor on the learning rates of the optimizer's groups (and their scheduler).
+    """The learning rates of the optimizer's groups (and their scheduler) are those of one node.
 
-    After a change of size it moves linearly from the old factor to the new one over ``warmup_steps``, beginning with
-    step ``changed_step``. It starts at 1, the factor of one node.
+    Parameters
+    ----------
+    rule : one of ``RULES``; None: the script gives none, so its batch does not grow with the nodes
+    nodes : the batch is this many times that of one node
     """
 
-    rule: str
-    warmup_steps: int = 0
-    old: float = 1.0
-    new: float = 1.0
-    changed_step: int = 0
+    rule: str | None
+    nodes: int = 1
 
     def __post_init__(self) -> None:
-        if self.rule not in RULES:
+        if self.rule not in (None, *RULES):
             raise UserError(f"lr_rule must be one of {', '.join(RULES)}; got {self.rule!r}")
-        if self.warmup_steps < 0:
-            raise UserError(f"warmup_steps must not be negative, got {self.warmup_steps}")
 
-    def factor(self, step: int) -> float:
-        """The factor for step ``step``."""
-        if self.old == self.new or step >= self.changed_step + self.warmup_steps:
-            return self.new
-        return self.old + (self.new - self.old) * (step - self.changed_step + 1) / (self.warmup_steps + 1)
-
-    def resized(self, nodes: int, step: int) -> LearningRate:
-        """From ``step`` on the batch is ``nodes`` times that of one node."""
-        new = RULES[self.rule](nodes)
-        if new == self.new:
-            return self
-        old = self.factor(step - 1) if step > 0 else self.old
-        return LearningRate(self.rule, self.warmup_steps, old, new, step)
-
-    def as_dict(self) -> dict[str, Any]:
-        """For the state that is saved and sent."""
-        return asdict(self)
+    @property
+    def factor(self) -> float:
+        """The factor on them."""
+        return RULES[self.rule or "none"](self.nodes)

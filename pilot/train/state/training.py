@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, astuple, replace
+from dataclasses import asdict, astuple
 from functools import partial
 from inspect import signature
 from typing import Any
@@ -62,7 +62,7 @@ class Training:
     rolled back. ``samples_per_tick``: samples of a step on one node, for a schedule that counts samples. ``reports``: a
     trial's reports of its study's metric. ``sharding``: the model's, if it is sharded. ``standing``: see
     :class:`~pilot.train.state.state_transfer.Standing`. ``catch_up``: what the script does again. ``accepted``: what
-    may differ from a checkpoint, or between nodes.
+    may differ from a checkpoint, or between nodes. ``is_alone``: nobody will take its state over.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Training:
         self.sharding = sharding_of(self.model, self.steppers, Seat.of(os.environ).size)
         self.trained = TrainedSet(self.model, self.steppers)
         self.identity = identity.of_training(self.model, self.steppers, self.trained)
-        self.identity[RULES] = f"lr_rule={rate.rule}, warmup_steps={rate.warmup_steps}, schedule={schedule}"
+        self.identity[RULES] = f"lr_rule={rate.rule}, schedule={schedule}"
         self._schedule = schedule or ""
         self.rate = rate
         self.position = Position()
@@ -99,7 +99,7 @@ class Training:
         self.changes: list[AcceptedChange] = []
         self._goals_taken: identity.Identity = {}
         self._options = options_of(self.steppers, scheduled=False)
-        self.restoring = False
+        self.restoring = self.is_alone = False
         self.standing = Standing.NEW
         self.samples_per_tick = 1
         self.reports = MetricReports(os.environ.get(METRIC, ""))
@@ -145,10 +145,9 @@ class Training:
     def apply_phase(self, steppers: Sequence[Stepper], share: StepShare) -> None:
         """Step these at the learning rate for the group's size, each with its scheduler, unless the loss scaler skipped
         it."""
-        factor = self.rate.factor(self.position.step)
         for parameter in self.trained.empty:  # not summed: some ranks may have a gradient, and others none
             parameter.grad = None
-        for stepper in step_together(steppers, factor):
+        for stepper in step_together(steppers, self.rate.factor):
             for _ in range(self._ticks(share)):
                 stepper.schedule()
         self.position.phase += 1
@@ -236,7 +235,6 @@ class Training:
             "changes": [list(astuple(change)) for change in self.changes],
             "position": asdict(self.position),
             "ledger": self.ledger.table(),
-            "learning_rate": self.rate.as_dict(),
             "minutes": self.agreements.rows(),
             "rng": rng.capture(),
             "model": dict(self.model.state_dict()),
@@ -265,7 +263,8 @@ class Training:
 
     def keep(self) -> None:
         """Keep a copy of the state as it is now, from which the script runs what it does until its next batch."""
-        self.catch_up.since = self._on_device(in_host_memory(self._capture()))
+        if not self.is_alone:
+            self.catch_up.since = self._on_device(in_host_memory(self._capture()))
 
     def repeats(self) -> None:
         """The script repeats a step, and will take the state as it is now again when it has the batch."""
@@ -308,7 +307,6 @@ class Training:
         state = self._on_device(state)
         own_options = any(name == OPTIONS for name, _, _ in changes)
         self._adopt(state, own_options=own_options)
-        rule = self.rate
         self.changing |= set(state.get("changing", ()))
         self.position = Position(**state["position"])
         self.phases = list(state.get("phases", [{}] * self.position.phase))
@@ -317,7 +315,6 @@ class Training:
         self.ledger = Lineage(state["ledger"].tolist())
         self.agreements = AgreementLog(state.get("minutes", ()))
         self.reports = MetricReports(self.reports.metric, state.get("reports", ()))
-        self.rate = replace(LearningRate(**state["learning_rate"]), rule=rule.rule, warmup_steps=rule.warmup_steps)
         self.changes = [AcceptedChange(*row) for row in state.get("changes", ())]
         self.changes += [AcceptedChange(self.position.step, *change) for change in changes]
         begun = self.position.begun or state.get("behind")  # before its first batch a script may evaluate

@@ -183,10 +183,12 @@ class Step:
             self._comparison.begins(rehearsal, group.rank)
             if counts:
                 self._group.next_steps.begins(share, group.rank, self._parts)
-            self._exchanges.begin(ring, alone=alone, held=self._held, sketch=self._comparison.sketch)
+            for exchange in self._exchanges.each:
+                exchange.begin(ring, alone=alone, held=self._held, sketch=self._comparison.sketch)
         self._comparison.weighs(self.samples)
         self._group.next_steps.forward_begins()
-        self._exchanges.begin_batch(share.weight(batch), last=batch + 1 == len(share.batches))
+        for exchange in self._exchanges.each:
+            exchange.begin_batch(share.weight(batch), last=batch + 1 == len(share.batches))
 
     def came_back(self) -> None:
         """The script is done with the batch."""
@@ -236,7 +238,8 @@ class Step:
         steppers, self._counted, self._stepped = self._counted or [], None, True
         self._guard.summed = ()
         if self.has_more:
-            self._exchanges.batch_ends()
+            for exchange in self._exchanges.each:
+                exchange.batch_ends()
             return False
         words, self._sums = self._sums, None
         if self._again:
@@ -298,7 +301,8 @@ class Step:
         if weight is not None:
             self._comparison.weighs(weight)
         if self._held:
-            self._exchanges.release(factor)
+            for exchange in self._exchanges.each:
+                exchange.release(factor)
         if loss is not None and factor:
             self._loss = self._loss + factor * single(loss)
         if self.has_more:
@@ -418,7 +422,8 @@ class Step:
         """The group broke: neither this phase counts nor what follows for this batch. The script continues with the
         values that its graphs were built from, until it gets the batch again.
         """
-        self._exchanges.drop()
+        for exchange in self._exchanges.each:
+            exchange.drop()
         if not self._void:
             self._void = True
             self._rollback.hold()

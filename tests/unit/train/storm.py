@@ -131,7 +131,7 @@ class Rank(CourseGroup):
     def enter(self) -> Any:
         before = self.member
         member = super().enter()
-        rehearsal = self._resized.__self__._step.rehearsal if before is None else None  # type: ignore[attr-defined]  # it is the session's
+        rehearsal = self._resized.__self__.step.rehearsal if before is None else None  # type: ignore[attr-defined]  # it is the session's
         if rehearsal is not None:
             of = {rank: rehearsal.stands_for(rank) for rank in range(member.size) if rehearsal.rehearses(rank)}
             self._world.rehearsals[member.generation] = of

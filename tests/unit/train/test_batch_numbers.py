@@ -9,9 +9,10 @@ from torch.utils.data import TensorDataset
 
 import pilot.train
 from pilot.core.errors import UserError
+from pilot.train.data.loader import DatasetBatches
 from pilot.train.data.sampler import Batching
-from pilot.train.data.training_loader import Loader
-from tests.unit.train.test_loader import Course, Noisy, loader_of
+from pilot.train.data.training_loader import Batches
+from tests.unit.train.test_loader import Course, Noisy
 
 STEP, STEPS = 4, 5
 
@@ -29,9 +30,9 @@ class Stepping(Course):
             self.revision += self.void
 
 
-def two_of(course: Course) -> Loader:
+def two_of(course: Course) -> Batches:
     """Two batches per step."""
-    return loader_of(course, Noisy([()] * STEP * STEPS), Batching(whole=STEP, micro=2), options={})
+    return DatasetBatches(course, Noisy([()] * STEP * STEPS), Batching(whole=STEP, micro=2), options={})
 
 
 def after_steps(count: int) -> Stepping:
@@ -52,7 +53,7 @@ def test_a_process_that_comes_after_the_last_step_sees_its_numbers() -> None:
     assert [number for number, _ in two_of(Course(cursor=STEP * STEPS, steps=STEPS)).enumerate()] == [8, 9]
 
 
-def made(*, stream: bool) -> tuple[pilot.train.Session, Loader]:
+def made(*, stream: bool) -> tuple[pilot.train.Session, Batches]:
     model = nn.Linear(2, 1)
     session = pilot.train.session(model, torch.optim.SGD(model.parameters(), lr=0.1))
     data = TensorDataset(torch.ones(8, 2))

@@ -20,7 +20,7 @@ def test_in_the_middle_of_a_step_it_is_written_after_it() -> None:
     has changed its buffers by then.
     """
     model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
-    training = Training(model, torch.optim.SGD(model.parameters(), lr=0.1), None, None, LearningRate("none", 0))
+    training = Training(model, torch.optim.SGD(model.parameters(), lr=0.1), None, None, LearningRate("none"))
     link, saver = Mock(), Mock(busy=False)
     link.wait.return_value = [WriteCheckpoint("t", "", "its nodes are given back")]
     elastic = Elastic("t", Seat(), link, training, Mock(), saver, 60.0, Mock(), Mock(), NodeTies())

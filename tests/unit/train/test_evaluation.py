@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import pilot.train
 from pilot.core.errors import UserError
-from pilot.train.data.training_loader import Loader
+from pilot.train.data.loader import DatasetBatches
 from pilot.train.evaluation import Evaluation
 from pilot.train.ranks.collectives import Collectives
 from tests.unit.train.twin import Twin, together
@@ -40,7 +40,7 @@ def test_it_is_the_mean_over_all_samples(count: int, length: int, batch_size: in
     assert all(result == results[0] for result in results)
 
 
-def made() -> tuple[nn.Module, pilot.train.Session, TensorDataset, Loader]:
+def made() -> tuple[nn.Module, pilot.train.Session, TensorDataset, DatasetBatches]:
     model = nn.Sequential(nn.Linear(1, 2), nn.BatchNorm1d(2), nn.Linear(2, 1))
     data = TensorDataset(x.float())
     session = pilot.train.session(model, torch.optim.SGD(model.parameters(), lr=0.1))

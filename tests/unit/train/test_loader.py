@@ -30,7 +30,7 @@ from pilot.train.data import rng
 from pilot.train.data.loader import DatasetBatches
 from pilot.train.data.order import shuffled
 from pilot.train.data.sampler import Batching, StepShare, mix
-from pilot.train.data.training_loader import Loader, Rest
+from pilot.train.data.training_loader import Rest
 from tests import sample_streams
 
 DRAWS: dict[str, Callable[[], float]] = {
@@ -116,7 +116,7 @@ class Course:
     def batches(self, rest: Rest) -> Iterator[Any]:
         return rest()
 
-    def next_batch(self, rest: Rest) -> Any:
+    def next_batch(self) -> Any:
         raise NotImplementedError
 
     def begin(self, share: StepShare, batch: int) -> None:
@@ -124,11 +124,6 @@ class Course:
         rng.seed_all(len(self.begun) * (self.rank + 1))
         np.random.randn()
         random.gauss(0, 1)
-
-
-def loader_of(course: Course, dataset: Any, batching: Batching, **options: Any) -> Loader:
-    """As a session makes it."""
-    return Loader(DatasetBatches(course, dataset, batching, **options), dataset)
 
 
 class Walking(Course):
@@ -190,7 +185,7 @@ def test_samples_are_those_of_their_own_streams_whatever_the_group_the_cut_and_t
     dataset, script = kind(draws), iter(changes)
     expected = one_by_one(dataset, seed, 0)
     courses = [Course(rank, 4, seed=seed) for rank in range(4)]
-    iterators = [iter(loader_of(course, dataset, batching, options={})) for course in courses]
+    iterators = [iter(DatasetBatches(course, dataset, batching, options={})) for course in courses]
     taken: list[tuple[int, float]] = []
     while (step := [one_step(iterators[rank], courses[rank]) for rank in range(courses[0].size)])[0] is not None:
         size, void = next(script, (courses[0].size, False))
@@ -210,7 +205,7 @@ def test_samples_are_those_of_their_own_streams_whatever_the_group_the_cut_and_t
 def test_they_are_the_same_from_workers_also_where_the_plan_changes(kind: type[Noisy], options: dict[str, Any]) -> None:
     dataset = kind([() if i % 3 else tuple(sorted(DRAWS))[: i % 7] for i in range(40)])
     course = Course(seed=3)
-    loader = loader_of(course, dataset, Batching(whole=8, micro=3), options=options)
+    loader = DatasetBatches(course, dataset, Batching(whole=8, micro=3), options=options)
     for epoch in range(2):
         course.epoch, course.cursor = epoch, 0
         expected, iterator = one_by_one(dataset, 3, epoch), iter(loader)
@@ -238,14 +233,15 @@ class Failing(Noisy):
 def test_a_dataset_may_fail_where_it_was_not_seeded_yet() -> None:
     failing = Failing([()] * 6)
     assert (
-        sum(len(batch[0]) for batch in loader_of(Walking(), failing, Batching(whole=6), shuffle=False, options={})) == 6
+        sum(len(batch[0]) for batch in DatasetBatches(Walking(), failing, Batching(whole=6), shuffle=False, options={}))
+        == 6
     )
 
 
 def test_an_error_of_the_dataset_is_raised_as_it_is() -> None:
     broken = Noisy([("no such generator",)] * 4)
     with pytest.raises(KeyError, match="no such generator"):
-        next(iter(loader_of(Walking(), broken, Batching(whole=4), options={})))
+        next(iter(DatasetBatches(Walking(), broken, Batching(whole=4), options={})))
 
 
 class Whole(Noisy):
@@ -257,17 +253,17 @@ class Whole(Noisy):
 
 def test_what_collates_by_itself_is_taken_unless_it_is_random() -> None:
     options = {"collate_fn": lambda batch: batch}
-    batch = next(iter(loader_of(Walking(), Whole([()] * 4), Batching(whole=4), options=options)))
+    batch = next(iter(DatasetBatches(Walking(), Whole([()] * 4), Batching(whole=4), options=options)))
     assert sorted(batch[:, 0].tolist()) == [0, 1, 2, 3]
     with pytest.raises(UserError, match="__getitems__ uses random numbers"):
-        next(iter(loader_of(Walking(), Whole([("torch",)] * 4), Batching(whole=4), options=options)))
+        next(iter(DatasetBatches(Walking(), Whole([("torch",)] * 4), Batching(whole=4), options=options)))
 
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_random_collate_function_depends_on_the_batch_alone(workers: int) -> None:
     options = {"collate_fn": lambda batch: (torch.tensor(batch), random.random()), "num_workers": workers}
     data: Any = Subset(range(12), range(12))
-    batches = list(loader_of(Walking(), data, Batching(whole=4), options=options))
+    batches = list(DatasetBatches(Walking(), data, Batching(whole=4), options=options))
 
     def expected(start: int) -> float:
         rng.seed_all(mix(0, 0, start))
@@ -291,7 +287,7 @@ class Growing(Dataset[int]):
 @pytest.mark.parametrize(("options", "seen"), [({}, [0, 1]), ({"persistent_workers": True}, [0, 0])])
 def test_workers_begin_anew_in_each_epoch_unless_they_are_to_persist(options: dict[str, Any], seen: list[int]) -> None:
     dataset = Growing()
-    loader = loader_of(Walking(), dataset, Batching(whole=4), options={"num_workers": 1} | options)
+    loader = DatasetBatches(Walking(), dataset, Batching(whole=4), options={"num_workers": 1} | options)
     values = []
     for value in (0, 1):
         dataset.value = value
@@ -305,13 +301,13 @@ def test_in_a_worker_the_dataset_is_the_script_s_own() -> None:
         assert isinstance(info.dataset, Growing)
         info.dataset.value = 7
 
-    loader = loader_of(Walking(), Growing(), Batching(whole=4), options={"num_workers": 1, "worker_init_fn": init})
+    loader = DatasetBatches(Walking(), Growing(), Batching(whole=4), options={"num_workers": 1, "worker_init_fn": init})
     assert [batch.tolist() for batch in loader] == [[7] * 4]
 
 
 def test_with_replacement_an_epoch_may_have_any_length_and_a_sample_comes_as_another_one_each_time() -> None:
     course = Walking(seed=1)
-    loader = loader_of(
+    loader = DatasetBatches(
         course, Noisy([("torch",)] * 3), Batching(whole=10), replacement=True, num_samples=25, options={}
     )
     drawn = [pair for batch in loader for pair in zip(*(column.tolist() for column in batch), strict=True)]
@@ -321,11 +317,11 @@ def test_with_replacement_an_epoch_may_have_any_length_and_a_sample_comes_as_ano
 
 def test_it_says_what_it_loads() -> None:
     data = TensorDataset(torch.arange(50))
-    loader = loader_of(Walking(rank=1, size=3), data, Batching(whole=10, micro=2), options={})
+    loader = DatasetBatches(Walking(rank=1, size=3), data, Batching(whole=10, micro=2), options={})
     assert loader.dataset is data
     assert loader.batch_size == 2
     assert len(loader) == len(list(loader)) == 10
-    assert loader_of(Walking(size=2), data, Batching(per_node=8), options={}).batch_size == 8
+    assert DatasetBatches(Walking(size=2), data, Batching(per_node=8), options={}).batch_size == 8
 
 
 @settings(deadline=None)
@@ -351,6 +347,8 @@ class Numbers(IterableDataset[int]):
     ("options", "why"),
     [
         ({"num_workers": -1}, "session.loader: num_workers"),
+        ({"num_workers": 1.5}, "session.loader: num_workers"),
+        ({"num_workers": "auto"}, "session.loader: num_workers .* got 'auto': pass a number"),
         ({"num_workers": 1, "prefetch_factor": 0}, "prefetch_factor must be at least 1"),
         ({"prefetch_factor": 2}, "session.loader: prefetch_factor"),
         ({"persistent_workers": True}, "session.loader: persistent_workers"),
@@ -359,7 +357,7 @@ class Numbers(IterableDataset[int]):
 )
 def test_options_that_it_cannot_keep_are_refused(options: dict[str, Any], why: str) -> None:
     with pytest.raises(UserError, match=why):
-        loader_of(Walking(), TensorDataset(torch.ones(4)), Batching(whole=2), options=options)
+        DatasetBatches(Walking(), TensorDataset(torch.ones(4)), Batching(whole=2), options=options)
 
 
 @pytest.mark.parametrize(
@@ -373,24 +371,24 @@ def test_options_that_it_cannot_keep_are_refused(options: dict[str, Any], why: s
 )
 def test_orders_that_make_no_sense_are_refused(order: dict[str, Any], why: str) -> None:
     with pytest.raises(UserError, match=why):
-        loader_of(Walking(), TensorDataset(torch.ones(4)), Batching(whole=2), **order, options={})
+        DatasetBatches(Walking(), TensorDataset(torch.ones(4)), Batching(whole=2), **order, options={})
 
 
 def test_a_data_loader_is_no_dataset() -> None:
     with pytest.raises(UserError, match="not a DataLoader"):
         data: Any = DataLoader(TensorDataset(torch.ones(4)))
-        loader_of(Walking(), data, Batching(whole=2), options={})
+        DatasetBatches(Walking(), data, Batching(whole=2), options={})
 
 
 def test_a_dataset_whose_length_changes_is_refused() -> None:
     data: Any = [1, 2, 3]
-    loader = loader_of(Walking(), data, Batching(whole=3), options={})
+    loader = DatasetBatches(Walking(), data, Batching(whole=3), options={})
     data.append(4)
     with pytest.raises(UserError, match="had 3 samples when the loader was made and has 4 now"):
         next(iter(loader))
 
 
-def session_on(given: Any, lr_rule: str | None = None, **options: Any) -> Loader:
+def session_on(given: Any, lr_rule: str | None = None, **options: Any) -> DatasetBatches:
     model = nn.Linear(1, 1)
     session = pilot.train.session(model, torch.optim.SGD(model.parameters(), lr=0.1), lr_rule=lr_rule)
     return session.loader(given, **options)
@@ -407,11 +405,10 @@ def test_a_data_loader_gives_its_dataset_and_its_options() -> None:
     given: DataLoader[Any] = DataLoader(DATA, batch_size=4, collate_fn=doubled, num_workers=1, drop_last=True)
     loader = session_on(given)
     assert loader.dataset is DATA
-    assert isinstance(loader._batches, DatasetBatches)
-    assert [batch.flatten().tolist() for batch in loader._batches._batches] == [[0, 2, 4, 6], [8, 10, 12, 14]]
-    assert loader._batches.batching == Batching(whole=4, drop_last=True)
+    assert [batch.flatten().tolist() for batch in loader._batches] == [[0, 2, 4, 6], [8, 10, 12, 14]]
+    assert loader.batching == Batching(whole=4, drop_last=True)
     shuffled = session_on(DataLoader(DATA, batch_size=4, shuffle=True), batch_size=2, lr_rule="none")
-    assert shuffled._batches.batching == Batching(per_node=2)
+    assert shuffled.batching == Batching(per_node=2)
 
 
 @pytest.mark.parametrize(

@@ -10,30 +10,9 @@ from pilot.train.state.lr import LearningRate
 
 @pytest.mark.parametrize(("rule", "factor"), [("linear", 4.0), ("sqrt", 2.0), ("none", 1.0)])
 def test_the_rule_says_the_factor_of_four_nodes(rule: str, factor: float) -> None:
-    assert LearningRate(rule).resized(4, step=10).factor(10) == factor
+    assert LearningRate(rule, nodes=4).factor == factor
 
 
-def test_a_warm_up_goes_from_the_old_factor_to_the_new_one() -> None:
-    rate = LearningRate("linear", warmup_steps=3).resized(5, step=100)
-    assert [rate.factor(step) for step in (100, 101, 102, 103, 1000)] == [2.0, 3.0, 4.0, 5.0, 5.0]
-
-
-def test_a_change_in_the_middle_of_a_warm_up_starts_where_it_was() -> None:
-    rate = LearningRate("linear", warmup_steps=3).resized(5, step=100).resized(1, step=102)
-    assert [rate.factor(step) for step in (102, 103, 104, 105)] == [2.5, 2.0, 1.5, 1.0]
-
-
-def test_the_same_size_changes_nothing() -> None:
-    rate = LearningRate("linear", warmup_steps=3).resized(5, step=100)
-    assert rate.resized(5, step=101) == rate
-
-
-def test_it_survives_the_journey_through_a_state() -> None:
-    rate = LearningRate("sqrt", warmup_steps=3).resized(5, step=100)
-    assert LearningRate(**rate.as_dict()) == rate
-
-
-@pytest.mark.parametrize(("rule", "steps"), [("cubic", 0), ("linear", -1)])
-def test_unknown_rules_are_refused(rule: str, steps: int) -> None:
-    with pytest.raises(UserError):
-        LearningRate(rule, steps)
+def test_unknown_rules_are_refused() -> None:
+    with pytest.raises(UserError, match="lr_rule must be one of linear, sqrt, none; got 'cubic'"):
+        LearningRate("cubic")

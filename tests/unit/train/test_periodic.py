@@ -34,7 +34,7 @@ class Rank:
         model(torch.randn(8, 64)).sum().backward()
         optimizer.step()
         self.told: queue.SimpleQueue[wire.CheckpointWritten] = queue.SimpleQueue()
-        self.training = Training(model, optimizer, None, "step", LearningRate("none", 0))
+        self.training = Training(model, optimizer, None, "step", LearningRate("none"))
         self.saver = Saver("t1", "", directory, 3, self.told.put)
         self.periodic = Periodic(self.saver, self.training, NextSteps(self.training, kept_nowhere), interval_s)
 

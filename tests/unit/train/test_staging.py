@@ -11,7 +11,7 @@ from torch import nn
 from pilot.comm.arena import Arena
 from pilot.core.errors import UserError
 from pilot.train.gradients.exchange import Exchange
-from pilot.train.gradients.pinned import pin
+from pilot.train.gradients.staging import pin
 from pilot.train.gradients.step_words import Words
 
 WORDS = Words.of(0, False, 0.0)

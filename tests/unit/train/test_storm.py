@@ -101,7 +101,7 @@ def test_a_script_gives_what_it_gives_alone(count: int, ends: list[End], stream:
 @pytest.mark.parametrize("at", range(8))
 def test_a_training_that_has_ended_goes_on_with_more_steps(at: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(importlib.import_module("pilot.train.session"), "group_of", group_of)
+        patch.setattr(importlib.import_module("pilot.train.course"), "group_of", group_of)
         short = World(lambda: train_by_iteration(6, 3, 100), 1, [])
         short.run()
     check(lambda: train_by_iteration(12, 3, 100), 2, [End(at, (False,), (False,), 1)], begin=short.ended)
@@ -132,7 +132,7 @@ def test_what_is_not_done_after_an_evaluation_is_told(after_a_step: bool, capsys
                     session.evaluate(data, error)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(importlib.import_module("pilot.train.session"), "group_of", group_of)
+        patch.setattr(importlib.import_module("pilot.train.course"), "group_of", group_of)
         World(script, 1, []).run()
         capsys.readouterr()
         World(script, 1, [], begin=saved[-1]).run()
@@ -161,7 +161,7 @@ def check(
 ) -> None:
     alone = script()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(importlib.import_module("pilot.train.session"), "group_of", group_of)
+        patch.setattr(importlib.import_module("pilot.train.course"), "group_of", group_of)
         results = World(script, count, ends, begin).run()
     for result in results:
         assert result.keys() == alone.keys()

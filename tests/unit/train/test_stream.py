@@ -17,7 +17,6 @@ import pilot.train
 from pilot.core.errors import UserError
 from pilot.train.data.sampler import Batching
 from pilot.train.data.stream import StreamBatches
-from pilot.train.data.training_loader import Stream
 from tests.unit.train.test_loader import Course, batchings, changes
 
 
@@ -52,11 +51,6 @@ class Reading(Course):
         self.length = samples
 
 
-def stream_of(course: Reading, source: Numbers, batching: Batching) -> Stream:
-    """As a session makes it."""
-    return Stream(StreamBatches(course, source, batching))
-
-
 @settings(deadline=None)
 @given(length=st.integers(0, 60), batching=batchings, changes=changes, source=st.sampled_from([Numbers, Seekable]))
 def test_the_ranks_take_each_sample_once_whatever_happens_to_the_group(
@@ -65,7 +59,7 @@ def test_the_ranks_take_each_sample_once_whatever_happens_to_the_group(
     script = iter(changes)
     ranks = 4
     courses = [Reading(rank, ranks) for rank in range(ranks)]
-    streams = [stream_of(course, source(length), batching) for course in courses]
+    streams = [StreamBatches(course, source(length), batching) for course in courses]
     iterators = [iter(stream) for stream in streams]
     taken: list[int] = []
     while (step := [one_step(iterators[rank], courses[rank]) for rank in range(courses[0].size)])[0] is not None:
@@ -96,7 +90,7 @@ def one_step(iterator: Iterator[Any], course: Reading) -> list[int] | None:
 
 def test_a_rank_holds_its_share_only_and_reads_nothing_ahead() -> None:
     course, source = Reading(rank=1, size=2), Numbers(100)
-    stream = stream_of(course, source, Batching(per_node=4))
+    stream = StreamBatches(course, source, Batching(per_node=4))
     iterator = iter(stream)
     assert next(iterator).tolist() == [4, 5, 6, 7]
     assert source.read == list(range(8))
@@ -105,7 +99,7 @@ def test_a_rank_holds_its_share_only_and_reads_nothing_ahead() -> None:
 def test_drop_last_leaves_out_the_step_that_is_not_full() -> None:
     course = Reading(rank=0, size=1)
     batches = []
-    for batch in stream_of(course, Numbers(10), Batching(whole=4, drop_last=True)):
+    for batch in StreamBatches(course, Numbers(10), Batching(whole=4, drop_last=True)):
         batches.append(batch.tolist())
         course.cursor += 4
     assert batches == [[0, 1, 2, 3], [4, 5, 6, 7]]

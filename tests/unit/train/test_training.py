@@ -46,7 +46,7 @@ def made(
     torch.manual_seed(seed)
     model = Tied()
     steps = optimizer([p for p in model.parameters() if p.requires_grad])
-    return model, Training(model, steps, scheduler(steps), "step", LearningRate("linear", 3))
+    return model, Training(model, steps, scheduler(steps), "step", LearningRate("linear"))
 
 
 def step(model: Tied, training: Training, number: int) -> None:
@@ -73,13 +73,12 @@ def test_ranks_that_take_over_the_same_bytes_share_nothing_afterwards() -> None:
 
 def test_the_effective_rate_is_that_of_the_step() -> None:
     model, training = made(lambda p: torch.optim.SGD(p, lr=0.1), lambda o: lr_scheduler.StepLR(o, 1, 0.5))
-    training.rate = training.rate.resized(4, 0)
+    training.rate.nodes = 4
     rates = []
     for number in range(4):
         step(model, training, number)
         rates.append(training.metrics()["learning_rate"])
-    factors = [1.75, 2.5, 3.25, 4.0]  # linear, four nodes, over three steps
-    assert rates == pytest.approx([0.1 * 0.5**number * factor for number, factor in enumerate(factors)])
+    assert rates == pytest.approx([0.4 * 0.5**number for number in range(4)])
 
 
 def test_a_plateau_lowers_the_rate_after_what_was_measured() -> None:
