@@ -13,7 +13,7 @@ from pilot.train.node.membership import Seat
 from pilot.train.node.node_ties import NodeTies
 from pilot.train.node.sockets import WorkerSockets, inherited
 from pilot.train.ranks.elastic import Elastic
-from pilot.train.ranks.group import Alone, RankGroup
+from pilot.train.ranks.group import RankGroup
 from pilot.train.ranks.saver import Saver
 from pilot.train.ranks.stall_timer import StallTimer
 from pilot.train.state.training import Training
@@ -32,7 +32,7 @@ def group_of(
     if (run := Run.of(environment)) is not None:
         return _on_course(run, training, exchanges, resized)
     if "PILOT_CONTROL_FD" not in environment:
-        return Alone(training, resized)
+        return RankGroup(training, resized)
     trainer = environment["PILOT_TRAINER"]
     link = WorkerSockets(int(environment["PILOT_CONTROL_FD"]), Path(environment["PILOT_WORKER_SOCKET"]))
     directory = Path(environment["PILOT_TRAINER_DIR"], "checkpoints")

@@ -26,14 +26,13 @@ from pilot.comm.channel import Gone
 from pilot.comm.messages import AnyNote, Attach, Gather, Gathered, Moving, OutOfStep, Quit, Select
 from pilot.core.errors import CheckpointError, UserError
 from pilot.io import loaded_code, wire
-from pilot.train.alike.newcomers import Newcomers
-from pilot.train.alike.next_step import NextSteps
 from pilot.train.data.sampler import StepShare
 from pilot.train.gradients.exchanges import Exchanges
 from pilot.train.gradients.step_words import Words
 from pilot.train.node.membership import Membership, MembershipState, Seat, agreed
 from pilot.train.node.node_ties import NodeTies
 from pilot.train.node.sockets import Happening, RankCame, RankGone, RankSaid, WorkerSockets
+from pilot.train.ranks.group import RankGroup
 from pilot.train.ranks.in_force import InForce
 from pilot.train.ranks.pace_meter import PaceMeter
 from pilot.train.ranks.periodic import Periodic
@@ -47,8 +46,8 @@ from pilot.train.state.state_transfer import NOTHING, Spreading
 from pilot.train.state.training import Training
 
 
-class Elastic:
-    """See the module, and :class:`~pilot.train.ranks.group.RankGroup` for what the session uses.
+class Elastic(RankGroup):
+    """See the module.
 
     Parameters
     ----------
@@ -75,16 +74,15 @@ class Elastic:
         resized: Callable[[int], None],
         ties: NodeTies,
     ) -> None:
+        super().__init__(training, resized, saver.keep_next)
         self._trainer = trainer
         self._seat = seat
         self._link = link
         self._training = training
         self._exchanges = exchanges
         self._saver = saver
-        self.next_steps = NextSteps(training, saver.keep_next)
         self._periodic = Periodic(saver, training, self.next_steps, interval_s)
         self._stall_timer = stall_timer
-        self._resized = resized
         self._membership = MembershipState()
         self._reporter = Reporter(trainer, training, link.tell)
         self._pace = PaceMeter(trainer)
@@ -102,8 +100,6 @@ class Elastic:
         self._agreed: tuple[Membership, Words] | None = None
         self._let_go: Membership | None = None
         self._in_step = self._write_later = False
-        self.revision = 0
-        self.newcomers = Newcomers()
 
     # --- what the session uses ---------------------------------------------------------------------------------------
 
@@ -173,9 +169,6 @@ class Elastic:
         except Gone:
             return False
         return True
-
-    def sums_came(self) -> None:
-        """Not needed here."""
 
     def applied(self, words: Words, share: StepShare, metrics: Metrics) -> None:
         """Report an applied step."""
