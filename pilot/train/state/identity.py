@@ -173,8 +173,7 @@ def _options(steppers: Steppers) -> str:
     """The options of all groups, in order."""
     return "; ".join(
         ", ".join(f"{option}={_plain(value)}" for option, value in group.items() if option not in _NOT_COMPARED)
-        for optimizer in steppers.optimizers.values()
-        for group in optimizer.param_groups
+        for group in steppers.groups()
     )
 
 

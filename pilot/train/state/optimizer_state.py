@@ -33,7 +33,7 @@ def state_of(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """``optimizer.state_dict()`` without constants in its groups."""
     state = optimizer.state_dict()
     if any(_constants(optimizer)):
-        state = state | {"param_groups": [_without_constants(group) for group in state["param_groups"]]}
+        state = state | {"param_groups": [without_constants(group) for group in state["param_groups"]]}
     return state
 
 
@@ -42,7 +42,8 @@ def _constants(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
     return [{key: one for key, one in group.items() if isinstance(one, CONSTANT)} for group in optimizer.param_groups]
 
 
-def _without_constants(group: Mapping[str, Any]) -> dict[str, Any]:
+def without_constants(group: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a group that can be stored."""
     return {key: one for key, one in group.items() if not isinstance(one, CONSTANT)}
 
 

@@ -178,7 +178,7 @@ class TrainedSet:
 
     def _now(self) -> tuple[list[bool], list[list[nn.Parameter]]]:
         required = [] if self._steppers.apart else list(map(_requires_grad, self._parameters))
-        return required, [list(group["params"]) for stepper in self._steppers for group in stepper.groups()]
+        return required, [list(group["params"]) for group in self._steppers.groups()]
 
     def _difference(self) -> str:
         required, _ = self._laid_out

@@ -347,14 +347,16 @@ class Training:
                 parameter.copy_(state["parameters"][name])
         if "trained" in state:
             self.trained.restore(state["trained"])
-        if self.sharding is not None:
-            state = {**state, "optimizer": optimizers_adopted(state["optimizer"], self.steppers)}
-        self.steppers.restore(state)
+        self.put_stepped(state)
         if own_options:
             set_options(self.steppers, self._options)
         for name, one in self.tracked.items():
             load(copied(state["tracked"][name]), into=one)
         self._unsaved.restore(state.get("unsaved", {}))
+
+    def put_stepped(self, state: Mapping[str, Any]) -> None:
+        """Take over what ``state`` has of optimizers, schedulers and scalers."""
+        self.steppers.restore({**state, "optimizer": optimizers_adopted(state["optimizer"], self.steppers)})
 
     def tell_restored(self) -> None:
         """Tell the script that the state was replaced."""
