@@ -82,7 +82,7 @@ class CourseGroup(RankGroup):
         """Enter a group; waits for the next one if none is in force."""
         self._in_step = False
         if self.member is None:
-            self._begin(self._link.arrive([int(one) for one in self._holding().row()], dict(self.training.identity)))
+            self._begin(self._link.arrive(self.training.holding(self._held).row(), dict(self.training.identity)))
         assert self.member is not None
         return self.member
 
@@ -154,13 +154,6 @@ class CourseGroup(RankGroup):
     @property
     def _is_meeting(self) -> bool:
         return self.training.catch_up.meeting is not None
-
-    def _holding(self) -> Holding:
-        position, met = self.training.position, self.training.agreements.count(self.training.place)
-        behind = int(self.training.catch_up.behind)
-        return Holding(
-            self._held, position.step, 0, position.epoch, met, position.phase, behind, int(self.training.standing)
-        )
 
     def _begin(self, start: Start) -> None:
         expect_same(start.identities)

@@ -86,7 +86,7 @@ class Elastic(RankGroup):
         self._membership = MembershipState()
         self._reporter = Reporter(trainer, training, link.tell)
         self._pace = PaceMeter(trainer)
-        self._shards = training.sharding.size if training.sharding is not None else 1
+        self._shards = training.shards
         self._ties = ties
         ties.meanwhile(self._attend)
         self._in_force = InForce(self._membership, ties, self._lose)

@@ -192,13 +192,13 @@ class Steppers:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take over a result of :meth:`capture`."""
         for name, optimizer in self.optimizers.items():
-            layout = (state.get(part, {}).get(name, []) for part in ("strides", "homes"))
+            layout = (state[part][name] for part in ("strides", "homes"))
             take_over(optimizer, copied(_of(state["optimizer"], name)), *layout)
-            self._attributes[name].restore(state.get("attributes", {}).get(name, {}))
+            self._attributes[name].restore(state["attributes"][name])
         for name, scheduler in self.schedulers.items():
             scheduler.load_state_dict(copied(_of(state["scheduler"], name)))
         for name, scaler in self.scalers.items():
-            if state.get("scaler"):
+            if state["scaler"]:  # of an enabled one
                 scaler.load_state_dict(copied(_of(state["scaler"], name)))
 
 

@@ -33,7 +33,7 @@ class UnsavedBuffers:
 
     def restore(self, state: Unsaved) -> None:
         """Take over what :meth:`capture` gave."""
-        for path, module in self._modules() if state else ():
+        for path, module in self._modules():
             for name, value in state.get(path, {}).items():
                 _put(module, name, value)
 
