@@ -14,8 +14,8 @@ from pilot.train.node.node_ties import NodeTies
 from pilot.train.node.sockets import WorkerSockets, inherited
 from pilot.train.ranks.elastic import Elastic
 from pilot.train.ranks.group import RankGroup
+from pilot.train.ranks.meters import StallTimer
 from pilot.train.ranks.saver import Saver
-from pilot.train.ranks.stall_timer import StallTimer
 from pilot.train.state.training import Training
 
 

@@ -18,7 +18,7 @@ import pilot.train
 from pilot.core.errors import UserError
 from pilot.io import wire
 from pilot.train.alike import sample_numbers
-from pilot.train.state.blocks import LONGEST_ROW, gather_values
+from pilot.train.state.block import LONGEST_ROW, gather_values
 from pilot.train.state.identity import fingerprint, for_another, in_short
 from pilot.train.state.lr import LearningRate
 from pilot.train.state.training import Training

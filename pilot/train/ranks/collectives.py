@@ -24,7 +24,7 @@ from pilot.comm.channel import Gone
 from pilot.train.ranks.group import RankGroup
 from pilot.train.script import refusal
 from pilot.train.state.agreement_log import END_OF_EPOCH, END_OF_LOOP, TRAINING, Place, Sums, total
-from pilot.train.state.blocks import gather_values
+from pilot.train.state.block import gather_values
 from pilot.train.state.identity import compare, fingerprint
 from pilot.train.state.training import Training
 

@@ -34,12 +34,11 @@ from pilot.train.node.node_ties import NodeTies
 from pilot.train.node.sockets import Happening, RankCame, RankGone, RankSaid, WorkerSockets
 from pilot.train.ranks.group import RankGroup
 from pilot.train.ranks.in_force import InForce
-from pilot.train.ranks.pace_meter import PaceMeter
+from pilot.train.ranks.meters import PaceMeter, StallTimer
 from pilot.train.ranks.periodic import Periodic
 from pilot.train.ranks.reporter import Metrics, Reporter
 from pilot.train.ranks.saver import Saver
 from pilot.train.ranks.script_end import Released, release_when, released
-from pilot.train.ranks.stall_timer import StallTimer
 from pilot.train.ranks.state_sharing import StateSharing
 from pilot.train.script import imported
 from pilot.train.state.state_transfer import NOTHING, Spreading

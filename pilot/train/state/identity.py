@@ -28,7 +28,7 @@ from pilot.core.run_identity import (
     ends_later,
 )
 from pilot.train.data.sampler import Batching
-from pilot.train.state.blocks import Gather, gather_values
+from pilot.train.state.block import Gather, gather_values
 from pilot.train.state.optimizer_state import CONSTANT
 from pilot.train.state.stepper import Steppers
 from pilot.train.state.trained_set import TrainedSet

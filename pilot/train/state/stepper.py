@@ -11,9 +11,8 @@ from pilot.checkpoint.tree import copied
 from pilot.core.errors import UserError
 from pilot.train.state.optimizer_state import (
     OwnAttributes,
-    homes_of,
+    layout_of,
     state_of,
-    strides_of,
     take_over,
     without_constants,
 )
@@ -182,8 +181,7 @@ class Steppers:
         states = {name: state_of(one) for name, one in self.optimizers.items()}
         return {
             "optimizer": _form(states),
-            "strides": {name: strides_of(self.optimizers[name], state) for name, state in states.items()},
-            "homes": {name: homes_of(self.optimizers[name], state) for name, state in states.items()},
+            "layout": {name: layout_of(self.optimizers[name], state) for name, state in states.items()},
             "attributes": {name: one.capture() for name, one in self._attributes.items()},
             "scheduler": _form({name: _state_of_schedule(one) for name, one in self.schedulers.items()}),
             "scaler": _form({name: one.state_dict() for name, one in self.scalers.items()}),
@@ -192,8 +190,7 @@ class Steppers:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take over a result of :meth:`capture`."""
         for name, optimizer in self.optimizers.items():
-            layout = (state[part][name] for part in ("strides", "homes"))
-            take_over(optimizer, copied(_of(state["optimizer"], name)), *layout)
+            take_over(optimizer, copied(_of(state["optimizer"], name)), state["layout"][name])
             self._attributes[name].restore(state["attributes"][name])
         for name, scheduler in self.schedulers.items():
             scheduler.load_state_dict(copied(_of(state["scheduler"], name)))

@@ -25,15 +25,12 @@ from pilot.train.state import identity
 from pilot.train.state.agreement_log import END_OF_EPOCH, END_OF_LOOP, STOP, Agreement, AgreementLog, Place, Sums
 from pilot.train.state.block import encoded, in_host_memory
 from pilot.train.state.catch_up import CatchUp, Stateful, put_user
-from pilot.train.state.lineage import Lineage
-from pilot.train.state.loading import load
+from pilot.train.state.loading import UnsavedBuffers, load, places_in, put_back
 from pilot.train.state.lr import LearningRate
 from pilot.train.state.metric_reports import METRIC, MetricReports
-from pilot.train.state.on_device import places_in, put_back
-from pilot.train.state.position import Position
+from pilot.train.state.progress import Lineage, Position
 from pilot.train.state.session_checks import admit, check_scheduler
-from pilot.train.state.sharded_state import Wanted, models_adopted, optimizers_adopted, rows_wanted
-from pilot.train.state.sharding import sharding_of
+from pilot.train.state.sharding import Wanted, models_adopted, optimizers_adopted, rows_wanted, sharding_of
 from pilot.train.state.state_transfer import Holding, Standing
 from pilot.train.state.stepper import (
     Optimizers,
@@ -47,7 +44,6 @@ from pilot.train.state.stepper import (
     step_together,
 )
 from pilot.train.state.trained_set import TrainedSet
-from pilot.train.state.unsaved_buffers import UnsavedBuffers
 
 Models = nn.Module | dict[str, nn.Module]
 

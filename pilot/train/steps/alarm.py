@@ -18,7 +18,7 @@ from pilot.train.gradients.step_words import Words
 from pilot.train.node.membership import Membership, agreed
 from pilot.train.node.node_ties import NodeTies, combined
 from pilot.train.ranks.group import RankGroup
-from pilot.train.state.blocks import gather_values
+from pilot.train.state.block import gather_values
 from pilot.train.state.training import Training
 
 EVERY_STEPS = 100

@@ -13,7 +13,7 @@ from pilot.core.run_identity import GRADIENTS
 from pilot.train.data.rehearsal import Rehearsal
 from pilot.train.gradients.sketch import Sketch, Sketched, differing, folded
 from pilot.train.ranks.group import RankGroup
-from pilot.train.state.blocks import gather_values
+from pilot.train.state.block import gather_values
 from pilot.train.state.session_checks import single
 from pilot.train.state.training import Training
 
