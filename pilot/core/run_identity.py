@@ -16,7 +16,6 @@ STREAM = "a stream"
 SAMPLES = "the checksum of the dataset's indices, labels and texts"
 PER_NODE = "batch_size"
 WHOLE = "global_batch_size"
-ACCUMULATE = "accumulate"
 DROP_LAST = "drop_last"
 ORDER = "the order of the samples"
 RULES = "the rules"
@@ -33,7 +32,7 @@ ORDERED_BY = (SEED, LENGTH, SAMPLES, ORDER)
 ACCEPTABLE = {
     "seed": (SEED,),
     "dataset": (LENGTH, SAMPLES),
-    "batches": (PER_NODE, WHOLE, ACCUMULATE, DROP_LAST, ORDER),
+    "batches": (PER_NODE, WHOLE, DROP_LAST, ORDER),
     "rules": (RULES,),
     "options": (OPTIONS,),
     "fewer": (ALL_EPOCHS, ALL_ITERATIONS),

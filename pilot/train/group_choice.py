@@ -13,9 +13,9 @@ from pilot.train.node.membership import Seat
 from pilot.train.node.node_ties import NodeTies
 from pilot.train.node.sockets import WorkerSockets, inherited
 from pilot.train.ranks.elastic import Elastic
-from pilot.train.ranks.group import Alone, RankGroup
+from pilot.train.ranks.group import RankGroup
+from pilot.train.ranks.meters import StallTimer
 from pilot.train.ranks.saver import Saver
-from pilot.train.ranks.stall_timer import StallTimer
 from pilot.train.state.training import Training
 
 
@@ -33,13 +33,12 @@ def group_of(
         return _on_course(run, training, exchanges, resized)
     if "PILOT_CONTROL_FD" not in environment:
         training.is_alone = True
-        return Alone(training, resized)
+        return RankGroup(training, resized)
     trainer = environment["PILOT_TRAINER"]
     link = WorkerSockets(int(environment["PILOT_CONTROL_FD"]), Path(environment["PILOT_WORKER_SOCKET"]))
     directory = Path(environment["PILOT_TRAINER_DIR"], "checkpoints")
     uid, kept = environment["PILOT_TRAINER_UID"], int(environment["PILOT_CHECKPOINTS_KEPT"])
-    per_node = training.sharding.size if training.sharding is not None else 1
-    saver = Saver(trainer, uid, directory, kept, link.tell, lambda: training.agreed_step, per_node)
+    saver = Saver(trainer, uid, directory, kept, link.tell, lambda: training.agreed_step, training.shards)
     interval_s = float(environment["PILOT_CHECKPOINT_INTERVAL_S"])
     stall_timer = StallTimer(float(environment["PILOT_SILENT_S"]), float(environment["PILOT_PATIENCE_S"]))
     return Elastic(trainer, seat, link, training, exchanges, saver, interval_s, stall_timer, resized, ties)

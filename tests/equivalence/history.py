@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from pilot.train.state.lineage import LineageRow
+from pilot.train.state.progress import LineageRow
 
 Members = tuple[int, ...]
 """The members of a group, by rank: each process has its own number for its lifetime."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from pilot.train.state.lineage import LineageRow
+from pilot.train.state.progress import LineageRow
 from tests.equivalence import worker
 from tests.equivalence.history import Members, Rehearsing
 from tests.equivalence.rows import Row

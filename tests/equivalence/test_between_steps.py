@@ -305,16 +305,6 @@ def test_what_a_newcomer_could_not_load_is_refused(script: Callable[[], None], l
     assert "\n" not in str(refused.value)
 
 
-def test_of_a_state_without_modes_each_module_keeps_its_own() -> None:
-    net = with_a_mode()
-    state = pilot.train.session(net, torch.optim.SGD(net.parameters(), lr=0.1))._training
-    kept = state.capture()
-    del kept["trained"]["evaluating"]
-    net[1].eval()
-    state.restore(kept)
-    assert [module.training for module in net] == [True, False, True]
-
-
 @pytest.mark.parametrize("at", [13, 14, 15])
 def test_a_state_taken_over_in_inference_mode_can_be_trained(at: int) -> None:
     """As by a script that evaluates in it."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -17,7 +18,7 @@ import pilot.train
 from pilot.core.errors import UserError
 from pilot.io import wire
 from pilot.train.alike import sample_numbers
-from pilot.train.state.blocks import LONGEST_ROW, gather_blocks
+from pilot.train.state.block import LONGEST_ROW, gather_values
 from pilot.train.state.identity import fingerprint, for_another, in_short
 from pilot.train.state.lr import LearningRate
 from pilot.train.state.training import Training
@@ -133,14 +134,12 @@ def made(width: int = 2, samples: int = 8, rate: float = 0.1, rule: str = "none"
     return training
 
 
-def test_a_checkpoint_of_another_run_is_refused_and_one_from_before_is_not() -> None:
+def test_a_checkpoint_of_another_run_is_refused() -> None:
     saved = made().capture()
     with pytest.raises(UserError, match="the length of the dataset was 8 and is 9"):
         made(samples=9).restore(saved)
     with pytest.raises(UserError, match=r"weight was float32 \[1, 2\].* and is float32 \[1, 3\]"):
         made(width=3).restore(saved)
-    del saved["identity"]
-    made(samples=9).restore(saved)
 
 
 def test_what_the_user_accepts_is_another_one_from_there_on_and_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,7 +228,8 @@ def test_a_fingerprint_is_of_all_that_is_described_and_fits_into_a_row() -> None
 
 
 def test_blocks_of_several_sizes_come_as_they_were() -> None:
-    blocks = [b"", b"a", b"12345678", b"123456789"]
+    values = [b"", b"a", b"12345678", b"123456789"]
+    blocks = [msgspec.msgpack.encode(one) for one in values]
     sizes = [[len(block)] for block in blocks]
     rows: list[list[int]] = []
 
@@ -240,20 +240,18 @@ def test_blocks_of_several_sizes_come_as_they_were() -> None:
         rows.append(row)
         return [list(memoryview(block.ljust(16, b"\0")).cast("q")) for block in blocks]
 
-    assert gather_blocks(blocks[1], gather) == blocks
+    assert gather_values(values[1], bytes, gather) == values
     assert len(rows[1]) == 2
 
 
 def test_a_block_that_does_not_fit_into_a_row_comes_in_several() -> None:
-    block = bytes(range(256)) * 300
+    value = bytes(range(256)) * 300
     lengths: list[int] = []
 
     def gather(row: list[int]) -> list[list[int]]:
         lengths.append(len(row))
-        return [row, [-word for word in row] if len(lengths) > 1 else [8]]
+        return [row, row]
 
-    whole, start = gather_blocks(block, gather)
-    assert whole == block
-    assert start == (-int.from_bytes(block[:8], "little", signed=True)).to_bytes(8, "little", signed=True)
+    assert gather_values(value, bytes, gather) == [value] * 2
     assert max(lengths) <= LONGEST_ROW
-    assert sum(lengths) == 1 + len(block) / 8
+    assert sum(lengths) == 1 + -(-len(msgspec.msgpack.encode(value)) // 8)

@@ -180,17 +180,6 @@ def test_a_restart_goes_on_with_what_was_trained_whether_the_script_adds_its_gro
         torch.testing.assert_close(other.state_dict(), model.state_dict(), rtol=0, atol=0)
 
 
-def test_a_state_from_before_does_not_say_what_was_trained() -> None:
-    _, _, training = made()
-    state = training.capture()
-    for new in ("trained", "unsaved", "tracked", "parameters", "changing"):
-        del state[new]
-    del state["position"]["phase"]
-    model, _, other = made()
-    other.restore(state)
-    assert not model[0].weight.requires_grad
-
-
 class Loop:
     """A script's objects."""
 

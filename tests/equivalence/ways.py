@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from pilot.core.errors import UserError
-from pilot.train.state.lineage import LineageRow
+from pilot.train.state.progress import LineageRow
 from tests.equivalence.history import Members, Rehearsing, Step, history, undisturbed
 from tests.equivalence.rows import EPOCHS, Ran, Row, Tensors, in_world
 from tests.unit.train.storm import End

@@ -12,14 +12,13 @@ import numpy as np
 
 from pilot.comm.channel import Gone
 from pilot.train.alike.newcomers import Newcomers
-from pilot.train.alike.next_step import NextSteps
 from pilot.train.check.records import Recorder
 from pilot.train.check.world import Start
 from pilot.train.data.sampler import StepShare
 from pilot.train.gradients.exchanges import Exchanges
 from pilot.train.gradients.step_words import Words
 from pilot.train.node.membership import Membership
-from pilot.train.ranks.group import Alone
+from pilot.train.ranks.group import RankGroup
 from pilot.train.ranks.reporter import Metrics
 from pilot.train.state.block import Packed, unpack
 from pilot.train.state.identity import expect_same
@@ -49,7 +48,7 @@ class Link(Protocol):
         """See :meth:`World.finish`."""
 
 
-class CourseGroup(Alone):
+class CourseGroup(RankGroup):
     """See the module.
 
     Parameters
@@ -67,8 +66,7 @@ class CourseGroup(Alone):
         resized: Callable[[int], None],
         recorder: Recorder | None = None,
     ) -> None:
-        super().__init__(training, resized)
-        self.next_steps = NextSteps(training, lambda _generation, _step, block: link.keep_next(block))
+        super().__init__(training, resized, lambda _generation, _step, block: link.keep_next(block))
         self.training = training
         self.member: Membership | None = None
         self._link = link
@@ -84,7 +82,7 @@ class CourseGroup(Alone):
         """Enter a group; waits for the next one if none is in force."""
         self._in_step = False
         if self.member is None:
-            self._begin(self._link.arrive([int(one) for one in self._holding().row()], dict(self.training.identity)))
+            self._begin(self._link.arrive(self.training.holding(self._held).row(), dict(self.training.identity)))
         assert self.member is not None
         return self.member
 
@@ -156,13 +154,6 @@ class CourseGroup(Alone):
     @property
     def _is_meeting(self) -> bool:
         return self.training.catch_up.meeting is not None
-
-    def _holding(self) -> Holding:
-        position, met = self.training.position, self.training.agreements.count(self.training.place)
-        behind = int(self.training.catch_up.behind)
-        return Holding(
-            self._held, position.step, 0, position.epoch, met, position.phase, behind, int(self.training.standing)
-        )
 
     def _begin(self, start: Start) -> None:
         expect_same(start.identities)

@@ -20,20 +20,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import msgspec
-
 from pilot.comm.channel import Gone
 from pilot.train.ranks.group import RankGroup
 from pilot.train.script import refusal
 from pilot.train.state.agreement_log import END_OF_EPOCH, END_OF_LOOP, TRAINING, Place, Sums, total
-from pilot.train.state.blocks import gather_blocks
-from pilot.train.state.identity import expect_same, fingerprint, tell
+from pilot.train.state.block import gather_values
+from pilot.train.state.identity import compare, fingerprint
 from pilot.train.state.training import Training
 
 Bring = Callable[[int, int], Sums]
 """What a rank contributes as number i (from 0) of the k ranks that hold the meeting."""
-
-_decoder = msgspec.msgpack.Decoder(Sums)
 
 
 class Collectives:
@@ -135,7 +131,7 @@ class Collectives:
             if topic == TRAINING:
                 self._level([row[1:4] for row in table])
                 if len({tuple(row) for row in table}) > len({tuple(row[1:4]) for row in table}):
-                    expect_same(tell(self._training.trained.described(), self._group.gather))
+                    compare(self._training.trained.described(), self._group.gather)
             if len(holders) == len(table) and (topic == TRAINING or all(row[2] for row in table)):
                 self._aligned = self._group.revision
             return None if topic == TRAINING else self._confer(topic, holders, mine == topic, bring)
@@ -144,7 +140,8 @@ class Collectives:
 
     def _confer(self, topic: int, holders: list[int], ours: bool, bring: Bring) -> Sums | None:
         group = self._group.enter()
-        sums = total(self._tell(bring(holders.index(group.rank), len(holders)) if ours else {}))
+        own = bring(holders.index(group.rank), len(holders)) if ours else {}
+        sums = total(gather_values(own, Sums, self._group.gather))
         if ours:
             self._training.agree(topic, sums)
         if topic in (END_OF_EPOCH, END_OF_LOOP):
@@ -172,10 +169,6 @@ class Collectives:
         others = [rank for rank in range(size) if rank not in holders]
         if others:
             self._group.hand_over(holders[0], others)
-
-    def _tell(self, brought: Sums) -> list[Sums]:
-        """The contributions of all ranks, by rank."""
-        return [_decoder.decode(block) for block in gather_blocks(msgspec.msgpack.encode(brought), self._group.gather)]
 
 
 def _nothing(_number: int, _holders: int) -> Sums:

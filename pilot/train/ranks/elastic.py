@@ -27,29 +27,27 @@ from pilot.comm.messages import AnyNote, Attach, Gather, Gathered, Moving, OutOf
 from pilot.core.commands import DissolveGroup, LookAtGroup, PaceCheckpoints, PauseGroup, StopWorker, WriteCheckpoint
 from pilot.core.errors import CheckpointError, UserError
 from pilot.io import loaded_code, wire
-from pilot.train.alike.newcomers import Newcomers
-from pilot.train.alike.next_step import NextSteps
 from pilot.train.data.sampler import StepShare
 from pilot.train.gradients.exchanges import Exchanges
 from pilot.train.gradients.step_words import Words
 from pilot.train.node.membership import Membership, MembershipState, Seat, agreed
 from pilot.train.node.node_ties import NodeTies
 from pilot.train.node.sockets import Happening, RankCame, RankGone, RankSaid, WorkerSockets
+from pilot.train.ranks.group import RankGroup
 from pilot.train.ranks.in_force import InForce
-from pilot.train.ranks.pace_meter import PaceMeter
+from pilot.train.ranks.meters import PaceMeter, StallTimer
 from pilot.train.ranks.periodic import Periodic
 from pilot.train.ranks.reporter import Metrics, Reporter
 from pilot.train.ranks.saver import Saver
 from pilot.train.ranks.script_end import Released, release_when, released
-from pilot.train.ranks.stall_timer import StallTimer
 from pilot.train.ranks.state_sharing import StateSharing
 from pilot.train.script import imported
 from pilot.train.state.state_transfer import NOTHING, Spreading
 from pilot.train.state.training import Training
 
 
-class Elastic:
-    """See the module, and :class:`~pilot.train.ranks.group.RankGroup` for what the session uses.
+class Elastic(RankGroup):
+    """See the module.
 
     Parameters
     ----------
@@ -76,20 +74,19 @@ class Elastic:
         resized: Callable[[int], None],
         ties: NodeTies,
     ) -> None:
+        super().__init__(training, resized, saver.keep_next)
         self._trainer = trainer
         self._seat = seat
         self._link = link
         self._training = training
         self._exchanges = exchanges
         self._saver = saver
-        self.next_steps = NextSteps(training, saver.keep_next)
         self._periodic = Periodic(saver, training, self.next_steps, interval_s)
         self._stall_timer = stall_timer
-        self._resized = resized
         self._membership = MembershipState()
         self._reporter = Reporter(trainer, training, link.tell)
         self._pace = PaceMeter(trainer)
-        self._shards = training.sharding.size if training.sharding is not None else 1
+        self._shards = training.shards
         self._ties = ties
         ties.meanwhile(self._attend)
         self._in_force = InForce(self._membership, ties, self._lose)
@@ -103,8 +100,6 @@ class Elastic:
         self._agreed: tuple[Membership, Words] | None = None
         self._let_go: Membership | None = None
         self._in_step = self._write_later = False
-        self.revision = 0
-        self.newcomers = Newcomers()
 
     # --- what the session uses ---------------------------------------------------------------------------------------
 
@@ -174,9 +169,6 @@ class Elastic:
         except Gone:
             return False
         return True
-
-    def sums_came(self) -> None:
-        """Not needed here."""
 
     def applied(self, words: Words, share: StepShare, metrics: Metrics) -> None:
         """Report an applied step."""

@@ -10,9 +10,9 @@ from pilot.io import log_marks, wire
 from pilot.io.allowance import Allowance
 from pilot.train.data.sampler import StepShare
 from pilot.train.node.membership import Membership
-from pilot.train.ranks.step_meter import StepMeter
+from pilot.train.ranks.meters import StepMeter
 from pilot.train.state import identity
-from pilot.train.state.lineage import Lineage, LineageRow
+from pilot.train.state.progress import Lineage, LineageRow
 from pilot.train.state.training import Training
 
 PERIOD_S = 1.0
@@ -85,7 +85,7 @@ class Reporter:
             self._untold = Lineage()
 
     def rested(self, seconds: float) -> None:
-        """See :meth:`~pilot.train.ranks.step_meter.StepMeter.rested`."""
+        """See :meth:`~pilot.train.ranks.meters.StepMeter.rested`."""
         self._meter.rested(seconds)
 
     def finished(self, group: Membership, metrics: Metrics) -> None:

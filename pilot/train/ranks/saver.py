@@ -6,24 +6,29 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
-from pilot.checkpoint.parts import own_rows
+from pilot.checkpoint import names, reader, store
+from pilot.checkpoint.names import Age
+from pilot.checkpoint.own_directory import held
+from pilot.checkpoint.parts import WrittenPart, own_rows
+from pilot.checkpoint.reader import Wanted
 from pilot.checkpoint.snapshot import Snapshots
+from pilot.checkpoint.store import Written
 from pilot.checkpoint.tree import Encoded
 from pilot.core.errors import CheckpointError, Unreadable, UserError
 from pilot.io import trainer_folder, wire
 from pilot.train.node.membership import Membership
 from pilot.train.state.identity import for_another
 
-if TYPE_CHECKING:
-    from pilot.checkpoint.parts import WrittenPart
-    from pilot.checkpoint.reader import Wanted
-    from pilot.checkpoint.store import Written
-
-Part = tuple[int, Callable[[str], bool]]
+Shared = Callable[[str], bool]
+Part = tuple[int, Shared]
 """Which process of the node, and which arrays are the same on all processes."""
+Took = Callable[[Written], tuple[float, float]]
+"""How long a checkpoint took to write, and how long one rank takes by itself."""
+_Result = TypeVar("_Result")
 
 _PARTS_LIMIT_S = 60.0
 """How long the first process of a node waits for the parts of the others while nothing is written."""
@@ -82,25 +87,28 @@ class Saver:
     def start(self, generation: int, step: int, state: Encoded) -> None:
         """Write a copy of ``state`` in the background; not while ``busy``."""
         copy = self._snapshots.take(state)
-        self._start(lambda: self._write(generation, step, copy, False))
+        self._start(lambda: self._write_whole(Age(generation, step), copy, asked=False))
 
-    def start_part(self, group: Membership, step: int, state: Encoded, shared: Callable[[str], bool]) -> None:
+    def start_part(self, group: Membership, step: int, state: Encoded, shared: Shared) -> None:
         """Write this rank's part of ``state`` in the background, from a copy; not while ``busy``.
 
         ``shared`` says which arrays are the same on all ranks.
         """
-        own = own_rows(state, group.rank // self._per_node, group.size // self._per_node)
-        copy = self._snapshots.take(own)
+        copy = self._snapshots.take(own_rows(state, group.rank // self._per_node, group.size // self._per_node))
         self._part = None
-        self._start(lambda: self._write_part(group, step, copy, shared))
+
+        def write() -> None:
+            age = Age(group.generation, step)
+            self._part = self._write_part(age, group.rank, group.size, copy, shared, asked=False)
+
+        self._start(write)
 
     def start_index(self, group: Membership, step: int) -> None:
         """Combine the parts into a checkpoint in the background, after all ranks wrote theirs; not while ``busy``."""
         part, self._part = self._part, None
-        if part is None:  # ours could not be written, which was reported
-            self.failed_in = group.generation
-        else:
-            self._start(lambda: self._write_index(group, step, part))
+        self.failed_in = group.generation  # until it is written
+        if part is not None:  # otherwise ours could not be written, which was reported
+            self._start(lambda: self._combine(Age(group.generation, step), part, group.size))
 
     def wait(self) -> None:
         """Wait until it is not ``busy``."""
@@ -110,26 +118,20 @@ class Saver:
 
     def distrust(self, step: int) -> Path | None:
         """Set aside what was saved after ``step``; returns the newest remaining checkpoint."""
-        from pilot.checkpoint import store
-
         self.wait()
         return store.set_apart(self._directory, step, self._uid, self.given_up)
 
     def keep_next(self, generation: int, step: int, block: bytes) -> None:
         """Write ``block`` in the background, beside the checkpoint of this step, which may still be being written."""
-        self._beside = threading.Thread(target=self._write_beside, args=(generation, step, block), daemon=True)
-        self._beside.start()
 
-    def _write_beside(self, generation: int, step: int, block: bytes) -> None:
-        from pilot.checkpoint import store
+        def write() -> None:
+            with suppress(CheckpointError):  # the checkpoint's own failure is reported, and nothing depends on this
+                store.write_next_step(self._directory, generation, step, block, self._uid)
 
-        with suppress(CheckpointError):  # the checkpoint's own failure is reported, and nothing depends on this
-            store.write_next_step(self._directory, generation, step, block, self._uid)
+        self._beside = _started(write)
 
     def drop_part(self) -> None:
         """Remove the part that was or is being written, because there will be no checkpoint of it."""
-        from pilot.checkpoint import store
-
         self.wait()
         if self._part is not None:
             store.remove_part(self._part.path, self._uid)
@@ -141,41 +143,69 @@ class Saver:
         in the background.
         """
         self.wait()
+        age = Age(generation, step)
         if part is None:
-            self._write(generation, step, state, asked)
-        else:
-            self._write_of_node(generation, step, state, part, asked)
-
-    def _write_of_node(self, generation: int, step: int, state: Encoded, part: Part, asked: bool) -> None:
-        from pilot.checkpoint import store
-
-        (rank, shared), size = part, self._per_node
-        try:
-            written = store.write_part(self._directory, generation, step, rank, size, state, shared, self._uid)
-        except (CheckpointError, OSError) as error:
-            self._tell(wire.CheckpointWritten(self._trainer, generation, step, asked, error=str(error)))
+            self._write_whole(age, state, asked)
             return
-        if rank == 0:
-            self._start(lambda: self._write_node_index(generation, step, written, asked))
+        rank, shared = part
+        written = self._write_part(age, rank, self._per_node, state, shared, asked)
+        if written is not None and rank == 0:
+            self._start(lambda: self._combine_node(age, written, asked))
             if not asked:
                 self.wait()
 
-    def _write_node_index(self, generation: int, step: int, part: WrittenPart, asked: bool) -> None:
-        from pilot.checkpoint import names, store
+    def _start(self, work: Callable[[], None]) -> None:
+        self._thread = _started(work)
 
+    def _write_whole(self, age: Age, state: Encoded, asked: bool) -> None:
+        self._publish(store.write, age, state, asked, lambda done: (done.seconds, done.seconds))
+
+    def _write_part(
+        self, age: Age, part: int, parts: int, state: Encoded, shared: Shared, asked: bool
+    ) -> WrittenPart | None:
+        def write() -> WrittenPart:
+            return store.write_part(self._directory, age.generation, age.step, part, parts, state, shared, self._uid)
+
+        return self._tried(age, asked, write)
+
+    def _combine(self, age: Age, part: WrittenPart, parts: int) -> None:
+        """``part``: this rank's."""
+
+        def took(done: Written) -> tuple[float, float]:
+            return part.seconds + done.seconds, part.seconds * done.bytes / part.bytes + done.seconds
+
+        if self._publish(store.write_index, age, parts, False, took):
+            self.failed_in = 0
+
+    def _combine_node(self, age: Age, part: WrittenPart, asked: bool) -> None:
+        """The same for the parts of a node's processes, which always write them together."""
         size = self._per_node
-        others = [self._directory / names.part_name(generation, step, number, size) for number in range(1, size)]
+
+        def write(*what: Any, **how: Any) -> Written:
+            self._await([self._directory / names.part_name(age.generation, age.step, n, size) for n in range(size)])
+            return store.write_index(*what, **how)
+
+        self._publish(write, age, size, asked, lambda done: (part.seconds + done.seconds,) * 2)
+
+    def _publish(self, write: Callable[..., Written], age: Age, what: Encoded | int, asked: bool, took: Took) -> bool:
+        """Whether ``write`` makes a checkpoint of a state, or of so many parts."""
 
         def told(done: Written) -> None:
-            seconds = part.seconds + done.seconds
-            sizes = (seconds, done.bytes, seconds)
-            self._tell(wire.CheckpointWritten(self._trainer, generation, step, asked, str(done.path), "", *sizes))
+            seconds, alone_s = took(done)
+            told = (self._trainer, age.generation, age.step, asked, str(done.path), "", seconds, done.bytes, alone_s)
+            self._tell(wire.CheckpointWritten(*told))
 
+        keep = {"kept": self._kept, "agreed_step": self._agreed_step(), "given_up": self.given_up, "uid": self._uid}
+        publish = partial(write, self._directory, age.generation, age.step, what, told=told, **keep)
+        return self._tried(age, asked, publish) is not None
+
+    def _tried(self, age: Age, asked: bool, write: Callable[[], _Result]) -> _Result | None:
+        """The result of ``write``; None: it failed, which is reported."""
         try:
-            self._await(others)
-            store.write_index(self._directory, generation, step, size, told=told, **self._keep())
+            return write()
         except (CheckpointError, OSError) as error:
-            self._tell(wire.CheckpointWritten(self._trainer, generation, step, asked, error=str(error)))
+            self._tell(wire.CheckpointWritten(self._trainer, age.generation, age.step, asked, error=str(error)))
+            return None
 
     def _await(self, parts: Sequence[Path]) -> None:
         """Wait for ``parts``, as long as something is being written: large ones take long on a slow file system."""
@@ -188,58 +218,6 @@ class Saver:
                 waited_s = 0.0
             time.sleep(_LOOK_S)
             waited_s += _LOOK_S  # not by the clock: while the node stood still (suspended), nobody could write
-
-    def _start(self, work: Callable[[], None]) -> None:
-        self._thread = threading.Thread(target=work, daemon=True)
-        self._thread.start()
-
-    def _write(self, generation: int, step: int, state: Encoded, asked: bool) -> None:
-        from pilot.checkpoint import store
-
-        def told(done: Written) -> None:
-            sizes = (done.seconds, done.bytes, done.seconds)
-            self._tell(wire.CheckpointWritten(self._trainer, generation, step, asked, str(done.path), "", *sizes))
-
-        try:
-            store.write(self._directory, generation, step, state, told=told, **self._keep())
-        except (CheckpointError, OSError) as error:
-            self._tell(wire.CheckpointWritten(self._trainer, generation, step, asked, error=str(error)))
-
-    def _write_part(self, group: Membership, step: int, state: Encoded, shared: Callable[[str], bool]) -> None:
-        from pilot.checkpoint import store
-
-        try:
-            self._part = store.write_part(
-                self._directory,
-                group.generation,
-                step,
-                group.rank,
-                group.size,
-                state,
-                shared,
-                self._uid,
-            )
-        except (CheckpointError, OSError) as error:
-            self._tell(wire.CheckpointWritten(self._trainer, group.generation, step, False, error=str(error)))
-
-    def _write_index(self, group: Membership, step: int, part: WrittenPart) -> None:
-        from pilot.checkpoint import store
-
-        generation = group.generation
-
-        def told(done: Written) -> None:
-            sizes = (part.seconds + done.seconds, done.bytes, part.seconds * done.bytes / part.bytes + done.seconds)
-            self._tell(wire.CheckpointWritten(self._trainer, generation, step, False, str(done.path), "", *sizes))
-
-        try:
-            store.write_index(self._directory, generation, step, group.size, told=told, **self._keep())
-        except (CheckpointError, OSError) as error:
-            self.failed_in = generation
-            self._tell(wire.CheckpointWritten(self._trainer, generation, step, False, error=str(error)))
-
-    def _keep(self) -> dict[str, Any]:
-        kept = {"kept": self._kept, "agreed_step": self._agreed_step(), "given_up": self.given_up}
-        return kept | {"uid": self._uid}
 
     def load(self, group: Membership, remark: Callable[[str], None], wanted: Wanted | None) -> Mapping[str, Any] | None:
         """The newest intact checkpoint that ``group`` may load, or else the one that the trainer starts from; None if
@@ -272,8 +250,6 @@ class Saver:
     def _load(
         self, group: Membership, remark: Callable[[str], None], wanted: Wanted | None
     ) -> Mapping[str, Any] | None:
-        from pilot.checkpoint import reader, store
-
         wanted = wanted or reader.everything
 
         def skipped(path: Path, why: str) -> None:
@@ -292,9 +268,6 @@ class Saver:
 
     def _given(self, wanted: Wanted) -> Mapping[str, Any] | None:
         """The state that the trainer was submitted with; None: it starts from scratch."""
-        from pilot.checkpoint import store
-        from pilot.checkpoint.own_directory import held
-
         start = trainer_folder.start_of(self._directory.parent)
         try:
             with held(start.parent, self._uid) as place:
@@ -307,9 +280,13 @@ class Saver:
             raise UserError(f"cannot start from the given checkpoint: {error}") from None
 
 
-def _bytes_under_way(directory: Path) -> int:
-    from pilot.checkpoint import names
+def _started(work: Callable[[], None]) -> threading.Thread:
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    return thread
 
+
+def _bytes_under_way(directory: Path) -> int:
     total = 0
     for temporary in names.temporaries(directory):
         with suppress(OSError):  # it is written by now

@@ -1,15 +1,16 @@
-"""Packs a state into one block of bytes, to send it between ranks, and back: no pickle, one copy of each tensor.
+"""What ranks send each other: a state, packed into one block of bytes without pickle, with one copy of each tensor; and
+small values, by gathering rows of numbers of equal length.
 
-The block: the length of the index (8 bytes, little endian), the index (MessagePack: the tree of
+A state's block: the length of the index (8 bytes, little endian), the index (MessagePack: the tree of
 :mod:`pilot.checkpoint.tree`, and path, type, shape and offset of each leaf), then each leaf at a multiple of 64 bytes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from math import prod
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -20,6 +21,12 @@ from pilot.comm.arena import Arena, aligned
 from pilot.core.errors import UserError
 
 _HEAD_BYTES = 8
+_WORD_BYTES = 8
+LONGEST_ROW = 4096
+"""A row is one packet to the rank process."""
+Gather = Callable[[list[int]], list[list[int]]]
+"""Returns the rows of all ranks."""
+_Value = TypeVar("_Value")
 Buffer = Any  # what the buffer protocol takes: bytes, mmap, memoryview
 
 
@@ -87,6 +94,20 @@ def in_host_memory(state: Mapping[str, Any]) -> dict[str, Any]:
     block = bytearray(packed.size)
     packed.write(block)
     return unpack(block)
+
+
+def gather_values(own: _Value, kind: Any, gather: Gather) -> list[_Value]:
+    """The values of all ranks, by rank; each is of type ``kind``."""
+    block = msgspec.msgpack.encode(own)
+    sizes = [size for (size,) in gather([len(block)])]
+    length = -(-max(sizes) // _WORD_BYTES) * _WORD_BYTES
+    words: list[int] = np.frombuffer(block.ljust(length, b"\0"), np.int64).tolist()
+    rows: list[list[int]] = [[] for _ in sizes]
+    for begin in range(0, len(words), LONGEST_ROW):
+        for row, piece in zip(rows, gather(words[begin : begin + LONGEST_ROW]), strict=True):
+            row += piece
+    blocks = (np.array(row, np.int64).tobytes()[:size] for row, size in zip(rows, sizes, strict=True))
+    return [msgspec.msgpack.decode(one, type=kind) for one in blocks]
 
 
 def _leaf(flat: leaves.Bytes, dtype: str, shape: tuple[int, ...], offset: int) -> Any:

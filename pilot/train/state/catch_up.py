@@ -64,7 +64,7 @@ class CatchUp:
         time).
         """
         self.since, self._again = state, again
-        self.behind, self.made_in = state.get("behind", False), state.get("meeting")
+        self.behind, self.made_in = state["behind"], state["meeting"]
 
     def loop_begins(self) -> None:
         """The script comes to its loop, with a state that it took over before: what it has done since then belongs to

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -28,7 +28,7 @@ from pilot.core.run_identity import (
     ends_later,
 )
 from pilot.train.data.sampler import Batching
-from pilot.train.state.blocks import gather_blocks
+from pilot.train.state.block import Gather, gather_values
 from pilot.train.state.optimizer_state import CONSTANT
 from pilot.train.state.stepper import Steppers
 from pilot.train.state.trained_set import TrainedSet
@@ -45,8 +45,6 @@ _MOST_OPTIMIZERS, _LONGEST_NAME, _LONGEST = 16, 200, 500
 """Of what the coordinator is told of a run, in every generation."""
 _NOT_COMPARED = ("params", "param_names", "foreach", "fused", "capturable", "differentiable")
 """Options of an optimizer's group that are only names, or only affect how it computes."""
-
-_decoder = msgspec.msgpack.Decoder(Identity)
 
 
 def of_training(model: nn.Module, steppers: Steppers, trained: TrainedSet) -> Identity:
@@ -99,6 +97,11 @@ def fingerprint(identity: Identity) -> int:
     return int.from_bytes(digest, "little") >> 1
 
 
+def compare(identity: Identity, gather: Gather) -> None:
+    """Compare it with those of all ranks; see :func:`expect_same`."""
+    expect_same(gather_values(identity, Identity, gather))
+
+
 def expect_same(identities: Sequence[Identity]) -> None:
     """:class:`UserError` with both values if ranks differ."""
     for rank, identity in enumerate(identities):
@@ -138,14 +141,7 @@ def goals(identity: Mapping[str, str]) -> Identity:
 
 def for_another(state: Mapping[str, Any]) -> Mapping[str, Any]:
     """A trainer's state for one that starts from it: where its loop ends is for itself to say."""
-    if "identity" not in state:  # of an early version
-        return state
     return {**state, "identity": {name: words for name, words in state["identity"].items() if name not in _GOALS}}
-
-
-def tell(identity: Identity, gather: Callable[[list[int]], list[list[int]]]) -> list[Identity]:
-    """Exchange identities; returns those of all ranks, by rank. See :func:`~pilot.train.state.blocks.gather_blocks`."""
-    return [_decoder.decode(block) for block in gather_blocks(msgspec.msgpack.encode(identity), gather)]
 
 
 def _differences(one: Mapping[str, str], other: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
@@ -173,8 +169,7 @@ def _options(steppers: Steppers) -> str:
     """The options of all groups, in order."""
     return "; ".join(
         ", ".join(f"{option}={_plain(value)}" for option, value in group.items() if option not in _NOT_COMPARED)
-        for optimizer in steppers.optimizers.values()
-        for group in optimizer.param_groups
+        for group in steppers.groups()
     )
 
 

@@ -17,7 +17,7 @@ from pilot.checkpoint.shards import local_of
 from pilot.checkpoint.tree import Encoded, Unstorable, copied, encode
 from pilot.core.errors import UserError
 from pilot.train.data import rng
-from pilot.train.state.on_device import Keys, tensors_in
+from pilot.train.state.loading import Keys, tensors_in
 
 
 def parameters_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
@@ -33,7 +33,7 @@ def state_of(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """``optimizer.state_dict()`` without constants in its groups."""
     state = optimizer.state_dict()
     if any(_constants(optimizer)):
-        state = state | {"param_groups": [_without_constants(group) for group in state["param_groups"]]}
+        state = state | {"param_groups": [without_constants(group) for group in state["param_groups"]]}
     return state
 
 
@@ -42,44 +42,42 @@ def _constants(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
     return [{key: one for key, one in group.items() if isinstance(one, CONSTANT)} for group in optimizer.param_groups]
 
 
-def _without_constants(group: Mapping[str, Any]) -> dict[str, Any]:
+def without_constants(group: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a group that can be stored."""
     return {key: one for key, one in group.items() if not isinstance(one, CONSTANT)}
 
 
-Strides = list[tuple[Keys, list[int]]]
-"""Strides of tensors in an optimizer's state, by the keys that lead to each."""
-Homes = list[tuple[Keys, bool]]
-"""Whether a tensor in an optimizer's state is on its parameter's device (or else in host memory), by its keys."""
+Layout = list[tuple[Keys, list[int] | None, bool | None]]
+"""Of tensors in an optimizer's state: what leads to each, its strides, and whether it is on its parameter's device (or
+else in host memory). None: as :func:`take_over` infers it."""
 
 
-def strides_of(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> Strides:
-    """Strides that :func:`take_over` could not infer (a matrix of eigenvectors is stored by columns): kernels sum in
-    memory order, so a rank with different strides would differ in the last bits.
-    """
-    return [
-        (keys, list(tensor.stride()))
-        for keys, tensor, parameter in _of_parameters(optimizer, state)
-        if not _is_usual(tensor, parameter)
-    ]
+def layout_of(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> Layout:
+    """The layout that :func:`take_over` could not infer.
 
-
-def homes_of(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> Homes:
-    """Homes that torch would not infer: of a parameter's state it moves all to the parameter's device, but for its
-    number of steps. NAdam has products in host memory, ASGD its steps on the GPU, and where a number is decides how it
-    is rounded.
+    A matrix of eigenvectors is stored by columns: kernels sum in memory order, so a rank with different strides would
+    differ in the last bits. Of a parameter's state torch moves all to the parameter's device, but for its number of
+    steps. NAdam has products in host memory, ASGD its steps on the GPU, and where a number is decides how it is
+    rounded.
     """
     on_device = {
         id(p): bool(group.get("capturable") or group.get("fused"))
         for group in optimizer.param_groups
         for p in group["params"]
     }
-    return [
-        (keys, tensor.device.type != "cpu")
-        for keys, tensor, parameter in _of_parameters(optimizer, state)
-        if parameter is not None
-        and parameter.device.type != "cpu"
-        and (tensor.device.type != "cpu") != (keys[-1] != "step" or on_device[id(parameter)])
-    ]
+    layout: Layout = []
+    for keys, tensor, parameter in _of_parameters(optimizer, state):
+        strides, is_beside = (
+            None if _is_usual(tensor, parameter) else list(tensor.stride()),
+            tensor.device.type != "cpu",
+        )
+        if parameter is None or parameter.device.type == "cpu":
+            is_inferred = True
+        else:
+            is_inferred = is_beside == (keys[-1] != "step" or on_device[id(parameter)])
+        if strides is not None or not is_inferred:
+            layout.append((keys, strides, None if is_inferred else is_beside))
+    return layout
 
 
 def _of_parameters(
@@ -92,12 +90,12 @@ def _of_parameters(
             yield keys, tensor, parameters[index] if _is_place(index) else None
 
 
-def take_over(optimizer: torch.optim.Optimizer, state: dict[str, Any], strides: Strides, homes: Homes) -> None:
+def take_over(optimizer: torch.optim.Optimizer, state: dict[str, Any], layout: Layout) -> None:
     """Like ``optimizer.load_state_dict(state)``, but preserving the dtypes and strides of ``state``.  torch casts a
     parameter's state to the parameter's dtype (float32 masters of bfloat16 parameters would be rounded), and keeps a
     tensor's strides, which are lost if it was sent as a block of bytes (fused kernels read state and parameter in
-    memory order). It also takes texts and arrays apart, as it does lists. ``strides``: from :func:`strides_of`;
-    ``homes``: from :func:`homes_of`. The groups stay the same dicts: the script may have one in a variable.
+    memory order). It also takes texts and arrays apart, as it does lists. ``layout``: from :func:`layout_of`. The
+    groups stay the same dicts: the script may have one in a variable.
     """
     if any(own := _constants(optimizer)):
         state = state | {"param_groups": [a | b for a, b in zip(state["param_groups"], own, strict=True)]}
@@ -106,12 +104,12 @@ def take_over(optimizer: torch.optim.Optimizer, state: dict[str, Any], strides: 
     vars(optimizer)["_opt_called"] = True  # by others; torch warns of a schedule that is stepped before its optimizer
     optimizer.defaults = defaults  # torch adds some, which groups that are added later then have on this rank only
     parameters = parameters_of(optimizer)
-    layout = _Layout({tuple(keys): its for keys, its in strides}, {tuple(keys): its for keys, its in homes})
+    placing = _Placing({tuple(keys): its for keys, *its in layout})
     for index, given in state["state"].items():
         its = parameters[index] if _is_place(index) else None
         key = index if its is None else its
         states: dict[Any, Any] = optimizer.state
-        states[key] = layout.as_given(given, states[key], its, (index,))
+        states[key] = placing.as_given(given, states[key], its, (index,))
 
 
 def _load(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
@@ -252,11 +250,11 @@ def _equal(one: Encoded, other: Encoded) -> bool:
 
 
 @dataclass(frozen=True)
-class _Layout:
-    """Puts a state's tensors where they were, as they were. ``strides``, ``homes``: by the keys that lead to each."""
+class _Placing:
+    """Puts a state's tensors where they were, as they were. ``layout``: strides and home by the keys that lead to each
+    tensor."""
 
-    strides: Mapping[tuple[Any, ...], list[int]]
-    homes: Mapping[tuple[Any, ...], bool]
+    layout: Mapping[tuple[Any, ...], Any]
 
     def as_given(self, given: Any, loaded: Any, parameter: torch.Tensor | None, keys: tuple[Any, ...]) -> Any:
         """``given`` in place of what torch has made of it, ``loaded``."""
@@ -276,10 +274,10 @@ class _Layout:
     def _laid_out(
         self, given: torch.Tensor, loaded: torch.Tensor, parameter: torch.Tensor | None, keys: tuple[Any, ...]
     ) -> torch.Tensor:
-        home = loaded.device
-        if parameter is not None and keys in self.homes:
-            home = parameter.device if self.homes[keys] else torch.device("cpu")
-        given, strides = given.detach().to(home), self.strides.get(keys)
+        home, (strides, is_beside) = loaded.device, self.layout.get(keys, (None, None))
+        if parameter is not None and is_beside is not None:
+            home = parameter.device if is_beside else torch.device("cpu")
+        given = given.detach().to(home)
         is_alike = (given.dtype, home) == (loaded.dtype, loaded.device)
         if strides is not None:
             return torch.empty_strided(given.shape, strides, dtype=given.dtype, device=home).copy_(given)

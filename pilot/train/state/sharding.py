@@ -7,6 +7,9 @@ gradients, which are summed with those of the same local rank on the other nodes
 parameters' hooks are called after the reduce-scatter just as autograd's would be, so
 :class:`~pilot.train.gradients.exchange.Exchange` needs nothing else. Forward and backward never wait for another node.
 
+A state comes either from the process of the same local rank on another node, with the same rows, or from a checkpoint,
+with whole tensors, of which this process takes its rows.
+
 All processes of a node run the same number of forward passes: one with fewer batches than the others gets some of
 another's, which do not count.
 """
@@ -14,7 +17,7 @@ another's, which do not count.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -23,12 +26,17 @@ from torch import nn
 
 from pilot.checkpoint import shards
 from pilot.core.errors import UserError
+from pilot.train.state.block import encoded
+from pilot.train.state.optimizer_state import parameters_of
 from pilot.train.state.placeholder import Placeholder
 from pilot.train.state.stepper import Steppers
 
+Wanted = Callable[[str, tuple[int, ...]], shards.Rows | None]
+"""See :mod:`pilot.checkpoint.reader`."""
+
 
 class Sharding:
-    """The sharding of a session's model, created after the session.
+    """The sharding of a session's model, created after the session; FSDP calls it in place of its ``ReduceScatter``.
 
     ``weight``: of what this process computes from now on.
 
@@ -39,37 +47,21 @@ class Sharding:
     """
 
     def __init__(self, model: nn.Module, size: int) -> None:
-        self._scatter = _WeightedReduceScatter()
+        self.weight = 1.0
         self.size = size
         self._groups: list[Any] = []
         for module in _sharded_modules(model):
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(True)
-            module.set_custom_reduce_scatter(self._scatter)
+            module.set_custom_reduce_scatter(self)
             self._groups += _groups_of(module)
         for group in self._groups:
             _explain(group)
 
     @property
-    def weight(self) -> float:
-        """See the class."""
-        return self._scatter.weight
-
-    @weight.setter
-    def weight(self, weight: float) -> None:
-        self._scatter.weight = weight
-
-    @property
     def reduces(self) -> bool:
         """Whether a backward pass reduces all gradients, leaving none for a later pass."""
         return all(group.reduce_grads for group in self._groups)
-
-
-class _WeightedReduceScatter:
-    """torch's ``ReduceScatter`` (``torch.distributed.fsdp``) for gradients that are weighted first."""
-
-    def __init__(self) -> None:
-        self.weight = 1.0
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         """Memory for sending or receiving."""
@@ -166,3 +158,54 @@ def _check(model: nn.Module, sharded: Mapping[str, nn.Parameter], steppers: Step
         for group in _groups_of(module):
             if type(group.offload_policy).__name__ != "OffloadPolicy":
                 raise UserError("sharded models with CPU offload are not supported: remove offload_policy")
+
+
+def models_adopted(state: Mapping[str, Any], model: nn.Module) -> dict[str, Any]:
+    """``state`` for ``model``, with shards instead of plain tensors where the model has shards."""
+    held = model.state_dict()
+    return {name: as_held(value, held.get(name)) for name, value in state.items()}
+
+
+def optimizers_adopted(state: Mapping[str, Any], steppers: Steppers) -> dict[str, Any]:
+    """``state`` for the optimizers, whose groups already match the state."""
+    if "" in steppers.optimizers:
+        return _of_optimizer(state, steppers.optimizers[""])
+    return {name: _of_optimizer(one, steppers.optimizers[name]) for name, one in state.items()}
+
+
+def rows_wanted(model: nn.Module, steppers: Steppers) -> Wanted:
+    """By path in a checkpoint: the local rows of each sharded parameter, and of optimizer state with its shape."""
+    of_model = {leaf.path: leaf.rows for leaf in encoded({"model": model.state_dict()}).leaves}
+    of_parameter: dict[str, shards.Rows | None] = {}
+    for name, optimizer in steppers.optimizers.items():
+        parameters = parameters_of(optimizer)
+        folder = f"optimizer/{name}/state" if name else "optimizer/state"
+        of_parameter |= {f"{folder}/{index}": shards.rows_of(one) for index, one in enumerate(parameters)}
+
+    def wanted(path: str, shape: tuple[int, ...]) -> shards.Rows | None:
+        rows = of_model.get(path) or of_parameter.get(path.rpartition("/")[0])
+        return rows if rows is not None and rows.whole == shape else None
+
+    return wanted
+
+
+def as_held(value: Any, held: Any) -> Any:
+    """``value``, a whole tensor or the local rows, divided like ``held``; anything else is returned unchanged."""
+    rows = shards.rows_of(held) if isinstance(held, torch.Tensor) else None
+    if rows is None or not isinstance(value, torch.Tensor) or shards.is_sharded(value):
+        return value
+    if value.shape == (rows.count, *rows.whole[1:]):
+        return shards.like(held, value.to(held.device))
+    if value.shape == rows.whole:
+        return shards.like(held, value[rows.first : rows.first + rows.count].to(held.device, copy=True))
+    return value
+
+
+def _of_optimizer(state: Mapping[str, Any], optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """Optimizer state with a parameter's shape is sharded like the parameter."""
+    parameters = parameters_of(optimizer)
+    kept = {
+        index: {key: as_held(value, parameters[index]) for key, value in its.items()}
+        for index, its in state["state"].items()
+    }
+    return {**state, "state": kept}

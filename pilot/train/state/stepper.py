@@ -9,7 +9,13 @@ import torch
 
 from pilot.checkpoint.tree import copied
 from pilot.core.errors import UserError
-from pilot.train.state.optimizer_state import OwnAttributes, homes_of, state_of, strides_of, take_over
+from pilot.train.state.optimizer_state import (
+    OwnAttributes,
+    layout_of,
+    state_of,
+    take_over,
+    without_constants,
+)
 
 
 class Scheduler(Protocol):
@@ -142,6 +148,11 @@ class Steppers:
     def __iter__(self) -> Iterator[Stepper]:
         return iter(self._of.values())
 
+    def groups(self) -> Iterator[dict[str, Any]]:
+        """The parameter groups of all optimizers."""
+        for stepper in self:
+            yield from stepper.groups()
+
     def named(self, name: str | None) -> list[Stepper]:
         """The steppers called ``name``; None: all."""
         if name is None:
@@ -170,8 +181,7 @@ class Steppers:
         states = {name: state_of(one) for name, one in self.optimizers.items()}
         return {
             "optimizer": _form(states),
-            "strides": {name: strides_of(self.optimizers[name], state) for name, state in states.items()},
-            "homes": {name: homes_of(self.optimizers[name], state) for name, state in states.items()},
+            "layout": {name: layout_of(self.optimizers[name], state) for name, state in states.items()},
             "attributes": {name: one.capture() for name, one in self._attributes.items()},
             "scheduler": _form({name: _state_of_schedule(one) for name, one in self.schedulers.items()}),
             "scaler": _form({name: one.state_dict() for name, one in self.scalers.items()}),
@@ -180,39 +190,26 @@ class Steppers:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take over a result of :meth:`capture`."""
         for name, optimizer in self.optimizers.items():
-            layout = (state.get(part, {}).get(name, []) for part in ("strides", "homes"))
-            take_over(optimizer, copied(_of(state["optimizer"], name)), *layout)
-            self._attributes[name].restore(state.get("attributes", {}).get(name, {}))
+            take_over(optimizer, copied(_of(state["optimizer"], name)), state["layout"][name])
+            self._attributes[name].restore(state["attributes"][name])
         for name, scheduler in self.schedulers.items():
             scheduler.load_state_dict(copied(_of(state["scheduler"], name)))
         for name, scaler in self.scalers.items():
-            if state.get("scaler"):
+            if state["scaler"]:  # of an enabled one
                 scaler.load_state_dict(copied(_of(state["scaler"], name)))
 
 
-def options_of(steppers: Steppers, *, scheduled: bool = True) -> list[dict[str, Any]]:
-    """The current options of all groups; without ``scheduled``, except those set by a scheduler."""
-    left_out = ("lr", "initial_lr") if steppers.schedulers and not scheduled else ()
-    return [
-        {
-            option: _cloned(value)
-            for option, value in group.items()
-            if option not in ("params", "param_names", *left_out)
-        }
-        for optimizer in steppers.optimizers.values()
-        for group in optimizer.param_groups
-    ]
+def options_of(steppers: Steppers, *, scheduled: bool = True) -> dict[str, Any]:
+    """The current options of all groups, but for constants; without ``scheduled``, except those set by a scheduler."""
+    left_out = ("params", "param_names", *(("lr", "initial_lr") if steppers.schedulers and not scheduled else ()))
+    groups = map(without_constants, steppers.groups())
+    return {"groups": [copied({key: one for key, one in group.items() if key not in left_out}) for group in groups]}
 
 
-def set_options(steppers: Steppers, options: list[dict[str, Any]]) -> None:
+def set_options(steppers: Steppers, options: Mapping[str, Any]) -> None:
     """Restore a result of :func:`options_of`. (There may be more groups by now.)"""
-    groups = [group for optimizer in steppers.optimizers.values() for group in optimizer.param_groups]
-    for group, its in zip(groups, options, strict=False):
-        group.update({option: _cloned(value) for option, value in its.items()})
-
-
-def _cloned(value: Any) -> Any:
-    return value.detach().clone() if isinstance(value, torch.Tensor) else value
+    for group, its in zip(steppers.groups(), options["groups"], strict=False):
+        group.update(copied(its))
 
 
 def _form(states: dict[str, Any]) -> dict[str, Any]:

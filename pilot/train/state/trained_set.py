@@ -127,7 +127,8 @@ class TrainedSet:
 
     def capture(self) -> Rows:
         """The set as part of the state, with the modules' modes; the groups' options are in the optimizers' states."""
-        return self.members() | {"evaluating": self.evaluating()}
+        evaluating = [name for name, module in self._model.named_modules() if not module.training]
+        return self.members() | {"evaluating": evaluating}
 
     def members(self) -> Rows:
         """Which parameters require a gradient, and in which groups they are."""
@@ -138,17 +139,6 @@ class TrainedSet:
                 for name, optimizer in self._steppers.optimizers.items()
             },
         }
-
-    def evaluating(self) -> list[str]:
-        """Return the names of the modules that are in evaluation mode."""
-        return [name for name, module in self._model.named_modules() if not module.training]
-
-    def set_modes(self, evaluating: list[str]) -> None:
-        """Put these modules in evaluation mode, and the others in training mode."""
-        its = set(evaluating)
-        for name, module in self._model.named_modules():
-            if module.training == (name in its):
-                module.training = not module.training
 
     def described(self) -> dict[str, str]:
         """A description to compare. (Without what a script may freeze within a step.)"""
@@ -162,9 +152,10 @@ class TrainedSet:
 
     def restore(self, rows: Rows) -> None:
         """Restore the result ``rows`` of :meth:`capture`; the optimizers' states are restored afterwards."""
-        if "evaluating" in rows:
-            self.set_modes(rows["evaluating"])
-        trained = set(rows["requires_grad"])
+        evaluating, trained = set(rows["evaluating"]), set(rows["requires_grad"])
+        for name, module in self._model.named_modules():
+            if module.training == (name in evaluating):
+                module.training = not module.training
         for name, parameter in self.named.items():
             if parameter.requires_grad != (name in trained):
                 parameter.requires_grad_(name in trained)
@@ -178,7 +169,7 @@ class TrainedSet:
 
     def _now(self) -> tuple[list[bool], list[list[nn.Parameter]]]:
         required = [] if self._steppers.apart else list(map(_requires_grad, self._parameters))
-        return required, [list(group["params"]) for stepper in self._steppers for group in stepper.groups()]
+        return required, [list(group["params"]) for group in self._steppers.groups()]
 
     def _difference(self) -> str:
         required, _ = self._laid_out

@@ -25,16 +25,13 @@ from pilot.train.state import identity
 from pilot.train.state.agreement_log import END_OF_EPOCH, END_OF_LOOP, STOP, Agreement, AgreementLog, Place, Sums
 from pilot.train.state.block import encoded, in_host_memory
 from pilot.train.state.catch_up import CatchUp, Stateful, put_user
-from pilot.train.state.lineage import Lineage
-from pilot.train.state.loading import load
+from pilot.train.state.loading import UnsavedBuffers, load, places_in, put_back
 from pilot.train.state.lr import LearningRate
 from pilot.train.state.metric_reports import METRIC, MetricReports
-from pilot.train.state.on_device import places_in, put_back
-from pilot.train.state.position import Position
+from pilot.train.state.progress import Lineage, Position
 from pilot.train.state.session_checks import admit, check_scheduler
-from pilot.train.state.sharded_state import Wanted, models_adopted, optimizers_adopted, rows_wanted
-from pilot.train.state.sharding import sharding_of
-from pilot.train.state.state_transfer import Standing
+from pilot.train.state.sharding import Wanted, models_adopted, optimizers_adopted, rows_wanted, sharding_of
+from pilot.train.state.state_transfer import Holding, Standing
 from pilot.train.state.stepper import (
     Optimizers,
     Scalers,
@@ -47,7 +44,6 @@ from pilot.train.state.stepper import (
     step_together,
 )
 from pilot.train.state.trained_set import TrainedSet
-from pilot.train.state.unsaved_buffers import UnsavedBuffers
 
 Models = nn.Module | dict[str, nn.Module]
 
@@ -116,6 +112,26 @@ class Training:
     def is_anothers(self) -> bool:
         """Whether the state that it took over is another trainer's (:func:`pilot.train.state.identity.for_another`)."""
         return self.position.step > 0 and not self._goals_taken
+
+    @property
+    def shards(self) -> int:
+        """How many processes of a node have a part of the state; 1: each has all of it."""
+        return self.sharding.size if self.sharding is not None else 1
+
+    def holding(self, generation: int) -> Holding:
+        """The state that this process has, last confirmed in ``generation``."""
+        position = self.position
+        return Holding(
+            generation,
+            position.step,
+            identity.fingerprint(self.identity),
+            position.epoch,
+            self.agreements.count(self.place),
+            position.phase,
+            int(self.catch_up.behind),
+            int(self.standing),
+            int(self.is_on_gpu),
+        )
 
     @property
     def place(self) -> Place:
@@ -287,7 +303,7 @@ class Training:
             self.keep()
 
     def _on_device(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
-        state = put_back(state, state.get("on_device", ()))
+        state = put_back(state, state["on_device"])
         return state if self.sharding is None else {**state, "model": models_adopted(state["model"], self.model)}
 
     @torch.inference_mode(mode=False)
@@ -299,25 +315,25 @@ class Training:
         it takes over what they have agreed on.
         """
         if self._is_there(state):
-            self.agreements = AgreementLog(state.get("minutes", ()))
+            self.agreements = AgreementLog(state["minutes"])
             self.position.left |= bool(self.agreements.of(self.place, END_OF_LOOP))  # this rank has not come to that
             return
-        changes = identity.changes(state.get("identity", self.identity), self.identity, self.accepted)
-        self._goals_taken = identity.goals(state.get("identity", {}))
+        changes = identity.changes(state["identity"], self.identity, self.accepted)
+        self._goals_taken = identity.goals(state["identity"])
         state = self._on_device(state)
         own_options = any(name == OPTIONS for name, _, _ in changes)
         self._adopt(state, own_options=own_options)
-        self.changing |= set(state.get("changing", ()))
+        self.changing |= set(state["changing"])
         self.position = Position(**state["position"])
-        self.phases = list(state.get("phases", [{}] * self.position.phase))
+        self.phases = list(state["phases"])
         self.agreed_step = self.position.step
         self.standing = Standing.NEW
         self.ledger = Lineage(state["ledger"].tolist())
-        self.agreements = AgreementLog(state.get("minutes", ()))
-        self.reports = MetricReports(self.reports.metric, state.get("reports", ()))
-        self.changes = [AcceptedChange(*row) for row in state.get("changes", ())]
+        self.agreements = AgreementLog(state["minutes"])
+        self.reports = MetricReports(self.reports.metric, state["reports"])
+        self.changes = [AcceptedChange(*row) for row in state["changes"]]
         self.changes += [AcceptedChange(self.position.step, *change) for change in changes]
-        begun = self.position.begun or state.get("behind")  # before its first batch a script may evaluate
+        begun = self.position.begun or state["behind"]  # before its first batch a script may evaluate
         self.catch_up.took(state, partial(self._adopt, state, own_options=own_options) if begun else None)
         if changes:
             self.keep()
@@ -342,16 +358,17 @@ class Training:
         with torch.no_grad():
             for name, parameter in self.trained.bare.items():
                 parameter.copy_(state["parameters"][name])
-        if "trained" in state:
-            self.trained.restore(state["trained"])
-        if self.sharding is not None:
-            state = {**state, "optimizer": optimizers_adopted(state["optimizer"], self.steppers)}
-        self.steppers.restore(state)
+        self.trained.restore(state["trained"])
+        self.put_stepped(state)
         if own_options:
             set_options(self.steppers, self._options)
         for name, one in self.tracked.items():
             load(copied(state["tracked"][name]), into=one)
-        self._unsaved.restore(state.get("unsaved", {}))
+        self._unsaved.restore(state["unsaved"])
+
+    def put_stepped(self, state: Mapping[str, Any]) -> None:
+        """Take over what ``state`` has of optimizers, schedulers and scalers."""
+        self.steppers.restore({**state, "optimizer": optimizers_adopted(state["optimizer"], self.steppers)})
 
     def tell_restored(self) -> None:
         """Tell the script that the state was replaced."""

@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import chain
 
-import msgspec
-
 from pilot.checkpoint.checksums import MODULUS
 from pilot.comm.channel import Gone
 from pilot.core.errors import PilotError
@@ -20,7 +18,7 @@ from pilot.train.gradients.step_words import Words
 from pilot.train.node.membership import Membership, agreed
 from pilot.train.node.node_ties import NodeTies, combined
 from pilot.train.ranks.group import RankGroup
-from pilot.train.state.blocks import gather_blocks
+from pilot.train.state.block import gather_values
 from pilot.train.state.training import Training
 
 EVERY_STEPS = 100
@@ -30,7 +28,6 @@ FIRST_STEPS = (1, 10)
 
 _Told = tuple[int, Numbers]
 """One rank's last step in which the ranks agreed, and its checksums."""
-_decoder = msgspec.msgpack.Decoder(_Told)
 
 
 class Alarm:
@@ -39,7 +36,7 @@ class Alarm:
     def __init__(self, training: Training, ties: NodeTies) -> None:
         self._training = training
         self._ties = ties
-        self._shards = training.sharding.size if training.sharding is not None else 1
+        self._shards = training.shards
         self.held = HeldAlike(training)
         self._numbers: Numbers = {}
         self._generation: int | None = None
@@ -78,8 +75,7 @@ class Alarm:
             return True
         if not agreed(words.checksum, words.checksum_squares, size):
             try:
-                own = msgspec.msgpack.encode((self._training.agreed_step, self._numbers))
-                told = [_decoder.decode(block) for block in gather_blocks(own, group.gather)]
+                told = gather_values((self._training.agreed_step, self._numbers), _Told, group.gather)
             except Gone:
                 return False
             self._judge(step, group, told)

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import msgspec
 from torch import nn
 
 from pilot.core.errors import JoinedOtherwise, ResumedOtherwise
@@ -14,7 +13,7 @@ from pilot.core.run_identity import GRADIENTS
 from pilot.train.data.rehearsal import Rehearsal
 from pilot.train.gradients.sketch import Sketch, Sketched, differing, folded
 from pilot.train.ranks.group import RankGroup
-from pilot.train.state.blocks import gather_blocks
+from pilot.train.state.block import gather_values
 from pilot.train.state.session_checks import single
 from pilot.train.state.training import Training
 
@@ -25,8 +24,6 @@ _CAUSES = (
 )
 
 _NO_MEAN = "a loss that is no mean over the samples (pilot check shows that); a script that was changed"
-
-_decoder = msgspec.msgpack.Decoder(Sketched)
 
 
 class Comparison:
@@ -60,7 +57,7 @@ class Comparison:
         named = {name: one for name, one in self._training.trained.named.items() if id(one) in its}
         own = self.sketch.of(named) if self.sketch is not None else {}
         for sketched in (folded(own), own):  # each parameter's only if they differ: there may be many
-            told = [_decoder.decode(one) for one in gather_blocks(msgspec.msgpack.encode(sketched), group.gather)]
+            told = gather_values(sketched, Sketched, group.gather)
             differences = dict(differences_in(rehearsal, told))
             if not differences:
                 return
@@ -79,7 +76,7 @@ class Comparison:
         if difference and group.next_steps.divided_otherwise:
             group.remark(f"{difference}. Possible causes: {_NO_MEAN}; {_CAUSES}")
             difference = ""
-        told = gather_blocks(difference.encode(), group.gather)[0].decode()
+        told = gather_values(difference, str, group.gather)[0]
         if told and not self._accepts(told, group):
             raise ResumedOtherwise(f"{told}. Possible causes: a script that was changed; {_CAUSES}")
 

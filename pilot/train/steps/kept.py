@@ -4,23 +4,21 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from itertools import islice
 from types import NoneType
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from pilot.checkpoint import checksums
 from pilot.checkpoint.leaves import why_no_array, why_no_tensor
 from pilot.checkpoint.shards import local_of
 from pilot.checkpoint.tree import copied
-from pilot.train.state.block import encoded, in_host_memory
+from pilot.train.state.block import encoded
 from pilot.train.state.catch_up import Stateful
 from pilot.train.state.loading import filled, load
-from pilot.train.state.sharded_state import optimizers_adopted
-from pilot.train.state.stepper import Steppers
 
 SMALL_BYTES = 1 << 20
 """Size of one tensor, or of all of a tracked object, below which copying is cheaper than checking."""
@@ -30,37 +28,20 @@ _DEPTH = 8
 _PLAIN = (bool, int, float, str, bytes, bytearray, NoneType, np.number, np.bool_)
 
 
-class Kept(Protocol):
-    """Something that can be restored.
+class Slot:
+    """A tensor of a module, which a forward pass may change or replace; or, if it is ``trained``, a parameter that an
+    optimizer trains, and that the script may change, too.
 
     ``changes``: it may change in a forward pass; ``bits_before``: its previous value, while that is not known yet.
     """
 
-    name: str
-    changes: bool
-    bits_before: Any
-
-    @property
-    def small(self) -> bool: ...
-
-    def bits(self) -> Any: ...
-
-    def mark(self) -> None: ...
-
-    def back(self) -> None: ...
-
-    def forget(self) -> None: ...
-
-
-class Slot:
-    """A tensor of a module, which a forward pass may change or replace."""
-
-    def __init__(self, name: str, holder: dict[str, Any], key: str) -> None:
+    def __init__(self, name: str, holder: dict[str, Any], key: str, *, trained: bool = False) -> None:
         self.name = name
         self.changes = False
         self.bits_before: Any = None
         self._holder = holder
         self._key = key
+        self._trained = trained
         self.tensor: torch.Tensor | None = None
         self.copy: torch.Tensor | None = None
         self._marked = False
@@ -72,7 +53,7 @@ class Slot:
 
     @property
     def small(self) -> bool:
-        return self.now is None or self.now.nbytes <= SMALL_BYTES
+        return not self._trained and (self.now is None or self.now.nbytes <= SMALL_BYTES)
 
     @property
     def resized(self) -> bool:
@@ -88,7 +69,8 @@ class Slot:
 
     def _copied(self, tensor: torch.Tensor) -> torch.Tensor:
         """On a GPU there may be no space for copies of all large ones."""
-        return tensor.clone() if self.small or self.changes else tensor.to("cpu", copy=True)
+        on_device = self.small or (self.changes and not self._trained)
+        return tensor.clone() if on_device else tensor.to("cpu", copy=True)
 
     def back(self) -> None:
         if self._marked:
@@ -107,17 +89,35 @@ class Slot:
 
 
 class Object:
-    """What has a state."""
+    """What has a state. ``changes``, ``bits_before``: see :class:`Slot`.
 
-    def __init__(self, name: str, stateful: Stateful) -> None:
+    Parameters
+    ----------
+    stateful : what has it
+    small : whether it is small however large it is; None: by its size
+    of_script : the script may keep in it what it decides by, if it is small
+    copy : copies its state
+    """
+
+    def __init__(
+        self,
+        name: str,
+        stateful: Stateful,
+        *,
+        small: bool | None = None,
+        of_script: bool = True,
+        copy: Callable[[dict[str, Any]], dict[str, Any]] = copied,
+    ) -> None:
         self.name = name
         self.changes = False
         self.bits_before: Any = None
         self._stateful = stateful
+        self.small = self._is_small() if small is None else small
+        self.of_script = of_script and self.small
+        self._copy = copy
         self.marked: dict[str, Any] | None = None
 
-    @property
-    def small(self) -> bool:
+    def _is_small(self) -> bool:
         leaves = encoded({self.name: self._stateful.state_dict()}).leaves
         return sum(leaf.size for leaf in leaves) <= SMALL_BYTES
 
@@ -131,13 +131,8 @@ class Object:
             for leaf in taken.leaves
         ]
 
-    @property
-    def is_of_script(self) -> bool:
-        """Whether the script may keep in it what it decides by."""
-        return self.small
-
     def mark(self) -> None:
-        self.marked = copied(self._stateful.state_dict())
+        self.marked = self._copy(self._stateful.state_dict())
 
     def back(self) -> None:
         if self.marked is not None:
@@ -153,89 +148,15 @@ class Object:
         self.marked = None
 
 
-class Few(Object):
-    """What is small however many there are."""
-
-    small = True
+Kept = Slot | Object
 
 
-class Trained(Slot):
-    """A parameter that an optimizer trains, which the script may change, too. The copy is in host memory, because a GPU
-    may have no space for it.
-    """
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A state that two functions read and write."""
 
-    small = False
-
-    def __init__(self, name: str, parameter: torch.Tensor) -> None:
-        super().__init__(name, {name: parameter}, name)
-
-    def _copied(self, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.to("cpu", copy=True)
-
-
-class Stepped(Object):
-    """The optimizers with their schedulers: a script may scale a momentum, or replace it, after ``session.step``.
-    Handled like a large value, since few scripts do; the copy is in host memory.
-    """
-
-    small = False
-    is_of_script = False
-
-    def __init__(self, steppers: Steppers) -> None:
-        super().__init__("what is stepped", _AsObject(steppers))
-
-    def mark(self) -> None:
-        self.marked = in_host_memory(self._stateful.state_dict())
-
-
-class _AsObject:
-    def __init__(self, steppers: Steppers) -> None:
-        self._steppers = steppers
-
-    def state_dict(self) -> dict[str, Any]:
-        return self._steppers.capture()
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        adopted = optimizers_adopted(state_dict["optimizer"], self._steppers)
-        self._steppers.restore({**state_dict, "optimizer": adopted})
-
-
-class Values:
-    """What is read and written as a whole; if it is not ``small``, it is handled like large values."""
-
-    def __init__(self, name: str, read: Callable[[], Any], write: Callable[[Any], None], *, small: bool) -> None:
-        self.name = name
-        self.small = small
-        self.changes = False
-        self.bits_before: Any = None
-        self._read, self._write = read, write
-        self._values: Any = None
-
-    def bits(self) -> Any:
-        return str(self._read())
-
-    def mark(self) -> None:
-        self._values = self._read()
-
-    def back(self) -> None:
-        if self._values is not None:
-            self._write(self._values)
-
-    def forget(self) -> None:
-        self._values = None
-
-
-class Extra:
-    """A module's extra state."""
-
-    def __init__(self, module: nn.Module) -> None:
-        self._module = module
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"extra": self._module.get_extra_state()}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._module.set_extra_state(state_dict["extra"])
+    state_dict: Callable[[], dict[str, Any]]
+    load_state_dict: Callable[[dict[str, Any]], Any]
 
 
 class FewOfUser:

@@ -23,25 +23,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import nullcontext
 from functools import partial
+from typing import Any
 
 from torch import nn
 
+from pilot.train.state.block import in_host_memory
+from pilot.train.state.loading import unsaved_of
 from pilot.train.state.spaced import Spaced
 from pilot.train.state.stepper import options_of, set_options
 from pilot.train.state.training import Training
-from pilot.train.state.unsaved_buffers import unsaved_of
-from pilot.train.steps.kept import (
-    Extra,
-    Few,
-    FewOfUser,
-    Kept,
-    Object,
-    Slot,
-    Stepped,
-    Trained,
-    Values,
-    mark_all,
-)
+from pilot.train.steps.kept import FewOfUser, Kept, Object, Pair, Slot, mark_all
 
 _PARTS = 1000
 _FIRST_LOOKS = 4
@@ -75,7 +66,7 @@ class Rollback:
         if self._kept is None:
             self._kept = list(self._look_around())
             self._changing = [one for one in self._kept if one.changes]
-            self._of_script = [one for one in self._kept if isinstance(one, Object) and one.is_of_script]
+            self._of_script = [one for one in self._kept if isinstance(one, Object) and one.of_script]
         begins = not is_first and self._epoch != self._training.position.epoch and self._spaced.is_due()
         self._looking = is_first or begins
         self._epoch = self._training.position.epoch
@@ -154,29 +145,39 @@ class Rollback:
                 if parameter is not None and id(parameter) not in stepped:
                     yield Slot(f"{name}.{key}", module._parameters, key)
             if _has_extra_state(module):
-                yield Object(f"extra state of {name}", Extra(module))
+                yield Object(f"extra state of {name}", Pair(partial(_extra_state, module), partial(_set_extra, module)))
         for name, tracked in self._training.tracked.items():
             yield Object(f"tracked {name}", tracked)
             for path, module in tracked.named_modules() if isinstance(tracked, nn.Module) else ():
                 for key, _ in unsaved_of(module):
                     yield Slot(f"tracked {name}: {path}.{key}", module._buffers, key)
-        trained = self._training.trained
-        yield Values("what is trained", trained.members, trained.restore, small=self._apart)
-        yield Stepped(self._training.steppers)
-        yield self._options()
-        yield Values("the modules' modes", trained.evaluating, trained.set_modes, small=False)
+        yield from self._stepped()
         for name, parameter in self._training.trained.trained().items():
-            yield Trained(f"trained {name}", parameter)
-        yield Few("session.state", FewOfUser(self._training.user))
+            yield Slot(f"trained {name}", {name: parameter}, name, trained=True)
+        yield Object("session.state", FewOfUser(self._training.user), small=True)
 
-    def _options(self) -> Values:
-        """The options of all parameter groups: a script may set a rate for one step."""
-        steppers = self._training.steppers
-        few = sum(len(one.param_groups) for one in steppers.optimizers.values()) <= FEW_GROUPS
-        read, write = partial(options_of, steppers), partial(set_options, steppers)
-        return Values("the optimizers' options", read, write, small=few)
+    def _stepped(self) -> Iterator[Object]:
+        """What is trained and how, which few scripts change in a step, by setting a rate, scaling a momentum or
+        replacing it: handled like large values, unless that costs next to nothing.
+        """
+        training, steppers = self._training, self._training.steppers
+        trained = Pair(training.trained.capture, training.trained.restore)
+        yield Object("what is trained", trained, small=self._apart, of_script=False)
+        stepped = Pair(steppers.capture, training.put_stepped)
+        yield Object("what is stepped", stepped, small=False, copy=in_host_memory)
+        few = len(list(steppers.groups())) <= FEW_GROUPS
+        options = Pair(partial(options_of, steppers), partial(set_options, steppers))
+        yield Object("the optimizers' options", options, small=few, of_script=False)
 
 
 def _has_extra_state(module: nn.Module) -> bool:
     """Whether it has defined one."""
     return type(module).get_extra_state is not nn.Module.get_extra_state
+
+
+def _extra_state(module: nn.Module) -> dict[str, Any]:
+    return {"extra": module.get_extra_state()}
+
+
+def _set_extra(module: nn.Module, state: dict[str, Any]) -> None:
+    module.set_extra_state(state["extra"])

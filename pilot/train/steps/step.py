@@ -328,7 +328,6 @@ class Step:
             self._compare(steppers)
         except Gone:
             return None
-        self._group.sums_came()
         # From here on all ranks draw the same numbers: noise on the sums, or in an optimizer.
         rng.seed_all(mix(self._seed, position.step, self._phases, rng.OF_ALL_RANKS))
         return words

@@ -28,7 +28,7 @@ from pilot.comm.pipeline import PIECE_BYTES
 from pilot.comm.rails import Rails, RailServer
 from pilot.comm.rank_server import RankServer
 from pilot.core.errors import ProtocolError
-from pilot.train.state.blocks import LONGEST_ROW
+from pilot.train.state.block import LONGEST_ROW
 from tests.unit.comm.twin import TwinFabric, World
 
 tell_next = TwinFabric.tell_next

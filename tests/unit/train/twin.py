@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from pilot.train.node.membership import Membership
-from pilot.train.ranks.group import Alone
+from pilot.train.ranks.group import RankGroup
 from pilot.train.state.lr import LearningRate
 from pilot.train.state.training import Training
 
@@ -19,7 +19,7 @@ DEADLINE_S = 30.0
 _Result = TypeVar("_Result")
 
 
-class Twin(Alone):
+class Twin(RankGroup):
     """Rank ``rank`` of a group."""
 
     def __init__(self, rank: int, ranks: list[Twin], barrier: threading.Barrier) -> None:

@@ -1,4 +1,6 @@
-"""What a script keeps on a GPU comes back there. ``meta`` stands for a GPU; of its tensors only the place shows."""
+"""Buffers that ``state_dict()`` leaves out are part of the state. What a script keeps on a GPU comes back there:
+``meta`` stands for a GPU; of its tensors only the place shows.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +9,46 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
-from pilot.train.state.on_device import places_in, put_back
-from pilot.train.state.optimizer_state import homes_of, take_over
+from pilot.train.state.loading import UnsavedBuffers, places_in, put_back
+from pilot.train.state.optimizer_state import layout_of, take_over
 
 META = torch.device("meta")
+
+
+class Layer(nn.Linear):
+    """With a buffer that is saved, and one that is not."""
+
+    def __init__(self) -> None:
+        super().__init__(1, 1)
+        self.register_buffer("saved", torch.zeros(2))
+        self.register_buffer("scale", torch.ones(2), persistent=False)
+
+
+def test_they_are_taken_over_in_place_also_in_tracked_modules() -> None:
+    giver, taker = nn.Sequential(Layer()), nn.Sequential(Layer())
+    given, taken = Layer(), Layer()
+    giver[0].scale.fill_(0.5)
+    given.scale.fill_(0.25)
+    held = taker[0].scale
+    state = UnsavedBuffers(giver, {"loss": given, "count": object()}).capture()
+    assert {path: [*its] for path, its in state.items()} == {"0": ["scale"], "tracked loss": ["scale"]}
+    UnsavedBuffers(taker, {"loss": taken}).restore(state)
+    assert taker[0].scale is held, "modules may share it"
+    assert held.tolist() == [0.5, 0.5]
+    assert taken.scale.tolist() == [0.25, 0.25]
+
+
+def test_one_that_forward_has_made_or_replaced_is_made_here_too() -> None:
+    giver, taker = Layer(), Layer()
+    giver.register_buffer("mask", torch.ones(3), persistent=False)
+    giver.scale = torch.zeros(4, dtype=torch.float64)
+    UnsavedBuffers(taker, {}).restore(UnsavedBuffers(giver, {}).capture())
+    assert torch.equal(taker.mask, giver.mask)
+    assert taker.mask is not giver.mask
+    assert taker.scale.dtype == torch.float64
+    assert taker.state_dict().keys() == Layer().state_dict().keys()
 
 
 def state() -> dict[str, Any]:
@@ -54,12 +91,16 @@ def test_an_optimizers_tensors_stay_where_it_put_them() -> None:
     parameter = torch.nn.Parameter(torch.ones(2, device=META))
     one, other = Mixed([parameter]), Mixed([parameter])
     one.fill()
-    homes = homes_of(one, one.state_dict())
-    assert sorted(map(str, homes)) == ["([0, 'product'], False)", "([0, 'step'], True)", "([0, 'sums', 0], False)"]
+    layout = layout_of(one, one.state_dict())
+    assert sorted(map(str, layout)) == [
+        "([0, 'product'], None, False)",
+        "([0, 'step'], None, True)",
+        "([0, 'sums', 0], None, False)",
+    ]
     travelled = one.state_dict()
     travelled["state"][0] |= {"step": torch.ones(()), "average": torch.zeros(2)}
-    take_over(other, travelled, [], homes)
+    take_over(other, travelled, layout)
     taken = other.state[parameter]
     assert [taken[name].device.type for name in ("step", "average", "product")] == ["meta", "meta", "cpu"]
     assert taken["sums"][0].device.type == "cpu"
-    assert homes_of(other, other.state_dict()) == homes
+    assert layout_of(other, other.state_dict()) == layout

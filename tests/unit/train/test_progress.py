@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 
-from pilot.train.state.lineage import Lineage
+from pilot.train.state.progress import Lineage
 
 
 def test_steps_that_follow_each_other_become_one_row() -> None:

@@ -1,0 +1,131 @@
+"""What a rank measures of its time: rates and stalls, its own pace, and how long it waits before it reports that."""
+
+from __future__ import annotations
+
+import pytest
+
+from pilot.io.wire import Pace, RankPace
+from pilot.train.ranks import meters
+from pilot.train.ranks.meters import PERIOD_S, PERIOD_STEPS, PaceMeter, StallTimer, StepMeter
+
+
+def test_the_rate_is_the_median_of_the_last_twenty_steps() -> None:
+    meter = StepMeter()
+    meter.regrouped()
+    now_s = 0.0
+    for seconds in [9.0] * 10 + [0.5] * 15 + [5.0] * 5:
+        meter.stepped(now_s := now_s + seconds, 100)
+    assert meter.samples_per_s() == 200.0
+
+
+def test_no_rate_before_two_steps_of_a_generation() -> None:
+    meter = StepMeter()
+    meter.regrouped()
+    meter.stepped(1.0, 10)
+    assert meter.samples_per_s() is None
+    meter.stepped(2.0, 10)
+    meter.regrouped()
+    assert meter.samples_per_s() is None
+
+
+def test_the_stall_is_the_gap_less_the_median_step_before() -> None:
+    meter = StepMeter()
+    meter.regrouped()
+    for now_s in (1.0, 2.0, 3.0):
+        meter.stepped(now_s, 10)
+    assert meter.stall_s is None
+    meter.regrouped()
+    meter.stepped(6.5, 10)
+    assert meter.stall_s == pytest.approx(2.5)
+    meter.stepped(7.5, 10)
+    assert meter.samples_per_s() == 10.0
+
+
+def test_a_newcomer_has_no_stall() -> None:
+    meter = StepMeter()
+    meter.regrouped()
+    meter.stepped(100.0, 10)
+    assert meter.stall_s is None
+
+
+def steps(meter: PaceMeter, from_s: float, count: int, step_s: float, waits_s: float) -> list[RankPace]:
+    """Each step takes ``step_s``, ``waits_s`` of it waiting."""
+    told = []
+    for number in range(count):
+        begins_s = from_s + number * step_s
+        meter.begins(begins_s, number * waits_s)
+        told.append(meter.applied(begins_s + step_s, (number + 1) * waits_s, 8))
+    return [pace for pace in told if pace is not None]
+
+
+def test_it_is_told_at_a_low_rate_and_waits_do_not_count() -> None:
+    told = steps(PaceMeter("t"), 100.0, 40, 0.5, 0.3)
+    assert [pace.trainer for pace in told] == ["t", "t"]
+    for one in told:
+        assert (one.pace.steps, one.pace.samples, one.pace.wall_s) == (20, 160, pytest.approx(PERIOD_S))
+        assert one.pace.own_s == pytest.approx(20 * 0.2)
+
+
+def test_long_steps_are_told_when_there_are_a_few() -> None:
+    (told, _) = steps(PaceMeter("t"), 0.0, 2 * PERIOD_STEPS, 60.0, 0.0)
+    assert told.pace == Pace(PERIOD_STEPS, 8 * PERIOD_STEPS, PERIOD_STEPS * 60.0, PERIOD_STEPS * 60.0)
+
+
+def test_a_step_counts_only_if_its_beginning_is_known() -> None:
+    meter = PaceMeter("t")
+    assert meter.applied(1000.0, 0.0, 8) is None, "the first step of a group, which warms up"
+    meter.begins(1000.0, 0.0)
+    meter.idle()
+    assert meter.applied(2000.0, 0.0, 8) is None, "an evaluation was in between"
+    (told,) = steps(meter, 2000.0, PERIOD_STEPS, 5.0, 1.0)
+    assert (told.pace.steps, told.pace.own_s) == (PERIOD_STEPS, PERIOD_STEPS * 4.0)
+
+
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    clock = [100.0]
+    monkeypatch.setattr(meters.time, "monotonic", lambda: clock[0])
+    return clock
+
+
+def test_it_is_over_at_the_time_out_and_each_time_that_the_wait_has_doubled(now: list[float]) -> None:
+    wait = StallTimer(4.0, 300.0)
+    wait.begin(summing=True)
+    over = []
+    for _ in range(40):
+        now[0] += 1.0
+        over.append(wait.is_over())
+    assert [second + 1 for second, said in enumerate(over) if said] == [4, 8, 16, 32]
+    assert wait.left_s() == 24.0
+
+
+def test_it_is_over_when_the_patience_is_at_its_end(now: list[float]) -> None:
+    wait = StallTimer(4.0, 10.0)
+    wait.begin(summing=True)
+    over = []
+    for _ in range(40):
+        now[0] += 1.0
+        over.append(wait.is_over())
+    assert [second + 1 for second, said in enumerate(over) if said] == [4, 8, 10, 20, 40]
+
+
+def test_each_wait_begins_anew_and_none_lasts_between_them(now: list[float]) -> None:
+    wait = StallTimer(4.0, 300.0)
+    wait.begin(summing=True)
+    now[0] += 9.0
+    assert (wait.waited_s(), wait.summing, wait.is_over()) == (9.0, True, True)
+    wait.end()
+    assert (wait.waited_s(), wait.summing) == (0.0, False)
+    wait.begin(summing=False)
+    assert (wait.left_s(), wait.is_over(), wait.summing) == (4.0, False, False)
+
+
+def test_all_waits_add_up(now: list[float]) -> None:
+    wait = StallTimer(4.0, 300.0)
+    for seconds in (3.0, 4.0):  # it begins again within one when there is progress
+        wait.begin(summing=True)
+        now[0] += seconds
+    wait.end()
+    now[0] += 100.0
+    wait.end()
+    assert wait.ended_s == 7.0
