@@ -8,7 +8,7 @@ One binary per trainer, step and size says which size it has; its progress is th
                 sum over k of  use[i, t, k] = 1                                           (15-18)
                 sum over i and k of  k * use[i, t, k] <= N                                (6)
 
-It has the optimum of :mod:`pilot.planners.model_printed` with a fifth of its binaries and no big M.
+It has the optimum of ``tests/property/model_printed.py`` with a fifth of its binaries and no big M.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ import logging
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol, assert_never
+from typing import TYPE_CHECKING, assert_never
 
 import msgspec
 
@@ -42,7 +42,12 @@ from pilot.io import script_code, wire
 from pilot.io.site import Site
 from pilot.provisioning.retry import pause_s
 from pilot.service.launch_store import LaunchStore
-from pilot.service.pending import Of, On, PendingCommands
+from pilot.service.pending import On, PendingCommands
+from pilot.service.sampler_process import SamplerProcess
+from pilot.service.solver_process import SolverProcess
+
+if TYPE_CHECKING:
+    from pilot.service.service import Service
 
 log = logging.getLogger(__name__)
 
@@ -70,39 +75,6 @@ WRITE_AGAIN_S = 1.0, 30.0
 Send = Callable[[NodeId, wire.Sent], None]
 
 
-class Solver(Protocol):
-    """The planner, as used by the effects."""
-
-    def solve(self, command: Solve) -> None:
-        """Start solving; the completion is posted later. An earlier solve that is still running is superseded."""
-
-
-class Sampler(Protocol):
-    """Chooses the parameters of trials."""
-
-    def perform(self, command: AskTrial | TellTrial) -> None:
-        """Begin; the completion is posted later."""
-
-
-class Trainers(Protocol):
-    """The trainers, as used by the effects."""
-
-    def spec(self, trainer: TrainerId) -> TrainerSpec | None:
-        """As it was submitted; None: it ended long ago."""
-
-    def unstartable(self, trainer: TrainerId, why: str) -> None:
-        """None of its workers can be started on any node now."""
-
-    def have_met(self, of: Of) -> bool:
-        """Whether the members of a forming group have found each other."""
-
-    def failed_writes(self, trainer: TrainerId) -> int:
-        """How often its newest state could not be written."""
-
-    def drain(self, reason: str) -> None:
-        """The pool ends."""
-
-
 @dataclass(frozen=True, slots=True)
 class Overdue:
     """The outcome of commands that have timed out.
@@ -127,10 +99,10 @@ class Effects:
         site: Site,
         pending: PendingCommands,
         launches: LaunchStore,
-        solver: Solver,
-        sampler: Sampler,
+        solver: SolverProcess,
+        sampler: SamplerProcess,
         send: Send,
-        trainers: Trainers,
+        trainers: Service,
     ) -> None:
         self._site = site
         self._pending = pending

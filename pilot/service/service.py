@@ -11,7 +11,6 @@ import logging
 import re
 import time
 from collections.abc import Iterable
-from typing import Protocol
 
 from pilot.core.commands import ReleaseNode
 from pilot.core.events import DrainRequested, Event, GroupBroken, Seen, TrainerHeld
@@ -20,10 +19,12 @@ from pilot.core.spec import TrainerSpec
 from pilot.io import wire
 from pilot.io.printable import printable
 from pilot.io.site import Site
+from pilot.provisioning.keeper import Keeper
 from pilot.service import inbound, software
 from pilot.service.admission import Admission
+from pilot.service.api import Api
 from pilot.service.coalesce import Coalescer
-from pilot.service.effects import Effects, Sampler, Solver
+from pilot.service.effects import Effects
 from pilot.service.inbound import Inbound
 from pilot.service.intake import Intake, in_lines
 from pilot.service.launch_store import LaunchStore
@@ -32,7 +33,9 @@ from pilot.service.pending import Of
 from pilot.service.rejoin import Rejoined
 from pilot.service.rendezvous import Rendezvous, Unreached
 from pilot.service.roster import Pilot, Roster
+from pilot.service.sampler_process import SamplerProcess
 from pilot.service.server import Peer, Server
+from pilot.service.solver_process import SolverProcess
 from pilot.service.stall_checks import StallChecks
 
 log = logging.getLogger(__name__)
@@ -49,26 +52,6 @@ ELSEWHERE_MAX = 100
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
-class Requests(Protocol):
-    """Answers the CLI."""
-
-    def answer(self, link: Peer, request: wire.Request) -> None:
-        """Answer a request whose token was checked."""
-
-
-class Jobs(Protocol):
-    """Receives what agents report about their batch jobs."""
-
-    def registered(self, job: str, restart: int) -> None:
-        """The agent of ``job`` is in the pool."""
-
-    def noticed(self, job: str, word: str) -> None:
-        """The agent of ``job`` is leaving, because of ``word``."""
-
-    def end_s(self, job: str) -> float | None:
-        """When its nodes will have left (Unix time), as far as the scheduler knows."""
-
-
 class Service:
     """Connects the server, the driver and the effects."""
 
@@ -82,10 +65,10 @@ class Service:
         driver: LiveDriver,
         roster: Roster,
         launches: LaunchStore,
-        solver: Solver,
-        sampler: Sampler,
-        requests: Requests,
-        jobs: Jobs,
+        solver: SolverProcess,
+        sampler: SamplerProcess,
+        requests: Api,
+        jobs: Keeper,
     ) -> None:
         self._site = site
         self._pool = pool

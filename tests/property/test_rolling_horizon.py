@@ -14,9 +14,10 @@ from pilot.core.errors import UserError
 from pilot.core.ids import TrainerId
 from pilot.core.losses import LossRate
 from pilot.core.problem import Candidate, PlanStatus, Problem
-from pilot.planners import milp, model_horizon, model_printed, rolling_horizon
+from pilot.planners import milp, model_horizon, rolling_horizon
 from pilot.planners.horizon import Job, jobs_of
 from pilot.planners.prices import priced
+from tests.property import model_printed
 
 PUBLISHED = Curve.of([(2**m, 2**m * 0.8**m) for m in range(5)])
 STEPS = 3
