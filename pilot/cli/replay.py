@@ -146,7 +146,7 @@ def _of_traces(only_nodes: str | None, known_ends: Sequence[float]) -> str:
 
 def _run(inputs: Inputs, cases: Sequence[Case], solve_limit_s: float, processes: int | None) -> list[Replay]:
     """Replay all cases in parallel; after Ctrl-C, return only those that were started."""
-    from pilot.io.objectives import load_objective
+    from pilot.service.settings import load_objective
     from pilot.sim.sweep import run_sweep
 
     at_once = min(len(cases), processes or len(os.sched_getaffinity(0)))

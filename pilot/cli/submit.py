@@ -347,7 +347,7 @@ def _within_bounds(planning: dict[str, Any]) -> dict[str, Any]:
 
 
 def _points(path: Path) -> list[tuple[float, float]]:
-    from pilot.io.curve_file import read_curve
+    from pilot.io.submission import read_curve
 
     curve = read_curve(path)
     return list(zip(curve.nodes, curve.per_s, strict=True))

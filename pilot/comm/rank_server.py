@@ -32,9 +32,8 @@ from pilot.comm.messages import (
     Spreaded,
 )
 from pilot.comm.naps import wait_for
-from pilot.comm.pipeline import Pipeline
+from pilot.comm.pipeline import Pipeline, SharedPart, shared_parts
 from pilot.comm.rails import Rails, bring_pieces, leave_together
-from pilot.comm.shared_part import SharedPart, shared_parts
 from pilot.comm.step_sum import StepSum
 from pilot.core.errors import ProtocolError
 

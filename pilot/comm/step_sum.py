@@ -23,9 +23,8 @@ from pilot.comm.channel import Channel
 from pilot.comm.fabric import Fabric
 from pilot.comm.lookout import Lookout
 from pilot.comm.naps import Naps
-from pilot.comm.pipeline import Pipeline
+from pilot.comm.pipeline import Pipeline, SharedPart, put_pieces
 from pilot.comm.rails import Rails
-from pilot.comm.shared_part import SharedPart, put_pieces
 from pilot.core.errors import ProtocolError
 
 PIECE_BYTES = 256 * 1024

@@ -37,7 +37,7 @@ def pose(
 
     ``costs``: what rescales cost in the pool. ``reach``: the most nodes that each can have (without an entry: none),
     after a plan gave more than that. ``pins``: counts that are fixed; one that does not fit is dropped. ``weights``: of
-    trials (:mod:`pilot.core.trial_weight`). ``reserved``: nodes that are kept for trials that are not trainers yet.
+    trials (:mod:`pilot.core.study`). ``reserved``: nodes that are kept for trials that are not trainers yet.
     ``ending``: free nodes that will not be here for long. ``losses``: how often nodes of the pool are lost.
     """
     growing = [t for t in trainers if not t.refuses_to_grow]

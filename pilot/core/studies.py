@@ -3,7 +3,7 @@
 A plan decides how many new trials there should be: in a problem each study offers trials that it has not asked for yet
 (:meth:`Studies.offers`). For each one that wins nodes the sampler is asked for parameters, one after the other in the
 order of their numbers, and the nodes are kept free meanwhile. With its parameters a trial becomes a trainer, on those
-nodes. From then on plans treat it like any trainer, except for its weight (:mod:`pilot.core.trial_weight`).
+nodes. From then on plans treat it like any trainer, except for its weight (:mod:`pilot.core.study`).
 
 Both commands to the sampler survive restarts: each is given once, and a restarted driver repeats those that have no
 completion.
@@ -25,7 +25,17 @@ from pilot.core.ids import StudyId, TrainerId
 from pilot.core.measured import Measured
 from pilot.core.proof import Proof
 from pilot.core.roll import Roll
-from pilot.core.study import ASKS_ALLOWED, FAILURES_ALLOWED, LATEST, Reservation, Study, Trial, promotable
+from pilot.core.study import (
+    ASKS_ALLOWED,
+    FAILURES_ALLOWED,
+    LATEST,
+    Reservation,
+    Study,
+    Trial,
+    promotable,
+    reports_left,
+    weights,
+)
 from pilot.core.study_events import (
     ReservationDue,
     StudyDue,
@@ -38,7 +48,6 @@ from pilot.core.study_events import (
     TrialTold,
 )
 from pilot.core.trainer import Trainer
-from pilot.core.trial_weight import reports_left, weights
 
 RESERVE_S = 30.0
 """Nodes are kept this long for a trial whose parameters are being chosen; then others may have them."""

@@ -18,8 +18,7 @@ from typing import Annotated
 import msgspec
 
 from pilot.core.curve import RATES
-from pilot.core.curve_learned import curve_of, estimates
-from pilot.core.curve_model import ON_SUMMIT, Point, Priors, priors_of
+from pilot.core.curve_model import ON_SUMMIT, Point, Priors, curve_of, estimates, priors_of
 from pilot.core.ids import TrainerUid
 from pilot.core.spec import NODES_MAX, TrainerSpec
 from pilot.io import own_folder

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from pilot.core.curve_learned import Estimate
+from pilot.core.curve_model import Estimate
 from pilot.core.problem import PlanStatus
 from pilot.core.proof import ProofState
 from pilot.core.trainer import Phase

@@ -16,7 +16,7 @@ from functools import partial
 from pilot.core.errors import PilotError
 from pilot.core.losses import NO_LOSS
 from pilot.core.problem import Plan, PlanStatus, Problem
-from pilot.planners import milp, model_horizon
+from pilot.planners import horizon, milp
 from pilot.planners.choice import plan_of
 from pilot.planners.horizon import counts_of, jobs_of
 from pilot.planners.prices import CLOSE, Priced, priced
@@ -27,7 +27,7 @@ NAME, COSTS = "rolling-horizon", "rolling-horizon-costs"
 GAP = 5e-3
 """A share of the objective. Nothing better is searched for, since the problem is another one in five minutes."""
 
-COMPACT = milp.Formulation(NAME, model_horizon.build, model_horizon.counts, model_horizon.start)
+COMPACT = milp.Formulation(NAME, horizon.build, horizon.counts, horizon.start)
 
 
 def plan(problem: Problem, limit_s: float, solver: str = "cbc", gap: float = GAP, costs: bool = False) -> Plan:
@@ -55,7 +55,7 @@ def plan(problem: Problem, limit_s: float, solver: str = "cbc", gap: float = GAP
 
 def _solved(problem: Problem, deadline_s: float, solver: str, known: Priced, gap: float) -> milp.SolveOutcome:
     try:
-        build = partial(model_horizon.build, without=known.hopeless())
+        build = partial(horizon.build, without=known.hopeless())
         return milp.solve(problem, deadline_s, solver, replace(COMPACT, build=build), known.courses, gap)
     except (PilotError, OSError) as error:
         log.warning("solver %s: %s; using the best plan known without it", solver, error)

@@ -12,7 +12,7 @@ from pilot.io.journal import read
 from pilot.io.pool_status import KeeperStatus, PoolStatus, TrainerHistory, TrainerStatus
 from pilot.io.rundir import RunDir
 from pilot.io.verbs import Explained, NodeList, StudyList, TrainerList, TrialList
-from pilot.service import status_view, study_view
+from pilot.service import status_view, study_store
 from pilot.service.launch_store import LaunchStore
 from pilot.service.restore import restore
 from pilot.service.settings import fresh_core, settings_of
@@ -96,13 +96,13 @@ class PastPool:
     def studies(self) -> StudyList:
         """All studies, in the order of submission."""
         now_s = self._monitor.now_s
-        each = [study_view.status(self._core, self._studies, study, now_s) for study in self._core.studies.values()]
+        each = [study_store.status(self._core, self._studies, study, now_s) for study in self._core.studies.values()]
         return StudyList(studies=each)
 
     def trials(self, study: str) -> TrialList:
         """A study and its trials."""
-        found = study_view.find(self._core, study)
-        return study_view.trials(self._core, self._studies, found, self._monitor.now_s)
+        found = study_store.find(self._core, study)
+        return study_store.trials(self._core, self._studies, found, self._monitor.now_s)
 
 
 def _interrupted(trainer: TrainerStatus) -> TrainerStatus:

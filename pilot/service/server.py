@@ -20,7 +20,7 @@ from pilot.core.errors import ProtocolError, UserError
 from pilot.core.version import __version__
 from pilot.io import wire
 from pilot.io.allowance import Allowance
-from pilot.io.certificate import Certificate
+from pilot.io.connection import Certificate
 from pilot.io.gate import Gate, lasting_max
 from pilot.io.transport import Handler, Limits, Link
 from pilot.service.admission import Grant, Role

@@ -14,7 +14,7 @@ import pytest
 from pilot.core.commands import Solve
 from pilot.core.events import PoolChanged
 from pilot.core.ids import TrainerId
-from pilot.core.ledger_proof import proof
+from pilot.core.ledger import proof
 from pilot.doctor.finding import Findings
 from pilot.io.journal import read, replay
 from pilot.io.pool_status import PoolStatus

@@ -154,7 +154,7 @@ EQUIVALENT: dict[tuple[str, str], str] = {
         "growing = [t for t in changed if counts[t.id] >= len(t.target)]",
     ): "who keeps as many nodes is not among the changed",
     (
-        "pilot/core/ledger_proof.py",
+        "pilot/core/ledger.py",
         "covered == steps * full or (record.cursor_end == size and (steps - 1) * full < covered < steps * full)  ->  "
         "covered == steps * full or (record.cursor_end == size and (steps - 1) * full < covered <= steps * full)",
     ): "where it is as much, the first condition holds",

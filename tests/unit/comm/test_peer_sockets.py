@@ -13,8 +13,8 @@ from pilot.comm.channel import Channel
 from pilot.comm.fabric import Fabric
 from pilot.comm.lookout import Lookout
 from pilot.comm.naps import PeerSockets, ready_or_sent
+from pilot.comm.pipeline import SharedPart
 from pilot.comm.rails import Rails
-from pilot.comm.shared_part import SharedPart
 
 LONG_S = 60.0
 Ends = tuple[socket.socket, socket.socket]
