@@ -95,8 +95,7 @@ class SamplerProcess:
             async with asyncio.timeout(ANSWER_S):
                 question = await self._question(command)
                 child = await self._warm()
-                await child.send(msgspec.msgpack.encode(question))
-                answer = msgspec.msgpack.decode(await child.receive(), type=Asked)
+                answer = await child.ask(question, Asked)
             self._opened.add(question.file)
             if answer.error and not answer.exhausted:
                 self._opened.discard(question.file)
