@@ -34,7 +34,6 @@ from pilot.service.admission import Admission
 from pilot.service.api import Api
 from pilot.service.autoscaler import Autoscaler
 from pilot.service.launch_store import LaunchStore
-from pilot.service.learned_keeper import LearnedKeeper
 from pilot.service.live_driver import Clock, LiveDriver
 from pilot.service.restore import Restored, lost_generations, lost_trainers, restore
 from pilot.service.roster import Roster
@@ -78,7 +77,7 @@ class Live:
         *,
         restarted: bool = False,
     ) -> None:
-        self._learned = LearnedKeeper(learned)
+        self._learned = learned
         site = self._site = site_file.site
         self._rundir = rundir
         self._lock = lock
