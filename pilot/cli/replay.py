@@ -231,7 +231,7 @@ def _replay_journal(path: Path, named: Sequence[str], report: Path | None, budge
 def _try_budget(contents: Contents, budget: float) -> None:
     from pilot.core.budget import unit
     from pilot.observation.words import duration
-    from pilot.service.budget_trial import trials
+    from pilot.service.life import trials
 
     for trial in trials(contents, budget):
         told = f"with a budget of {budget:g} {unit(trial.charge_factor)}"

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from pilot.core.ends import NONE_END, Ending, in_company
 from pilot.core.gpus import GpuNodes
 from pilot.core.ids import NodeId, TrainerId
-from pilot.core.pool import Pool
+from pilot.core.pool import NONE_END, Ending, Pool, in_company
 from pilot.core.problem import NOBODY
 from pilot.core.trainer import Trainer
 

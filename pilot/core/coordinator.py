@@ -52,8 +52,7 @@ from pilot.core.commands import (
     Solve,
     WarnOfBudget,
 )
-from pilot.core.config import CoordinatorConfig
-from pilot.core.ends import Ending, all_end_s, ending
+from pilot.core.config import CoordinatorConfig, State
 from pilot.core.errors import InvariantError
 from pilot.core.events import (
     ArrivalsDue,
@@ -82,13 +81,12 @@ from pilot.core.ids import NodeId, PlanId, StudyId, TrainerId
 from pilot.core.losses import Losses
 from pilot.core.measured import KEPT_OF_POOL, RescaleCosts, experience, learn
 from pilot.core.pacing import Pace, pace, pace_of
-from pilot.core.pool import Pool
+from pilot.core.pool import Ending, Pool, all_end_s, ending
 from pilot.core.pool_changes import PoolChange
 from pilot.core.pose import outdated, pose, wanted
 from pilot.core.problem import Plan, PlanStatus, Problem
 from pilot.core.reconcile import reconcile
 from pilot.core.roll import Roll, RollEvent
-from pilot.core.state import State
 from pilot.core.studies import Followed, Studies
 from pilot.core.study import Study
 from pilot.core.study_events import StudyEvent

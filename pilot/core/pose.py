@@ -7,11 +7,10 @@ from dataclasses import replace
 
 from pilot.core.blame import Blame
 from pilot.core.config import CoordinatorConfig
-from pilot.core.ends import Ending
 from pilot.core.ids import TrainerId
 from pilot.core.losses import NO_LOSS, LossRate
 from pilot.core.measured import RescaleCosts
-from pilot.core.pool import Pool
+from pilot.core.pool import Ending, Pool
 from pilot.core.problem import UNSAID_STEP_S, Candidate, Problem
 from pilot.core.trainer import Trainer
 

@@ -24,7 +24,7 @@ from pilot.core.commands import (
 )
 from pilot.core.errors import JournalError, ProtocolError
 from pilot.core.events import Unloaded
-from pilot.io.serialize import command_of, plain
+from pilot.io.entries import command_of, plain
 from pilot.io.submission import LaunchSpec
 
 PROTOCOL = 13

@@ -15,7 +15,7 @@ them::
                 sum over a kind's pieces of use[p] <= trainers of that kind                   (3, 12)
                 sum over p of  first_p * use[p] + more[p] <= |N|                              (5)
 
-Gains are relative to the gain without nodes. If some nodes are about to leave (:mod:`pilot.core.ends`), there are
+Gains are relative to the gain without nodes. If some nodes are about to leave (:mod:`pilot.core.pool`), there are
 pieces with each number of them beside those without, and one more capacity.
 """
 

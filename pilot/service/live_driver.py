@@ -36,8 +36,7 @@ from pilot.io.journal_writer import JournalWriter
 from pilot.observation.monitor import Monitor
 from pilot.observation.words import node_count, node_names
 from pilot.service.pending import PendingCommands
-from pilot.service.restore import Restored
-from pilot.service.snapshot import Books, taken
+from pilot.service.restore import Books, Restored, taken
 
 WAITING_MAX = 64 << 20
 """Journal bytes that may wait in memory for space on the disk: hours of reports from several trainers."""

@@ -27,8 +27,8 @@ from pilot.io.site import Site
 from pilot.observation.paces import KEPT, Pace
 from pilot.service.admission import Grant, Living, same_job
 from pilot.service.intake import Speech
+from pilot.service.restore import remember_lost
 from pilot.service.server import Peer
-from pilot.service.snapshot import remember_lost
 
 AWAY_S = 0.25
 AWAY_ALONE_S = 2.0

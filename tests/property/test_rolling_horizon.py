@@ -16,7 +16,7 @@ from pilot.core.losses import LossRate
 from pilot.core.problem import Candidate, PlanStatus, Problem
 from pilot.planners import horizon, milp, rolling_horizon
 from pilot.planners.horizon import Job, jobs_of
-from pilot.planners.prices import priced
+from pilot.planners.rolling_horizon import priced
 from tests.property import model_printed
 
 PUBLISHED = Curve.of([(2**m, 2**m * 0.8**m) for m in range(5)])

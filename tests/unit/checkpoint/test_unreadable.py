@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 
-from pilot.checkpoint import describe, names, rawio, retention, store
+from pilot.checkpoint import describe, names, publish, rawio, store
 from pilot.core.errors import CheckpointError, Unreadable
 from pilot.io.own_folder import shown
 
@@ -183,7 +183,7 @@ def test_what_was_loaded_lets_older_ones_go_and_is_itself_kept_until_a_new_one_w
         store.write(tmp_path, 1, step, STATE, kept=2)
     assert step_of(tmp_path) == 2
     read_back: list[Path] = []
-    monkeypatch.setattr(retention, "_read_back", lambda path: read_back.append(shown(path)))
+    monkeypatch.setattr(publish, "_read_back", lambda path: read_back.append(shown(path)))
     store.write(tmp_path, 2, 3, STATE, kept=2)
     assert (_left(tmp_path), read_back) == ([names.checkpoint_name(1, 2), names.checkpoint_name(2, 3)], [])
     store.write(tmp_path, 2, 4, STATE, kept=2)
