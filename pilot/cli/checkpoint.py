@@ -27,7 +27,7 @@ from pilot.io.own_folder import shown
 from pilot.io.rundir import RunDir
 
 if TYPE_CHECKING:
-    from pilot.checkpoint.describe import Description
+    from pilot.checkpoint.export import Description
 
 
 RUN_DIR_META = f"{__name__}.run_dir"
@@ -142,7 +142,7 @@ def show(path: Path, as_json: bool) -> None:
     Example:
       pilot checkpoint show g000003-s00001200.h5
     """
-    from pilot.checkpoint.describe import describe
+    from pilot.checkpoint.export import describe
 
     with _refused():
         described = describe(_files(path)[0])
@@ -199,7 +199,7 @@ def _files(path: Path) -> list[Path]:
 
 
 def _summary(path: Path) -> CheckpointRow:
-    from pilot.checkpoint.describe import describe
+    from pilot.checkpoint.export import describe
 
     try:
         described = describe(path)

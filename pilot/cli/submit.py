@@ -215,7 +215,7 @@ def _start(root: Path, given: str) -> Start:
 
 def _start_at(place: Path, given: str) -> Start:
     from pilot.checkpoint import store
-    from pilot.checkpoint.describe import describe
+    from pilot.checkpoint.export import describe
 
     entries = [entry.path for entry in store.listing(place)] if place.is_dir() else [place]
     if not entries:

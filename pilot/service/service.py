@@ -20,7 +20,7 @@ from pilot.io import wire
 from pilot.io.printable import printable
 from pilot.io.site import Site
 from pilot.provisioning.keeper import Keeper
-from pilot.service import inbound, software
+from pilot.service import inbound, roster
 from pilot.service.admission import Admission
 from pilot.service.api import Api
 from pilot.service.coalesce import Coalescer
@@ -29,14 +29,13 @@ from pilot.service.inbound import Inbound
 from pilot.service.intake import Intake, in_lines
 from pilot.service.launch_store import LaunchStore
 from pilot.service.live_driver import LiveDriver
+from pilot.service.members import Rendezvous, StallChecks, Unreached
 from pilot.service.pending import Of
 from pilot.service.rejoin import Rejoined
-from pilot.service.rendezvous import Rendezvous, Unreached
-from pilot.service.roster import Pilot, Roster
+from pilot.service.roster import Pilot, Roster, VersionsSeen
 from pilot.service.sampler_process import SamplerProcess
 from pilot.service.server import Peer, Server
 from pilot.service.solver_process import SolverProcess
-from pilot.service.stall_checks import StallChecks
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +89,7 @@ class Service:
         self._elsewhere: set[str] = set()
         self._trouble = ""
         self._unheard: dict[str, None] = {}
-        self._seen = software.Seen()
+        self._seen = VersionsSeen()
 
     async def run(self) -> None:
         """Serve until cancelled, or until a fatal failure (the journal, an invariant)."""
@@ -300,7 +299,7 @@ class Service:
         self._server.send(link, welcome)
         log.info("%s %s (%s, job %s)", node, "joined" if new else "came back", hello.address, hello.job or "none")
         if self._seen.is_another(hello.versions):
-            for line in software.differences(self.roster.versions()):
+            for line in roster.differences(self.roster.versions()):
                 log.warning("%s", printable(line))
         self._jobs.registered(hello.job, hello.restart)
         if new:

@@ -37,9 +37,8 @@ from pilot.observation.monitor import Monitor
 from pilot.observation.records import TrainerRecord
 from pilot.observation.utilisation import Best, WorkAccount, utilisation
 from pilot.observation.words import node_count
-from pilot.service import software
 from pilot.service.launch_store import LaunchStore
-from pilot.service.roster import Roster
+from pilot.service.roster import Roster, differences
 from pilot.service.waiting import Waiting
 
 NODES_TOLD = 3
@@ -225,7 +224,7 @@ def pilots(roster: Roster, now_s: float) -> list[PilotStatus]:
 
 def about_nodes(core: Coordinator, roster: Roster) -> list[str]:
     """Nodes that have other versions than most, or are much slower than the others of their group."""
-    lines = software.differences(roster.versions())
+    lines = differences(roster.versions())
     for trainer in core.trainers.values():
         members = trainer.group.members if trainer.group is not None else ()
         here = {node: roster.pilots[node] for node in members if node in roster.pilots}

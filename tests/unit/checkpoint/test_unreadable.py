@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 
-from pilot.checkpoint import describe, names, publish, rawio, store
+from pilot.checkpoint import export, names, publish, rawio, store
 from pilot.core.errors import CheckpointError, Unreadable
 from pilot.io.own_folder import shown
 
@@ -73,7 +73,7 @@ def test_whichever_read_fails_the_older_one_is_not_loaded_instead(directory: Pat
 
 def test_whichever_read_fails_nothing_is_called_damaged(directory: Path) -> None:
     path = directory / names.checkpoint_name(1, 2)
-    looks: tuple[Callable[[Path], Any], ...] = (store.verify, describe.describe)
+    looks: tuple[Callable[[Path], Any], ...] = (store.verify, export.describe)
     for look in looks:
         with failing(-1, OSError()) as offsets:
             assert look(path) is not None
