@@ -227,10 +227,10 @@ def test_a_group_whose_ranks_have_joined_may_take_longer(tmp_path: Path) -> None
 def test_a_silent_node_is_lost_after_the_sites_time(tmp_path: Path) -> None:
     with pool(tmp_path, silent_s=4) as live:
         peer = joined(live, 1)[0]
-        assert "silent" in peer.hears(ReleaseNode).reason
+        assert "silent" in peer.hears(wire.Forgotten).reason
         until(lambda: live.nodes() == [])
         back = Peer(live.file, peer.secret, peer.host)
-        assert "counts as lost" in back.hears(ReleaseNode).reason
+        assert "counts as lost" in back.hears(wire.Forgotten).reason
 
 
 def test_a_trainer_whose_nodes_are_all_silent_is_not_started_again_before_they_have_stopped(tmp_path: Path) -> None:
