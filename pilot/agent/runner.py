@@ -23,9 +23,9 @@ from pilot.agent import workdir as workdirs
 from pilot.agent.agent_state import AgentState
 from pilot.agent.coordinator_client import CoordinatorClient, Whereabouts
 from pilot.agent.departure import Departure
-from pilot.agent.groups import Groups
 from pilot.agent.job_environment import JobEnvironment
 from pilot.agent.peers import Peers
+from pilot.agent.ranks import Groups
 from pilot.agent.shortage import tolerated, when_possible
 from pilot.agent.stall_probe import StallProbe, StoppedProcesses
 from pilot.agent.vocabulary import (

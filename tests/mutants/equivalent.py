@@ -35,7 +35,7 @@ EQUIVALENT: dict[tuple[str, str], str] = {
         "self._bijection is None or self._bijection[1] != epoch",
     ): "it is made anew for each block, and is the same",
     (
-        "pilot/core/step_ranges.py",
+        "pilot/core/ledger.py",
         "low, high = (max(0, low - 1), high + 1)  ->  low, high = (max(0, low - 1), high + 2)",
     ): "one more range is looked at than can change",
     (
