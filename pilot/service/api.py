@@ -39,9 +39,8 @@ from pilot.io.site import Site
 from pilot.io.submission import Submission, with_check
 from pilot.io.verbs import A, R
 from pilot.service import status_view
-from pilot.service.launch_store import LaunchStore
+from pilot.service.launch_store import LaunchStore, name_is_taken
 from pilot.service.live_driver import LiveDriver
-from pilot.service.name_is_taken import name_is_taken
 from pilot.service.roster import Roster
 from pilot.service.server import Peer, Server
 from pilot.service.status_view import About
