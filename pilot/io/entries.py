@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Generic, TypeVar, get_args
 
 import msgspec
 
@@ -184,33 +184,43 @@ def _entry(data: Any) -> Entry:
     raise JournalError(f"damaged: entry {seq} is neither a decision nor a note")
 
 
-_Kinds = dict[str, tuple[Any, frozenset[str]]]
-"""Class name → class and the names of its fields."""
+T = TypeVar("T")
 
 
-def _kinds(union: Any) -> _Kinds:
-    return {kind.__name__: (kind, frozenset(field.name for field in fields(kind))) for kind in get_args(union)}
+class FromPlain(Generic[T]):
+    """Reads plain forms: calling it gives the object with the plain form ``data``, of one of the classes in ``union``;
+    :class:`JournalError` if there is none.
+    """
+
+    def __init__(self, union: Any) -> None:
+        self._kinds = {kind.__name__: (kind, frozenset(f.name for f in fields(kind))) for kind in get_args(union)}
+
+    def knows(self, data: dict[str, Any]) -> bool:
+        """Whether ``data`` names one of the classes."""
+        return isinstance(data.get("type"), str) and data["type"] in self._kinds
+
+    def __call__(self, data: Any) -> T:
+        """See the class."""
+        if not isinstance(data, dict) or not self.knows(data):
+            raise JournalError(f"not one of {', '.join(self._kinds)}: {str(data)[:80]}")
+        kind, names = self._kinds[data["type"]]
+        given = {name: value for name, value in data.items() if name != "type"}
+        if unknown := given.keys() - names:
+            raise JournalError(f"{kind.__name__} has no field {min(unknown)}")
+        try:
+            found: T = msgspec.convert(given, kind)
+        except (ValueError, OverflowError, RecursionError, PilotError) as error:
+            raise JournalError(f"{kind.__name__}: {error}") from None
+        return found
 
 
-_EVENTS = _kinds(Event)
-_COMMANDS = _kinds(Command)
+event_of = FromPlain[Event](Event)
+command_of = FromPlain[Command](Command)
 
 
 def plain(value: Event | Command) -> dict[str, Any]:
     """An event or command as dicts, lists, strings and numbers."""
     return {"type": type(value).__name__, **msgspec.to_builtins(value)}
-
-
-def event_of(data: Any) -> Event:
-    """The event with the plain form ``data``; :class:`JournalError` if there is none."""
-    event: Event = _convert(_EVENTS, data)
-    return event
-
-
-def command_of(data: Any) -> Command:
-    """The command with the plain form ``data``; :class:`JournalError` if there is none."""
-    command: Command = _convert(_COMMANDS, data)
-    return command
 
 
 def dumps(data: Any) -> str:
@@ -229,17 +239,3 @@ def loads(text: str | bytes) -> Any:
 def same(a: Event | Command, b: Event | Command) -> bool:
     """Equality, where NaN equals itself."""
     return a == b or (type(a) is type(b) and dumps(plain(a)) == dumps(plain(b)))
-
-
-def _convert(kinds: _Kinds, data: Any) -> Any:
-    name = data.get("type") if isinstance(data, dict) else None
-    if not isinstance(name, str) or name not in kinds:
-        raise JournalError(f"not one of {', '.join(kinds)}: {str(data)[:80]}")
-    kind, names = kinds[name]
-    given = {name: value for name, value in data.items() if name != "type"}
-    if unknown := given.keys() - names:
-        raise JournalError(f"{kind.__name__} has no field {min(unknown)}")
-    try:
-        return msgspec.convert(given, kind)
-    except (ValueError, OverflowError, RecursionError, PilotError) as error:
-        raise JournalError(f"{kind.__name__}: {error}") from None

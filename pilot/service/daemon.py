@@ -244,7 +244,7 @@ class Live:
             objective=self._pool.settings.objective,
             only_nodes=self._site.only_nodes or "",
             trouble=self._driver.trouble,
-            damage=tuple(self._damage),
+            damage=self._damage,
         )
 
     async def _beat(self) -> None:

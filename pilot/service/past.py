@@ -19,24 +19,7 @@ from pilot.service.settings import fresh_core, settings_of
 from pilot.service.status_view import About
 from pilot.service.study_store import StudyStore
 
-NO_JOBS = KeeperStatus(
-    scheduler="",
-    wanted_nodes=0,
-    pending=0,
-    running=0,
-    waited_s=None,
-    expected_unix_s=None,
-    leaving=0,
-    suspended=0,
-    waits_for="",
-    others=0,
-    idle_nodes=None,
-    planned_nodes=0,
-    endings={},
-    trouble="",
-    held_back="",
-)
-
+NO_JOBS = KeeperStatus()
 
 AT_WORK = frozenset({Phase.STARTING, Phase.RUNNING, Phase.PAUSED, Phase.CLOSING})
 """Phases that a trainer cannot be in without a coordinator."""
@@ -62,7 +45,7 @@ class PastPool:
         self._launches = LaunchStore(rundir, header.coordinator, site.get("checkpoint_dir"))
         self._studies = StudyStore(rundir, self._launches)
         name, began_s = str(site.get("name", "")), header.started_unix_s
-        only, damage = str(site.get("only_nodes") or ""), tuple(restored.flaws)
+        only, damage = str(site.get("only_nodes") or ""), restored.flaws
         self._about = About(
             header.coordinator, name, "", str(root), began_s, NO_JOBS, settings.objective, only, False, damage=damage
         )

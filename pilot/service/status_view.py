@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from statistics import median
 
 from pilot import planners
@@ -64,7 +64,7 @@ class About:
     only_nodes: str = ""
     up: bool = True
     trouble: str = ""
-    damage: tuple[str, ...] = ()
+    damage: list[str] = field(default_factory=list)
 
 
 def status(
@@ -72,14 +72,7 @@ def status(
 ) -> PoolStatus:
     """What ``pilot status`` shows."""
     return PoolStatus(
-        coordinator=about.coordinator,
-        site=about.site,
-        endpoint=about.endpoint,
-        run_dir=about.run_dir,
-        only_nodes=about.only_nodes,
-        objective=about.objective,
-        up=about.up,
-        began_unix_s=about.began_unix_s,
+        **asdict(about),
         now_s=monitor.now_s,
         draining=core.draining,
         node_seconds=monitor.node_seconds,
@@ -92,10 +85,7 @@ def status(
         decisions=[DecisionStatus(at_s=at_s, text=text) for at_s, text in monitor.decisions],
         solves=_solves(monitor),
         utilisation=utilisation,
-        keeper=about.keeper,
-        trouble=about.trouble,
         remarks=monitor.pool_remarks,
-        damage=list(about.damage),
     )
 
 
@@ -294,12 +284,7 @@ def _trainer(trainer: Trainer, core: Coordinator, monitor: Monitor, launches: La
         elapsed_s=ran_until_s - (record.submitted_s if record.started_s is None else record.started_s),
         left_s=goal.left_s(trainer.epoch, trainer.step, trainer.samples, rate),
         waits=waits,
-        rescales_up=trainer.counts.rescales_up,
-        rescales_down=trainer.counts.rescales_down,
-        preemptions=trainer.counts.preemptions,
-        losses=trainer.counts.losses,
-        worker_deaths=trainer.counts.worker_deaths,
-        lost_steps=trainer.counts.lost_steps,
+        **asdict(trainer.counts),
         redone_steps=record.redone_steps,
         longest_stall_s=record.longest_stall_s,
         held=trainer.held,
