@@ -7,12 +7,12 @@ import sys
 from dataclasses import dataclass
 
 from pilot.core.arrivals import Arrivals
+from pilot.core.assign import GpuNodes
 from pilot.core.blame import BlameState
 from pilot.core.budget import Usage
 from pilot.core.commands import Outcome
 from pilot.core.curve_model import ON_SUMMIT, Priors
 from pilot.core.errors import UserError
-from pilot.core.gpus import GpuNodes
 from pilot.core.ids import PlanId, StudyId, TrainerId
 from pilot.core.losses import Losses
 from pilot.core.measured import RescaleCosts

@@ -31,8 +31,7 @@ from numpy.typing import NDArray
 
 from pilot.core.curve import Curve
 from pilot.core.problem import Candidate, Plan, PlanStatus, Problem
-from pilot.planners.choice import best_known, plan_of
-from pilot.planners.pieces import NO_GAIN
+from pilot.planners.choice import NO_GAIN, best_known, plan_of
 
 _DIGITS = 12
 """Decimal digits of the largest gain that count."""
