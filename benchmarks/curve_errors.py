@@ -25,8 +25,7 @@ from rich.table import Table
 
 from benchmarks.planners import KILOSAMPLES_PER_S, NODES
 from pilot.core.curve import Curve
-from pilot.core.curve_learned import estimates
-from pilot.core.curve_model import ON_SUMMIT, Point, Priors, priors_of
+from pilot.core.curve_model import ON_SUMMIT, Point, Priors, estimates, priors_of
 from pilot.traces.workload import read_curves
 
 DRAWN = 30

@@ -28,8 +28,7 @@ from scipy.optimize import nnls
 
 from benchmarks.planners import KILOSAMPLES_PER_S, NODES
 from pilot.core.curve import Curve
-from pilot.core.curve_learned import curve_of, estimates
-from pilot.core.curve_model import Point, Priors, priors_of
+from pilot.core.curve_model import Point, Priors, curve_of, estimates, priors_of
 from pilot.core.ids import TrainerId
 from pilot.core.problem import Candidate, Problem
 from pilot.planners import dp

@@ -23,7 +23,7 @@ from rich.table import Table
 from benchmarks.planners import problem, timed
 from pilot import planners
 from pilot.core.ids import NodeId, natural_key
-from pilot.io.objectives import load_objective
+from pilot.service.settings import load_objective
 from pilot.sim.sweep import Case, Inputs, Replay, run_case
 from pilot.traces.changes import Change, read_changes, write_changes
 from pilot.traces.text_files import read_lines, write_text

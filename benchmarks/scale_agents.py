@@ -162,7 +162,7 @@ class Agent:
                     self._stop()
             case WriteCheckpoint():
                 self._say(wire.CheckpointWritten(message.trainer, 1, _step(), asked=True, path="/x", alone_s=0.1))
-            case ReleaseNode() | wire.Refused():
+            case ReleaseNode() | wire.Forgotten() | wire.Refused():
                 self.vanish()
             case LookAtGroup() | PaceCheckpoints():
                 pass

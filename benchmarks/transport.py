@@ -24,7 +24,7 @@ from typing import Any, Protocol
 
 import psutil
 
-from pilot.io.certificate import Certificate
+from pilot.io.connection import Certificate
 from pilot.io.gate import allow_many_files
 from pilot.io.transport import Limits, Link, connect
 from pilot.service.server import Listener

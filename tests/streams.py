@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from pilot.io import wire
-from pilot.io.certificate import Certificate, client_context
+from pilot.io.connection import Certificate, client_context
 from pilot.io.framing import Frames, framed
 from pilot.io.transport import Limits, Link
 from pilot.service.server import Listener

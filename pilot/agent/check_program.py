@@ -22,14 +22,13 @@ from typing import Any
 import msgspec
 
 from pilot.agent import as_submitted
-from pilot.agent.jobs import CheckJob
 from pilot.agent.submitted_code import content, is_copied
 from pilot.core.errors import UserError
 from pilot.core.evidence import headline, last_words
 from pilot.core.version import __version__
 from pilot.io import own_folder, script_code
 from pilot.io.files import publish, read_regular
-from pilot.io.submission import LaunchSpec
+from pilot.io.submission import CheckJob, LaunchSpec
 
 NICE = 10
 MOST_BYTES = 1 << 20

@@ -4,7 +4,7 @@ It is exec'ed by the agent, one per interpreter: ``python -m pilot.agent.fork_se
 SEQPACKET socket pair. A process that has run a multi-threaded torch operation must not be forked (the child's first
 operation hangs), so this one only imports: one thread, no asyncio, no CUDA call.
 
-Packets to it: a :class:`~pilot.agent.jobs.ForkJob` as JSON, with three descriptors (the worker's control socket, its
+Packets to it: a :class:`~pilot.io.submission.ForkJob` as JSON, with three descriptors (the worker's control socket, its
 log, the log's folder); or ``["preload", file, unfit]``: import what scripts imported before
 (:mod:`pilot.agent.preload`), between jobs.
 
@@ -20,6 +20,7 @@ from __future__ import annotations
 import faulthandler
 import gc
 import importlib
+import io
 import json
 import multiprocessing.process
 import os
@@ -29,17 +30,20 @@ import sys
 import time
 import zlib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from pilot.agent import script_log
 from pilot.agent.patience import patiently
 from pilot.core.errors import UserError
+from pilot.io import log_marks
+from pilot.io.files import SICK
+from pilot.io.log_marks import Marker, mark_log
 from pilot.io.system import die_with_parent, readable, reap_among
 
 if TYPE_CHECKING:
-    from pilot.agent.jobs import ForkJob
     from pilot.agent.preload import Preloader
+    from pilot.io.submission import ForkJob
 
 MAX_PACKET_BYTES = 128 * 1024
 BASE = ("numpy", "torch", "torch.utils.data", "pilot.train")
@@ -102,9 +106,9 @@ def serve(channel: socket.socket) -> ForkJob | None:
     """Fork on request and report exits. Returns None when the agent has ended, and the job in a forked worker."""
     import msgspec
 
-    from pilot.agent.jobs import ForkJob
     from pilot.agent.preload import Preloader
     from pilot.io import installed
+    from pilot.io.submission import ForkJob
 
     lives: dict[int, int] = {}
 
@@ -178,7 +182,7 @@ def become_worker(job: ForkJob, descriptors: Sequence[int]) -> None:
     os.dup2(log, sys.stdout.fileno())
     os.dup2(log, sys.stderr.fileno())
     os.close(log)
-    script_log.take_over(logs)
+    take_over(logs)
     faulthandler.enable()
     for descriptor in (control, logs):
         os.set_inheritable(descriptor, False)
@@ -199,7 +203,7 @@ def run(job: ForkJob) -> None:
     sys.path[:0] = [str(Path(script).resolve().parent), *(str(Path(launch.cwd, path)) for path in added)]
     multiprocessing.process.ORIGINAL_DIR = launch.cwd  # type: ignore[attr-defined]  # not in typeshed; where spawned DataLoader workers go
     from pilot.agent import submitted_code
-    from pilot.io import loaded_code
+    from pilot.io import installed
     from pilot.train import ddp
     from pilot.train.node.devices import take_own
     from pilot.train.node.membership import Seat
@@ -216,7 +220,7 @@ def run(job: ForkJob) -> None:
     try:
         take_own(Seat.of(os.environ))
         copied = submitted_code.install(launch.archive, launch.code_sha256)
-        loaded_code.begin(copied)
+        installed.note_loaded(copied)
         if copied:  # where the script really was when it was submitted
             sys.path[0] = str(Path(next(iter(copied))).parent)
         content = submitted_code.source(copied, script)
@@ -264,6 +268,55 @@ def _send(channel: socket.socket, *report: object) -> None:
 
 def _ignore(*_: object) -> None:
     """A handler, not SIG_IGN: exec'ed processes get the default back."""
+
+
+LOOK_EVERY_BYTES = 1 << 20
+"""How much one process writes before it checks how long the log is; others may write to it, too."""
+
+
+class Log(io.FileIO):
+    """The log to which a script's output goes. It drops what cannot be written: a full or failing disk is no reason to
+    lose a trainer. It is rotated while it is written, so it never grows much beyond ``LOG_BYTES``.
+    """
+
+    def __init__(self, descriptor: int, marker: Marker) -> None:
+        super().__init__(descriptor, "wb", closefd=False)
+        self._marker = marker
+        self._unseen = 0
+
+    def write(self, data: Any, /) -> int:
+        """As for any file, but what cannot be written counts as written."""
+        self._marker.about_to_write()
+        size = memoryview(data).nbytes
+        self._unseen += size
+        if self._unseen >= LOOK_EVERY_BYTES:
+            self._look()
+        try:
+            return super().write(data)
+        except OSError as error:
+            if error.errno not in SICK:
+                raise
+            return size
+
+    def _look(self) -> None:
+        """Rotate the log if it is full; if that fails, the next look tries again."""
+        self._unseen = 0
+        with suppress(OSError):
+            if log_marks.is_full(self._marker.log):
+                log_marks.rotate_if_full(self._marker.log)
+                self._marker.mark()
+
+
+def take_over(folder: int) -> None:
+    """Make ``sys.stdout`` and ``sys.stderr`` write like this, line by line; ``folder`` is that of the log, open."""
+    marker = mark_log(1, folder)
+    sys.stdout = sys.__stdout__ = _text(1, marker)  # type: ignore[misc]  # typed Final; both names lead to the same file, as ever
+    sys.stderr = sys.__stderr__ = _text(2, marker)  # type: ignore[misc]  # as above
+
+
+def _text(descriptor: int, marker: Marker) -> io.TextIOWrapper:
+    raw = Log(descriptor, marker)
+    return io.TextIOWrapper(io.BufferedWriter(raw), errors="backslashreplace", line_buffering=True)
 
 
 if __name__ == "__main__":

@@ -24,8 +24,7 @@ from pilot.io import installed, script_code
 from pilot.io.installed import is_installed
 
 if TYPE_CHECKING:
-    from pilot.agent.jobs import ForkJob
-    from pilot.io.submission import LaunchSpec
+    from pilot.io.submission import ForkJob, LaunchSpec
 
 MEMORY_BYTES = 1 << 30
 """Limit for what is preloaded; workers share this memory with the fork server, and with one another."""

@@ -21,11 +21,11 @@ from typing import Any, assert_never
 from pilot.agent import guardian, job_environment
 from pilot.agent import workdir as workdirs
 from pilot.agent.agent_state import AgentState
-from pilot.agent.coordinator_client import CoordinatorClient
+from pilot.agent.coordinator_client import CoordinatorClient, Whereabouts
 from pilot.agent.departure import Departure
-from pilot.agent.groups import Groups
 from pilot.agent.job_environment import JobEnvironment
 from pilot.agent.peers import Peers
+from pilot.agent.ranks import Groups
 from pilot.agent.shortage import tolerated, when_possible
 from pilot.agent.stall_probe import StallProbe, StoppedProcesses
 from pilot.agent.vocabulary import (
@@ -46,7 +46,6 @@ from pilot.agent.vocabulary import (
     Ticked,
     Watch,
 )
-from pilot.agent.whereabouts import Whereabouts
 from pilot.agent.workers import Workers
 from pilot.core.commands import CheckScript
 from pilot.core.errors import PilotError

@@ -12,10 +12,10 @@ from pathlib import Path
 import msgspec
 
 from pilot.agent.fork_server import THREAD_VARIABLES
-from pilot.agent.jobs import CheckJob
 from pilot.agent.shortage import when_possible
 from pilot.core.errors import one_line
 from pilot.io import own_folder, proc, trainer_folder, wire
+from pilot.io.submission import CheckJob
 
 LOG = "check.log"
 """In the trainer's folder: what checks of its script have printed."""

@@ -18,7 +18,6 @@ import msgspec
 
 from pilot.agent import fork_server, job_environment
 from pilot.agent.fork_client import ForkClient, environment_for
-from pilot.agent.jobs import ForkJob
 from pilot.agent.script_check import ScriptCheck
 from pilot.agent.shortage import when_possible
 from pilot.agent.vocabulary import Said, WorkerEnded
@@ -30,6 +29,7 @@ from pilot.io import own_folder, proc, trainer_folder, wire
 from pilot.io.gate import OUT_OF
 from pilot.io.installed import VARIABLE as IMPORTS
 from pilot.io.installed import imports_file
+from pilot.io.submission import ForkJob
 
 log = logging.getLogger(__name__)
 

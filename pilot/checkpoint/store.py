@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pilot.checkpoint import names, publish, rawio, reader, retention
+from pilot.checkpoint import names, publish, rawio, reader
 from pilot.checkpoint.names import Age, FileEntry
 from pilot.checkpoint.openfile import Damaged, open_file
 from pilot.checkpoint.own_directory import held
 from pilot.checkpoint.parts import publish_index, write_part
+from pilot.checkpoint.publish import Keep
 from pilot.checkpoint.rawio import uncollected
 from pilot.checkpoint.reader import Wanted, everything
-from pilot.checkpoint.retention import Keep
 from pilot.checkpoint.tree import Encoded
 from pilot.core.errors import CheckpointError, Unreadable, UserError
 from pilot.io.own_folder import shown
@@ -236,7 +236,7 @@ def _newest(
                 continue
             try:
                 loaded = _loaded(entry.path, list(skipped.items()), uid, wanted)
-                retention.was_read(directory, entry.age)
+                publish.was_read(directory, entry.age)
                 return loaded
             except Damaged as error:
                 skip(entry.path, str(error).removeprefix(f"{entry.path.name}: "))
@@ -277,7 +277,7 @@ def _written(
         path = directory / names.checkpoint_name(age.generation, age.step)
         written = Written(path, size, time.monotonic() - started_s)
         told(written)
-        retention.tidy(place, age, keep)
+        publish.tidy(place, age, keep)
     return written
 
 

@@ -21,7 +21,7 @@ from pilot.io.pool_status import Told
 from pilot.io.rundir import RunDir
 
 if TYPE_CHECKING:
-    from pilot.checkpoint.describe import Description
+    from pilot.checkpoint.export import Description
 
 
 class CheckpointRow(Told, frozen=True):
@@ -238,7 +238,7 @@ def show(path: Path) -> tuple[Any, ...]:
     Example:
       pilot checkpoint show g000003-s00001200.h5
     """
-    from pilot.checkpoint.describe import describe
+    from pilot.checkpoint.export import describe
 
     with _refused():
         described = describe(_files(path)[0])
@@ -296,7 +296,7 @@ def _files(path: Path) -> list[Path]:
 
 
 def _summary(path: Path) -> CheckpointRow:
-    from pilot.checkpoint.describe import describe
+    from pilot.checkpoint.export import describe
 
     try:
         described = describe(path)

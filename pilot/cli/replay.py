@@ -140,7 +140,7 @@ def _of_traces(only_nodes: str | None, known_ends: Sequence[float]) -> str:
 
 def _run(inputs: Inputs, cases: Sequence[Case], solve_limit_s: float, processes: int | None) -> list[Replay]:
     """Replay all cases in parallel; after Ctrl-C, return only those that were started."""
-    from pilot.io.objectives import load_objective
+    from pilot.service.settings import load_objective
     from pilot.sim.sweep import run_sweep
 
     at_once = min(len(cases), processes or len(os.sched_getaffinity(0)))
@@ -225,7 +225,7 @@ def _replay_journal(path: Path, named: Sequence[str], report: Path | None, budge
 def _try_budget(contents: Contents, budget: float) -> None:
     from pilot.core.budget import unit
     from pilot.observation.words import duration
-    from pilot.service.budget_trial import trials
+    from pilot.service.life import trials
 
     for trial in trials(contents, budget):
         told = f"with a budget of {budget:g} {unit(trial.charge_factor)}"

@@ -253,7 +253,7 @@ def _start(root: Path, given: str) -> Start:
 
 def _start_at(place: Path, given: str) -> Start:
     from pilot.checkpoint import store
-    from pilot.checkpoint.describe import describe
+    from pilot.checkpoint.export import describe
 
     entries = [entry.path for entry in store.listing(place)] if place.is_dir() else [place]
     if not entries:
@@ -385,7 +385,7 @@ def _within_bounds(planning: dict[str, Any]) -> dict[str, Any]:
 
 
 def _points(path: Path) -> list[tuple[float, float]]:
-    from pilot.io.curve_file import read_curve
+    from pilot.io.submission import read_curve
 
     curve = read_curve(path)
     return list(zip(curve.nodes, curve.per_s, strict=True))

@@ -21,8 +21,7 @@ from pilot.comm.channel import Channel, Gone, ready
 from pilot.comm.fabric import Fabric
 from pilot.comm.messages import Attach, Bring, Quit, Select
 from pilot.comm.naps import LONGEST_NAP_S, Naps, wait_for
-from pilot.comm.pipeline import Pipeline, pieces
-from pilot.comm.shared_part import SharedPart, put_pieces, shared_parts
+from pilot.comm.pipeline import Pipeline, SharedPart, pieces, put_pieces, shared_parts
 from pilot.core.errors import ProtocolError
 
 QUIT_LIMIT_S = 5.0

@@ -16,7 +16,6 @@ from pilot.comm import note_checks
 from pilot.comm.arena import Arena
 from pilot.comm.channel import MAX_PACKET_BYTES, WORD_BYTES, Channel, ready
 from pilot.comm.fabric import Fabric
-from pilot.comm.lookout import Lookout
 from pilot.comm.messages import (
     AnyNote,
     Attach,
@@ -32,10 +31,9 @@ from pilot.comm.messages import (
     Spreaded,
 )
 from pilot.comm.naps import wait_for
-from pilot.comm.pipeline import Pipeline
+from pilot.comm.pipeline import Pipeline, SharedPart, shared_parts
 from pilot.comm.rails import Rails, bring_pieces, leave_together
-from pilot.comm.shared_part import SharedPart, shared_parts
-from pilot.comm.step_sum import StepSum
+from pilot.comm.step_sum import Lookout, StepSum
 from pilot.core.errors import ProtocolError
 
 MOVING_EVERY_S = 1.0

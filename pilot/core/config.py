@@ -1,4 +1,4 @@
-"""How decisions are made."""
+"""How decisions are made, and all that they are made from."""
 
 from __future__ import annotations
 
@@ -6,12 +6,23 @@ import math
 import sys
 from dataclasses import dataclass
 
+from pilot.core.arrivals import Arrivals
+from pilot.core.assign import GpuNodes
+from pilot.core.blame import BlameState
+from pilot.core.budget import Usage
+from pilot.core.commands import Outcome
 from pilot.core.curve_model import ON_SUMMIT, Priors
 from pilot.core.errors import UserError
-from pilot.core.gpus import GpuNodes
+from pilot.core.ids import PlanId, StudyId, TrainerId
+from pilot.core.losses import Losses
+from pilot.core.measured import RescaleCosts
 from pilot.core.objective import Objective, scaling_efficiency
-from pilot.core.pool import NodeOrder, hostname_order
+from pilot.core.pool import NodeOrder, PoolState, hostname_order
+from pilot.core.problem import Plan, Problem
+from pilot.core.profiles import Changes
+from pilot.core.study import Study
 from pilot.core.topology import Topology
+from pilot.core.trainer import Trainer
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,3 +71,33 @@ class CoordinatorConfig:
             raise UserError(f"decide_every_s must be 0 or more and finite, got {self.decide_every_s}")
         if self.max_parallel_trainers < 1:
             raise UserError(f"max_parallel_trainers must be at least 1, got {self.max_parallel_trainers}")
+
+
+@dataclass(slots=True)
+class State:
+    """The complete state of a coordinator, without its configuration: plain data in a fixed order, so that the same
+    events give the same bytes wherever it is written.
+    """
+
+    trainers: dict[TrainerId, Trainer]
+    past: dict[TrainerId, Outcome]
+    studies: dict[StudyId, Study]
+    pool: PoolState
+    blame: BlameState
+    plan_id: PlanId
+    problem: Problem | None
+    plan: Plan | None
+    settled: bool
+    planning: bool
+    asked_s: float
+    awaited: bool
+    decided_s: float
+    draining: bool
+    reopened: int
+    costs: RescaleCosts
+    priors: Priors
+    usage: Usage
+    arrivals: Arrivals
+    changes: Changes
+    losses: Losses
+    now_s: float

@@ -35,7 +35,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import assert_never
 
-from pilot.core import profiles
+from pilot.core import events, profiles
 from pilot.core.acts import DRAIN_LEAST_S, cut_short, dissolve, hasten
 from pilot.core.arrivals import Arrivals
 from pilot.core.assign import assign, give_back, start_on
@@ -52,43 +52,19 @@ from pilot.core.commands import (
     Solve,
     WarnOfBudget,
 )
-from pilot.core.config import CoordinatorConfig
-from pilot.core.ends import Ending, all_end_s, ending
+from pilot.core.config import CoordinatorConfig, State
 from pilot.core.errors import InvariantError
-from pilot.core.events import (
-    ArrivalsDue,
-    BudgetDue,
-    CheckpointPublished,
-    DecisionDue,
-    DrainRequested,
-    EntriesLost,
-    Event,
-    GroupFormed,
-    NodeCleared,
-    NodeRetried,
-    PlanFailed,
-    PlanReady,
-    PoolChanged,
-    PoolReopened,
-    ProfileDue,
-    Progress,
-    TrainerCancelled,
-    TrainerFinished,
-    TrainerHeld,
-    WorkerExited,
-)
 from pilot.core.evidence import Stage
 from pilot.core.ids import NodeId, PlanId, StudyId, TrainerId
 from pilot.core.losses import Losses
 from pilot.core.measured import KEPT_OF_POOL, RescaleCosts, experience, learn
 from pilot.core.pacing import Pace, pace, pace_of
-from pilot.core.pool import Pool
+from pilot.core.pool import Ending, Pool, all_end_s, ending
 from pilot.core.pool_changes import PoolChange
 from pilot.core.pose import outdated, pose, wanted
 from pilot.core.problem import Plan, PlanStatus, Problem
 from pilot.core.reconcile import reconcile
 from pilot.core.roll import Roll, RollEvent
-from pilot.core.state import State
 from pilot.core.studies import Followed, Studies
 from pilot.core.study import Study
 from pilot.core.study_events import StudyEvent
@@ -157,7 +133,7 @@ class Coordinator:
         self.pool = Pool(self.config.node_order, state.pool, self.config.topology)
         self.blame = Blame(self.pool, self.trainers, state.blame)
 
-    def handle(self, now_s: float, event: Event) -> list[Command]:
+    def handle(self, now_s: float, event: events.Event) -> list[Command]:
         """Record ``event``, which happened at ``now_s``, and return the commands that follow."""
         self.now_s = now_s
         self._vacant.clear()
@@ -176,8 +152,8 @@ class Coordinator:
             out += self._ask(self._question)
         return out
 
-    def _note(self, event: Event) -> list[Command]:
-        if isinstance(event, WorkerExited):
+    def _note(self, event: events.Event) -> list[Command]:
+        if isinstance(event, events.WorkerExited):
             return self._worker_exited(event)
         if isinstance(event, TrainerEvent):
             return self._about_trainer(event)
@@ -186,42 +162,42 @@ class Coordinator:
         if isinstance(event, StudyEvent):
             return self._follow(self._studies.note(event, self.config.charge_factor))
         match event:
-            case PoolChanged():
+            case events.PoolChanged():
                 return self._pool_changed(event)
-            case TrainerCancelled():
+            case events.TrainerCancelled():
                 return self._cancelled(event)
-            case TrainerHeld():
+            case events.TrainerHeld():
                 return self._held(event)
-            case ArrivalsDue():
+            case events.ArrivalsDue():
                 return self._ask_if(self.arrivals.close())
-            case ProfileDue():
+            case events.ProfileDue():
                 return self._ask_if(profiles.give_up(self.now_s, self._roll.open.get(event.trainer)))
-            case BudgetDue():
+            case events.BudgetDue():
                 return self._look_at_budget(event)
-            case DrainRequested():
+            case events.DrainRequested():
                 return self._drain()
-            case PoolReopened():
+            case events.PoolReopened():
                 return self._reopened()
-            case EntriesLost():
+            case events.EntriesLost():
                 return self._entries_lost(event)
-            case PlanReady():
+            case events.PlanReady():
                 return self._plan_ready(event)
-            case PlanFailed():
+            case events.PlanFailed():
                 return self._plan_failed(event)
-            case DecisionDue():
+            case events.DecisionDue():
                 return self._decide()
-            case TrainerFinished():
+            case events.TrainerFinished():
                 return self._finished(event)
-            case NodeRetried():
+            case events.NodeRetried():
                 return self._ask_if(self.blame.retried(event))
-            case NodeCleared():
+            case events.NodeCleared():
                 return self._ask_if(f"{event.node} was cleared" if self.blame.forget(event.node) else "")
             case _:
                 assert_never(event)
 
     # --- the pool -------------------------------------------------------------------------------------------------
 
-    def _pool_changed(self, event: PoolChanged) -> list[Command]:
+    def _pool_changed(self, event: events.PoolChanged) -> list[Command]:
         change = PoolChange(self.pool, self.trainers, self.blame)
         commands = change.note(event, draining=self.draining)
         self.losses.note(self.now_s, len(self.pool), change.lost)
@@ -258,7 +234,7 @@ class Coordinator:
         self.usage = Usage(budget_s, nodes=len(self.pool), since_s=self.now_s)
         return self._ask_if("the pool is up again")
 
-    def _entries_lost(self, event: EntriesLost) -> list[Command]:
+    def _entries_lost(self, event: events.EntriesLost) -> list[Command]:
         """A generation that may exist is never granted again. What a group of it did is learned from its pilots."""
         out: list[Command] = []
         for trainer_id, generation in event.generations:
@@ -300,7 +276,7 @@ class Coordinator:
         trainer.target.clear()
         self._touch(trainer.id)
 
-    def _held(self, event: TrainerHeld) -> list[Command]:
+    def _held(self, event: events.TrainerHeld) -> list[Command]:
         trainer = self._roll.hold(event.trainer, event.reason)
         return self._without_nodes(trainer, "is held") if trainer is not None else []
 
@@ -327,14 +303,14 @@ class Coordinator:
         self.blame.ended(trainer)
         return self._without_nodes(trainer, outcome.value)
 
-    def _cancelled(self, event: TrainerCancelled) -> list[Command]:
+    def _cancelled(self, event: events.TrainerCancelled) -> list[Command]:
         """One that has finished stays so, but what its script does after the loop is cut short."""
         trainer = self.trainers.get(event.trainer)
         if trainer is not None and trainer.closing is Outcome.FINISHED:
             return cut_short(trainer)
         return self._end(event.trainer, Outcome.CANCELLED, event.reason)
 
-    def _finished(self, event: TrainerFinished) -> list[Command]:
+    def _finished(self, event: events.TrainerFinished) -> list[Command]:
         trainer = self._roll.open.get(event.trainer)
         if trainer is None or event.generation not in trainer.living:
             return []
@@ -377,7 +353,7 @@ class Coordinator:
             self.blame, self.arrivals, self.config.arrivals_s, usage, open_, self._decision_due_s(), self._studies
         )
 
-    def _look_at_budget(self, event: BudgetDue) -> list[Command]:
+    def _look_at_budget(self, event: events.BudgetDue) -> list[Command]:
         trainer = self._roll.open.get(event.trainer) if event.trainer is not None else None
         if event.trainer is not None and trainer is None:
             return []
@@ -453,12 +429,12 @@ class Coordinator:
         self.problem, self.settled = problem, False
         return [Solve(self.plan_id, problem, reason)]
 
-    def _plan_failed(self, event: PlanFailed) -> list[Command]:
+    def _plan_failed(self, event: events.PlanFailed) -> list[Command]:
         if event.plan_id == self.plan_id:
             self.planning = self.awaited = False
         return []
 
-    def _plan_ready(self, event: PlanReady) -> list[Command]:
+    def _plan_ready(self, event: events.PlanReady) -> list[Command]:
         if event.plan_id != self.plan_id:
             return []
         self.planning = False
@@ -487,16 +463,16 @@ class Coordinator:
         noted = note(self.now_s, trainer, event) if trainer is not None else None
         if trainer is None or noted is None:
             return []
-        self._touch(trainer.id, stands=isinstance(event, Progress | CheckpointPublished))
-        if isinstance(event, Progress) and event.rescale_s is not None:
+        self._touch(trainer.id, stands=isinstance(event, events.Progress | events.CheckpointPublished))
+        if isinstance(event, events.Progress) and event.rescale_s is not None:
             self.costs.note(up=trainer.grew, seconds=event.rescale_s)
-        if isinstance(event, GroupFormed):
+        if isinstance(event, events.GroupFormed):
             trainer.interrupted_s = self.now_s
         judgement = self._judge(trainer, noted)
         measured = profiles.note(self.now_s, trainer, event)
         reported = self._follow(self._studies.heard(self.now_s, trainer, event))
         self._question = self._question or judgement.question or noted.question or measured
-        if isinstance(event, Progress) and not self._question:
+        if isinstance(event, events.Progress) and not self._question:
             self._question = outdated(trainer, self.now_s - self.asked_s, self.config)
         failure = noted.failure or judgement.failure
         ended = self._end(trainer.id, Outcome.FAILED, failure) if failure else self._hold(trainer, noted.hold)
@@ -513,7 +489,7 @@ class Coordinator:
             return Judgement()
         return self.blame.accused(self.now_s, trainer, noted.accusations)
 
-    def _worker_exited(self, event: WorkerExited) -> list[Command]:
+    def _worker_exited(self, event: events.WorkerExited) -> list[Command]:
         if self.pool.occupant.get(event.node) != event.trainer:
             return []
         del self.pool.occupant[event.node]

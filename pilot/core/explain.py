@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pilot.core.curve_learned import Estimate
+from pilot.core.curve_model import Estimate
 from pilot.core.ids import TrainerId
 from pilot.core.problem import Candidate, Plan, PlanStatus, Problem
 

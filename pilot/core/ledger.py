@@ -3,7 +3,7 @@
 Records are ranges: samples [cursor, cursor_end) of an epoch went into steps [step, step_end) of a generation. A
 generation's first record voids what earlier generations recorded at or beyond its step: those steps were lost or
 redone. What is left is the *lineage*. Records may arrive late, twice, split differently and in any order: they are made
-disjoint and merged when they are recorded (:mod:`pilot.core.step_ranges`), so a trainer's ledger grows with its
+disjoint and merged when they are recorded (:mod:`pilot.core.ledger`), so a trainer's ledger grows with its
 generations and epochs and not with its steps.
 
 Within one generation all steps of an epoch use the same number of samples, except the epoch's last one, and the
@@ -13,13 +13,14 @@ from that rule, and it is checked.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 
 from pilot.core.events import LedgerRange
 from pilot.core.ids import Generation
-from pilot.core.run_identity import AcceptedChange
-from pilot.core.step_ranges import StepRanges
+from pilot.core.run_identity import ORDERED_BY, AcceptedChange, Samples, before
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +151,8 @@ def _covered(records: Iterable[LedgerRange]) -> int:
 def _first_gap(lineage: list[LedgerRange], sizes: Mapping[int, int]) -> str:
     step, epoch, cursor = 0, 0, 0
     batches: dict[tuple[Generation, int], int] = {}
-    for before, record, following in zip([None, *lineage], lineage, [*lineage[1:], None], strict=False):
-        is_first = before is None or before.generation != record.generation
+    for previous, record, following in zip([None, *lineage], lineage, [*lineage[1:], None], strict=False):
+        is_first = previous is None or previous.generation != record.generation
         may_rehearse = is_first and following is not None and _takes_fewer(record, following)
         if cursor == sizes.get(epoch) and record.epoch == epoch + 1:
             epoch, cursor = epoch + 1, 0
@@ -197,3 +198,164 @@ def _uneven(record: LedgerRange, size: int, batches: dict[tuple[Generation, int]
 def _where(record: LedgerRange) -> str:
     steps = f"steps {record.step} to {record.step_end - 1}"
     return f"generation {record.generation}, {steps}, epoch {record.epoch}"
+
+
+def proof(ledger: Ledger, epochs: int) -> Verdict:
+    """Whether the lineage covers ``epochs`` epochs of the run that the identity describes, each sample once."""
+    words, changes = ledger.identity, ledger.accepted
+    if not words:
+        return Verdict(False, "no group has reported what it trains on")
+    lineage = ledger.lineage()
+    for change in changes:
+        if change.what in ORDERED_BY and (epoch := _inside(lineage, change.step)) is not None:
+            return Verdict(
+                False, f"{change}, in the middle of epoch {epoch}: its samples may have been used twice, or not at all"
+            )
+    sizes = dict.fromkeys(range(epochs), Samples.of(words).length or 0)
+    for epoch, grouped in groupby(lineage, key=lambda record: record.epoch):
+        records = list(grouped)
+        last = records[-1]
+        samples = Samples.of(before(words, changes, last.step))
+        if epoch in sizes:
+            sizes[epoch] = samples.size(last.cursor_end, _batch(last))
+        for record in records:
+            asked = Samples.of(before(words, changes, record.step)).multiple
+            if problem := _other_batch(record, asked, sizes.get(epoch, 0)):
+                return Verdict(False, problem)
+    return ledger.exactly_once(sizes)
+
+
+def _inside(lineage: Sequence[LedgerRange], step: int) -> int | None:
+    """The epoch that is under way when ``step`` comes next; None: it begins an epoch, or is not in the lineage."""
+    return next(
+        (record.epoch for record in lineage if record.step <= step < record.step_end and _cuts(record, step)), None
+    )
+
+
+def _cuts(record: LedgerRange, step: int) -> bool:
+    return step > record.step or record.cursor > 0
+
+
+def _batch(record: LedgerRange) -> int:
+    return -(-(record.cursor_end - record.cursor) // max(1, record.step_end - record.step))
+
+
+def _other_batch(record: LedgerRange, asked: int, size: int) -> str:
+    """A step's samples are a multiple of what the script ``asked`` for; an epoch's last one may have fewer."""
+    steps, covered = record.step_end - record.step, record.cursor_end - record.cursor
+    full = -(-_batch(record) // asked) * asked
+    if covered == steps * full or (record.cursor_end == size and (steps - 1) * full < covered < steps * full):
+        return ""
+    return (
+        f"generation {record.generation}, steps {record.step} to {record.step_end - 1}: {covered} samples, and the"
+        f" script asked for a multiple of {asked} per step"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A range, and whether each of its steps is known to take the same number of samples.
+
+    A report of several steps that ends an epoch may hide a smaller last step; one that others continue from cannot.
+    """
+
+    range: LedgerRange
+    even: bool
+
+    @classmethod
+    def of(cls, report: LedgerRange) -> _Known:
+        """As it was reported."""
+        return cls(report, report.step_end - report.step == 1)
+
+    def cut(self, step: int, cursor: int) -> list[_Known]:
+        """The parts before and after the point (``step``, ``cursor``), which lies inside."""
+        before = replace(self.range, step_end=step, cursor_end=cursor)
+        after = replace(self.range, step=step, cursor=cursor)
+        return [_Known(before, True), _Known(after, self.even or after.step_end - after.step == 1)]
+
+    def takes(self, step: int, cursor: int) -> bool:
+        """Whether the point, which lies inside, may be true."""
+        own = self.range
+        samples, steps = own.cursor_end - own.cursor, own.step_end - own.step
+        return not self.even or (cursor - own.cursor) * steps == samples * (step - own.step)
+
+
+@dataclass(slots=True)
+class StepRanges:
+    """What one generation did in one epoch, as ranges of steps that are disjoint, whatever was reported and in what
+    order.
+
+    Reports overlap: a leader tells its last ranges again when its group forms, and one that resumed from a checkpoint
+    tells the past as that checkpoint knew it, cut elsewhere. All of it is about the same steps, so what is known of one
+    stays, and a report adds only the steps that it is the first to tell. Each range's ends are points (step, cursor)
+    that somebody reported: where a report's end falls inside a range, the range is split there, and neighbours of one
+    even batch are joined again. A run that continues therefore needs one range, and a report that is false leaves a
+    trace: a point off the line, which makes the batches on its two sides differ, or another cursor at a step whose
+    cursor is known. ``disputed``: the first report that cannot be true.
+    """
+
+    disputed: LedgerRange | None = None
+    _known: list[_Known] = field(default_factory=list)
+
+    @property
+    def ranges(self) -> list[LedgerRange]:
+        """What is known, in the order of steps."""
+        return [known.range for known in self._known]
+
+    def add(self, report: LedgerRange) -> None:
+        """Take in what ``report`` is the first to tell; it costs as much as the ranges that it touches."""
+        low = bisect_left(self._known, report.step, key=lambda known: known.range.step_end)
+        high = bisect_right(self._known, report.step_end, key=lambda known: known.range.step)
+        low, high = max(0, low - 1), high + 1  # a split may leave parts that adjoin the next range
+        known = [part for touched in self._known[low:high] for part in self._split(touched, report)]
+        new = list(_untold(report, [part.range for part in known]))
+        if report.step_end <= report.step or any(part.step == part.step_end for part in new):
+            self._dispute(report)
+        pieces = [_Known.of(part) for part in new if part.step < part.step_end]
+        self._known[low:high] = _joined(sorted([*known, *pieces], key=lambda part: part.range.step))
+
+    def _split(self, known: _Known, report: LedgerRange) -> list[_Known]:
+        """``known``, cut where ``report`` begins and where it ends."""
+        parts = [known]
+        for step, cursor in ((report.step, report.cursor), (report.step_end, report.cursor_end)):
+            last = parts[-1]
+            if last.range.step < step < last.range.step_end:
+                if not last.takes(step, cursor):
+                    self._dispute(report)
+                parts[-1:] = last.cut(step, cursor)
+        return parts
+
+    def _dispute(self, report: LedgerRange) -> None:
+        self.disputed = self.disputed or report
+
+
+def _untold(report: LedgerRange, known: Iterable[LedgerRange]) -> Iterator[LedgerRange]:
+    """The parts of ``report`` between what is ``known``; one without steps where the cursors differ."""
+    step, cursor = report.step, report.cursor
+    for part in known:
+        if part.step_end <= report.step or part.step >= report.step_end:
+            continue
+        if (part.step, part.cursor) != (step, cursor):
+            yield replace(report, step=step, cursor=cursor, step_end=part.step, cursor_end=part.cursor)
+        step, cursor = part.step_end, part.cursor_end
+    if (step, cursor) != (report.step_end, report.cursor_end):
+        yield replace(report, step=step, cursor=cursor)
+
+
+def _joined(parts: Iterable[_Known]) -> list[_Known]:
+    out: list[_Known] = []
+    for part in parts:
+        if out and _goes_on(out[-1].range, part.range):
+            whole = replace(out[-1].range, step_end=part.range.step_end, cursor_end=part.range.cursor_end)
+            out[-1] = _Known(whole, part.even)
+        else:
+            out.append(part)
+    return out
+
+
+def _goes_on(first: LedgerRange, second: LedgerRange) -> bool:
+    """Whether all steps of both take the same number of samples, one range after the other."""
+    if (first.step_end, first.cursor_end) != (second.step, second.cursor):
+        return False
+    batch, rest = divmod(first.cursor_end - first.cursor, first.step_end - first.step)
+    return rest == 0 and second.cursor_end - second.cursor == batch * (second.step_end - second.step)

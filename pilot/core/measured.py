@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from statistics import geometric_mean, median
 
 from pilot.core.curve import Curve, is_rate
-from pilot.core.curve_learned import Estimate, curve_of, estimates
-from pilot.core.curve_model import ON_SUMMIT, Point, Priors, priors_of
+from pilot.core.curve_model import ON_SUMMIT, Estimate, Point, Priors, curve_of, estimates, priors_of
 from pilot.core.spec import TrainerSpec
 
 KEPT_COSTS = 5

@@ -7,11 +7,10 @@ from dataclasses import replace
 
 from pilot.core.blame import Blame
 from pilot.core.config import CoordinatorConfig
-from pilot.core.ends import Ending
 from pilot.core.ids import TrainerId
 from pilot.core.losses import NO_LOSS, LossRate
 from pilot.core.measured import RescaleCosts
-from pilot.core.pool import Pool
+from pilot.core.pool import Ending, Pool
 from pilot.core.problem import UNSAID_STEP_S, Candidate, Problem
 from pilot.core.trainer import Trainer
 
@@ -37,7 +36,7 @@ def pose(
 
     ``costs``: what rescales cost in the pool. ``reach``: the most nodes that each can have (without an entry: none),
     after a plan gave more than that. ``pins``: counts that are fixed; one that does not fit is dropped. ``weights``: of
-    trials (:mod:`pilot.core.trial_weight`). ``reserved``: nodes that are kept for trials that are not trainers yet.
+    trials (:mod:`pilot.core.study`). ``reserved``: nodes that are kept for trials that are not trainers yet.
     ``ending``: free nodes that will not be here for long. ``losses``: how often nodes of the pool are lost.
     """
     growing = [t for t in trainers if not t.refuses_to_grow]

@@ -96,7 +96,7 @@ class Problem:
     use: those held by the candidates and the free ones. ``step_s``: time until the next plan is made, for planners
     that look ahead. ``between``: no decision is due, and only those that wait may get nodes, of those that are idle
     (:mod:`pilot.core.between`). ``ending``: how many more nodes are free that leave within ``t_fwd_s``; they count for
-    ``ends_in_s`` (:mod:`pilot.core.ends`). Planners that look no further leave them alone. ``losses``: how often nodes
+    ``ends_in_s`` (:mod:`pilot.core.pool`). Planners that look no further leave them alone. ``losses``: how often nodes
     are lost, as the pool has seen it so far; none unless the problem is timed.
     """
 

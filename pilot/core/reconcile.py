@@ -27,18 +27,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pilot.core import acts
-from pilot.core.commands import (
-    CheckScript,
-    CloseTrainer,
-    Command,
-    DissolveGroup,
-    FormGroup,
-    PauseGroup,
-    StartWorker,
-    StopWorker,
-    WriteCheckpoint,
-)
+from pilot.core import acts, commands
 from pilot.core.pool import Pool
 from pilot.core.standing import Standing
 from pilot.core.trainer import Trainer
@@ -56,7 +45,7 @@ class Rule:
     facts: str
     applies: Callable[[Standing], bool]
     act: acts.Act = acts.wait
-    gives: tuple[type[Command], ...] = ()
+    gives: tuple[type[commands.Command], ...] = ()
     final: bool = False
 
 
@@ -68,9 +57,9 @@ class Question:
     rules: tuple[Rule, ...]
 
 
-def reconcile(trainer: Trainer, pool: Pool) -> list[Command]:
+def reconcile(trainer: Trainer, pool: Pool) -> list[commands.Command]:
     """The commands that ``trainer`` needs now; its bookkeeping is updated as if they were given."""
-    out: list[Command] = []
+    out: list[commands.Command] = []
     standing = Standing(trainer, pool)
     for question in QUESTIONS:
         for rule in question.rules:
@@ -91,7 +80,7 @@ ENDS = Question(
             "it finished, failed or was cancelled: all its workers are stopped, and with the last one it is closed",
             lambda s: s.trainer.closing is not None,
             acts.close,
-            (DissolveGroup, StopWorker, CloseTrainer),
+            (commands.DissolveGroup, commands.StopWorker, commands.CloseTrainer),
             final=True,
         ),
         Rule(
@@ -99,7 +88,7 @@ ENDS = Question(
             "it is to stop and has no worker left: its state is saved, and it is closed",
             lambda s: s.trainer.stops and not s.trainer.workers,
             acts.close_stopped,
-            (CloseTrainer,),
+            (commands.CloseTrainer,),
             final=True,
         ),
     ),
@@ -113,7 +102,7 @@ LACKS = Question(
             "target nodes have no worker",
             lambda s: bool(s.lacking),
             acts.start_lacking,
-            (StartWorker,),
+            (commands.StartWorker,),
         ),
     ),
 )
@@ -129,7 +118,7 @@ GROUP = Question(
             "a group trains, and none of its members stays",
             lambda s: s.trains and not s.staying,
             acts.pause("none of its nodes stays"),
-            (PauseGroup,),
+            (commands.PauseGroup,),
             final=True,
         ),
         Rule(
@@ -139,7 +128,7 @@ GROUP = Question(
             "no newcomer is expected",
             lambda s: s.trains and s.too_few and (s.noticed or (s.holds_up and not s.pending)),
             acts.pause("too few of its nodes stay"),
-            (PauseGroup,),
+            (commands.PauseGroup,),
             final=True,
         ),
         Rule(
@@ -152,14 +141,14 @@ GROUP = Question(
             "a group trains, and some of its members do not stay: it trains on until the next one takes over",
             lambda s: s.parting,
             acts.form("nodes are taken back"),
-            (FormGroup,),
+            (commands.FormGroup,),
         ),
         Rule(
             "members come",
             "a group trains, and all newcomers are ready: it trains on until the next one takes over",
             lambda s: s.trains and bool(s.newcomers) and not s.pending,
             acts.form("nodes were added"),
-            (FormGroup,),
+            (commands.FormGroup,),
         ),
         Rule("trains", "a group trains, as planned or until all newcomers are ready", lambda s: s.trains),
         Rule(
@@ -167,14 +156,14 @@ GROUP = Question(
             "no group, and the unsaved state is held by too few to train (it is parked)",
             lambda s: s.parked_unsaved,
             acts.save_parked,
-            (WriteCheckpoint,),
+            (commands.WriteCheckpoint,),
         ),
         Rule(
             "none can stay",
             "no group, and the unsaved state is only on nodes that do not stay",
             lambda s: s.unsaved and not s.staying,
             acts.save_going,
-            (WriteCheckpoint,),
+            (commands.WriteCheckpoint,),
         ),
         Rule(
             "too few",
@@ -191,14 +180,14 @@ GROUP = Question(
             "no group, and workers that hold a state stay: they continue at once, with the newcomers that are ready",
             lambda s: bool(s.staying),
             acts.form("the survivors continue"),
-            (FormGroup,),
+            (commands.FormGroup,),
         ),
         Rule(
             "all are ready",
             "no group, and no worker that stays holds a state: it starts from the newest checkpoint, or from scratch",
             lambda _: True,
             acts.form("it can start"),
-            (FormGroup,),
+            (commands.FormGroup,),
         ),
     ),
 )
@@ -212,7 +201,7 @@ SURPLUS = Question(
             "there are workers on nodes that neither the target nor a group nor a checkpoint needs",
             lambda s: bool(s.surplus),
             acts.stop_surplus,
-            (StopWorker,),
+            (commands.StopWorker,),
         ),
     ),
 )
@@ -225,7 +214,7 @@ PROOF = Question(
             "its script waits for its check, and a group trains on one node that stays",
             lambda s: s.to_be_checked,
             acts.check,
-            (CheckScript,),
+            (commands.CheckScript,),
         ),
     ),
 )

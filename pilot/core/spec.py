@@ -51,7 +51,7 @@ class TrainerSpec:
     min_nodes, max_nodes : fewest and most nodes on which it can run (FreeTrain §3.1)
     sizes : allowed node counts, increasing; empty: all from ``min_nodes`` to ``max_nodes``. Otherwise these two become
         the first and the last of them
-    curve : samples per second by nodes; None: estimated, see :mod:`pilot.core.curve_learned`
+    curve : samples per second by nodes; None: estimated, see :mod:`pilot.core.curve_model`
     fixed_curve : keep the given curve, ignoring measurements
     rescale_up_s, rescale_down_s : pause for a rescale; updated by measurements unless ``fixed_curve``
     assumed_costs : the user gave no rescale costs: those measured for the pool's other trainers take precedence over

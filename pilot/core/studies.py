@@ -3,7 +3,7 @@
 A plan decides how many new trials there should be: in a problem each study offers trials that it has not asked for yet
 (:meth:`Studies.offers`). For each one that wins nodes the sampler is asked for parameters, one after the other in the
 order of their numbers, and the nodes are kept free meanwhile. With its parameters a trial becomes a trainer, on those
-nodes. From then on plans treat it like any trainer, except for its weight (:mod:`pilot.core.trial_weight`).
+nodes. From then on plans treat it like any trainer, except for its weight (:mod:`pilot.core.study`).
 
 Both commands to the sampler survive restarts: each is given once, and a restarted driver repeats those that have no
 completion.
@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import assert_never
 
+from pilot.core import study_events
 from pilot.core.commands import AskTrial, CloseTrainer, Command, Outcome, TellTrial
 from pilot.core.errors import InvariantError
 from pilot.core.events import GroupFormed, Progress
@@ -25,20 +26,18 @@ from pilot.core.ids import StudyId, TrainerId
 from pilot.core.measured import Measured
 from pilot.core.proof import Proof
 from pilot.core.roll import Roll
-from pilot.core.study import ASKS_ALLOWED, FAILURES_ALLOWED, LATEST, Reservation, Study, Trial, promotable
-from pilot.core.study_events import (
-    ReservationDue,
-    StudyDue,
-    StudyEvent,
-    StudyResumed,
-    StudyStopped,
-    StudySubmitted,
-    TrialAsked,
-    TrialNotAsked,
-    TrialTold,
+from pilot.core.study import (
+    ASKS_ALLOWED,
+    FAILURES_ALLOWED,
+    LATEST,
+    Reservation,
+    Study,
+    Trial,
+    promotable,
+    reports_left,
+    weights,
 )
 from pilot.core.trainer import Trainer
-from pilot.core.trial_weight import reports_left, weights
 
 RESERVE_S = 30.0
 """Nodes are kept this long for a trial whose parameters are being chosen; then others may have them."""
@@ -77,13 +76,13 @@ class Studies:
         for study in self.studies.values():
             study.reserved.clear()
 
-    def due(self) -> Iterator[tuple[float, ReservationDue | StudyDue]]:
+    def due(self) -> Iterator[tuple[float, study_events.ReservationDue | study_events.StudyDue]]:
         """The events that are due by time alone, and when."""
         for study in self.studies.values():
             for number, kept in study.reserved.items():
-                yield kept.since_s + RESERVE_S, ReservationDue(study.id, number)
+                yield kept.since_s + RESERVE_S, study_events.ReservationDue(study.id, number)
             if study.spec.deadline_s is not None and not study.stopped and not study.over:
-                yield study.spec.deadline_s, StudyDue(study.id)
+                yield study.spec.deadline_s, study_events.StudyDue(study.id)
 
     # --- the plan ---------------------------------------------------------------------------------------------------
 
@@ -130,33 +129,33 @@ class Studies:
 
     # --- what happens -------------------------------------------------------------------------------------------------
 
-    def note(self, event: StudyEvent, charge_factor: float) -> Followed:
+    def note(self, event: study_events.StudyEvent, charge_factor: float) -> Followed:
         """Record ``event``. Budgets of trials are in charged node-hours."""
-        if isinstance(event, StudySubmitted):
+        if isinstance(event, study_events.StudySubmitted):
             return self._submitted(event)
         study = self.studies.get(event.study)
         if study is None:
             return Followed()
         match event:
-            case StudyStopped():
+            case study_events.StudyStopped():
                 return self._stop(study, event.reason)
-            case StudyDue():
+            case study_events.StudyDue():
                 return self._stop(study, "its deadline has passed")
-            case StudyResumed():
+            case study_events.StudyResumed():
                 return self._resume(study, event)
-            case TrialAsked():
+            case study_events.TrialAsked():
                 return self._asked(study, event, charge_factor)
-            case TrialNotAsked():
+            case study_events.TrialNotAsked():
                 return self._not_asked(study, event)
-            case TrialTold():
+            case study_events.TrialTold():
                 return Followed()
-            case ReservationDue():
+            case study_events.ReservationDue():
                 late = study.reserved.pop(event.number, None)
                 return Followed(question=f"study {study.id} waits for its sampler" if late else "")
             case _:
                 assert_never(event)
 
-    def _submitted(self, event: StudySubmitted) -> Followed:
+    def _submitted(self, event: study_events.StudySubmitted) -> Followed:
         if event.spec.study in self.studies:
             raise InvariantError(f"study {event.spec.study} was submitted twice")
         proof = Proof.of(event.spec.template)
@@ -170,7 +169,7 @@ class Studies:
         study.reserved.clear()
         return self._settle(study, study.trials, f"study {study.id} stopped")
 
-    def _resume(self, study: Study, event: StudyResumed) -> Followed:
+    def _resume(self, study: Study, event: study_events.StudyResumed) -> Followed:
         """Resume a study; trials whose parameters could not be chosen are asked for again."""
         study.stopped, study.failures = "", 0
         study.total = max(study.total, event.trials or 0)
@@ -182,7 +181,7 @@ class Studies:
         followed.question = followed.question or f"study {study.id} continues"
         return followed
 
-    def _asked(self, study: Study, event: TrialAsked, charge_factor: float) -> Followed:
+    def _asked(self, study: Study, event: study_events.TrialAsked, charge_factor: float) -> Followed:
         trial = self._waiting(study, event.number)
         if trial is None:
             return Followed()
@@ -195,7 +194,7 @@ class Studies:
         question = "" if kept is not None else f"trainer {trainer.id} arrived"
         return Followed(trial=trainer, nodes=kept.nodes if kept is not None else 0, question=question)
 
-    def _not_asked(self, study: Study, event: TrialNotAsked) -> Followed:
+    def _not_asked(self, study: Study, event: study_events.TrialNotAsked) -> Followed:
         trial = self._waiting(study, event.number)
         if trial is None:
             return Followed()

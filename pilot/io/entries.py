@@ -8,17 +8,19 @@ lines, gaps in the numbers and repeated numbers; all other entries are read, in 
 
 from __future__ import annotations
 
+import json
 import zlib
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar, get_args
+
+import msgspec
 
 from pilot.core.commands import Command
-from pilot.core.errors import JournalError
+from pilot.core.errors import JournalError, PilotError
 from pilot.core.events import Event
 from pilot.core.ids import Generation, TrainerId
-from pilot.io.serialize import command_of, dumps, event_of, loads, plain
 
 LAST_S = 1e10
 """No pool is 300 years old."""
@@ -180,3 +182,60 @@ def _entry(data: Any) -> Entry:
         case {"note": dict(note)}:
             return JournalNote(seq, float(now_s), note)
     raise JournalError(f"damaged: entry {seq} is neither a decision nor a note")
+
+
+T = TypeVar("T")
+
+
+class FromPlain(Generic[T]):
+    """Reads plain forms: calling it gives the object with the plain form ``data``, of one of the classes in ``union``;
+    :class:`JournalError` if there is none.
+    """
+
+    def __init__(self, union: Any) -> None:
+        self._kinds = {kind.__name__: (kind, frozenset(f.name for f in fields(kind))) for kind in get_args(union)}
+
+    def knows(self, data: dict[str, Any]) -> bool:
+        """Whether ``data`` names one of the classes."""
+        return isinstance(data.get("type"), str) and data["type"] in self._kinds
+
+    def __call__(self, data: Any) -> T:
+        """See the class."""
+        if not isinstance(data, dict) or not self.knows(data):
+            raise JournalError(f"not one of {', '.join(self._kinds)}: {str(data)[:80]}")
+        kind, names = self._kinds[data["type"]]
+        given = {name: value for name, value in data.items() if name != "type"}
+        if unknown := given.keys() - names:
+            raise JournalError(f"{kind.__name__} has no field {min(unknown)}")
+        try:
+            found: T = msgspec.convert(given, kind)
+        except (ValueError, OverflowError, RecursionError, PilotError) as error:
+            raise JournalError(f"{kind.__name__}: {error}") from None
+        return found
+
+
+event_of = FromPlain[Event](Event)
+command_of = FromPlain[Command](Command)
+
+
+def plain(value: Event | Command) -> dict[str, Any]:
+    """An event or command as dicts, lists, strings and numbers."""
+    return {"type": type(value).__name__, **msgspec.to_builtins(value)}
+
+
+def dumps(data: Any) -> str:
+    """``data`` on one line."""
+    return json.dumps(data, separators=(",", ":"), ensure_ascii=False)
+
+
+def loads(text: str | bytes) -> Any:
+    """The inverse of :func:`dumps`; :class:`JournalError` if ``text`` is not JSON."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise JournalError(f"not JSON: {error}") from None
+
+
+def same(a: Event | Command, b: Event | Command) -> bool:
+    """Equality, where NaN equals itself."""
+    return a == b or (type(a) is type(b) and dumps(plain(a)) == dumps(plain(b)))

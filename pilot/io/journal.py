@@ -26,10 +26,22 @@ from pilot.core.errors import JournalError, PilotError, one_line
 from pilot.core.ids import Generation, TrainerId
 from pilot.core.version import __version__
 from pilot.io import segments
-from pilot.io.entries import LAST_S, Decision, Entry, Scanned, may_begin, scan, sealed, unsealed
+from pilot.io.entries import (
+    LAST_S,
+    Decision,
+    Entry,
+    Scanned,
+    dumps,
+    loads,
+    may_begin,
+    plain,
+    same,
+    scan,
+    sealed,
+    unsealed,
+)
 from pilot.io.files import open_regular
 from pilot.io.segments import state_digest
-from pilot.io.serialize import dumps, loads, plain, same
 
 FORMAT = 3
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,10 +18,10 @@ from typing import Annotated
 import msgspec
 
 from pilot.core.curve import RATES
-from pilot.core.curve_learned import curve_of, estimates
-from pilot.core.curve_model import ON_SUMMIT, Point, Priors, priors_of
+from pilot.core.curve_model import ON_SUMMIT, Point, Priors, curve_of, estimates, priors_of
 from pilot.core.ids import TrainerUid
 from pilot.core.spec import NODES_MAX, TrainerSpec
+from pilot.core.trainer import Trainer
 from pilot.io import own_folder
 from pilot.io.files import publish, read_regular
 
@@ -64,12 +64,14 @@ class Learned:
     site : its name
     found : by uid, oldest first
     priors : what is expected of a trainer on this site before anything of it is measured
+    told : on how many node counts each trainer was measured and whether it had ended, at the last :meth:`news`
     """
 
     folder: Path | None
     site: str
     found: dict[str, Measurement] = field(default_factory=dict)
     priors: Priors = ON_SUMMIT
+    told: dict[TrainerUid, tuple[int, bool]] = field(default_factory=dict)
 
     @classmethod
     def read(cls, folder: Path | None, site: str) -> Learned:
@@ -93,6 +95,18 @@ class Learned:
             return spec
         curve = curve_of(estimates(known.known(), None, self.priors, spec.max_nodes))
         return replace(spec, curve=curve, curve_from=f"an earlier trainer on {self.site}")
+
+    def news(self, trainers: Iterable[Trainer]) -> list[tuple[TrainerUid, Measurement]]:
+        """What to write of ``trainers`` measured on two node counts or more: of those with a new count, and of those
+        that have ended since the last call."""
+        found = []
+        for trainer in trainers:
+            points, uid = trainer.measured.points, trainer.spec.uid
+            state = len(points), trainer.outcome is not None
+            if len(points) > 1 and trainer.spec.script and self.told.get(uid) != state:
+                self.told[uid] = state
+                found.append((uid, measurement(trainer.spec, points)))
+        return found
 
     def write(self, measured: Sequence[tuple[TrainerUid, Measurement]]) -> None:
         """Store measurements and drop all but the newest; runs in a thread. If writing fails, that is logged."""

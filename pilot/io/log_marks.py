@@ -6,7 +6,7 @@ only what the script wrote; ``pilot logs`` merges them by these marks.
 
 Log rotation: what a log larger than :data:`LOG_BYTES` contains is moved to ``<name>.1``, replacing the old one.
 
-Each process that writes a script's output rotates its log while it writes (:mod:`pilot.agent.script_log`). For other
+Each process that writes a script's output rotates its log while it writes (:mod:`pilot.agent.fork_server`). For other
 programs that write there, the agent does it, looking every second.
 """
 

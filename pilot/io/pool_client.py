@@ -17,8 +17,7 @@ import msgspec
 from pilot.core.errors import PilotError, ProtocolError, UserError
 from pilot.core.version import __version__
 from pilot.io import connection, verbs, wire
-from pilot.io.certificate import client_context, is_pinned
-from pilot.io.connection import Connection
+from pilot.io.connection import Connection, client_context, is_pinned
 from pilot.io.framing import Frames, framed
 from pilot.io.printable import all_printable
 from pilot.io.rundir import RunDir, told_of_owner

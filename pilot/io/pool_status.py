@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from pilot.core.curve_learned import Estimate
+from pilot.core.curve_model import Estimate
 from pilot.core.problem import PlanStatus
 from pilot.core.proof import ProofState
 from pilot.core.trainer import Phase
@@ -246,21 +246,21 @@ class KeeperStatus(Told, frozen=True):
     held_back : why no more jobs are submitted; empty: no reason
     """
 
-    scheduler: str
-    wanted_nodes: int
-    pending: int
-    running: int
-    waited_s: float | None
-    expected_unix_s: float | None
-    leaving: int
-    suspended: int
-    waits_for: str
-    others: int
-    idle_nodes: int | None
-    planned_nodes: int
-    endings: dict[str, int]
-    trouble: str
-    held_back: str
+    scheduler: str = ""
+    wanted_nodes: int = 0
+    pending: int = 0
+    running: int = 0
+    waited_s: float | None = None
+    expected_unix_s: float | None = None
+    leaving: int = 0
+    suspended: int = 0
+    waits_for: str = ""
+    others: int = 0
+    idle_nodes: int | None = None
+    planned_nodes: int = 0
+    endings: dict[str, int] = {}
+    trouble: str = ""
+    held_back: str = ""
 
 
 class TimeSummary(Told, frozen=True):

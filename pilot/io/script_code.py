@@ -5,7 +5,7 @@ folder of ``PYTHONPATH``, or of a package installed in place, that the script im
 ``.py`` files of an imported package, because some may be imported by a name built at run time. Installed packages, data
 and large files are not copied. Names in the zip file are real paths without the leading slash. For how a node imports
 from it, see :mod:`pilot.agent.submitted_code`; what is only found at run time is compared among nodes
-(:mod:`pilot.io.loaded_code`).
+(:mod:`pilot.io.installed`).
 """
 
 from __future__ import annotations

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import msgspec
 
+from pilot.core.config import State
 from pilot.core.coordinator import Coordinator
 from pilot.core.errors import JournalError, PilotError
-from pilot.core.state import State
 from pilot.io.files import publish, read_regular
 
 TEXT_MAX, SNAPSHOT_MAX = 1 << 28, 1 << 28

@@ -210,3 +210,12 @@ def _value(text: str) -> str | int | float:
         if str(number) == text and abs(number) <= WHOLE_MOST:
             return number
     return text
+
+
+class KnownTrial(msgspec.Struct, frozen=True):
+    """``told``: the trial is over; then ``value`` is what it reported at the first rung, None if it failed."""
+
+    number: int
+    parameters: Parameters
+    told: bool = False
+    value: float | None = None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -11,6 +13,7 @@ from pilot.core.curve import Curve
 from pilot.core.errors import UserError
 from pilot.core.ids import NO_GENERATION, Generation, TrainerId, TrainerUid
 from pilot.core.spec import Checking, Profiling, TrainerSpec
+from pilot.io.files import read_regular
 
 if TYPE_CHECKING:
     from pilot.io.site import Site
@@ -137,3 +140,73 @@ def with_check(spec: TrainerSpec, asked: Checking | None, launch: LaunchSpec, si
     if not why and site.ranks_per_node > 1:
         why = f"{site.ranks_per_node} processes train on each node"
     return replace(spec, check=asked or Checking(site.check), unchecked=why)
+
+
+class ForkJob(msgspec.Struct, frozen=True):
+    """A training process to start. ``life`` identifies it; ``threads`` is how many torch may use; the environment in
+    ``launch`` has our variables, too.
+    """
+
+    life: int
+    threads: int
+    launch: LaunchSpec
+
+
+class CheckJob(msgspec.Struct, frozen=True):
+    """A script to check. ``kept_in``: where verdicts are kept."""
+
+    launch: LaunchSpec
+    limit_s: float
+    kept_in: str
+
+
+MOST_BYTES = 1024 * 1024
+"""Enough for any curve: it has one line per node count."""
+
+
+def read_curve(path: Path) -> Curve:
+    """The curve in ``path``; :class:`UserError` names the file, the line and what is wrong with it."""
+    points: list[tuple[float, float]] = []
+    for number, line in enumerate(_lines(path), start=1):
+        cells = line.split("#")[0].replace(",", " ").split()
+        if not cells or (not points and _is_header(cells)):
+            continue
+        points.append(_point(f"{path}:{number}", cells, points[-1][0] if points else -math.inf))
+    if not any(nodes > 0 for nodes, _ in points):
+        raise UserError(f"{path}: no points; give lines of nodes and samples per second, for example 4,1210.5")
+    try:
+        return Curve.of(points)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return read_regular(path, MOST_BYTES).decode().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not a text file"
+        raise UserError(f"cannot read the scaling curve {path}: {reason}") from None
+
+
+def _is_header(cells: list[str]) -> bool:
+    return not any(_number(cell) is not None for cell in cells)
+
+
+def _number(cell: str) -> float | None:
+    try:
+        return float(cell)
+    except ValueError:
+        return None
+
+
+def _point(where: str, cells: list[str], before: float) -> tuple[float, float]:
+    if len(cells) != 2:
+        raise UserError(f"{where}: {len(cells)} columns; a scaling curve has two, nodes and samples per second")
+    nodes, rate = _number(cells[0]), _number(cells[1])
+    if nodes is None or rate is None or not (math.isfinite(nodes) and math.isfinite(rate)):
+        raise UserError(f"{where}: {' '.join(cells)!r} is not two finite numbers")
+    if rate < 0:
+        raise UserError(f"{where}: the rate {rate:g} is negative")
+    if nodes < 0 or nodes <= before:
+        raise UserError(f"{where}: the node column must be increasing, got {nodes:g} after {before:g}")
+    return nodes, rate

@@ -16,7 +16,7 @@ from typing import Protocol
 
 from pilot.core.errors import ProtocolError
 from pilot.io.allowance import Allowance
-from pilot.io.certificate import client_context, is_pinned
+from pilot.io.connection import client_context, is_pinned
 from pilot.io.framing import Frames, framed
 
 _READ_BYTES = 1 << 16

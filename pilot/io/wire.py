@@ -8,7 +8,7 @@ it may send after that. Secrets travel only in messages (encrypted by TLS), neve
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Literal, cast, get_args
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 import msgspec
 
@@ -24,8 +24,10 @@ from pilot.core.commands import (
 )
 from pilot.core.errors import JournalError, ProtocolError
 from pilot.core.events import Unloaded
-from pilot.io.serialize import command_of, plain
+from pilot.io.entries import FromPlain, plain
 from pilot.io.submission import LaunchSpec
+
+T = TypeVar("T")
 
 PROTOCOL = 13
 """Incremented with every incompatible change; peers with another number are refused."""
@@ -454,13 +456,8 @@ _ToAgent = Welcome | Heard | Refused | Forgotten | StartWorker | JoinGroup | Gro
 ToAgent = _ToAgent | Order
 Sent = Message | Order
 
-_ORDERS = frozenset(kind.__name__ for kind in get_args(Order))
 _encoder = msgspec.msgpack.Encoder()
-_credentials = msgspec.msgpack.Decoder(Credentials)
-_from_agent = msgspec.msgpack.Decoder(FromAgent)
-_from_cli = msgspec.msgpack.Decoder(Request)
-_to_agent = msgspec.msgpack.Decoder(dict[str, Any])
-_to_cli = msgspec.msgpack.Decoder(Reply | Refused)
+_order_of = FromPlain[Order](Order)
 
 
 def encode(message: Sent) -> bytes:
@@ -468,46 +465,36 @@ def encode(message: Sent) -> bytes:
     return _encoder.encode(message if isinstance(message, Message) else plain(message))
 
 
-def decode_credentials(frame: bytes) -> Credentials:
-    """Decode a peer's first message; :class:`ProtocolError` if it is anything else."""
-    message: Credentials = _decode(_credentials, frame)
-    return message
+class _Decoder(Generic[T]):
+    """Decodes a frame; :class:`ProtocolError` if it is not one of the messages in ``kind``."""
+
+    def __init__(self, kind: Any) -> None:
+        self._decoder = msgspec.msgpack.Decoder(kind)
+
+    def __call__(self, frame: bytes) -> T:
+        """See the class."""
+        if len(frame) > MAX_FRAME_BYTES:
+            raise ProtocolError(f"frame of {len(frame)} bytes is larger than {MAX_FRAME_BYTES}")
+        try:
+            message: T = self._decoder.decode(frame)
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+            raise _no_message(error) from None
+        return message
 
 
-def decode_from_agent(frame: bytes) -> FromAgent:
-    """Decode a message from an agent; :class:`ProtocolError` if it is not one of an agent's messages."""
-    message: FromAgent = _decode(_from_agent, frame)
-    return message
-
-
-def decode_from_cli(frame: bytes) -> Request:
-    """Decode a request from the CLI."""
-    message: Request = _decode(_from_cli, frame)
-    return message
+decode_credentials = _Decoder[Credentials](Credentials)
+decode_from_agent = _Decoder[FromAgent](FromAgent)
+decode_from_cli = _Decoder[Request](Request)
+decode_at_cli = _Decoder[Reply | Refused](Reply | Refused)
+_decode_plain = _Decoder[dict[str, Any]](dict[str, Any])
 
 
 def decode_at_agent(frame: bytes) -> ToAgent:
     """Decode a message from the coordinator to an agent."""
-    data = _decode(_to_agent, frame)
+    data = _decode_plain(frame)
     try:
-        message: Any = command_of(data) if data.get("type") in _ORDERS else msgspec.convert(data, _ToAgent)
+        return _order_of(data) if _order_of.knows(data) else msgspec.convert(data, _ToAgent)
     except (JournalError, msgspec.ValidationError) as error:
-        raise _no_message(error) from None
-    return cast(ToAgent, message)
-
-
-def decode_at_cli(frame: bytes) -> Reply | Refused:
-    """Decode a message from the coordinator to the CLI."""
-    message: Reply | Refused = _decode(_to_cli, frame)
-    return message
-
-
-def _decode(decoder: msgspec.msgpack.Decoder[Any], frame: bytes) -> Any:
-    if len(frame) > MAX_FRAME_BYTES:
-        raise ProtocolError(f"frame of {len(frame)} bytes is larger than {MAX_FRAME_BYTES}")
-    try:
-        return decoder.decode(frame)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise _no_message(error) from None
 
 

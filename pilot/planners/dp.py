@@ -5,7 +5,7 @@ FreeTrain's objective (eq. 16) depends only on how many nodes each trainer gets,
 
     best[j][k] = max over n of  key_j(n) + best[j + 1][k - n],      n in {0} ∪ [min, max], n <= k
 
-If nodes are about to leave (:mod:`pilot.core.ends`), ``best`` has another dimension, how many of those are left, and
+If nodes are about to leave (:mod:`pilot.core.pool`), ``best`` has another dimension, how many of those are left, and
 a candidate's gains are a row for each number of them that it takes.
 
 The candidates are taken from the last to the first, so that backtracking, from the first, can break ties in submission
@@ -31,8 +31,7 @@ from numpy.typing import NDArray
 
 from pilot.core.curve import Curve
 from pilot.core.problem import Candidate, Plan, PlanStatus, Problem
-from pilot.planners.choice import best_known, plan_of
-from pilot.planners.pieces import NO_GAIN
+from pilot.planners.choice import NO_GAIN, best_known, plan_of
 
 _DIGITS = 12
 """Decimal digits of the largest gain that count."""

@@ -3,7 +3,7 @@
 Nodes are interchangeable and any counts that fit the pool can be reached without migration (eqs 6-10: a trainer that
 grows keeps its nodes, one that shrinks gives some back), so the model has counts instead of nodes.
 
-The gain of a trainer consists of linear pieces (:mod:`pilot.planners.pieces`); a trainer without a piece has no nodes.
+The gain of a trainer consists of linear pieces (:mod:`pilot.planners.choice`); a trainer without a piece has no nodes.
 One binary per trainer and piece would do, but identical trainers can be exchanged, and a solver would visit each
 exchange (hyper-parameter trials: minutes instead of a tenth of a second). So trainers of one kind share
 their pieces: ``use[p]`` is how many of them lie in piece p, a binary where the kind has one trainer, and ``more[p]``
@@ -15,7 +15,7 @@ them::
                 sum over a kind's pieces of use[p] <= trainers of that kind                   (3, 12)
                 sum over p of  first_p * use[p] + more[p] <= |N|                              (5)
 
-Gains are relative to the gain without nodes. If some nodes are about to leave (:mod:`pilot.core.ends`), there are
+Gains are relative to the gain without nodes. If some nodes are about to leave (:mod:`pilot.core.pool`), there are
 pieces with each number of them beside those without, and one more capacity.
 """
 
@@ -30,7 +30,7 @@ from pyomo.environ import ConcreteModel, Constraint, NonNegativeIntegers, Object
 
 from pilot.core.errors import SolverError
 from pilot.core.problem import Candidate, Plan, Problem
-from pilot.planners.pieces import NO_GAIN, late_pieces, pieces
+from pilot.planners.choice import NO_GAIN, late_pieces, pieces
 
 LARGEST_GAIN = 1e6
 """The objective is scaled so that its largest coefficient is this: solvers' tolerances are absolute."""

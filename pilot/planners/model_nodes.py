@@ -29,8 +29,8 @@ from pyomo.environ import (
 )
 
 from pilot.core.problem import Candidate, Problem
+from pilot.planners.choice import NO_GAIN
 from pilot.planners.model import LARGEST_GAIN
-from pilot.planners.pieces import NO_GAIN
 
 
 def build(problem: Problem) -> ConcreteModel:

@@ -37,35 +37,10 @@ from pilot.io.pool_status import PoolStatus, Told, TrainerHistory
 from pilot.io.rundir import RunDir
 from pilot.io.site import Site
 from pilot.io.submission import Submission, with_check
-from pilot.io.verbs import (
-    LONGEST_WAIT_S,
-    A,
-    Cancelled,
-    Cleared,
-    Draining,
-    Explained,
-    NodeList,
-    Nothing,
-    OneTrainer,
-    Phases,
-    PilotList,
-    Pilots,
-    R,
-    Removed,
-    Resumption,
-    Scaled,
-    SomeNodes,
-    SomeTrainers,
-    Standing,
-    Submitted,
-    TrainerList,
-    Verb,
-    Wait,
-)
+from pilot.io.verbs import A, R
 from pilot.service import status_view
-from pilot.service.launch_store import LaunchStore
+from pilot.service.launch_store import LaunchStore, name_is_taken
 from pilot.service.live_driver import LiveDriver
-from pilot.service.name_is_taken import name_is_taken
 from pilot.service.roster import Roster
 from pilot.service.server import Peer, Server
 from pilot.service.status_view import About
@@ -84,7 +59,7 @@ T = TypeVar("T")
 Handler = Callable[[dict[str, Any]], Awaitable[Told]]
 
 
-def _typed(verb: Verb[A, R], method: Callable[[A], Awaitable[R]]) -> tuple[str, Handler]:
+def _typed(verb: verbs.Verb[A, R], method: Callable[[A], Awaitable[R]]) -> tuple[str, Handler]:
     """Look up ``verb`` by name; its arguments are validated before ``method`` gets them."""
 
     async def handle(arguments: dict[str, Any]) -> Told:
@@ -179,7 +154,7 @@ class Api:
 
     # --- verbs ----------------------------------------------------------------------------------------------------
 
-    async def submit(self, given: Submission) -> Submitted:
+    async def submit(self, given: Submission) -> verbs.Submitted:
         """Submit a new trainer. Answered once it is in the journal."""
         self._refuse_when_draining()
         trainer = self._name(given.name, replaces=given.replace)
@@ -201,16 +176,16 @@ class Api:
         if replaced is not None:
             await _in(self._disk, self._launches.remove, replaced.spec)
         log.info("trainer %s was submitted: %s", trainer, given.launch.script)
-        return Submitted(trainer=trainer, directory=str(self._launches.shown(spec)))
+        return verbs.Submitted(trainer=trainer, directory=str(self._launches.shown(spec)))
 
-    async def list_trainers(self, _: Nothing) -> TrainerList:
+    async def list_trainers(self, _: verbs.Nothing) -> verbs.TrainerList:
         """Every trainer."""
         self._driver.monitor.advance(self._driver.clock())
         core, monitor, keeper = self._driver.core, self._driver.monitor, self._about().keeper
         found = status_view.trainers(core, monitor, self._launches, keeper)
-        return TrainerList(trainers=found)
+        return verbs.TrainerList(trainers=found)
 
-    async def status(self, _: Nothing) -> PoolStatus:
+    async def status(self, _: verbs.Nothing) -> PoolStatus:
         """Pool, trainers, solves, node-seconds, U."""
         self._driver.monitor.advance(self._driver.clock())
         core, monitor = self._driver.core, self._driver.monitor
@@ -218,26 +193,26 @@ class Api:
         told = status_view.status(self._about(), core, monitor, self._launches, use)
         return msgspec.structs.replace(told, remarks=[*told.remarks, *status_view.about_nodes(core, self._roster)])
 
-    async def pilots(self, _: Nothing) -> PilotList:
+    async def pilots(self, _: verbs.Nothing) -> verbs.PilotList:
         """The pilots that registered."""
-        return PilotList(pilots=status_view.pilots(self._roster, self._driver.clock()))
+        return verbs.PilotList(pilots=status_view.pilots(self._roster, self._driver.clock()))
 
-    async def nodes(self, _: Nothing) -> NodeList:
+    async def nodes(self, _: verbs.Nothing) -> verbs.NodeList:
         """The pool's nodes, and those set aside."""
         core, monitor = self._driver.core, self._driver.monitor
         monitor.advance(self._driver.clock())
         aside = status_view.set_aside(core, monitor.now_s)
         nodes, remarks = status_view.pool(core, monitor), status_view.about_nodes(core, self._roster)
-        return NodeList(now_s=monitor.now_s, nodes=nodes, set_aside=aside, remarks=remarks)
+        return verbs.NodeList(now_s=monitor.now_s, nodes=nodes, set_aside=aside, remarks=remarks)
 
-    async def clear(self, asked: SomeNodes) -> Cleared:
+    async def clear(self, asked: verbs.SomeNodes) -> verbs.Cleared:
         """Forget the failures of these nodes."""
         nodes = [self._node(name) for name in asked.nodes]
         for node in nodes:
             await self._decided(self._driver.post(NodeCleared(node)), f"{node} is cleared")
-        return Cleared(nodes=list(map(str, nodes)))
+        return verbs.Cleared(nodes=list(map(str, nodes)))
 
-    async def wait(self, asked: Wait) -> Phases:
+    async def wait(self, asked: verbs.Wait) -> verbs.Phases:
         """The trainers' phases when all have ended, or after the requested time."""
         core = self._driver.core
         outcomes = {name: core.past.get(TrainerId(name)) for name in asked.trainers}
@@ -245,26 +220,26 @@ class Api:
         named = [self._trainer(name) for name in asked.trainers if name not in past]
         waited = named if asked.trainers else list(core.trainers.values())
         try:
-            async with asyncio.timeout(min(asked.limit_s, LONGEST_WAIT_S)):
+            async with asyncio.timeout(min(asked.limit_s, verbs.LONGEST_WAIT_S)):
                 while any(t.outcome is None and t.phase is not Phase.SHELVED for t in waited):
                     await self._driver.wait_for_change()
         except TimeoutError:
             pass
-        return Phases(trainers=past | {str(t.id): t.phase for t in waited})
+        return verbs.Phases(trainers=past | {str(t.id): t.phase for t in waited})
 
-    async def cancel(self, asked: OneTrainer) -> Cancelled:
+    async def cancel(self, asked: verbs.OneTrainer) -> verbs.Cancelled:
         """End a trainer."""
         trainer = self._unended(asked.trainer)
         await self._decided(self._driver.post(TrainerCancelled(trainer.id)), f"trainer {trainer.id} is cancelled")
-        return Cancelled(trainer=trainer.id, phase=trainer.phase)
+        return verbs.Cancelled(trainer=trainer.id, phase=trainer.phase)
 
-    async def scale(self, asked: Pilots) -> Scaled:
+    async def scale(self, asked: verbs.Pilots) -> verbs.Scaled:
         """Change the number of pilots."""
         self._refuse_when_draining()
         self._scale(asked.pilots)
-        return Scaled(pilots=asked.pilots, nodes=len(self._driver.core.pool))
+        return verbs.Scaled(pilots=asked.pilots, nodes=len(self._driver.core.pool))
 
-    async def resume(self, asked: Resumption) -> Standing:
+    async def resume(self, asked: verbs.Resumption) -> verbs.Standing:
         """Continue a trainer that ended early, from its newest checkpoint or from scratch; from scratch also one that
         is held.
         """
@@ -286,24 +261,24 @@ class Api:
         event = TrainerResumed(trainer.id, asked.budget_node_hours, asked.from_scratch)
         return await self._stands(trainer, event, "starts from scratch" if asked.from_scratch else "goes on")
 
-    async def hold(self, asked: OneTrainer) -> Standing:
+    async def hold(self, asked: verbs.OneTrainer) -> verbs.Standing:
         """Take a trainer's nodes away."""
         trainer = self._unended(asked.trainer)
         return await self._stands(trainer, TrainerHeld(trainer.id), "is held")
 
-    async def release(self, asked: OneTrainer) -> Standing:
+    async def release(self, asked: verbs.OneTrainer) -> verbs.Standing:
         """Give a held trainer nodes again."""
         trainer = self._unended(asked.trainer)
         if not trainer.held:
             raise UserError(f"trainer {trainer.id} is not held")
         return await self._stands(trainer, TrainerReleased(trainer.id), "is released")
 
-    async def _stands(self, trainer: Trainer, event: Event, what: str) -> Standing:
+    async def _stands(self, trainer: Trainer, event: Event, what: str) -> verbs.Standing:
         await self._decided(self._driver.post(event), f"trainer {trainer.id} {what}")
         log.info("trainer %s %s", trainer.id, what)
-        return Standing(trainer=trainer.id, phase=trainer.phase, held=trainer.held)
+        return verbs.Standing(trainer=trainer.id, phase=trainer.phase, held=trainer.held)
 
-    async def remove(self, asked: SomeTrainers) -> Removed:
+    async def remove(self, asked: verbs.SomeTrainers) -> verbs.Removed:
         """Delete ended trainers, with their files."""
         trainers = {name: self._ended(name, f"pilot cancel {name} ends it") for name in asked.trainers}.values()
         removed = [self._driver.post(TrainerRemoved(trainer.id)) for trainer in trainers]
@@ -313,24 +288,24 @@ class Api:
             await self._decided(decision, f"trainer {trainer.id} is removed")
             log.info("trainer %s was removed", trainer.id)
             await _in(self._disk, self._launches.remove, trainer.spec)
-        return Removed(trainers=[str(trainer.id) for trainer in trainers])
+        return verbs.Removed(trainers=[str(trainer.id) for trainer in trainers])
 
-    async def explain(self, asked: OneTrainer) -> Explained:
+    async def explain(self, asked: verbs.OneTrainer) -> verbs.Explained:
         """Why a trainer has the nodes that it has."""
         core, monitor = self._driver.core, self._driver.monitor
         return status_view.explained(self._about(), core, monitor, TrainerId(asked.trainer))
 
-    async def history(self, asked: OneTrainer) -> TrainerHistory:
+    async def history(self, asked: verbs.OneTrainer) -> TrainerHistory:
         """A trainer's history."""
         self._driver.monitor.advance(self._driver.clock())
         core, monitor, name = self._driver.core, self._driver.monitor, TrainerId(asked.trainer)
         return status_view.history(self._about(), core, monitor, self._launches, name)
 
-    async def down(self, _: Nothing) -> Draining:
+    async def down(self, _: verbs.Nothing) -> verbs.Draining:
         """Drain. Answered once this is in the journal; the coordinator exits when everything is gone."""
         if (decision := self.drain("pilot down")) is not None:
             await self._decided(decision, "the pool is drained")
-        return Draining(run_dir=self._about().run_dir, nodes=len(self._driver.core.pool))
+        return verbs.Draining(run_dir=self._about().run_dir, nodes=len(self._driver.core.pool))
 
     def drain(self, reason: str) -> Future[None] | None:
         """Start shutting down, once. Completes when that is on disk; None if it was already shutting down."""

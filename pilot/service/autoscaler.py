@@ -8,9 +8,8 @@ import logging
 import math
 import time
 from statistics import median
-from typing import Protocol, assert_never
+from typing import assert_never
 
-from pilot.core.ids import NodeId
 from pilot.io.site import Site
 from pilot.observation.words import counted
 from pilot.provisioning.keeper import Keeper, KeeperEvent
@@ -18,7 +17,8 @@ from pilot.provisioning.pilot_jobs import EndKnown, JobEnded, JobNoticed, JobSus
 from pilot.provisioning.troubles import Troubled
 from pilot.service.admission import Admission
 from pilot.service.live_driver import LiveDriver
-from pilot.service.roster import Pilot, Roster
+from pilot.service.roster import Pilot
+from pilot.service.service import Service
 
 log = logging.getLogger(__name__)
 
@@ -29,28 +29,13 @@ DISMISS_S = 60.0
 """How long cancelling our jobs may take beyond the site's grace."""
 
 
-class Pilots(Protocol):
-    """The service, which knows the pilots and tells the core what happens to them."""
-
-    roster: Roster
-
-    def notice(self, pilot: Pilot, cause: str, grace_s: float) -> None:
-        """``pilot`` was given notice."""
-
-    def ends(self, node: NodeId, end_s: float | None) -> None:
-        """``node`` will have left by ``end_s`` (Unix time); None: that is no longer known."""
-
-    def lose(self, node: NodeId, why: str) -> None:
-        """``node`` is lost."""
-
-
 class Autoscaler:
     """Keeps ``pilots`` jobs submitted; None: as many as plans would use. ``news`` has the reports of ``keeper``."""
 
     def __init__(
         self,
         site: Site,
-        service: Pilots,
+        service: Service,
         driver: LiveDriver,
         admission: Admission,
         keeper: Keeper,

@@ -13,16 +13,21 @@ import os
 import select
 import signal
 import sys
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import TypeVar
+
+import msgspec
 
 from pilot.io.framing import HEAD_BYTES, framed, length_of
 from pilot.planners.one_thread import ONE_THREAD
 
+T = TypeVar("T")
+
 
 class ChildProcess:
-    """The parent's side: frames are sent to its stdin and received from its stdout."""
+    """The parent's side: questions are sent to its stdin, and answers received from its stdout."""
 
     def __init__(self, process: asyncio.subprocess.Process, lifeline: int) -> None:
         self._process = process
@@ -56,17 +61,18 @@ class ChildProcess:
             os.close(reading)
         return cls(process, writing)
 
-    async def send(self, data: bytes) -> None:
-        """Send one frame."""
+    async def ask(self, question: object, kind: type[T]) -> T:
+        """Send ``question``; returns its answer, as :meth:`answer` does."""
         assert self._process.stdin is not None
-        self._process.stdin.write(framed(data))
+        self._process.stdin.write(framed(msgspec.msgpack.encode(question)))
         await self._process.stdin.drain()
+        return await self.answer(kind)
 
-    async def receive(self) -> bytes:
-        """Receive the next frame; ``EOFError`` if the process has ended."""
+    async def answer(self, kind: type[T]) -> T:
+        """The next answer, a ``kind``; ``EOFError`` if the process has ended."""
         assert self._process.stdout is not None
         head = await self._process.stdout.readexactly(HEAD_BYTES)
-        return await self._process.stdout.readexactly(length_of(head))
+        return msgspec.msgpack.decode(await self._process.stdout.readexactly(length_of(head)), type=kind)
 
     async def kill(self) -> None:
         """Kill it and everything that it started."""
@@ -76,29 +82,32 @@ class ChildProcess:
         os.close(self._lifeline)
 
 
-def end_with_parent(lifeline: int) -> None:
-    """In the child: have the kernel kill this process group when the other end of the pipe ``lifeline`` closes.
+class Parent:
+    """In the child: the coordinator, which asks. What libraries print from now on goes to stderr.
 
-    If it closed while this process was starting, exit at once.
+    The kernel kills this process group when the other end of the pipe ``lifeline`` closes. If it closed while this
+    process was starting, exit at once.
     """
-    fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgid(0))
-    fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
-    fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
-    os.set_inheritable(lifeline, False)
-    closed = select.poll()
-    closed.register(lifeline, 0)  # a hangup is always reported
-    if closed.poll(0):
-        sys.exit()
 
+    def __init__(self, lifeline: int) -> None:
+        fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgid(0))
+        fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
+        fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
+        os.set_inheritable(lifeline, False)
+        closed = select.poll()
+        closed.register(lifeline, 0)  # a hangup is always reported
+        if closed.poll(0):
+            sys.exit()
+        self._answers = os.fdopen(os.dup(1), "wb")
+        os.dup2(2, 1)
 
-def private_stdout() -> BinaryIO:
-    """In the child: the pipe to the parent; from now on, what libraries print goes to stderr."""
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
-    return answers
+    def questions(self, kind: type[T]) -> Iterator[T]:
+        """Yield each question until stdin closes; the next one comes after its :meth:`answer`."""
+        requests = sys.stdin.buffer
+        while len(head := requests.read(HEAD_BYTES)) == HEAD_BYTES:
+            yield msgspec.msgpack.decode(requests.read(length_of(head)), type=kind)
 
-
-def write(answers: BinaryIO, data: bytes) -> None:
-    """In the child: send one frame to the parent."""
-    answers.write(framed(data))
-    answers.flush()
+    def answer(self, answer: object) -> None:
+        """Send one answer."""
+        self._answers.write(framed(msgspec.msgpack.encode(answer)))
+        self._answers.flush()

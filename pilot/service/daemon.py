@@ -29,12 +29,11 @@ from pilot.io.site_files import SiteFile, load_site_file
 from pilot.planners.one_thread import load_numpy
 from pilot.provisioning.keeper import KeeperEvent
 from pilot.provisioning.keeper_factory import make_keeper
-from pilot.service import housekeeping, log_file, memory, startup
+from pilot.service import housekeeping, process, startup
 from pilot.service.admission import Admission
 from pilot.service.api import Api
 from pilot.service.autoscaler import Autoscaler
 from pilot.service.launch_store import LaunchStore
-from pilot.service.learned_keeper import LearnedKeeper
 from pilot.service.live_driver import Clock, LiveDriver
 from pilot.service.restore import Restored, lost_generations, lost_trainers, restore
 from pilot.service.roster import Roster
@@ -78,7 +77,7 @@ class Live:
         *,
         restarted: bool = False,
     ) -> None:
-        self._learned = LearnedKeeper(learned)
+        self._learned = learned
         site = self._site = site_file.site
         self._rundir = rundir
         self._lock = lock
@@ -128,7 +127,7 @@ class Live:
 
     async def run(self) -> Ended:
         """Serve until the pool has drained, or a second signal demands an immediate end. Returns what is left."""
-        memory.freeze_what_is_loaded()
+        process.freeze_what_is_loaded()
         stopped = asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in _heeded():
@@ -245,7 +244,7 @@ class Live:
             objective=self._pool.settings.objective,
             only_nodes=self._site.only_nodes or "",
             trouble=self._driver.trouble,
-            damage=tuple(self._damage),
+            damage=self._damage,
         )
 
     async def _beat(self) -> None:
@@ -288,7 +287,7 @@ class Live:
             here = set(self._roster.pilots)
             with suppress(RuntimeError):  # no thread can be started now
                 await asyncio.to_thread(housekeeping.tidy, self._rundir.pilots, logs, here)
-                await asyncio.to_thread(log_file.rotate, self._rundir.log)
+                await asyncio.to_thread(process.rotate, self._rundir.log)
             await asyncio.sleep(housekeeping.EVERY_S)
 
     async def _keep_learned(self) -> None:
@@ -318,7 +317,7 @@ async def _either(*waits: Coroutine[Any, Any, object]) -> None:
 def main(arguments: list[str] | None = None) -> int:
     """Run a coordinator in the foreground; returns its exit status."""
     os.umask(0o077)
-    memory.return_large_blocks()
+    process.return_large_blocks()
     allow_many_files()
     _children_without_threads()
     for number in _heeded():
@@ -334,7 +333,7 @@ def main(arguments: list[str] | None = None) -> int:
         config_of(startup.configured(site_file.site, settings))  # reports mistakes before anything is changed
         rundir.create()
         lock = Lock(rundir)  # held until the process ends
-        log_file.begin(rundir.log)
+        process.begin(rundir.log)
         rundir.ended.unlink(missing_ok=True)
         owned = rundir
         remember(rundir.root)

@@ -8,31 +8,11 @@ import logging
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol, assert_never
+from typing import TYPE_CHECKING, assert_never
 
 import msgspec
 
-from pilot.core.commands import (
-    AskTrial,
-    CheckScript,
-    CloseTrainer,
-    Command,
-    DissolveGroup,
-    DrainPool,
-    FormGroup,
-    HoldTrainer,
-    LookAtGroup,
-    PaceCheckpoints,
-    PauseGroup,
-    ReleaseNode,
-    SetNodeAside,
-    Solve,
-    StartWorker,
-    StopWorker,
-    TellTrial,
-    WarnOfBudget,
-    WriteCheckpoint,
-)
+from pilot.core import commands
 from pilot.core.errors import JournalError
 from pilot.core.events import CheckpointWritten, Event, GroupBroken, ScriptChecked, WorkerSlow
 from pilot.core.ids import NodeId, TrainerId
@@ -42,7 +22,12 @@ from pilot.io import script_code, wire
 from pilot.io.site import Site
 from pilot.provisioning.retry import pause_s
 from pilot.service.launch_store import LaunchStore
-from pilot.service.pending import Of, On, PendingCommands
+from pilot.service.pending import On, PendingCommands
+from pilot.service.sampler_process import SamplerProcess
+from pilot.service.solver_process import SolverProcess
+
+if TYPE_CHECKING:
+    from pilot.service.service import Service
 
 log = logging.getLogger(__name__)
 
@@ -70,39 +55,6 @@ WRITE_AGAIN_S = 1.0, 30.0
 Send = Callable[[NodeId, wire.Sent], None]
 
 
-class Solver(Protocol):
-    """The planner, as used by the effects."""
-
-    def solve(self, command: Solve) -> None:
-        """Start solving; the completion is posted later. An earlier solve that is still running is superseded."""
-
-
-class Sampler(Protocol):
-    """Chooses the parameters of trials."""
-
-    def perform(self, command: AskTrial | TellTrial) -> None:
-        """Begin; the completion is posted later."""
-
-
-class Trainers(Protocol):
-    """The trainers, as used by the effects."""
-
-    def spec(self, trainer: TrainerId) -> TrainerSpec | None:
-        """As it was submitted; None: it ended long ago."""
-
-    def unstartable(self, trainer: TrainerId, why: str) -> None:
-        """None of its workers can be started on any node now."""
-
-    def have_met(self, of: Of) -> bool:
-        """Whether the members of a forming group have found each other."""
-
-    def failed_writes(self, trainer: TrainerId) -> int:
-        """How often its newest state could not be written."""
-
-    def drain(self, reason: str) -> None:
-        """The pool ends."""
-
-
 @dataclass(frozen=True, slots=True)
 class Overdue:
     """The outcome of commands that have timed out.
@@ -115,7 +67,7 @@ class Overdue:
     """
 
     events: tuple[Event, ...] = ()
-    stops: tuple[StopWorker, ...] = ()
+    stops: tuple[commands.StopWorker, ...] = ()
     hopeless: tuple[tuple[NodeId, str], ...] = ()
 
 
@@ -127,10 +79,10 @@ class Effects:
         site: Site,
         pending: PendingCommands,
         launches: LaunchStore,
-        solver: Solver,
-        sampler: Sampler,
+        solver: SolverProcess,
+        sampler: SamplerProcess,
         send: Send,
-        trainers: Trainers,
+        trainers: Service,
     ) -> None:
         self._site = site
         self._pending = pending
@@ -141,43 +93,43 @@ class Effects:
         self._trainers = trainers
         self._stopped: set[On] = set()
 
-    def perform(self, command: Command) -> None:
+    def perform(self, command: commands.Command) -> None:
         """Carry out what the core decided."""
         match command:
-            case Solve():
+            case commands.Solve():
                 self._solver.solve(command)
-            case StartWorker():
+            case commands.StartWorker():
                 self._stopped.discard((command.trainer, command.node))
                 self._start(command)
-            case StopWorker():
+            case commands.StopWorker():
                 self._stopped.add((command.trainer, command.node))
                 self._send(command.node, command)
-            case FormGroup():
+            case commands.FormGroup():
                 self._form(command)
-            case PauseGroup() | LookAtGroup() | DissolveGroup():
+            case commands.PauseGroup() | commands.LookAtGroup() | commands.DissolveGroup():
                 for node in command.members:
                     self._send(node, command)
-            case WriteCheckpoint():
+            case commands.WriteCheckpoint():
                 self._write(command)
-            case CheckScript() | PaceCheckpoints() | ReleaseNode():
+            case commands.CheckScript() | commands.PaceCheckpoints() | commands.ReleaseNode():
                 self._send(command.node, command)
-            case SetNodeAside():
+            case commands.SetNodeAside():
                 log.warning("%s is set aside for %s: %s", command.node, command.trainer or "all", command.reason)
-            case HoldTrainer():
+            case commands.HoldTrainer():
                 log.warning("%s is %s", command.trainer, command.reason)
-            case WarnOfBudget():
+            case commands.WarnOfBudget():
                 log.warning("%s: %s", command.trainer or "the pool", command.reason)
-            case DrainPool():
+            case commands.DrainPool():
                 self._trainers.drain(command.reason)
-            case CloseTrainer():
+            case commands.CloseTrainer():
                 self._launches.forget(command.trainer)
                 log.info("trainer %s %s: %s", command.trainer, command.outcome, command.reason)
-            case AskTrial() | TellTrial():
+            case commands.AskTrial() | commands.TellTrial():
                 self._sampler.perform(command)
             case _:
                 assert_never(command)
 
-    def _write(self, command: WriteCheckpoint) -> None:
+    def _write(self, command: commands.WriteCheckpoint) -> None:
         """At once; after failures with pauses, in which a full or slow file system may recover."""
         failures = self._trainers.failed_writes(command.trainer)
         if not failures:
@@ -187,7 +139,7 @@ class Effects:
         wait_s = min(longest_s, pause_s(first_s, failures - 1))
         asyncio.get_running_loop().call_later(wait_s, self._send_write, command)
 
-    def _send_write(self, command: WriteCheckpoint) -> None:
+    def _send_write(self, command: commands.WriteCheckpoint) -> None:
         """Unless it is no longer wanted."""
         waiting = self._pending.writing.get((command.trainer, command.node))
         if waiting is not None and waiting[0] is command:
@@ -234,10 +186,10 @@ class Effects:
             if now_s - since_s > SLOW_S and on not in self._pending.slow:
                 yield WorkerSlow(*on)
 
-    def _late_workers(self, now_s: float) -> tuple[tuple[StopWorker, ...], tuple[tuple[NodeId, str], ...]]:
+    def _late_workers(self, now_s: float) -> tuple[tuple[commands.StopWorker, ...], tuple[tuple[NodeId, str], ...]]:
         """Workers that did not become ready are ended by their agents; nodes on which even that fails are given up."""
         patience_s = STOP_LIMIT_S + self._site.grace_s
-        stops: list[StopWorker] = []
+        stops: list[commands.StopWorker] = []
         hopeless: list[tuple[NodeId, str]] = []
         self._stopped.intersection_update(self._pending.starting)
         warm_s = {on: self._warm_up_s(on[0]) for on in self._pending.starting}
@@ -248,7 +200,7 @@ class Effects:
                 hopeless.append((node, f"{trainer}'s process could not be ended within {patience_s:g} s"))
             elif now_s > warm_by_s.get((trainer, node), now_s) and (trainer, node) not in self._stopped:
                 why = f"its training loop did not begin within {warm_s[trainer, node]:g} s (--warm-up-s)"
-                stops.append(StopWorker(trainer, node, why))
+                stops.append(commands.StopWorker(trainer, node, why))
         return tuple(stops), tuple(hopeless)
 
     def _warm_up_s(self, trainer: TrainerId) -> float:
@@ -256,7 +208,7 @@ class Effects:
         spec = self._trainers.spec(trainer)
         return spec.warm_up_s if spec is not None else math.inf
 
-    def _form(self, group: FormGroup) -> None:
+    def _form(self, group: commands.FormGroup) -> None:
         """Tell every member to join, and the previous group's other ranks to part."""
         of, size = (group.trainer, group.generation), len(group.members)
         for rank, node in enumerate(group.members):
@@ -265,12 +217,12 @@ class Effects:
             if node not in group.members:
                 self._send(node, wire.PartFromGroup(*of))
 
-    def _previous_members(self, group: FormGroup) -> tuple[NodeId, ...]:
+    def _previous_members(self, group: commands.FormGroup) -> tuple[NodeId, ...]:
         """Empty if the trainer has been closed since the core decided."""
         previous = group.previous and self._pending.groups.get((group.trainer, group.previous))
         return previous.members if previous else ()
 
-    def _start(self, command: StartWorker) -> None:
+    def _start(self, command: commands.StartWorker) -> None:
         spec = self._trainers.spec(command.trainer)
         if spec is None:  # it and many others have ended while this decision waited for the disk
             return

@@ -38,18 +38,6 @@ from pilot.service.pending import Of, PendingCommands
 
 log = logging.getLogger(__name__)
 
-FromWorkers = (
-    wire.WorkerReady
-    | wire.CodeLoaded
-    | wire.WorkerExited
-    | wire.GroupFormed
-    | wire.GroupBroken
-    | wire.RankPaused
-    | wire.CheckpointWritten
-    | wire.ScriptChecked
-    | wire.Progress
-    | wire.TrainerFinished
-)
 REPORTS_MOST = 1000
 METRICS_MAX, METRIC_NAME_MAX = 64, 64
 WORDS_MAX = 64

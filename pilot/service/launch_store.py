@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from pilot.core.commands import Outcome
 from pilot.core.errors import JournalError, PilotError, UserError
 from pilot.core.ids import TrainerId, TrainerUid
 from pilot.core.spec import TrainerSpec
@@ -165,3 +166,23 @@ def _remove(root: Path, name: str) -> None:
 
 def _may_pass(error: OSError) -> bool:
     return not isinstance(error, own_folder.Refused)
+
+
+_ENDED = {
+    Outcome.FINISHED: "has finished",
+    Outcome.FAILED: "has failed",
+    Outcome.CANCELLED: "was cancelled",
+    Outcome.STOPPED: "was stopped",
+}
+
+
+def name_is_taken(name: str, outcome: Outcome | None) -> str:
+    """What the user can do if a new trainer has the name of an existing one with this outcome (None: not ended)."""
+    taken = f"a trainer named {name} already exists"
+    if outcome is None:
+        return f"{taken}, and it has not ended; choose another --name, or pilot cancel {name} first"
+    resume = "" if outcome is Outcome.FINISHED else f"pilot resume {name} continues it, "
+    return (
+        f"{taken} and {_ENDED[outcome]}: {resume}--from {name} with another --name starts from its last "
+        "checkpoint, --replace deletes it with its files"
+    )

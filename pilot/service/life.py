@@ -1,9 +1,17 @@
-"""A pool's history from its journal alone, for its report."""
+"""A pool's history from its journal alone, for its report, and what another budget would have done to it."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pilot.core.budget import hours
+from pilot.core.commands import DrainPool, WarnOfBudget
+from pilot.core.coordinator import Coordinator
+from pilot.core.events import BudgetDue
 from pilot.core.goal import has_session
 from pilot.io.entries import Decision
+from pilot.io.follower import Follower
 from pilot.io.journal import Contents
 from pilot.observation.course import Courses
 from pilot.observation.monitor import Monitor
@@ -12,6 +20,7 @@ from pilot.observation.story import Story
 from pilot.observation.summary import summarise
 from pilot.observation.timeline import TimelineMaker
 from pilot.observation.utilisation import utilisation
+from pilot.observation.words import amount, duration
 from pilot.service.settings import remembering_core
 from pilot.service.status_view import account, best_for
 
@@ -39,3 +48,76 @@ def life_of(contents: Contents) -> Life:
         courses=courses.of,
         happened=happened,
     )
+
+
+@dataclass(slots=True)
+class Trial:
+    """One life of the pool, from its start at ``since_s`` until it was down.
+
+    Parameters
+    ----------
+    since_s, lasted_s : on the pool's clock
+    charge_factor : its site's at that time
+    used : charged node-hours
+    warned_s, ended_s : when 80% and all of the budget was used; None: never
+    samples, samples_then : processed by all trainers: in total, and when the budget was used up
+    """
+
+    since_s: float
+    charge_factor: float
+    lasted_s: float = 0.0
+    used: float = 0.0
+    warned_s: float | None = None
+    ended_s: float | None = None
+    samples: int = 0
+    samples_then: int = 0
+
+    def sentence(self, budget: float) -> str:
+        """What ``budget`` would have done, in words."""
+        lasted = duration(self.lasted_s)
+        if self.ended_s is not None:
+            return (
+                f"it would be used up after {duration(self.ended_s)}, and the pool would drain; the pool was up for"
+                f" {lasted}, and {self.samples_then:,} of its {self.samples:,} samples were processed by then"
+            )
+        warning = f"; the warning would come after {duration(self.warned_s)}" if self.warned_s is not None else ""
+        used = f"{amount(self.used)} would be used ({self.used / budget:.0%}) in {lasted}"
+        return f"{used}{warning}; nothing else would change"
+
+
+def trials(contents: Contents, budget: float) -> Iterator[Trial]:
+    """Each life of the pool with another ``budget``, in charged node-hours, counted from its start.
+
+    The recorded events run through a core with that budget. It gets ``BudgetDue`` when it asks for it, as from the live
+    driver, and answers as it would have live. A drain is recorded but not carried out: the recorded events continue,
+    which shows what the budget would have cost.
+    """
+    core = remembering_core(contents, budget)
+    follower = Follower(core)
+    trial, lives = Trial(0.0, core.config.charge_factor), core.reopened
+    for decision in (decision for segment in contents.segments for decision in segment.decisions):
+        _look(follower, trial, decision.now_s)
+        follower.follow(decision)
+        if core.reopened != lives:
+            trial.samples = _samples(core)
+            yield trial
+            trial, lives = Trial(decision.now_s, core.config.charge_factor), core.reopened
+        trial.lasted_s = decision.now_s - trial.since_s
+        trial.used = hours(core.usage.until(decision.now_s), trial.charge_factor)
+    trial.samples = _samples(core)
+    yield trial
+
+
+def _look(follower: Follower, trial: Trial, now_s: float) -> None:
+    """Note the budget's events up to ``now_s``."""
+    core = follower.core
+    while trial.ended_s is None and not core.draining and (due_s := core.usage.due_s()) <= now_s:
+        for command in follower.handle(due_s, BudgetDue(None)):
+            if isinstance(command, WarnOfBudget):
+                trial.warned_s = due_s - trial.since_s
+            elif isinstance(command, DrainPool):
+                trial.ended_s, trial.samples_then = due_s - trial.since_s, _samples(core)
+
+
+def _samples(core: Coordinator) -> int:
+    return sum(trainer.samples for trainer in core.trainers.values())

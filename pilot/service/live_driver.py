@@ -11,24 +11,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 
+from pilot.core import events
 from pilot.core.commands import Command, StartWorker
 from pilot.core.coordinator import Coordinator
-from pilot.core.events import (
-    Event,
-    ExitCause,
-    GroupBroken,
-    GroupFormed,
-    GroupPaused,
-    GroupStalled,
-    PlanReady,
-    PoolChanged,
-    PoolReopened,
-    Progress,
-    ScriptChecked,
-    WorkerExited,
-    WorkerReady,
-    WorkerSlow,
-)
 from pilot.core.evidence import headline
 from pilot.core.ids import NodeId, TrainerId
 from pilot.io.journal import Header
@@ -36,8 +21,7 @@ from pilot.io.journal_writer import JournalWriter
 from pilot.observation.monitor import Monitor
 from pilot.observation.words import node_count, node_names
 from pilot.service.pending import PendingCommands
-from pilot.service.restore import Restored
-from pilot.service.snapshot import Books, taken
+from pilot.service.restore import Books, Restored, taken
 
 WAITING_MAX = 64 << 20
 """Journal bytes that may wait in memory for space on the disk: hours of reports from several trainers."""
@@ -96,12 +80,12 @@ class LiveDriver:
 
         If its pilots no longer know it (``pilots_come_back``), those that had not left are lost.
         """
-        self.post(PoolReopened())
+        self.post(events.PoolReopened())
         if self.core.pool.nodes and not pilots_come_back:
-            self.post(PoolChanged(lost=tuple(self.core.pool.nodes), cause="the pool was down"))
+            self.post(events.PoolChanged(lost=tuple(self.core.pool.nodes), cause="the pool was down"))
         self._journal.end_segment(self.clock(), *taken(self.core, self.books, self._journal.last_seq), header)
 
-    def post(self, event: Event) -> Future[None]:
+    def post(self, event: events.Event) -> Future[None]:
         """Pass ``event`` to the core now. The future completes when the decision is on disk."""
         now_s = self.clock()
         commands = self.core.handle(now_s, event)
@@ -140,10 +124,10 @@ class LiveDriver:
         """Wait until something happens other than trainers' steps, which have no consequences."""
         await self._changed.wait()
 
-    def _note(self, now_s: float, event: Event, commands: list[Command]) -> None:
+    def _note(self, now_s: float, event: events.Event, commands: list[Command]) -> None:
         self.books.note(now_s, event, commands)
         tell(event, commands, self.monitor)
-        if commands or not isinstance(event, Progress):
+        if commands or not isinstance(event, events.Progress):
             self._changed.set()
             self._changed = asyncio.Event()
 
@@ -151,33 +135,33 @@ class LiveDriver:
 log = logging.getLogger(__name__)
 
 
-def tell(event: Event, commands: Sequence[Command], monitor: Monitor) -> None:
+def tell(event: events.Event, commands: Sequence[Command], monitor: Monitor) -> None:
     """Log what ``event`` and ``commands`` mean; ``monitor`` has processed them already."""
     for line in (*_of_event(event, monitor), *_of_commands(commands)):
         log.info("%s", line)
 
 
-def _of_event(event: Event, monitor: Monitor) -> Iterator[str]:
+def _of_event(event: events.Event, monitor: Monitor) -> Iterator[str]:
     match event:
-        case PlanReady():
+        case events.PlanReady():
             yield from (text for at_s, text in monitor.decisions if at_s == monitor.now_s)
-        case WorkerReady():
+        case events.WorkerReady():
             yield f"{event.trainer}: ready on {event.node}"
-        case WorkerSlow():
+        case events.WorkerSlow():
             yield f"{event.trainer}: still starting on {event.node}; the others do not wait for it"
-        case WorkerExited() if event.cause not in (ExitCause.STOPPED, ExitCause.UNREAD):
+        case events.WorkerExited() if event.cause not in (events.ExitCause.STOPPED, events.ExitCause.UNREAD):
             yield f"{event.trainer}: {event.cause} on {event.node}: {headline(event.detail)}"
-        case GroupFormed():
+        case events.GroupFormed():
             record = monitor.trainers.get(event.trainer)
             nodes = node_count(record.nodes) if record is not None else "no node"
             whence = "" if event.resumed is None else " from a checkpoint" if event.resumed else " from scratch"
             yield f"{event.trainer}: training on {nodes}{whence} at step {event.step}"
-        case GroupBroken() | GroupStalled():
-            what = "its group broke" if isinstance(event, GroupBroken) else "its group stalls"
+        case events.GroupBroken() | events.GroupStalled():
+            what = "its group broke" if isinstance(event, events.GroupBroken) else "its group stalls"
             yield f"{event.trainer}: {what}: {headline(event.reason)}"
-        case ScriptChecked():
+        case events.ScriptChecked():
             yield f"{event.trainer}: its script, checked on {event.node}: {event.result}: {event.line}"
-        case GroupPaused():
+        case events.GroupPaused():
             yield f"{event.trainer}: paused at step {event.step}"
         case _:
             pass

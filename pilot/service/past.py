@@ -12,31 +12,14 @@ from pilot.io.journal import read
 from pilot.io.pool_status import KeeperStatus, PoolStatus, TrainerHistory, TrainerStatus
 from pilot.io.rundir import RunDir
 from pilot.io.verbs import Explained, NodeList, StudyList, TrainerList, TrialList
-from pilot.service import status_view, study_view
+from pilot.service import status_view, study_store
 from pilot.service.launch_store import LaunchStore
 from pilot.service.restore import restore
 from pilot.service.settings import fresh_core, settings_of
 from pilot.service.status_view import About
 from pilot.service.study_store import StudyStore
 
-NO_JOBS = KeeperStatus(
-    scheduler="",
-    wanted_nodes=0,
-    pending=0,
-    running=0,
-    waited_s=None,
-    expected_unix_s=None,
-    leaving=0,
-    suspended=0,
-    waits_for="",
-    others=0,
-    idle_nodes=None,
-    planned_nodes=0,
-    endings={},
-    trouble="",
-    held_back="",
-)
-
+NO_JOBS = KeeperStatus()
 
 AT_WORK = frozenset({Phase.STARTING, Phase.RUNNING, Phase.PAUSED, Phase.CLOSING})
 """Phases that a trainer cannot be in without a coordinator."""
@@ -62,7 +45,7 @@ class PastPool:
         self._launches = LaunchStore(rundir, header.coordinator, site.get("checkpoint_dir"))
         self._studies = StudyStore(rundir, self._launches)
         name, began_s = str(site.get("name", "")), header.started_unix_s
-        only, damage = str(site.get("only_nodes") or ""), tuple(restored.flaws)
+        only, damage = str(site.get("only_nodes") or ""), restored.flaws
         self._about = About(
             header.coordinator, name, "", str(root), began_s, NO_JOBS, settings.objective, only, False, damage=damage
         )
@@ -96,13 +79,13 @@ class PastPool:
     def studies(self) -> StudyList:
         """All studies, in the order of submission."""
         now_s = self._monitor.now_s
-        each = [study_view.status(self._core, self._studies, study, now_s) for study in self._core.studies.values()]
+        each = [study_store.status(self._core, self._studies, study, now_s) for study in self._core.studies.values()]
         return StudyList(studies=each)
 
     def trials(self, study: str) -> TrialList:
         """A study and its trials."""
-        found = study_view.find(self._core, study)
-        return study_view.trials(self._core, self._studies, found, self._monitor.now_s)
+        found = study_store.find(self._core, study)
+        return study_store.trials(self._core, self._studies, found, self._monitor.now_s)
 
 
 def _interrupted(trainer: TrainerStatus) -> TrainerStatus:

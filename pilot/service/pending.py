@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
+from pilot.core import events
 from pilot.core.commands import (
     AskTrial,
     CheckScript,
@@ -24,21 +25,6 @@ from pilot.core.commands import (
     StopWorker,
     TellTrial,
     WriteCheckpoint,
-)
-from pilot.core.events import (
-    CheckpointWritten,
-    Event,
-    GroupBroken,
-    GroupFormed,
-    GroupLookedAt,
-    GroupPaused,
-    PlanFailed,
-    PlanReady,
-    PoolChanged,
-    ScriptChecked,
-    WorkerExited,
-    WorkerReady,
-    WorkerSlow,
 )
 from pilot.core.ids import Generation, NodeId, StudyId, TrainerId
 from pilot.core.study_events import (
@@ -79,7 +65,7 @@ class PendingCommands:
     asking: dict[Number, AskTrial] = field(default_factory=dict)
     telling: dict[Number, TellTrial] = field(default_factory=dict)
 
-    def note(self, now_s: float, event: Event, commands: Sequence[Command]) -> None:
+    def note(self, now_s: float, event: events.Event, commands: Sequence[Command]) -> None:
         """The core returned ``commands`` for ``event``."""
         self._completed(event)
         for command in commands:
@@ -136,29 +122,29 @@ class PendingCommands:
             case TellTrial():
                 self.telling[command.study, command.number] = command
 
-    def _completed(self, event: Event) -> None:
+    def _completed(self, event: events.Event) -> None:
         match event:
-            case PlanReady() | PlanFailed():
+            case events.PlanReady() | events.PlanFailed():
                 if self.solve is not None and self.solve.plan_id == event.plan_id:
                     self.solve = None
-            case WorkerReady():
+            case events.WorkerReady():
                 self.starting.pop((event.trainer, event.node), None)
-            case WorkerSlow():
+            case events.WorkerSlow():
                 self.slow[event.trainer, event.node] = None
-            case WorkerExited():
+            case events.WorkerExited():
                 for waiting in (self.starting, self.stopping, self.writing, self.checking):
                     waiting.pop((event.trainer, event.node), None)
-            case GroupFormed():
+            case events.GroupFormed():
                 self.forming.pop((event.trainer, event.generation), None)
-            case GroupBroken() | GroupPaused():
+            case events.GroupBroken() | events.GroupPaused():
                 self._group_ended((event.trainer, event.generation))
-            case GroupLookedAt():
+            case events.GroupLookedAt():
                 self.looking.pop((event.trainer, event.generation), None)
-            case CheckpointWritten():
+            case events.CheckpointWritten():
                 self.writing.pop((event.trainer, event.node), None)
-            case ScriptChecked():
+            case events.ScriptChecked():
                 self.checking.pop((event.trainer, event.node), None)
-            case PoolChanged():
+            case events.PoolChanged():
                 self._nodes_lost(event.lost)
             case TrialAsked() | TrialNotAsked():
                 self.asking.pop((event.study, event.number), None)

@@ -6,23 +6,18 @@ import logging
 import sys
 from pathlib import Path
 
-import msgspec
-
 from pilot.core.errors import UserError
-from pilot.io.framing import HEAD_BYTES, length_of
 from pilot.io.study_definition import Asked
-from pilot.service.child_process import end_with_parent, private_stdout, write
+from pilot.service.child_process import Parent
 from pilot.service.sampler_process import Question
 from pilot.study.projection import Projection
 
 
 def main(lifeline: int) -> None:
     """Answer questions until stdin closes."""
-    end_with_parent(lifeline)
-    requests, answers = sys.stdin.buffer, private_stdout()
+    parent = Parent(lifeline)
     opened: dict[str, Projection] = {}
-    while len(head := requests.read(HEAD_BYTES)) == HEAD_BYTES:
-        question = msgspec.msgpack.decode(requests.read(length_of(head)), type=Question)
+    for question in parent.questions(Question):
         try:
             answer = _answer(opened, question)
         except UserError as error:
@@ -31,7 +26,7 @@ def main(lifeline: int) -> None:
             logging.exception("the sampler failed")
             opened.pop(question.file, None)
             answer = Asked(error=f"the sampler failed: {type(error).__name__}: {error}", again=True)
-        write(answers, msgspec.msgpack.encode(answer))
+        parent.answer(answer)
 
 
 def _answer(opened: dict[str, Projection], question: Question) -> Asked:

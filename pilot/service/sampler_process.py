@@ -22,10 +22,9 @@ from pilot.core.errors import PilotError
 from pilot.core.ids import StudyId
 from pilot.core.study import Study
 from pilot.core.study_events import TrialAsked, TrialNotAsked, TrialTold
-from pilot.io.study_definition import Asked, StudyDefinition
+from pilot.io.study_definition import Asked, KnownTrial, StudyDefinition
 from pilot.service.child_process import ChildProcess
 from pilot.service.study_store import StudyStore
-from pilot.study.known import KnownTrial
 
 log = logging.getLogger(__name__)
 
@@ -96,8 +95,7 @@ class SamplerProcess:
             async with asyncio.timeout(ANSWER_S):
                 question = await self._question(command)
                 child = await self._warm()
-                await child.send(msgspec.msgpack.encode(question))
-                answer = msgspec.msgpack.decode(await child.receive(), type=Asked)
+                answer = await child.ask(question, Asked)
             self._opened.add(question.file)
             if answer.error and not answer.exhausted:
                 self._opened.discard(question.file)

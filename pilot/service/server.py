@@ -14,16 +14,19 @@ import logging
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from pilot.core.errors import ProtocolError, UserError
 from pilot.core.version import __version__
 from pilot.io import wire
 from pilot.io.allowance import Allowance
-from pilot.io.certificate import Certificate
+from pilot.io.connection import Certificate
 from pilot.io.gate import Gate, lasting_max
 from pilot.io.transport import Handler, Limits, Link
 from pilot.service.admission import Grant, Role
+
+if TYPE_CHECKING:
+    from pilot.service.service import Service
 
 log = logging.getLogger(__name__)
 
@@ -51,16 +54,6 @@ class Peer:
         return self.link.address
 
 
-class Receiver(Protocol):
-    """Receives what arrives."""
-
-    def received(self, peer: Peer, message: wire.FromAgent | wire.Request) -> None:
-        """A valid message that the sender's role may send."""
-
-    def closed(self, peer: Peer) -> None:
-        """The connection is closed: by the peer, or by the kernel when the peer was killed."""
-
-
 class Server:
     """A bound port, with its number in ``port``."""
 
@@ -71,7 +64,7 @@ class Server:
         self._unnamed: set[Peer] = set()
         self._sent: tuple[wire.Sent | None, bytes] = (None, b"")
 
-    async def run(self, receiver: Receiver, admit: Admit) -> None:
+    async def run(self, receiver: Service, admit: Admit) -> None:
         """Pass on what arrives until cancelled, or until ``receiver`` raises; its exception is raised here."""
         self._receiver, self._admit = receiver, admit
         loop = asyncio.get_running_loop()

@@ -11,7 +11,6 @@ import logging
 import re
 import time
 from collections.abc import Iterable
-from typing import Protocol
 
 from pilot.core.commands import ReleaseNode
 from pilot.core.events import DrainRequested, Event, GroupBroken, Seen, TrainerHeld
@@ -20,20 +19,23 @@ from pilot.core.spec import TrainerSpec
 from pilot.io import wire
 from pilot.io.printable import printable
 from pilot.io.site import Site
-from pilot.service import inbound, software
+from pilot.provisioning.keeper import Keeper
+from pilot.service import inbound, roster
 from pilot.service.admission import Admission
+from pilot.service.api import Api
 from pilot.service.coalesce import Coalescer
-from pilot.service.effects import Effects, Sampler, Solver
+from pilot.service.effects import Effects
 from pilot.service.inbound import Inbound
 from pilot.service.intake import Intake, in_lines
 from pilot.service.launch_store import LaunchStore
 from pilot.service.live_driver import LiveDriver
+from pilot.service.members import Rendezvous, StallChecks, Unreached
 from pilot.service.pending import Of
 from pilot.service.rejoin import Rejoined
-from pilot.service.rendezvous import Rendezvous, Unreached
-from pilot.service.roster import Pilot, Roster
+from pilot.service.roster import Pilot, Roster, VersionsSeen
+from pilot.service.sampler_process import SamplerProcess
 from pilot.service.server import Peer, Server
-from pilot.service.stall_checks import StallChecks
+from pilot.service.solver_process import SolverProcess
 
 log = logging.getLogger(__name__)
 
@@ -49,26 +51,6 @@ ELSEWHERE_MAX = 100
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
-class Requests(Protocol):
-    """Answers the CLI."""
-
-    def answer(self, link: Peer, request: wire.Request) -> None:
-        """Answer a request whose token was checked."""
-
-
-class Jobs(Protocol):
-    """Receives what agents report about their batch jobs."""
-
-    def registered(self, job: str, restart: int) -> None:
-        """The agent of ``job`` is in the pool."""
-
-    def noticed(self, job: str, word: str) -> None:
-        """The agent of ``job`` is leaving, because of ``word``."""
-
-    def end_s(self, job: str) -> float | None:
-        """When its nodes will have left (Unix time), as far as the scheduler knows."""
-
-
 class Service:
     """Connects the server, the driver and the effects."""
 
@@ -82,10 +64,10 @@ class Service:
         driver: LiveDriver,
         roster: Roster,
         launches: LaunchStore,
-        solver: Solver,
-        sampler: Sampler,
-        requests: Requests,
-        jobs: Jobs,
+        solver: SolverProcess,
+        sampler: SamplerProcess,
+        requests: Api,
+        jobs: Keeper,
     ) -> None:
         self._site = site
         self._pool = pool
@@ -107,7 +89,7 @@ class Service:
         self._elsewhere: set[str] = set()
         self._trouble = ""
         self._unheard: dict[str, None] = {}
-        self._seen = software.Seen()
+        self._seen = VersionsSeen()
 
     async def run(self) -> None:
         """Serve until cancelled, or until a fatal failure (the journal, an invariant)."""
@@ -317,7 +299,7 @@ class Service:
         self._server.send(link, welcome)
         log.info("%s %s (%s, job %s)", node, "joined" if new else "came back", hello.address, hello.job or "none")
         if self._seen.is_another(hello.versions):
-            for line in software.differences(self.roster.versions()):
+            for line in roster.differences(self.roster.versions()):
                 log.warning("%s", printable(line))
         self._jobs.registered(hello.job, hello.restart)
         if new:

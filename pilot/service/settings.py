@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -13,12 +15,16 @@ from pilot import planners
 from pilot.core.arrivals import ARRIVALS_S
 from pilot.core.config import CoordinatorConfig
 from pilot.core.coordinator import Coordinator
+from pilot.core.curve import Curve
 from pilot.core.curve_model import ON_SUMMIT, Normal, Priors
 from pilot.core.errors import JournalError, UserError
+from pilot.core.ids import TrainerId
+from pilot.core.objective import Objective, named_objective, per_node_value
 from pilot.core.pool import NODE_ORDER_NAMES, NODE_ORDERS, TOPOLOGY, hostname_order
+from pilot.core.spec import TrainerSpec
 from pilot.core.topology import Topology
 from pilot.io.journal import Configured, Contents, Header
-from pilot.io.objectives import load_objective
+from pilot.io.site_files import prints_to_stderr
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -28,7 +34,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ----------
     planner, solver : see :func:`pilot.planners.make`
     solve_limit_s : time limit per plan, after which the best one found counts
-    objective : see :func:`pilot.io.objectives.load_objective`
+    objective : see :func:`pilot.service.settings.load_objective`
     t_fwd_s, max_parallel_trainers : see ``CoordinatorConfig``
     ended_kept : how many ended trainers are kept in full, and listed; fixed when the pool is first started
     decide_every_s : plans are made at multiples of it; 0: at every event
@@ -135,3 +141,45 @@ def remembering_core(contents: Contents, budget: float | None = None) -> Coordin
     if budget is not None:
         configs = [replace(config, budget_node_hours=budget) for config in configs]
     return Coordinator(configs[0], configs[1:])
+
+
+_PROBE = TrainerSpec(TrainerId("probe"), max_nodes=1)
+
+
+def load_objective(name: str) -> Objective:
+    """A built-in objective by name, or a user's function (trainer, nodes) → value per second by ``module:function``.
+
+    Raises
+    ------
+    UserError
+        There is no objective of that name, or it cannot be imported.
+    """
+    if ":" not in name:
+        return named_objective(name)
+    module, _, function = name.partition(":")
+    here = str(Path.cwd())
+    sys.path.append(here)  # last, so that nothing in the user's folder shadows a library
+    try:
+        with prints_to_stderr():
+            value = getattr(importlib.import_module(module), function)
+    except Exception as error:  # whatever a user's module raises
+        raise UserError(f"cannot load the objective {name!r}: {type(error).__name__}: {error}") from None
+    finally:
+        sys.path.remove(here)
+    if not callable(value):
+        raise UserError(f"the objective {name!r} is not a function of (trainer, nodes)")
+    try:
+        with prints_to_stderr():
+            float(value(_PROBE, 1))
+    except LookupError:
+        pass  # it looks trainers up by name, so it knows no made-up one
+    except Exception as error:  # a function of other arguments must not fail only when a plan is made
+        why = f"{type(error).__name__}: {error}"
+        raise UserError(f"the objective {name!r} is not a function of (trainer, nodes): {why}") from None
+    valued = per_node_value(value, name)
+
+    def objective(spec: TrainerSpec, curve: Curve) -> Curve:
+        with prints_to_stderr():
+            return valued(spec, curve)
+
+    return objective

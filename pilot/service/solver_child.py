@@ -4,40 +4,30 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import BinaryIO
-
-import msgspec
 
 from pilot import planners
 from pilot.core.errors import UserError
 from pilot.core.problem import Problem
-from pilot.io.framing import HEAD_BYTES, length_of
-from pilot.service.child_process import end_with_parent, private_stdout, write
+from pilot.service.child_process import Parent
 from pilot.service.solver_process import PlannerAnswer
 
 
 def main(lifeline: int, planner: str, solver: str, limit_s: float) -> None:
     """Answer problems until stdin closes."""
-    end_with_parent(lifeline)
-    requests, answers = sys.stdin.buffer, private_stdout()
+    parent = Parent(lifeline)
     try:
         plan = planners.make(planner, solver, limit_s)
     except UserError as error:
-        _write(answers, PlannerAnswer(error=str(error)))
+        parent.answer(PlannerAnswer(error=str(error)))
         return
-    _write(answers, PlannerAnswer())
-    while len(head := requests.read(HEAD_BYTES)) == HEAD_BYTES:
-        problem = msgspec.msgpack.decode(requests.read(length_of(head)), type=Problem)
+    parent.answer(PlannerAnswer())
+    for problem in parent.questions(Problem):
         try:
             answer = PlannerAnswer(plan(problem))
         except Exception as error:  # whatever a solver's library raises, the coordinator must continue
             logging.exception("the planner failed")
             answer = PlannerAnswer(error=f"{type(error).__name__}: {error}")
-        _write(answers, answer)
-
-
-def _write(answers: BinaryIO, answer: PlannerAnswer) -> None:
-    write(answers, msgspec.msgpack.encode(answer))
+        parent.answer(answer)
 
 
 if __name__ == "__main__":

@@ -60,8 +60,8 @@ class SolverProcess:
         self._scratch = scratch
         self._post = post
         self._tell = tell
-        self._child: _Child | None = None
-        self._starting: asyncio.Task[_Child] | None = None
+        self._child: ChildProcess | None = None
+        self._starting: asyncio.Task[ChildProcess] | None = None
         self._not_before_s = 0.0
         self._waiting: Solve | None = None
         self._running: PlanId | None = None
@@ -128,7 +128,7 @@ class SolverProcess:
         if self._starting is not None:
             await asyncio.wait({self._starting}, timeout=PATIENCE_S)
 
-    def _started(self, starting: asyncio.Task[_Child]) -> None:
+    def _started(self, starting: asyncio.Task[ChildProcess]) -> None:
         self._starting = None
         try:
             self._child = starting.result()
@@ -156,7 +156,7 @@ class SolverProcess:
             self._running = None
             self._post(PlanReady(command.plan_id, plan) if plan else PlanFailed(command.plan_id, "no planner answered"))
 
-    async def _plan(self, child: _Child, problem: Problem) -> Plan | None:
+    async def _plan(self, child: ChildProcess, problem: Problem) -> Plan | None:
         """The planner's plan; if it fails or is killed, the dp planner's, which takes milliseconds."""
         try:
             return await self._ask(child, problem)
@@ -170,8 +170,8 @@ class SolverProcess:
                 await self._kill()
             return await self._fallback(problem)
 
-    async def _ask(self, child: _Child, problem: Problem) -> Plan:
-        answer = asyncio.ensure_future(child.ask(problem))
+    async def _ask(self, child: ChildProcess, problem: Problem) -> Plan:
+        answer = asyncio.ensure_future(child.ask(problem, PlannerAnswer))
         given_up = asyncio.ensure_future(self._superseded_long())
         limit_s = self._settings.solve_limit_s + SPARE_S
         try:
@@ -182,7 +182,8 @@ class SolverProcess:
         if answer not in done:
             reason = "superseded" if done else f"no answer within {limit_s:g} s"
             raise SolverError(f"the solver process was killed: {reason}", transient=True)
-        plan = await answer
+        if (plan := (await answer).plan) is None:
+            raise SolverError((await answer).error)
         if plan.status is not PlanStatus.KEPT and not problem.feasible(plan.as_dict(), dict(plan.ending)):
             raise SolverError(f"its plan is not feasible: {plan.as_dict()}, ending {dict(plan.ending)}")
         return plan
@@ -202,12 +203,13 @@ class SolverProcess:
             log.error("dp gave no plan either: %s", error)
             return None
 
-    async def _start(self) -> _Child:
+    async def _start(self) -> ChildProcess:
         await asyncio.to_thread(self._clear_scratch)
-        child = await _Child.start(self._settings, self._scratch)
+        options = (self._settings.planner, self._settings.solver, str(self._settings.solve_limit_s))
+        child = await ChildProcess.start("pilot.service.solver_child", *options, scratch=self._scratch)
         try:
             async with asyncio.timeout(WARM_S):
-                answer = await child.read()
+                answer = await child.answer(PlannerAnswer)
         except (TimeoutError, EOFError) as error:
             await child.kill()
             raise SolverError(f"the solver process did not start: {error!r}; see the coordinator's log") from None
@@ -227,33 +229,3 @@ class SolverProcess:
         child, self._child = self._child, None
         if child is not None:
             await child.kill()
-
-
-class _Child:
-    """The process that plans."""
-
-    def __init__(self, process: ChildProcess) -> None:
-        self._process = process
-
-    @property
-    def pid(self) -> int:
-        """Of the process, which leads its group."""
-        return self._process.pid
-
-    @classmethod
-    async def start(cls, settings: Settings, scratch: Path) -> _Child:
-        options = (settings.planner, settings.solver, str(settings.solve_limit_s))
-        return cls(await ChildProcess.start("pilot.service.solver_child", *options, scratch=scratch))
-
-    async def ask(self, problem: Problem) -> Plan:
-        await self._process.send(msgspec.msgpack.encode(problem))
-        answer = await self.read()
-        if answer.plan is None:
-            raise SolverError(answer.error)
-        return answer.plan
-
-    async def read(self) -> PlannerAnswer:
-        return msgspec.msgpack.decode(await self._process.receive(), type=PlannerAnswer)
-
-    async def kill(self) -> None:
-        await self._process.kill()

@@ -17,8 +17,7 @@ from pilot.core.events import DrainRequested, PoolReopened
 from pilot.core.version import __version__
 from pilot.io import connection
 from pilot.io.addresses import advertise_address, bind_address
-from pilot.io.certificate import Certificate
-from pilot.io.connection import Connection, new_token
+from pilot.io.connection import Certificate, Connection, new_token
 from pilot.io.files import publish
 from pilot.io.heartbeat import since_boot_s
 from pilot.io.journal import FORMAT, Configured, Contents, Header, read

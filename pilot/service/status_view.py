@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from statistics import median
 
 from pilot import planners
@@ -37,9 +37,8 @@ from pilot.observation.monitor import Monitor
 from pilot.observation.records import TrainerRecord
 from pilot.observation.utilisation import Best, WorkAccount, utilisation
 from pilot.observation.words import node_count
-from pilot.service import software
 from pilot.service.launch_store import LaunchStore
-from pilot.service.roster import Roster
+from pilot.service.roster import Roster, differences
 from pilot.service.waiting import Waiting
 
 NODES_TOLD = 3
@@ -65,7 +64,7 @@ class About:
     only_nodes: str = ""
     up: bool = True
     trouble: str = ""
-    damage: tuple[str, ...] = ()
+    damage: list[str] = field(default_factory=list)
 
 
 def status(
@@ -73,14 +72,7 @@ def status(
 ) -> PoolStatus:
     """What ``pilot status`` shows."""
     return PoolStatus(
-        coordinator=about.coordinator,
-        site=about.site,
-        endpoint=about.endpoint,
-        run_dir=about.run_dir,
-        only_nodes=about.only_nodes,
-        objective=about.objective,
-        up=about.up,
-        began_unix_s=about.began_unix_s,
+        **asdict(about),
         now_s=monitor.now_s,
         draining=core.draining,
         node_seconds=monitor.node_seconds,
@@ -93,10 +85,7 @@ def status(
         decisions=[DecisionStatus(at_s=at_s, text=text) for at_s, text in monitor.decisions],
         solves=_solves(monitor),
         utilisation=utilisation,
-        keeper=about.keeper,
-        trouble=about.trouble,
         remarks=monitor.pool_remarks,
-        damage=list(about.damage),
     )
 
 
@@ -225,7 +214,7 @@ def pilots(roster: Roster, now_s: float) -> list[PilotStatus]:
 
 def about_nodes(core: Coordinator, roster: Roster) -> list[str]:
     """Nodes that have other versions than most, or are much slower than the others of their group."""
-    lines = software.differences(roster.versions())
+    lines = differences(roster.versions())
     for trainer in core.trainers.values():
         members = trainer.group.members if trainer.group is not None else ()
         here = {node: roster.pilots[node] for node in members if node in roster.pilots}
@@ -295,12 +284,7 @@ def _trainer(trainer: Trainer, core: Coordinator, monitor: Monitor, launches: La
         elapsed_s=ran_until_s - (record.submitted_s if record.started_s is None else record.started_s),
         left_s=goal.left_s(trainer.epoch, trainer.step, trainer.samples, rate),
         waits=waits,
-        rescales_up=trainer.counts.rescales_up,
-        rescales_down=trainer.counts.rescales_down,
-        preemptions=trainer.counts.preemptions,
-        losses=trainer.counts.losses,
-        worker_deaths=trainer.counts.worker_deaths,
-        lost_steps=trainer.counts.lost_steps,
+        **asdict(trainer.counts),
         redone_steps=record.redone_steps,
         longest_stall_s=record.longest_stall_s,
         held=trainer.held,

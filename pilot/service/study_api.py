@@ -18,7 +18,7 @@ from pilot.io.site import Site
 from pilot.io.study_definition import StudyDefinition, differences
 from pilot.io.submission import with_check
 from pilot.io.verbs import Nothing, OneStudy, StudyList, StudyResumption, StudyStatus, TrialList
-from pilot.service import study_view
+from pilot.service import study_store
 from pilot.service.live_driver import LiveDriver
 from pilot.service.study_store import StudyStore
 
@@ -63,7 +63,7 @@ class StudyApi:
         """A study's trials."""
         study = self._study(asked.study)
         await asyncio.to_thread(self._store.definition, study.spec)  # from the disk only once
-        return study_view.trials(self._driver.core, self._store, study, self._driver.clock())
+        return study_store.trials(self._driver.core, self._store, study, self._driver.clock())
 
     async def stop(self, asked: OneStudy) -> StudyStatus:
         """Stop a study: shelve its trials where they are."""
@@ -107,8 +107,8 @@ class StudyApi:
             raise UserError(f"a trainer is named {taken}, like a trial of {name}; choose another --name")
 
     def _study(self, name: str) -> Study:
-        return study_view.find(self._driver.core, name)
+        return study_store.find(self._driver.core, name)
 
     async def _status(self, study: Study) -> StudyStatus:
         await asyncio.to_thread(self._store.definition, study.spec)  # from the disk only once
-        return study_view.status(self._driver.core, self._store, study, self._driver.clock())
+        return study_store.status(self._driver.core, self._store, study, self._driver.clock())

@@ -1,19 +1,24 @@
-"""The definitions of submitted studies; the core knows everything else about them."""
+"""The definitions of submitted studies, and what the CLI shows of these and of the core's studies, pool up or down."""
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from pathlib import Path
 
 import msgspec
 
+from pilot.core.budget import hours
 from pilot.core.commands import AskTrial
-from pilot.core.errors import JournalError, PilotError
-from pilot.core.ids import StudyId
-from pilot.core.study import Parameters, StudySpec
+from pilot.core.coordinator import Coordinator
+from pilot.core.errors import JournalError, PilotError, UserError
+from pilot.core.ids import StudyId, TrainerId
+from pilot.core.study import Parameters, Study, StudySpec, Trial
 from pilot.io import own_folder, trainer_folder
 from pilot.io.files import publish
 from pilot.io.rundir import RunDir
 from pilot.io.study_definition import StudyDefinition
+from pilot.io.verbs import StudyStatus, TrialList, TrialStatus
 from pilot.service.launch_store import LaunchStore
 
 
@@ -56,3 +61,74 @@ class StudyStore:
         """Record how a trial is started, before it is in the journal. May be repeated."""
         definition = self._definitions[asked.study]
         self._launches.add(asked.spec, definition.trial(parameters))
+
+
+def find(core: Coordinator, name: str) -> Study:
+    """The study of this name; :class:`UserError` if there is none."""
+    study = core.studies.get(StudyId(name))
+    if study is None:
+        known = ", ".join(core.studies) or "none"
+        raise UserError(f"no study named {name!r}; there are: {known}")
+    return study
+
+
+def status(core: Coordinator, store: StudyStore, study: Study, now_s: float) -> StudyStatus:
+    """A study's status; :class:`JournalError` if its definition cannot be read."""
+    definition = store.definition(study.spec)
+    spec, best = study.spec, study.best()
+    left_s = None if spec.deadline_s is None else max(0.0, spec.deadline_s - now_s)
+    return StudyStatus(
+        study=study.id,
+        state="stopped" if study.stopped else "over" if study.over else "running",
+        reason=study.stopped,
+        metric=spec.metric,
+        maximise=spec.maximise,
+        rungs=list(spec.rungs),
+        sampler=definition.sampler,
+        trials=None if study.exhausted else study.total,
+        asked=len(study.trials),
+        by_state=dict(Counter(_state(study, trial) for trial in study.trials)),
+        best=_trial(core, study, best, now_s) if best is not None else None,
+        deadline_left_s=left_s,
+        script=definition.launch.script,
+        arguments=definition.launch.arguments,
+        directory=str(store.folder(spec)),
+        optuna=str(store.journal(spec)),
+    )
+
+
+def trials(core: Coordinator, store: StudyStore, study: Study, now_s: float) -> TrialList:
+    """A study and each of its trials."""
+    each = [_trial(core, study, trial, now_s) for trial in study.trials]
+    return TrialList(study=status(core, store, study, now_s), trials=each)
+
+
+def _trial(core: Coordinator, study: Study, trial: Trial, now_s: float) -> TrialStatus:
+    name = study.spec.trainer(trial.number)
+    trainer = core.trainers.get(TrainerId(name))
+    used_s = trainer.usage.until(now_s) if trainer is not None else 0.0
+    return TrialStatus(
+        number=trial.number,
+        trainer=name,
+        state=_state(study, trial),
+        phase=trainer.phase if trainer is not None else None,
+        nodes=len(trainer.group.members) if trainer is not None and trainer.group is not None else 0,
+        parameters=dict(trial.parameters),
+        values=[value if math.isfinite(value) else None for value in trial.values],
+        rung=trial.rung + 1,
+        reports=trial.reports,
+        node_hours=hours(used_s, core.config.charge_factor),
+        reason=trial.ended or (trainer.shelved if trainer is not None else ""),
+    )
+
+
+def _state(study: Study, trial: Trial) -> str:
+    if trial.failed:
+        return "failed"
+    if study.complete(trial):
+        return "complete"
+    if trial.ended:
+        return "ended"
+    if not trial.asked:
+        return "waiting"
+    return "training" if trial.trains and not study.stopped else "shelved"

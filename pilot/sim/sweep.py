@@ -16,10 +16,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pilot.core.arrivals import ARRIVALS_S
+from pilot.core.assign import GpuNodes
 from pilot.core.config import CoordinatorConfig
 from pilot.core.coordinator import Coordinator
 from pilot.core.errors import PilotError, UserError
-from pilot.core.gpus import GpuNodes
 from pilot.core.ids import TrainerId, natural_key
 from pilot.core.objective import Objective
 from pilot.core.pool import NODE_ORDERS, TOPOLOGY, hostname_order

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import io
+import math
 import sys
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
 import optuna
+from optuna.samplers import BaseSampler
 
 from pilot.core.errors import UserError
-from pilot.core.study import Parameters
-from pilot.io.study_definition import Range, StudyDefinition, check_choices, check_name
+from pilot.core.study import TRIALS_MAX, Parameters
+from pilot.io.study_definition import Range, Sampler, StudyDefinition, check_choices, check_name
 
 Space = Callable[[optuna.Trial], object]
 
@@ -100,7 +104,7 @@ def _check_values(name: str, values: Sequence[Any]) -> None:
 
 def check(definition: StudyDefinition) -> None:
     """Try the search space on :data:`DRAWS` trials, and the sampler; :class:`UserError` says what is wrong."""
-    from pilot.study.samplers import COUNTED, make_sampler
+    from pilot.study.space import COUNTED, make_sampler
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     sampler, by_s = make_sampler(definition, 0), time.monotonic() + DRAWS_S
@@ -124,3 +128,69 @@ def _suggest(trial: optuna.Trial, name: str, range_: Range) -> object:
             return trial.suggest_float(name, range_.low, range_.high, log=True)
         case _:
             return trial.suggest_float(name, range_.low, range_.high, step=range_.step or None)
+
+
+NEEDS = {Sampler.GP: ("torch", "scipy"), Sampler.CMAES: ("cmaes",), Sampler.QMC: ("scipy",)}
+"""What a sampler needs besides Optuna."""
+
+COUNTED = (Sampler.GRID, Sampler.BRUTE)
+"""Samplers that try each point of the space once."""
+
+
+class _Qmc(optuna.samplers.QMCSampler):
+    """Takes the point of the sequence at the trial's number, so it needs no state of its own."""
+
+    number = 0
+
+    def _find_sample_id(self, *_: Any) -> int:
+        return self.number
+
+
+def make_sampler(definition: StudyDefinition, number: int) -> BaseSampler:
+    """The sampler that chooses the parameters of trial ``number``: each has a new one, seeded with (seed, number),
+    so that no draws are repeated.
+    """
+    sampler, seed = definition.sampler, (definition.seed * 1_000_003 + number) % 2**32
+    missing = [name for name in NEEDS.get(sampler, ()) if importlib.util.find_spec(name) is None]
+    if missing:
+        raise UserError(f"the sampler {sampler} needs {' and '.join(missing)}: pip install 'pilot-train[study]'")
+    warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+    match sampler:
+        case Sampler.TPE:
+            return optuna.samplers.TPESampler(seed=seed, constant_liar=True)
+        case Sampler.RANDOM:
+            return optuna.samplers.RandomSampler(seed=seed)
+        case Sampler.QMC:
+            qmc = _Qmc(seed=definition.seed, warn_asynchronous_seeding=False, warn_independent_sampling=False)
+            qmc.number = number
+            return qmc
+        case Sampler.GP:
+            return optuna.samplers.GPSampler(seed=seed, warn_independent_sampling=False)
+        case Sampler.CMAES:
+            return optuna.samplers.CmaEsSampler(seed=seed, warn_independent_sampling=False)
+        case Sampler.BRUTE:
+            _countable(definition)
+            return optuna.samplers.BruteForceSampler(seed=seed)
+        case Sampler.GRID:
+            return optuna.samplers.GridSampler(_grid(definition), seed=definition.seed)
+
+
+def _grid(definition: StudyDefinition) -> dict[str, tuple[Any, ...]]:
+    if not definition.parameters:
+        raise UserError("the sampler grid needs --param; with --space use brute-force")
+    values = _countable(definition)
+    if (points := math.prod(map(len, values.values()))) > TRIALS_MAX:
+        raise UserError(f"the grid has {points:,} points, and a study has at most {TRIALS_MAX:,} trials")
+    return values
+
+
+def _countable(definition: StudyDefinition) -> dict[str, tuple[Any, ...]]:
+    """The values of each parameter, which Optuna will all list."""
+    values = {name: range_.values() for name, range_ in definition.parameters.items()}
+    for name, found in values.items():
+        if not found:
+            raise UserError(
+                f"the sampler {definition.sampler} cannot count the values of {name}: give choice:, int:, or float: "
+                f"with a step, and at most {TRIALS_MAX:,} values"
+            )
+    return values

@@ -13,7 +13,7 @@ import torch
 from pilot.core.commands import FormGroup
 from pilot.core.events import GroupFormed
 from pilot.core.ids import Generation, TrainerId
-from pilot.core.ledger_proof import proof
+from pilot.core.ledger import proof
 from pilot.io.journal import Contents, read
 from pilot.io.pool_status import PoolStatus
 from pilot.observation.ledgers import ledgers

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pilot.core.ids import TrainerId
-from pilot.core.ledger_proof import proof
+from pilot.core.ledger import proof
 from pilot.io.journal import read, replay
 from pilot.observation.ledgers import ledgers
 from pilot.service.settings import fresh_core

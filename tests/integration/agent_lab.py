@@ -21,7 +21,7 @@ import psutil
 from pilot import __version__
 from pilot.agent.workdir import MARK
 from pilot.io import connection, own_folder, proc, wire
-from pilot.io.certificate import Certificate
+from pilot.io.connection import Certificate
 from pilot.io.submission import LaunchSpec
 from pilot.io.transport import Link
 from tests.streams import ThreadedServer

@@ -144,7 +144,7 @@ def test_a_pilot_with_notice_leaves_and_counts_as_preempted(live: Pool) -> None:
     trainer = trains(live, peers)
     peers[1].say(wire.Leaving("SIGTERM", 5.0))
     join = peers[0].hears(wire.JoinGroup)
-    assert (join.generation, join.size, join.previous) == (2, 1, 1)
+    assert (join.generation, join.size) == (2, 1)
     assert peers[1].hears(wire.PartFromGroup).generation == 2
     peers[0].say(wire.GroupFormed(trainer, 2, 7))
     peers[1].hears(StopWorker)
@@ -227,10 +227,10 @@ def test_a_group_whose_ranks_have_joined_may_take_longer(tmp_path: Path) -> None
 def test_a_silent_node_is_lost_after_the_sites_time(tmp_path: Path) -> None:
     with pool(tmp_path, silent_s=4) as live:
         peer = joined(live, 1)[0]
-        assert "silent" in peer.hears(ReleaseNode).reason
+        assert "silent" in peer.hears(wire.Forgotten).reason
         until(lambda: live.nodes() == [])
         back = Peer(live.file, peer.secret, peer.host)
-        assert "counts as lost" in back.hears(ReleaseNode).reason
+        assert "counts as lost" in back.hears(wire.Forgotten).reason
 
 
 def test_a_trainer_whose_nodes_are_all_silent_is_not_started_again_before_they_have_stopped(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from pilot.core.commands import ReleaseNode
 from pilot.io import segments, wire
 from pilot.io.journal import header_line, read
 from tests.integration.live_pool import DEADLINE_S, Peer, Pool, until
@@ -68,7 +67,7 @@ def as_it_was(live: Pool, trainer: str, peers: list[Peer]) -> None:
     assert {t.trainer: t.phase for t in status.trainers} == {trainer: "running", "b": "cancelled"}
     assert (status.trainer(trainer).step, status.trainer(trainer).metrics) == (50, {"loss": 1 / 50})
     again = Peer(live.file, "lost", "lost")
-    assert "counts as lost" in again.hears(ReleaseNode).reason
+    assert "counts as lost" in again.hears(wire.Forgotten).reason
     peers[:] = [back(live, peer, trainer, 1, 50) for peer in peers]
     peers[0].say(wire.Progress(trainer, 1, 70, 0, 700))
     until(lambda: live.trainer(trainer).step == 70)

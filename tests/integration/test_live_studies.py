@@ -61,7 +61,7 @@ class Scripted:
         match message:
             case wire.StartWorker():
                 self.arguments[message.trainer] = message.launch.arguments
-                assert message.environment["PILOT_STUDY_METRIC"] == "accuracy"
+                assert message.launch.environment["PILOT_STUDY_METRIC"] == "accuracy"
                 say(wire.WorkerReady(message.trainer, 0.1))
             case wire.JoinGroup():
                 say(wire.RankAddress(message.trainer, message.generation, {"rank-0": "address"}, "127.0.0.1:1"))

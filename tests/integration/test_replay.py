@@ -21,7 +21,7 @@ import pytest
 
 from pilot.cli.main import run
 from pilot.cli.options import JSON_FORMAT
-from pilot.io.objectives import load_objective
+from pilot.service.settings import load_objective
 from pilot.sim.sweep import Case, Inputs, run_sweep
 from pilot.traces.changes import write_changes
 from pilot.traces.synthesis import PUBLISHED, draw

@@ -35,7 +35,7 @@ EQUIVALENT: dict[tuple[str, str], str] = {
         "self._bijection is None or self._bijection[1] != epoch",
     ): "it is made anew for each block, and is the same",
     (
-        "pilot/core/step_ranges.py",
+        "pilot/core/ledger.py",
         "low, high = (max(0, low - 1), high + 1)  ->  low, high = (max(0, low - 1), high + 2)",
     ): "one more range is looked at than can change",
     (
@@ -154,7 +154,7 @@ EQUIVALENT: dict[tuple[str, str], str] = {
         "growing = [t for t in changed if counts[t.id] >= len(t.target)]",
     ): "who keeps as many nodes is not among the changed",
     (
-        "pilot/core/ledger_proof.py",
+        "pilot/core/ledger.py",
         "covered == steps * full or (record.cursor_end == size and (steps - 1) * full < covered < steps * full)  ->  "
         "covered == steps * full or (record.cursor_end == size and (steps - 1) * full < covered <= steps * full)",
     ): "where it is as much, the first condition holds",

@@ -13,8 +13,7 @@ from pilot.io.entries import Decision
 from pilot.io.journal import FORMAT, Header, header_line, read, replay
 from pilot.observation.ledgers import ledgers
 from pilot.observation.page import render
-from pilot.service.budget_trial import trials
-from pilot.service.life import life_of
+from pilot.service.life import life_of, trials
 from pilot.service.restore import restore
 from pilot.service.settings import fresh_core
 from pilot.service.status_view import account

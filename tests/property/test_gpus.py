@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pilot.core.assign import assign
-from pilot.core.gpus import GpuNodes
+from pilot.core.assign import GpuNodes, assign
 from pilot.core.ids import NodeId, TrainerId
 from pilot.core.measured import Measured
 from pilot.core.pool import Pool

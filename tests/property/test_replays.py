@@ -12,8 +12,8 @@ import pytest
 
 from pilot.core.errors import UserError
 from pilot.core.ids import NodeId
-from pilot.io.objectives import load_objective
 from pilot.planners import NAMES, SOLVERS
+from pilot.service.settings import load_objective
 from pilot.sim import sweep
 from pilot.sim.driver import Simulation
 from pilot.sim.sweep import Case, Inputs, Replay, run_case

@@ -14,14 +14,15 @@ from pilot.core.errors import UserError
 from pilot.core.ids import TrainerId
 from pilot.core.losses import LossRate
 from pilot.core.problem import Candidate, PlanStatus, Problem
-from pilot.planners import milp, model_horizon, model_printed, rolling_horizon
+from pilot.planners import horizon, milp, rolling_horizon
 from pilot.planners.horizon import Job, jobs_of
-from pilot.planners.prices import priced
+from pilot.planners.rolling_horizon import priced
+from tests.property import model_printed
 
 PUBLISHED = Curve.of([(2**m, 2**m * 0.8**m) for m in range(5)])
 STEPS = 3
 PRINTED = milp.Formulation("printed", lambda p: model_printed.build(p, STEPS), model_printed.counts)
-COMPACT = milp.Formulation("compact", lambda p: model_horizon.build(p, STEPS), model_horizon.counts)
+COMPACT = milp.Formulation("compact", lambda p: horizon.build(p, STEPS), horizon.counts)
 CASES = range(200)
 QUICK = CASES[:12]
 
@@ -71,7 +72,7 @@ def agrees(seed: int, solver: str) -> None:
     found = priced(jobs, given.nodes, time.monotonic() + 60.0, STEPS)
     assert found.bound is not None and found.value - 1e-9 <= optimum <= found.bound + 1e-9
     assert found.value == pytest.approx(sum(map(worth, jobs, found.courses)))
-    rest = milp.Formulation("rest", lambda p: model_horizon.build(p, STEPS, found.hopeless()), model_horizon.counts)
+    rest = milp.Formulation("rest", lambda p: horizon.build(p, STEPS, found.hopeless()), horizon.counts)
     assert value_of(given, rest, solver) == pytest.approx(optimum, rel=exact)
 
 

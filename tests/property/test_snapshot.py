@@ -12,13 +12,13 @@ from typing import Any
 import msgspec
 from hypothesis import given, settings
 
+from pilot.core.config import State
 from pilot.core.coordinator import Coordinator
 from pilot.core.events import PoolChanged, TrainerSubmitted
 from pilot.core.ids import NodeId, TrainerId
 from pilot.core.spec import TrainerSpec
-from pilot.core.state import State
 from pilot.io import segments
-from pilot.service.snapshot import Books
+from pilot.service.restore import Books
 from tests.property.test_core import act, play, scripts
 from tests.property.world import World
 

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from pilot.io import connection
-from pilot.io.certificate import Certificate
+from pilot.io.connection import Certificate
 from tests.integration.agent_lab import Agents, Coordinator, lab, until
 from tests.streams import ThreadedServer
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from pilot.io.objectives import load_objective
 from pilot.service.child_process import ChildProcess
+from pilot.service.settings import load_objective
 from tests.pools import LIMIT_S, Pool
 
 PLANTED = ["msgspec", "psutil", "click", "rich", "ssl", "json", "mpi4py", "torch", "h5py", "parsl", "pyomo", "pilot"]

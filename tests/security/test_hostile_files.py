@@ -18,9 +18,9 @@ from pilot.checkpoint import store
 from pilot.cli.main import run
 from pilot.core.errors import CheckpointError, PilotError, UserError
 from pilot.io import files, journal
-from pilot.io.curve_file import read_curve
-from pilot.io.objectives import load_objective
 from pilot.io.site_files import load_site, site_mistakes
+from pilot.io.submission import read_curve
+from pilot.service.settings import load_objective
 from pilot.traces.changes import read_changes
 from pilot.traces.hostlist import expand
 from pilot.traces.sacct import import_sacct

@@ -18,8 +18,7 @@ import pytest
 
 from pilot.core.errors import UserError
 from pilot.io import gate, wire
-from pilot.io.certificate import Certificate, client_context
-from pilot.io.connection import load
+from pilot.io.connection import Certificate, client_context, load
 from pilot.io.framing import framed
 from pilot.io.gate import UNPROVEN_MAX
 from pilot.io.transport import ClientLink, Limits, Link, NotTaken, connect

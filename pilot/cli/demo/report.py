@@ -13,8 +13,7 @@ from pilot.cli.demo.play import TRAINERS, Run
 from pilot.cli.options import to_json
 from pilot.cli.rows import number
 from pilot.core.ids import TrainerId
-from pilot.core.ledger import Verdict
-from pilot.core.ledger_proof import proof
+from pilot.core.ledger import Verdict, proof
 from pilot.io.journal import read, replay
 from pilot.io.output import write_output
 from pilot.io.pool_status import PoolStatus, Told, TrainerStatus

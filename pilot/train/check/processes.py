@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 import torch
 
-from pilot.io import loaded_code, proc, sandbox
+from pilot.io import installed, proc, sandbox
 from pilot.io.system import become_subreaper, drop_capabilities
 from pilot.train.check import quiet, records
 from pilot.train.check.link import say_ended
@@ -122,7 +122,7 @@ def _run(rank: Rank, link: int, life: int) -> None:
     if rank.run.double:
         torch.set_default_dtype(torch.float64)
     seed_all(SEED)
-    loaded_code.begin({})
+    installed.note_loaded({})
     imported.begin()
     try:
         with io.open_code(str(Path(rank.script).absolute())) as file:

@@ -12,7 +12,7 @@ import msgspec
 import torch
 
 from pilot.core.run_identity import ALL_EPOCHS, PER_NODE
-from pilot.io import loaded_code
+from pilot.io import installed
 from pilot.io.files import publish
 from pilot.train.check import quiet
 from pilot.train.check.settings import Run, perturb
@@ -125,7 +125,7 @@ class Loaded(msgspec.Struct):
 def note_loaded(path: str) -> None:
     """Add, beside the records at ``path``, what this process has loaded since the last call."""
     before = loaded_by(path)
-    files = {name: version for news in loaded_code.news("") for name, version in news.files.items()}
+    files = {name: version for news in installed.loaded_news("") for name, version in news.files.items()}
     now = Loaded(before.files | files, imported.new_modules())
     if now != before:
         publish(Path(f"{path}-loaded"), msgspec.json.encode(now))

@@ -14,9 +14,8 @@ import pytest
 
 from pilot.agent import check_program
 from pilot.agent.check_program import Found, checked
-from pilot.agent.jobs import CheckJob
 from pilot.io.script_code import collect
-from pilot.io.submission import LaunchSpec
+from pilot.io.submission import CheckJob, LaunchSpec
 
 
 class Checks:

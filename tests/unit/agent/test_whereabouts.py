@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from pilot.agent import whereabouts
-from pilot.agent.whereabouts import Whereabouts
+from pilot.agent import coordinator_client
+from pilot.agent.coordinator_client import Whereabouts
 from pilot.io import connection
 from pilot.io.connection import Connection
 from tests.integration.live_pool import until
@@ -49,7 +49,7 @@ def test_a_file_that_stays_away_says_so_and_one_that_cannot_be_read_says_nothing
     until(lambda: where.look() or where._missing_since_s is None)
     assert where.look() == ""
     file.unlink()
-    monkeypatch.setattr(whereabouts, "GONE_S", 0.1)
+    monkeypatch.setattr(coordinator_client, "GONE_S", 0.1)
     assert "was removed" in until(where.look)
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 
-from pilot.checkpoint import describe, names, rawio, retention, store
+from pilot.checkpoint import export, names, publish, rawio, store
 from pilot.core.errors import CheckpointError, Unreadable
 from pilot.io.own_folder import shown
 
@@ -73,7 +73,7 @@ def test_whichever_read_fails_the_older_one_is_not_loaded_instead(directory: Pat
 
 def test_whichever_read_fails_nothing_is_called_damaged(directory: Path) -> None:
     path = directory / names.checkpoint_name(1, 2)
-    looks: tuple[Callable[[Path], Any], ...] = (store.verify, describe.describe)
+    looks: tuple[Callable[[Path], Any], ...] = (store.verify, export.describe)
     for look in looks:
         with failing(-1, OSError()) as offsets:
             assert look(path) is not None
@@ -183,7 +183,7 @@ def test_what_was_loaded_lets_older_ones_go_and_is_itself_kept_until_a_new_one_w
         store.write(tmp_path, 1, step, STATE, kept=2)
     assert step_of(tmp_path) == 2
     read_back: list[Path] = []
-    monkeypatch.setattr(retention, "_read_back", lambda path: read_back.append(shown(path)))
+    monkeypatch.setattr(publish, "_read_back", lambda path: read_back.append(shown(path)))
     store.write(tmp_path, 2, 3, STATE, kept=2)
     assert (_left(tmp_path), read_back) == ([names.checkpoint_name(1, 2), names.checkpoint_name(2, 3)], [])
     store.write(tmp_path, 2, 4, STATE, kept=2)

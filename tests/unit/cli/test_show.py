@@ -14,7 +14,7 @@ from pilot.cli.history import history_lines, history_view
 from pilot.cli.options import JSON_FORMAT, to_json
 from pilot.cli.rows import trainer_rows
 from pilot.cli.show import show, status_lines
-from pilot.core.curve_learned import Estimate
+from pilot.core.curve_model import Estimate
 from pilot.core.problem import PlanStatus
 from pilot.core.proof import ProofState
 from pilot.core.trainer import Phase

@@ -11,10 +11,10 @@ import pytest
 from pilot.comm import naps, step_sum
 from pilot.comm.channel import Channel
 from pilot.comm.fabric import Fabric
-from pilot.comm.lookout import Lookout
 from pilot.comm.naps import PeerSockets, ready_or_sent
+from pilot.comm.pipeline import SharedPart
 from pilot.comm.rails import Rails
-from pilot.comm.shared_part import SharedPart
+from pilot.comm.step_sum import Lookout
 
 LONG_S = 60.0
 Ends = tuple[socket.socket, socket.socket]

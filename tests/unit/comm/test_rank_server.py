@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pytest
 
-from pilot.comm import lookout, rank_server
+from pilot.comm import rank_server, step_sum
 from pilot.comm.arena import Arena, ArenaLayout, lay_out, shares_of
 from pilot.comm.channel import Channel, Gone, ready
 from pilot.comm.messages import (
@@ -263,7 +263,7 @@ def test_processes_of_a_node_that_ask_for_different_things_are_refused() -> None
 
 
 def test_ranks_of_which_some_gather_and_others_sum_are_told(ranks: list[Rank], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lookout, "LONG_S", 0.1)
+    monkeypatch.setattr(step_sum, "LONG_S", 0.1)
     layout = attach(ranks)
     for rank in ranks:
         for _ in layout.parts[1:]:
@@ -284,7 +284,7 @@ def test_ranks_of_which_some_gather_and_others_sum_are_told(ranks: list[Rank], m
 def test_those_who_choose_what_to_sum_are_told_of_those_who_gather(
     ranks: list[Rank], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lookout, "LONG_S", 0.1)
+    monkeypatch.setattr(step_sum, "LONG_S", 0.1)
     attach(ranks)
     gathering = [rank for rank in ranks if rank.belongs_with(ranks[0])]
     for rank in ranks:
@@ -293,7 +293,7 @@ def test_those_who_choose_what_to_sum_are_told_of_those_who_gather(
 
 
 def test_a_gather_for_which_some_come_late_is_no_sign_later(ranks: list[Rank], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lookout, "LONG_S", 0.01)
+    monkeypatch.setattr(step_sum, "LONG_S", 0.01)
     layout = attach(ranks)
     told = threading.Event()
     monkeypatch.setattr(TwinFabric, "tell_next", lambda fabric, number: (tell_next(fabric, number), told.set()))

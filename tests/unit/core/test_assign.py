@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 
 from pilot.core.assign import assign, start_on
-from pilot.core.ends import Ending, ending
 from pilot.core.evidence import SetAside
 from pilot.core.ids import NodeId, TrainerId
 from pilot.core.measured import Measured
-from pilot.core.pool import Pool
+from pilot.core.pool import Ending, Pool, ending
 from pilot.core.spec import TrainerSpec
 from pilot.core.trainer import Trainer, Worker, WorkerPhase
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from pilot.core.ends import MOST, NONE_END, Ending, ending
 from pilot.core.ids import NodeId, TrainerId
-from pilot.core.pool import Pool
+from pilot.core.pool import MOST, NONE_END, Ending, Pool, ending
 
 NOW_S, T_FWD_S = 1000.0, 120.0
 

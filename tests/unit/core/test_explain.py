@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pilot.core.curve import Curve
-from pilot.core.curve_learned import estimates
-from pilot.core.curve_model import Point, Priors
+from pilot.core.curve_model import Point, Priors, estimates
 from pilot.core.explain import explain, rate_sentences
 from pilot.core.ids import TrainerId
 from pilot.core.measured import Measured

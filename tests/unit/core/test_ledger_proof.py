@@ -6,8 +6,7 @@ import pytest
 
 from pilot.core.events import LedgerRange
 from pilot.core.ids import Generation
-from pilot.core.ledger import Ledger
-from pilot.core.ledger_proof import proof
+from pilot.core.ledger import Ledger, proof
 from pilot.core.run_identity import AcceptedChange
 
 RUN = {"the length of the dataset": "96", "global_batch_size": "8", "drop_last": "False", "the seed": "1"}

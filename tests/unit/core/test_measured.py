@@ -1,7 +1,7 @@
 import pytest
 
 from pilot.core.curve import Curve
-from pilot.core.curve_learned import Estimate
+from pilot.core.curve_model import Estimate
 from pilot.core.ids import TrainerId
 from pilot.core.measured import KEPT_OF_POOL, Measured, RescaleCosts
 from pilot.core.spec import TrainerSpec

@@ -5,13 +5,12 @@ from __future__ import annotations
 from pilot.core.blame import Blame
 from pilot.core.config import CoordinatorConfig
 from pilot.core.curve import Curve
-from pilot.core.ends import Ending
 from pilot.core.evidence import SetAside
 from pilot.core.ids import NodeId, TrainerId
 from pilot.core.losses import NO_LOSS
 from pilot.core.measured import Measured, RescaleCosts
 from pilot.core.objective import throughput
-from pilot.core.pool import Pool
+from pilot.core.pool import Ending, Pool
 from pilot.core.pose import pose
 from pilot.core.spec import TrainerSpec
 from pilot.core.trainer import Trainer

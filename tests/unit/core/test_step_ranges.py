@@ -6,7 +6,7 @@ import pytest
 
 from pilot.core.events import LedgerRange
 from pilot.core.ids import Generation
-from pilot.core.step_ranges import StepRanges
+from pilot.core.ledger import StepRanges
 
 Row = tuple[int, int, int, int]
 """Steps from, to; samples from, to."""

@@ -13,10 +13,9 @@ from pilot.core.errors import UserError
 from pilot.core.events import ExitCause, Progress, TrainerCancelled, TrainerFinished, TrainerSubmitted, WorkerExited
 from pilot.core.ids import StudyId, TrainerId
 from pilot.core.spec import TrainerSpec
-from pilot.core.study import FAILURES_ALLOWED, Study, Trial, places, promotable
+from pilot.core.study import FAILURES_ALLOWED, LEAST, Study, Trial, places, promotable, reports_left, weights
 from pilot.core.study_events import StudyResumed, StudyStopped, StudySubmitted, TrialNotAsked
 from pilot.core.trainer import Phase
-from pilot.core.trial_weight import LEAST, reports_left, weights
 from tests.property.test_studies import study
 from tests.property.world import World, generous_plan
 

@@ -12,8 +12,7 @@ import pytest
 
 from pilot.core.errors import PilotError
 from pilot.io import connection, wire
-from pilot.io.certificate import Certificate
-from pilot.io.connection import Connection
+from pilot.io.connection import Certificate, Connection
 from pilot.io.framing import framed
 from pilot.io.pool_client import request
 

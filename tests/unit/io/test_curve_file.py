@@ -4,7 +4,7 @@ import pytest
 
 from pilot.core.curve import Curve
 from pilot.core.errors import UserError
-from pilot.io.curve_file import read_curve
+from pilot.io.submission import read_curve
 
 
 def test_commas_blanks_header_and_comments(tmp_path: Path) -> None:

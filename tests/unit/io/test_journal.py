@@ -22,10 +22,9 @@ from pilot.core.events import Event, PlanReady, PoolChanged, Progress, TrainerSu
 from pilot.core.ids import Generation, NodeId, PlanId, TrainerId
 from pilot.core.problem import Plan, PlanStatus
 from pilot.core.spec import TrainerSpec
-from pilot.io.entries import JournalNote
+from pilot.io.entries import JournalNote, command_of, dumps, event_of, loads, plain, same
 from pilot.io.journal import FORMAT, Header, read, replay
 from pilot.io.journal_writer import JournalWriter
-from pilot.io.serialize import command_of, dumps, event_of, loads, plain, same
 from tests.resealed import changed
 
 HEADER = Header(FORMAT, "0.1.0", "pool-1", 1.7e9, {"t_fwd_s": 120.0}, {"name": "local"})

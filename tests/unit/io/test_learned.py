@@ -18,7 +18,6 @@ from pilot.core.spec import TrainerSpec
 from pilot.core.trainer import Trainer
 from pilot.io import learned
 from pilot.io.learned import Learned, Measurement
-from pilot.service.learned_keeper import LearnedKeeper
 from pilot.service.settings import Settings
 
 SLOW = Measurement("/s/slow.py", [(1, 100.0, 0.01), (4, 250.0, 0.01), (16, 500.0, 0.01)])
@@ -87,7 +86,7 @@ def test_where_nothing_can_be_kept_the_pool_goes_on(tmp_path: Path, caplog: pyte
 
 def test_a_trainer_is_written_with_each_new_count_and_at_its_end(tmp_path: Path) -> None:
     spec = replace(SPEC, uid=TrainerUid("u"))
-    trainer, keeper = Trainer(spec, Measured(spec)), LearnedKeeper(Learned(tmp_path, "summit"))
+    trainer, keeper = Trainer(spec, Measured(spec)), Learned(tmp_path, "summit")
     written = []
     for nodes in (1, 1, 4, 4, 16):
         trainer.measured.rate(10.0, nodes, 100.0 * nodes)

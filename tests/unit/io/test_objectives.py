@@ -9,7 +9,7 @@ import pytest
 from pilot.core.curve import Curve
 from pilot.core.ids import TrainerId
 from pilot.core.spec import TrainerSpec
-from pilot.io.objectives import load_objective
+from pilot.service.settings import load_objective
 
 CHATTY = """
 print("imported")

@@ -1,7 +1,7 @@
 import pytest
 
 from pilot.core.curve import Curve
-from pilot.planners.pieces import LinearPiece, pieces
+from pilot.planners.choice import LinearPiece, pieces
 from tests.unit.planners.problems import candidate
 
 CURVES = [

@@ -8,8 +8,8 @@ import sys
 LIVES_ON = """
 import gc
 loaded = [[] for _ in range(200_000)]  # as modules are
-from pilot.service import memory
-memory.freeze_what_is_loaded()
+from pilot.service import process
+process.freeze_what_is_loaded()
 before = gc.get_stats()[2]["collections"]
 kept = []
 for _ in range(200):

@@ -8,8 +8,8 @@ from pilot.core.commands import FormGroup
 from pilot.core.events import GroupBroken
 from pilot.core.ids import Generation, NodeId, TrainerId
 from pilot.io.wire import GroupAddresses, Message, RankAddress, RankJoined
+from pilot.service.members import Rendezvous
 from pilot.service.pending import PendingCommands
-from pilot.service.rendezvous import Rendezvous
 
 T = TrainerId("t1")
 A, B, C = map(NodeId, "abc")

@@ -17,8 +17,7 @@ from pilot.io import segments
 from pilot.io.entries import Decision
 from pilot.io.journal import FORMAT, Header, header_line, read
 from pilot.io.journal_writer import JournalWriter
-from pilot.service.restore import REFUSED_MAX, Restored, restore
-from pilot.service.snapshot import Books, taken
+from pilot.service.restore import REFUSED_MAX, Books, Restored, restore, taken
 
 HEADER = Header(FORMAT, __version__, "pool-1", 1.7e9, {}, {})
 EVENTS: list[Event] = [

@@ -9,7 +9,7 @@ import pytest
 
 from pilot.core.ids import NodeId
 from pilot.io import wire
-from pilot.io.certificate import client_context
+from pilot.io.connection import client_context
 from pilot.io.site import Site
 from pilot.io.transport import Link
 from pilot.service.admission import Grant, Living, Role

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pilot.core.ids import NodeId
-from pilot.service.software import LINES, Seen, differences
+from pilot.service.roster import LINES, VersionsSeen, differences
 
 A, B, C, D, E = map(NodeId, "abcde")
 NEW = {"Python": "3.12.3", "torch": "2.9.1", "mpich": "5.0.2"}
@@ -37,7 +37,7 @@ def test_many_differences_are_summed_up() -> None:
 
 
 def test_only_versions_that_are_new_beside_others_are_logged() -> None:
-    seen = Seen()
+    seen = VersionsSeen()
     assert [seen.is_another(v) for v in (NEW, NEW, OLD, OLD, NEW)] == [False, False, True, False, False]
     more = [seen.is_another({"torch": str(number)}) for number in range(100)]
     assert sum(more) == LINES - 1

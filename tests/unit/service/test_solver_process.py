@@ -166,13 +166,13 @@ def test_while_a_new_child_is_slow_to_start_dp_answers(tmp_path: Path, monkeypat
     monkeypatch.setattr(solver_process, "PATIENCE_S", 0.05)
 
     async def play(solver: SolverProcess, posted: asyncio.Queue[Completion]) -> None:
-        start, go = solver_process._Child.start, asyncio.Event()
+        start, go = solver_process.ChildProcess.start, asyncio.Event()
 
-        async def slow(*arguments: Any) -> Any:
+        async def slow(*arguments: Any, **named: Any) -> Any:
             await go.wait()
-            return await start(*arguments)
+            return await start(*arguments, **named)
 
-        monkeypatch.setattr(solver_process._Child, "start", slow)
+        monkeypatch.setattr(solver_process.ChildProcess, "start", slow)
         first = await warm(solver)
         os.kill(first, signal.SIGKILL)
         for number in (1, 2):
@@ -194,11 +194,11 @@ def test_a_child_that_cannot_be_started_is_told_and_tried_again(
     async def play(solver: SolverProcess, posted: asyncio.Queue[Completion]) -> None:
         solver._tell = told.append
 
-        async def refused(*_: Any) -> Any:
+        async def refused(*_: Any, **__: Any) -> Any:
             raise BlockingIOError(11, "Resource temporarily unavailable")
 
         with monkeypatch.context() as patched:
-            patched.setattr(solver_process._Child, "start", refused)
+            patched.setattr(solver_process.ChildProcess, "start", refused)
             os.kill(await warm(solver), signal.SIGKILL)
             for number in (1, 2):
                 solver.solve(solve(number))

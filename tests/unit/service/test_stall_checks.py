@@ -21,8 +21,8 @@ from pilot.core.ids import Generation, NodeId, TrainerId
 from pilot.core.problem import Plan, PlanStatus
 from pilot.core.spec import TrainerSpec
 from pilot.io import wire
+from pilot.service.members import LOOK_LIMIT_S, StallChecks
 from pilot.service.pending import PendingCommands
-from pilot.service.stall_checks import LOOK_LIMIT_S, StallChecks
 
 T, G = TrainerId("t"), Generation(1)
 NODES = (NodeId("n1"), NodeId("n2"), NodeId("n3"))

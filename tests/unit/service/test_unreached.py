@@ -6,8 +6,8 @@ from pilot.core.commands import FormGroup
 from pilot.core.events import GroupBroken, GroupLookedAt, GroupPaused, Seen
 from pilot.core.ids import Generation, NodeId, TrainerId
 from pilot.io.wire import PeersUnreached
+from pilot.service.members import Unreached
 from pilot.service.pending import PendingCommands
-from pilot.service.rendezvous import Unreached
 
 T, G = TrainerId("t1"), Generation(1)
 A, B, C = map(NodeId, "abc")

@@ -11,9 +11,8 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
 from pilot.core.errors import UserError
-from pilot.io.study_definition import Asked, Range, Sampler, StudyDefinition
+from pilot.io.study_definition import Asked, KnownTrial, Range, Sampler, StudyDefinition
 from pilot.io.submission import LaunchSpec
-from pilot.study.known import KnownTrial
 from pilot.study.projection import Projection
 from pilot.study.space import check
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 import xxhash
 
-from pilot.checkpoint import describe, store
+from pilot.checkpoint import export, store
 from pilot.core.errors import CheckpointError
 from tests.security.fuzz.mutate import changed_bytes, changed_value
 from tests.security.fuzz.target import ACCEPTED, REFUSED, Target, Wrong, check_line
@@ -182,7 +182,7 @@ def attempt(place: Place, value: tuple[str, Any]) -> str:
     loads = [_load(place, filling) for filling in (0xA5, 0x5A)]
     if difference(loads[0].state, loads[1].state) is not None:
         raise Wrong("a load depends on what was in memory before")
-    for look in (lambda: store.verify(place.newest), lambda: describe.describe(place.newest)):
+    for look in (lambda: store.verify(place.newest), lambda: export.describe(place.newest)):
         try:
             look()
         except CheckpointError as error:

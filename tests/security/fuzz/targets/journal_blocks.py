@@ -21,8 +21,7 @@ from pilot.io import segments
 from pilot.io.entries import Decision
 from pilot.io.journal import FORMAT, Header, read
 from pilot.io.journal_writer import JournalWriter
-from pilot.service.restore import Restored, restore
-from pilot.service.snapshot import Books, taken
+from pilot.service.restore import Books, Restored, restore, taken
 from tests.property.test_core import ACTIONS, USERS, play
 from tests.property.world import World
 from tests.security.fuzz.cli import said_once

@@ -20,9 +20,8 @@ from pilot.io import segments
 from pilot.io.entries import Decision, unsealed
 from pilot.io.journal import FORMAT, Header, header_line, read
 from pilot.io.journal_writer import JournalWriter
-from pilot.service.restore import restore
+from pilot.service.restore import Books, restore, taken
 from pilot.service.settings import core_of
-from pilot.service.snapshot import Books, taken
 from tests.resealed import line_of
 from tests.security.fuzz.cli import said_once
 from tests.security.fuzz.mutate import changed_bytes, changed_value
