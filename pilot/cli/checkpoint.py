@@ -25,106 +25,58 @@ if TYPE_CHECKING:
 
 
 class CheckpointRow(Told, frozen=True):
-    """One checkpoint.
+    """One checkpoint."""
 
-    Parameters
-    ----------
-    path : the path of the file; for a checkpoint in parts, of its index
-    problem : why it cannot be read; empty: it can (only then are the fields below set)
-    generation : the generation of the group that wrote it
-    step : steps done
-    bytes : the total size of its files
-    files : the names of its files
-    written_s : when it was written, in seconds since 1970; null: it cannot be read
-    """
-
-    path: str
-    problem: str = ""
-    generation: int = 0
-    step: int = 0
-    bytes: int = 0
-    files: tuple[str, ...] = ()
-    written_s: float | None = None
+    path: str  #: the path of the file; for a checkpoint in parts, of its index
+    problem: str = ""  #: why it cannot be read; empty: it can (only then are the fields below set)
+    generation: int = 0  #: the generation of the group that wrote it
+    step: int = 0  #: steps done
+    bytes: int = 0  #: the total size of its files
+    files: tuple[str, ...] = ()  #: the names of its files
+    written_s: float | None = None  #: when it was written, in seconds since 1970; null: it cannot be read
 
 
 class CheckpointList(Told, frozen=True):
-    """What `pilot checkpoint ls --json` prints.
+    """What `pilot checkpoint ls --json` prints."""
 
-    Parameters
-    ----------
-    checkpoints : the checkpoints, newest first within each folder
-    """
-
-    checkpoints: list[CheckpointRow]
+    checkpoints: list[CheckpointRow]  #: the checkpoints, newest first within each folder
 
 
 class Verified(Told, frozen=True):
-    """One verified checkpoint.
+    """One verified checkpoint."""
 
-    Parameters
-    ----------
-    path : the path of the file
-    problems : what is wrong with it; empty: nothing is
-    unreadable : whether it cannot be read now, so that it may be intact
-    """
-
-    path: str
-    problems: list[str]
-    unreadable: bool = False
+    path: str  #: the path of the file
+    problems: list[str]  #: what is wrong with it; empty: nothing is
+    unreadable: bool = False  #: whether it cannot be read now, so that it may be intact
 
 
 class VerifiedList(Told, frozen=True):
-    """What `pilot checkpoint verify --json` prints.
+    """What `pilot checkpoint verify --json` prints."""
 
-    Parameters
-    ----------
-    checkpoints : the checkpoints in the order in which they were read
-    """
-
-    checkpoints: list[Verified]
+    checkpoints: list[Verified]  #: the checkpoints in the order in which they were read
 
 
 class Dataset(Told, frozen=True):
-    """One array in a checkpoint.
+    """One array in a checkpoint."""
 
-    Parameters
-    ----------
-    name : its path in the state, such as `model/0.weight`
-    dtype : its torch or numpy data type
-    shape : its sizes
-    bytes : how many bytes it takes
-    """
-
-    name: str
-    dtype: str
-    shape: list[int]
-    bytes: int
+    name: str  #: its path in the state, such as `model/0.weight`
+    dtype: str  #: its torch or numpy data type
+    shape: list[int]  #: its sizes
+    bytes: int  #: how many bytes it takes
 
 
 class CheckpointShown(Told, frozen=True):
-    """What `pilot checkpoint show --json` prints.
+    """What `pilot checkpoint show --json` prints."""
 
-    Parameters
-    ----------
-    path : the path of the file
-    generation : the generation of the group that wrote it
-    step : steps done
-    files : the names of its parts
-    bytes : the total size of its files
-    written_s : when it was written, in seconds since 1970
-    datasets : its arrays
-    aliases : additional name of an array → its first name
-    values : its numbers, strings and short lists by path; a value that JSON cannot represent is a string
-    """
-
-    path: str
-    generation: int
-    step: int
-    files: list[str]
-    bytes: int
-    written_s: float
-    datasets: list[Dataset]
-    aliases: dict[str, str]
+    path: str  #: the path of the file
+    generation: int  #: the generation of the group that wrote it
+    step: int  #: steps done
+    files: list[str]  #: the names of its parts
+    bytes: int  #: the total size of its files
+    written_s: float  #: when it was written, in seconds since 1970
+    datasets: list[Dataset]  #: its arrays
+    aliases: dict[str, str]  #: additional name of an array → its first name
+    #: its numbers, strings and short lists by path; a value that JSON cannot represent is a string
     values: dict[str, Any]
 
 

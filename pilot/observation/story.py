@@ -70,24 +70,14 @@ class Kind(StrEnum):
 
 
 class Happening(Told, frozen=True):
-    """One thing that happened: each line of `pilot events --json` is one.
+    """One thing that happened: each line of `pilot events --json` is one."""
 
-    Parameters
-    ----------
-    unix_s : when, in seconds since 1970
-    at_s : when, in seconds on the pool's clock
-    kind : what it is about
-    trainer : the trainer concerned; null: none, or several
-    nodes : the nodes concerned; may be empty
-    text : the same in words, which may change with any version
-    """
-
-    unix_s: float
-    at_s: float
-    kind: Kind
-    trainer: str | None
-    nodes: list[str]
-    text: str
+    unix_s: float  #: when, in seconds since 1970
+    at_s: float  #: when, in seconds on the pool's clock
+    kind: Kind  #: what it is about
+    trainer: str | None  #: the trainer concerned; null: none, or several
+    nodes: list[str]  #: the nodes concerned; may be empty
+    text: str  #: the same in words, which may change with any version
 
 
 class Story:

@@ -79,25 +79,15 @@ class JobView:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The answer to one poll.
+    """The answer to one poll."""
 
-    Parameters
-    ----------
-    jobs : ours, by id: the requested ones, and any with our name
-    others : others' jobs that count against the site's limit
-    idle_nodes : nodes that nobody has or waits for; None: not known
-    planned_nodes : nodes that are idle until another job starts on them
-    window_s : how long the planned nodes stay idle at least; None if there are none
-    trouble : what could not be read, for people
-    listed : jobs that another query lists as existing: they are not over, whatever the scheduler says
-    """
-
-    jobs: Mapping[str, JobView] = field(default_factory=dict)
-    others: int = 0
-    idle_nodes: int | None = None
-    planned_nodes: int = 0
-    window_s: float | None = None
-    trouble: str = ""
+    jobs: Mapping[str, JobView] = field(default_factory=dict)  #: ours, by id: the requested ones, and any with our name
+    others: int = 0  #: others' jobs that count against the site's limit
+    idle_nodes: int | None = None  #: nodes that nobody has or waits for; None: not known
+    planned_nodes: int = 0  #: nodes that are idle until another job starts on them
+    window_s: float | None = None  #: how long the planned nodes stay idle at least; None if there are none
+    trouble: str = ""  #: what could not be read, for people
+    #: jobs that another query lists as existing: they are not over, whatever the scheduler says
     listed: frozenset[str] = frozenset()
 
 

@@ -33,100 +33,67 @@ NODE_SECONDS = "node-seconds at the speed of one node"
 
 @dataclass(frozen=True, slots=True)
 class Bin:
-    """U over one stretch of the replay, against the eq_nodes of that stretch.
+    """U over one stretch of the replay, against the eq_nodes of that stretch."""
 
-    Parameters
-    ----------
-    start_h : when it begins
-    eq_nodes : the mean number of nodes in it
-    efficiency : U; null: there was nothing to compare with
-    """
-
-    start_h: float
-    eq_nodes: float
-    efficiency: float | None
+    start_h: float  #: when it begins
+    eq_nodes: float  #: the mean number of nodes in it
+    efficiency: float | None  #: U; null: there was nothing to compare with
 
 
 @dataclass(frozen=True, slots=True)
 class RunTimes:
-    """Completed trainers on one scaling curve.
+    """Completed trainers on one scaling curve."""
 
-    Parameters
-    ----------
-    curve : its number
-    completed : how many
-    mean_h, max_h : hours from admission to completion
-    """
-
-    curve: int
-    completed: int
-    mean_h: float
-    max_h: float
+    curve: int  #: its number
+    completed: int  #: how many
+    mean_h: float  #: hours from admission to completion
+    max_h: float  #: hours from admission to completion
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The metrics of one replay; the same replay gives the same summary.
+    """The metrics of one replay; the same replay gives the same summary."""
 
-    Parameters
-    ----------
-    reached_h, complete : how far it came; whether that was to the end
-    events : distinct times
-    pool_changes : times at which nodes came or went
-    solves : problems solved
-    plans : how many, by status
-    eq_nodes, node_hours : FreeTrain eqs 18 and 17
-    unit : of all work: samples where all trainers have one scaling curve, else node-seconds at the speed of one node
-    work, static_work, efficiency : A_e, A_s and U = A_e / A_s (§4.1.2)
-    samples : processed by all trainers, whatever their kind
-    used : share of node-time that trained
-    preemption_per_event, rescale_per_event : work that each cost, per change of the pool
-    return_on_rescale : mean of (work until the next event) / (rescale cost), over events with a cost (Fig 8)
-    submitted, completed : trainers
-    interruptions : per trainer, by preemptions and plans
-    to_oracle_s : seconds from a trainer's admission until the total rate is 90% of the best one on the nodes that are
-        there, the mean of all trainers; null: there were none
-    profile_node_s : node-seconds of trainers while they were profiled (they also trained)
-    profile_cost : the most work that rescales for profiles can have cost
-    six_hours : U by six hours
-    run_times : of completed trainers, by scaling curve
-    mean_waiting_s, mean_training_s, mean_total_s : of trainers that have ended; waiting is time without nodes; total:
-        from submission to end; null: none has ended
-    mean_spread : nodes that trainers span beyond the minimum, mean over time; null: without ``gpus_per_node``
-    budget_warned_h, budget_ended_h : when 80% and when all of the pool's budget was used; null: never. The replay ends
-        with the budget
-    """
-
-    reached_h: float
-    complete: bool
-    events: int
-    pool_changes: int
-    solves: int
-    plans: dict[str, int]
-    eq_nodes: float
-    node_hours: float
+    reached_h: float  #: how far it came; whether that was to the end
+    complete: bool  #: how far it came; whether that was to the end
+    events: int  #: distinct times
+    pool_changes: int  #: times at which nodes came or went
+    solves: int  #: problems solved
+    plans: dict[str, int]  #: how many, by status
+    eq_nodes: float  #: FreeTrain eqs 18 and 17
+    node_hours: float  #: FreeTrain eqs 18 and 17
+    #: of all work: samples where all trainers have one scaling curve, else node-seconds at the speed of one node
     unit: str
-    work: float
-    static_work: float
-    efficiency: float | None
-    samples: float
-    used: float
-    preemption_per_event: float
-    rescale_per_event: float
+    work: float  #: A_e, A_s and U = A_e / A_s (§4.1.2)
+    static_work: float  #: A_e, A_s and U = A_e / A_s (§4.1.2)
+    efficiency: float | None  #: A_e, A_s and U = A_e / A_s (§4.1.2)
+    samples: float  #: processed by all trainers, whatever their kind
+    used: float  #: share of node-time that trained
+    preemption_per_event: float  #: work that each cost, per change of the pool
+    rescale_per_event: float  #: work that each cost, per change of the pool
+    #: mean of (work until the next event) / (rescale cost), over events with a cost (Fig 8)
     return_on_rescale: float | None
-    submitted: int
-    completed: int
-    interruptions: float
+    submitted: int  #: trainers
+    completed: int  #: trainers
+    interruptions: float  #: per trainer, by preemptions and plans
+    #: seconds from a trainer's admission until the total rate is 90% of the best one on the nodes that are there, the
+    #: mean of all trainers; null: there were none
     to_oracle_s: float | None
-    profile_node_s: float
-    profile_cost: float
-    six_hours: tuple[Bin, ...]
-    run_times: tuple[RunTimes, ...]
+    profile_node_s: float  #: node-seconds of trainers while they were profiled (they also trained)
+    profile_cost: float  #: the most work that rescales for profiles can have cost
+    six_hours: tuple[Bin, ...]  #: U by six hours
+    run_times: tuple[RunTimes, ...]  #: of completed trainers, by scaling curve
+    #: of trainers that have ended; waiting is time without nodes; total: from submission to end; null: none has ended
     mean_waiting_s: float | None
+    #: of trainers that have ended; waiting is time without nodes; total: from submission to end; null: none has ended
     mean_training_s: float | None
+    #: of trainers that have ended; waiting is time without nodes; total: from submission to end; null: none has ended
     mean_total_s: float | None
+    #: nodes that trainers span beyond the minimum, mean over time; null: without ``gpus_per_node``
     mean_spread: float | None
+    #: when 80% and when all of the pool's budget was used; null: never. The replay ends with the budget
     budget_warned_h: float | None = None
+    #: when 80% and when all of the pool's budget was used; null: never. The replay ends with the budget
     budget_ended_h: float | None = None
 
 

@@ -15,23 +15,14 @@ from pilot.traces.workload import Ending
 
 @dataclass(frozen=True, slots=True)
 class TrainerTimes:
-    """One trainer that has ended; all in seconds.
+    """One trainer that has ended; all in seconds."""
 
-    Parameters
-    ----------
-    trainer : its id
-    submit_s, ended_s : on the trace's clock
-    waiting_s : without nodes, or with fewer than its minimum
-    training_s : the rest
-    ending : how it ended
-    """
-
-    trainer: TrainerId
-    submit_s: float
-    ended_s: float
-    waiting_s: float
-    training_s: float
-    ending: Ending
+    trainer: TrainerId  #: its id
+    submit_s: float  #: on the trace's clock
+    ended_s: float  #: on the trace's clock
+    waiting_s: float  #: without nodes, or with fewer than its minimum
+    training_s: float  #: the rest
+    ending: Ending  #: how it ended
 
     @property
     def total_s(self) -> float:

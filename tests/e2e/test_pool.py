@@ -238,7 +238,7 @@ def test_the_doctor_tries_real_pilots(pool: Pool) -> None:
 def test_the_demo_passes(pool: Pool) -> None:
     done = pool.pilot("demo", "--json", "--output", pool.folder / "demo", check=False, limit_s=DEMO_LIMIT_S)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert (pool.folder / "demo" / "nodes.png").read_bytes().startswith(b"\x89PNG")
+    assert (pool.folder / "demo" / "report.html").read_text().startswith("<!doctype html>")
 
 
 OUTPACED = """

@@ -18,39 +18,26 @@ from pilot.core.ledger_proof import proof
 from pilot.io.journal import read, replay
 from pilot.io.output import write_output
 from pilot.io.pool_status import PoolStatus, Told, TrainerStatus
-from pilot.observation.charts import draw
 from pilot.observation.ledgers import ledgers
 from pilot.observation.monitor import Monitor
+from pilot.observation.page import render
 from pilot.observation.records import SolveTimes
-from pilot.observation.timeline import Timeline, timeline
-from pilot.service.settings import fresh_core, remembering_core
+from pilot.service.life import life_of
+from pilot.service.settings import fresh_core
 
 
 class DemoTold(Told, frozen=True):
-    """What ``pilot demo --json`` prints, also in `report.json`.
+    """What ``pilot demo --json`` prints, also in `report.json`."""
 
-    Parameters
-    ----------
-    passed : whether the demo kept all its promises
-    faults : what went wrong, one line each
-    took_s : how long the demo took
-    happened : what happened to the pool, each line with the seconds since the demo began
-    ledger : by trainer, whether every sample was used exactly once per epoch
-    replay : `identical`, or the first difference found when the journal was replayed
-    left_behind : leftover processes, shared-memory segments and directories
-    solves : the solve times of all plans
-    status : the pool's last status
-    """
-
-    passed: bool
-    faults: list[str]
-    took_s: float
-    happened: list[str]
-    ledger: dict[str, Verdict]
-    replay: str
-    left_behind: list[str]
-    solves: list[SolveTimes]
-    status: PoolStatus
+    passed: bool  #: whether the demo kept all its promises
+    faults: list[str]  #: what went wrong, one line each
+    took_s: float  #: how long the demo took
+    happened: list[str]  #: what happened to the pool, each line with the seconds since the demo began
+    ledger: dict[str, Verdict]  #: by trainer, whether every sample was used exactly once per epoch
+    replay: str  #: `identical`, or the first difference found when the journal was replayed
+    left_behind: list[str]  #: leftover processes, shared-memory segments and directories
+    solves: list[SolveTimes]  #: the solve times of all plans
+    status: PoolStatus  #: the pool's last status
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +49,7 @@ class DemoReport:
     replay_difference: str
     faults: list[str]
     solves: list[SolveTimes]
-    timeline: Timeline
+    page: str
 
     @property
     def passed(self) -> bool:
@@ -94,19 +81,18 @@ def judge(run: Run) -> DemoReport:
     faults += [f"{t.trainer} lost {t.lost_steps} steps" for t in run.status.trainers if t.lost_steps]
     faults += [f"the journal does not replay: {difference}"] if difference else []
     faults += [f"left behind: {name}" for name in run.leftovers]
-    course = timeline(contents.decisions, remembering_core(contents))
-    return DemoReport(run, proofs, difference, faults, monitor.solves, course)
+    return DemoReport(run, proofs, difference, faults, monitor.solves, render(life_of(contents)))
 
 
 def write(report: DemoReport) -> Path:
-    """Write ``report.json`` and the picture; returns the picture's path."""
-    picture = report.run.folder / "nodes.png"
-    write_output(picture, draw(report.timeline))
+    """Write ``report.json``, and the page of the pool's history; returns the page's path."""
+    page = report.run.folder / "report.html"
+    write_output(page, report.page.encode())
     write_output(report.run.folder / "report.json", f"{to_json(report.told())}\n".encode())
-    return picture
+    return page
 
 
-def show(console: Console, report: DemoReport, picture: Path) -> None:
+def show(console: Console, report: DemoReport, page: Path) -> None:
     """Print the final tables."""
     status = report.run.status
     for line in report.run.happened:
@@ -121,7 +107,7 @@ def show(console: Console, report: DemoReport, picture: Path) -> None:
         console.print(f"ledger of {name}: {verdict.text}")
     console.print(f"journal: {report.replay_difference or 'replays to identical commands'}")
     console.print(f"left behind: {', '.join(report.run.leftovers) or 'nothing'}")
-    console.print(f"picture: {picture}", soft_wrap=True)
+    console.print(f"nodes and losses over time: {page}", soft_wrap=True)
     for fault in report.faults:
         console.print(f"FAILED: {fault}", style="bold red")
     if report.passed:
