@@ -9,8 +9,16 @@ import click
 
 from pilot.cli import candidates
 from pilot.cli.asking import find_run_dir, in_any_pool, in_running_pool, pool_at, run_dir_option, told_by
-from pilot.cli.options import Count, FiniteRange, answers, check_option, env_option, python_option, study_argument
-from pilot.cli.script_arguments import TakesScript
+from pilot.cli.options import (
+    Count,
+    FiniteRange,
+    TakesScript,
+    answers,
+    check_option,
+    env_option,
+    python_option,
+    study_argument,
+)
 from pilot.cli.study_output import best_text, export, report, show_trials, study_lines, trials_words
 from pilot.cli.submit import launch, with_code
 from pilot.core.errors import UserError

@@ -21,10 +21,11 @@ from pilot.cli.options import (
     answers,
     check_option,
     env_option,
+    for_script,
+    mention_our_options,
     python_option,
     trainer_argument,
 )
-from pilot.cli.script_arguments import for_script, mention_our_options
 from pilot.core.errors import CheckpointError, Unreadable, UserError
 from pilot.core.ids import TrainerId
 from pilot.core.run_identity import ACCEPT, acceptable

@@ -132,22 +132,22 @@ class PilotStatus(Told, frozen=True):
 class KeeperStatus(Told, frozen=True):
     """The pool's jobs in the queue, and what prevents submitting more."""
 
-    scheduler: str  #: its name, such as `slurm`
-    wanted_nodes: int  #: how many nodes the pool should have
-    pending: int  #: queued jobs, without those that are leaving
-    running: int  #: running jobs, without those that are leaving
-    waited_s: float | None  #: how long the first queued job has been waiting; null: none is queued
+    scheduler: str = ""  #: its name, such as `slurm`
+    wanted_nodes: int = 0  #: how many nodes the pool should have
+    pending: int = 0  #: queued jobs, without those that are leaving
+    running: int = 0  #: running jobs, without those that are leaving
+    waited_s: float | None = None  #: how long the first queued job has been waiting; null: none is queued
     #: when the scheduler expects the first of them to start, in seconds since 1970; null: unknown
-    expected_unix_s: float | None
-    leaving: int  #: jobs that were cancelled, preempted or suspended, or that may be over
-    suspended: int  #: how many of those are suspended
-    waits_for: str  #: why most queued jobs are waiting, in the scheduler's words; empty: unknown
-    others: int  #: other users' jobs that count against the site's limit
-    idle_nodes: int | None  #: idle nodes that no job is waiting for; null: unknown
-    planned_nodes: int  #: nodes that are idle until another job starts on them
-    endings: dict[str, int]  #: number of jobs that ended, by kind of end, such as `preempted`
-    trouble: str  #: what is wrong with the scheduler; empty: nothing
-    held_back: str  #: why no more jobs are submitted; empty: no reason
+    expected_unix_s: float | None = None
+    leaving: int = 0  #: jobs that were cancelled, preempted or suspended, or that may be over
+    suspended: int = 0  #: how many of those are suspended
+    waits_for: str = ""  #: why most queued jobs are waiting, in the scheduler's words; empty: unknown
+    others: int = 0  #: other users' jobs that count against the site's limit
+    idle_nodes: int | None = None  #: idle nodes that no job is waiting for; null: unknown
+    planned_nodes: int = 0  #: nodes that are idle until another job starts on them
+    endings: dict[str, int] = {}  #: number of jobs that ended, by kind of end, such as `preempted`
+    trouble: str = ""  #: what is wrong with the scheduler; empty: nothing
+    held_back: str = ""  #: why no more jobs are submitted; empty: no reason
 
 
 class TimeSummary(Told, frozen=True):

@@ -46,9 +46,7 @@ from pilot.core.evidence import headline
 from pilot.core.ids import Generation, NodeId, PlanId, TrainerId
 from pilot.core.problem import Plan, Problem
 from pilot.core.run_identity import AcceptedChange
-from pilot.core.study_events import (
-    TrialAsked,
-)
+from pilot.core.study_events import TrialAsked
 from pilot.io.entries import Decision
 from pilot.observation.records import OpenFor, SolveTimes, TrainerRecord
 from pilot.observation.words import plan_change

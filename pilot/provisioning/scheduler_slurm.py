@@ -13,20 +13,10 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from pilot.core.errors import SubmitError
+from pilot.io.commands import Run, run_command
 from pilot.io.node_pattern import NodePattern
 from pilot.io.site import Site
-from pilot.provisioning.scheduler import (
-    BatchQueue,
-    Ending,
-    JobPhase,
-    JobView,
-    Run,
-    Snapshot,
-    States,
-    batches,
-    local_time_s,
-    run_command,
-)
+from pilot.provisioning.scheduler import BatchQueue, Ending, JobPhase, JobView, Snapshot, States, batches, local_time_s
 from pilot.traces.hostlist import expand
 
 _ENDINGS = {

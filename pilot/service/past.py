@@ -19,24 +19,7 @@ from pilot.service.settings import fresh_core, settings_of
 from pilot.service.status_view import About
 from pilot.service.study_store import StudyStore
 
-NO_JOBS = KeeperStatus(
-    scheduler="",
-    wanted_nodes=0,
-    pending=0,
-    running=0,
-    waited_s=None,
-    expected_unix_s=None,
-    leaving=0,
-    suspended=0,
-    waits_for="",
-    others=0,
-    idle_nodes=None,
-    planned_nodes=0,
-    endings={},
-    trouble="",
-    held_back="",
-)
-
+NO_JOBS = KeeperStatus()
 
 AT_WORK = frozenset({Phase.STARTING, Phase.RUNNING, Phase.PAUSED, Phase.CLOSING})
 """Phases that a trainer cannot be in without a coordinator."""

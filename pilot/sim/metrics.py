@@ -15,9 +15,8 @@ import numpy as np
 from pilot.core.ids import TrainerId
 from pilot.core.problem import Candidate, Problem
 from pilot.planners import make
-from pilot.sim.accounting import Account, Accounting
+from pilot.sim.accounting import Account, Accounting, times_of
 from pilot.sim.records import Admitted, Kind, Records
-from pilot.sim.times import mean, times_of
 from pilot.traces.fragments import Floats
 
 BIN_S = 6 * 3600.0
@@ -141,9 +140,9 @@ def summarize(
         profile_cost=float(columns["profiling"].sum()) * scale,
         six_hours=tuple(_bins(meter, columns, charged, end_s)),
         run_times=tuple(_run_times(accounts.values())),
-        mean_waiting_s=mean(ended, "waiting_s"),
-        mean_training_s=mean(ended, "training_s"),
-        mean_total_s=mean(ended, "total_s"),
+        mean_waiting_s=_mean([one.waiting_s for one in ended]),
+        mean_training_s=_mean([one.training_s for one in ended]),
+        mean_total_s=_mean([one.total_s for one in ended]),
         mean_spread=_over_time(columns["spread"], meter.spans(0.0, end_s)) if gpus else None,
         budget_warned_h=_hours(records.budget_warned_s),
         budget_ended_h=_hours(records.budget_ended_s),
@@ -257,8 +256,8 @@ def _over_time(values: Floats, spans: Floats) -> float:
     return float(values @ spans) / total_s if total_s else 0.0
 
 
-def _mean(values: Floats) -> float | None:
-    return float(values.mean()) if len(values) else None
+def _mean(values: Floats | Sequence[float]) -> float | None:
+    return fmean(values) if len(values) else None
 
 
 GOOD = 0.9
@@ -288,7 +287,7 @@ def to_oracle_s(
         first = int(np.searchsorted(time_s, account.admitted_s))
         reached = (at for at in range(first, len(rates)) if _good(rates[at], pool[at], admitted[at], best))
         waits.append(float(time_s[next(reached, -1)]) - account.admitted_s)
-    return fmean(waits) if waits else None
+    return _mean(waits)
 
 
 def _good(rate: float, pool: float, admitted: Admitted, best: BestRate) -> bool:

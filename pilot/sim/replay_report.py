@@ -5,8 +5,8 @@ Plots of replays as SVG (matplotlib, without a display).
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,38 +16,30 @@ from pilot.core.errors import UserError
 from pilot.io.figures import label, svg
 from pilot.io.pages import figure, page, paragraph, table
 from pilot.observation.words import amount, duration, node_count
-from pilot.sim.metrics import U_IN_WORDS
+from pilot.sim.metrics import U_IN_WORDS, returns_on_rescale
 from pilot.sim.sweep import Replay
 from pilot.traces.text_files import write_text
 
 HOUR_S = 3600.0
-DrawReplay = Callable[[Axes, Replay], None]
+WIDTH, HEIGHT = 8, 3.2
+DrawReplay = Callable[..., None]
+"""Draws a ``replay`` on axes."""
 
 
 def plots_of(replay: Replay) -> list[tuple[str, str]]:
     """(title, SVG) of every plot of one replay."""
-    draws: list[tuple[str, DrawReplay]] = [
-        ("Pool size and use over time", _pool),
-        ("U by six hours (FreeTrain Fig 10)", _efficiency),
-        ("Preemption and rescale cost per event (Fig 11)", _costs),
-        ("Return on rescale investment (Fig 8)", _returns),
-        ("Trainer run times by curve (Fig 12)", _run_times),
-        ("Solve times (wall clock)", _solves),
+    courses = len(replay.courses)
+    those = f" (the {courses} with most work)" if replay.summary.submitted > courses else ""
+    draws: list[tuple[str, DrawReplay, float]] = [
+        ("Pool size and use over time", _pool, HEIGHT),
+        *([(f"Trainers over time{those}", _trainers, 1.0 + 0.16 * courses)] if courses else []),
+        ("U by six hours (FreeTrain Fig 10)", _efficiency, HEIGHT),
+        ("Preemption and rescale cost per event (Fig 11)", _costs, HEIGHT),
+        ("Return on rescale investment (Fig 8)", _returns, HEIGHT),
+        ("Trainer run times by curve (Fig 12)", _run_times, HEIGHT),
+        ("Solve times (wall clock)", _solves, HEIGHT),
     ]
-    drawn = [(title, _draw(functools.partial(_one, draw, replay))) for title, draw in draws]
-    if replay.courses:
-        strips = functools.partial(_one, _trainers, replay)
-        drawn.insert(1, (f"Trainers over time{_those(replay)}", _draw(strips, height=1.0 + 0.16 * len(replay.courses))))
-    return drawn
-
-
-def _those(replay: Replay) -> str:
-    left_out = replay.summary.submitted - len(replay.courses)
-    return f" (the {len(replay.courses)} with most work)" if left_out > 0 else ""
-
-
-def _one(draw: DrawReplay, replay: Replay, axes: Axes) -> None:
-    draw(axes, replay)
+    return [(title, svg(partial(draw, replay=replay), WIDTH, height)) for title, draw, height in draws]
 
 
 def comparison(replays: Sequence[Replay], labels: Sequence[str]) -> str:
@@ -61,11 +53,7 @@ def comparison(replays: Sequence[Replay], labels: Sequence[str]) -> str:
         axes.invert_yaxis()
         axes.set(xlabel="U (%)", xlim=(0, max(100.0, *shares) * 1.08))
 
-    return _draw(draw, height=1.2 + 0.28 * len(labels))
-
-
-def _draw(draw: Callable[[Axes], None], height: float = 3.2) -> str:
-    return svg(draw, 8, height)
+    return svg(draw, WIDTH, 1.2 + 0.28 * len(labels))
 
 
 def _pool(axes: Axes, replay: Replay) -> None:
@@ -114,7 +102,9 @@ def _costs(axes: Axes, replay: Replay) -> None:
 
 def _returns(axes: Axes, replay: Replay) -> None:
     invested = replay.columns["rescale"][:-1]
-    axes.loglog(invested[invested > 0], np.maximum(replay.returns, 1e-3), ".", markersize=2, rasterized=True)
+    axes.loglog(
+        invested[invested > 0], np.maximum(returns_on_rescale(replay.columns), 1e-3), ".", markersize=2, rasterized=True
+    )
     mean = replay.summary.return_on_rescale
     if mean is not None:
         axes.axhline(mean, color="tab:red", label=f"mean {mean:.1f}")

@@ -29,12 +29,11 @@ from pilot.io.node_pattern import NodePattern
 from pilot.io.pool_status import Told
 from pilot.io.system import die_with_parent
 from pilot.planners import TIMED, make, usual_objective
-from pilot.sim.accounting import Account, Accounting
+from pilot.sim.accounting import Account, Accounting, TrainerTimes, times_of
 from pilot.sim.driver import Completions, SimConfig, Simulation
 from pilot.sim.knowledge import TRUTH, Knowledge, ReadCurves, objective_name
-from pilot.sim.metrics import U_IN_WORDS, Summary, returns_on_rescale, summarize
+from pilot.sim.metrics import U_IN_WORDS, Summary, summarize
 from pilot.sim.records import SolveRecord, TrainerCourse
-from pilot.sim.times import TrainerTimes, times_of
 from pilot.traces.changes import Change, read_changes, still_pool, with_ends
 from pilot.traces.fragments import Floats
 from pilot.traces.workload import Mishaps, WorkloadRow, befallen, read_curves, read_workload
@@ -106,7 +105,6 @@ class Replay:
     case: Case
     summary: Summary
     columns: dict[str, Floats]
-    returns: Floats
     solves: tuple[SolveRecord, ...]
     courses: tuple[TrainerCourse, ...]
     times: tuple[TrainerTimes, ...]
@@ -172,10 +170,9 @@ def run_case(
     submitted = sum(submission.submit_s <= simulation.now_s for submission in submissions)
     records = simulation.records
     summary = summarize(records, simulation.accounts, config.accounting, submitted, complete, gpus is not None)
-    columns = records.columns()
     courses = _courses(simulation.accounts, simulation.now_s)
     times = tuple(times_of(simulation.accounts))
-    return Replay(case, summary, columns, returns_on_rescale(columns), tuple(records.solves), courses, times)
+    return Replay(case, summary, records.columns(), tuple(records.solves), courses, times)
 
 
 def _pool(inputs: Inputs, case: Case, submissions: Sequence[WorkloadRow]) -> tuple[list[Change], float]:

@@ -18,7 +18,7 @@ from pilot.core.ledger_proof import proof
 from pilot.doctor.finding import Findings
 from pilot.io.journal import read, replay
 from pilot.io.pool_status import PoolStatus
-from pilot.observation.ledgers import ledgers
+from pilot.observation.course import ledgers
 from pilot.service.settings import fresh_core
 from tests.pools import LIMIT_S, TRAIN, Pool
 

@@ -18,7 +18,7 @@ from pilot.core.ledger_proof import proof
 from pilot.io.journal import read, replay
 from pilot.io.output import write_output
 from pilot.io.pool_status import PoolStatus, Told, TrainerStatus
-from pilot.observation.ledgers import ledgers
+from pilot.observation.course import ledgers
 from pilot.observation.monitor import Monitor
 from pilot.observation.page import render
 from pilot.observation.records import SolveTimes
