@@ -36,7 +36,7 @@ _STATES = States(
     suspended={"SUSPENDED", "STOPPED"},
     over=_ENDINGS,
 )
-_COLUMNS = (
+_COLUMNS = [
     "JobID",
     "State",
     "RestartCnt",
@@ -49,7 +49,7 @@ _COLUMNS = (
     "NodeList",
     "Reason",
     "Name",
-)
+]
 
 
 @dataclass(frozen=True, slots=True)

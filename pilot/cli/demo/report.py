@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
+from rich.text import Text
 
 from pilot.cli.demo.play import TRAINERS, Run
 from pilot.cli.options import to_json
-from pilot.cli.rows import number
+from pilot.cli.rows import aligned, number
 from pilot.core.ids import TrainerId
 from pilot.core.ledger import Verdict
 from pilot.core.ledger_proof import proof
@@ -95,10 +95,8 @@ def write(report: DemoReport) -> Path:
 def show(console: Console, report: DemoReport, page: Path) -> None:
     """Print the final tables."""
     status = report.run.status
-    for line in report.run.happened:
+    for line in (*report.run.happened, "", *_trainers(status.trainers)):
         console.print(line)
-    console.print()
-    console.print(_trainers(status.trainers))
     console.print(_rates(status.trainers))
     console.print(_pool(status))
     console.print(_solves(report.solves))
@@ -114,7 +112,7 @@ def show(console: Console, report: DemoReport, page: Path) -> None:
         console.print(f"passed in {report.run.took_s:.0f} s", style="bold green")
 
 
-def _trainers(trainers: list[TrainerStatus]) -> Table:
+def _trainers(trainers: list[TrainerStatus]) -> list[Text]:
     columns: dict[str, Callable[[TrainerStatus], str]] = {
         "trainer": lambda t: t.trainer,
         "samples": lambda t: str(t.samples),
@@ -127,14 +125,9 @@ def _trainers(trainers: list[TrainerStatus]) -> Table:
         "redone": lambda t: str(t.redone_steps),
         "stall": lambda t: f"{t.longest_stall_s:.2f} s",
     }
-    caption = "grew, shrank: planned rescales; preempted, killed: nodes; lost, redone: steps; stall: longest pause"
-    table = Table(box=None, pad_edge=False, collapse_padding=True, header_style="bold")
-    table.caption, table.caption_justify = caption, "left"
-    for name in columns:
-        table.add_column(name, justify="left" if name == "trainer" else "right")
-    for trainer in trainers:
-        table.add_row(*(cell(trainer) for cell in columns.values()))
-    return table
+    told = "grew, shrank: planned rescales; preempted, killed: nodes; lost, redone: steps; stall: longest pause"
+    rows = [[cell(trainer) for cell in columns.values()] for trainer in trainers]
+    return [*aligned([list(columns), *rows], left=1), Text(told, "dim italic")]
 
 
 def _rates(trainers: list[TrainerStatus]) -> str:
