@@ -105,6 +105,7 @@ class Folder(click.Path):
             self.fail(f"{value}: there is no such home", param, ctx)
 
 
+POSITIVE = FiniteRange(min=0, min_open=True)
 FILE = click.Path(dir_okay=False, path_type=Path)
 
 trainer_argument = click.argument("trainer", shell_complete=candidates.trainers)
@@ -140,11 +141,7 @@ check_option = click.option(
 )
 
 solve_limit_option = click.option(
-    "--solve-limit-s",
-    type=FiniteRange(min=0, min_open=True),
-    default=10.0,
-    show_default=True,
-    help="Time limit per plan.",
+    "--solve-limit-s", type=POSITIVE, default=10.0, show_default=True, help="Time limit per plan."
 )
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")

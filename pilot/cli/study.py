@@ -10,8 +10,8 @@ import click
 from pilot.cli import candidates
 from pilot.cli.asking import find_run_dir, in_any_pool, in_running_pool, pool_at, run_dir_option, told_by
 from pilot.cli.options import (
+    POSITIVE,
     Count,
-    FiniteRange,
     TakesScript,
     answers,
     check_option,
@@ -90,7 +90,7 @@ def _space_options(function: Any) -> Any:
 )
 @click.option(
     "--deadline",
-    type=FiniteRange(min=0, min_open=True),
+    type=POSITIVE,
     metavar="HOURS",
     help="Stop the study this many hours after submission (default: none).",
 )

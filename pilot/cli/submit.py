@@ -15,6 +15,7 @@ import msgspec
 
 from pilot.cli.asking import find_run_dir, in_running_pool, pool_at, run_dir_option
 from pilot.cli.options import (
+    POSITIVE,
     Count,
     FiniteRange,
     Sizes,
@@ -80,13 +81,11 @@ accept_option = click.option(
 @click.option(
     "--rescale-down-s", type=FiniteRange(min=0), help="Pause when nodes are taken away, assumed until it is measured."
 )
-@click.option(
-    "--priority", type=FiniteRange(min=0, min_open=True), help="Weight for the objective 'priority'.  [default: 1]"
-)
+@click.option("--priority", type=POSITIVE, help="Weight for the objective 'priority'.  [default: 1]")
 @click.option(
     "--budget",
     "budget_node_hours",
-    type=FiniteRange(min=0, min_open=True),
+    type=POSITIVE,
     metavar="NODE-HOURS",
     help="Node-hours, as charged by the site, after which the trainer stops (default: no limit).",
 )
@@ -114,17 +113,15 @@ accept_option = click.option(
 )
 @click.option(
     "--warm-up-s",
-    type=FiniteRange(min=0, min_open=True),
+    type=POSITIVE,
     help="How long SCRIPT may take on a node until its training loop begins.  [default: 900]",
 )
 @click.option(
-    "--after-loop-s",
-    type=FiniteRange(min=0, min_open=True),
-    help="How long rank 0 may run code after the training loop.  [default: 600]",
+    "--after-loop-s", type=POSITIVE, help="How long rank 0 may run code after the training loop.  [default: 600]"
 )
 @click.option(
     "--patience-s",
-    type=FiniteRange(min=0, min_open=True),
+    type=POSITIVE,
     help="Restart a process that has been idle this long while others wait for it.  [default: 300]",
 )
 @click.option(
@@ -191,7 +188,7 @@ def command(
 @trainer_argument
 @click.option(
     "--budget",
-    type=FiniteRange(min=0, min_open=True),
+    type=POSITIVE,
     metavar="NODE-HOURS",
     help="Node-hours it may use in total, as charged by the site (default: as submitted).",
 )

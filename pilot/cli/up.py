@@ -12,7 +12,7 @@ from typing import Any, TextIO
 import click
 
 from pilot.cli.asking import AT_REST, pool_at, site_run_dir_option
-from pilot.cli.options import Count, FiniteRange, answers, site_option, solve_limit_option
+from pilot.cli.options import POSITIVE, Count, answers, site_option, solve_limit_option
 from pilot.core.errors import PilotError, UserError
 from pilot.core.pool import NODE_ORDER_NAMES
 from pilot.io.pool_status import PoolStatus
@@ -50,14 +50,14 @@ START_LIMIT_S = 600.0
 )
 @click.option(
     "--t-fwd-s",
-    type=FiniteRange(min=0, min_open=True),
+    type=POSITIVE,
     default=120.0,
     show_default=True,
     help="Forward-looking time: how long a plan is assumed to last. The longer, the more rescaling pays off.",
 )
 @click.option(
     "--decide-every-s",
-    type=FiniteRange(min=0, min_open=True),
+    type=POSITIVE,
     help="Time between plans; meanwhile waiting trainers get idle nodes (default: plan at every event).",
 )
 @click.option(
@@ -72,7 +72,7 @@ START_LIMIT_S = 600.0
 )
 @click.option(
     "--budget",
-    type=FiniteRange(min=0, min_open=True),
+    type=POSITIVE,
     metavar="NODE-HOURS",
     help="Node-hours, as charged by the site, after which the pool drains (default: no limit).",
 )
