@@ -40,8 +40,8 @@ class Range(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The values that a parameter may take: ``choices``, or from ``low`` to ``high``."""
 
     kind: str  #: log, float, int or choice
-    low: float = 0.0  #: bounds, both included
-    high: float = 0.0  #: bounds, both included
+    low: float = 0.0  #: the lower bound, included
+    high: float = 0.0  #: the upper bound, included
     step: float = 0.0  #: for int and float; 0: none
     choices: tuple[str | int | float, ...] = ()  #: numbers where that writes them as they were given
 
@@ -85,18 +85,18 @@ class StudyDefinition(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
 
     name: str  #: of the study
     launch: LaunchSpec  #: how each trial's script is started; its parameters are added to the arguments
-    metric: str  #: see :class:`pilot.core.study.StudySpec`
-    maximise: bool  #: see :class:`pilot.core.study.StudySpec`
-    rungs: tuple[int, ...]  #: see :class:`pilot.core.study.StudySpec`
-    trials: int  #: see :class:`pilot.core.study.StudySpec`
+    metric: str  #: what is optimised
+    maximise: bool  #: whether to the maximum
+    rungs: tuple[int, ...]  #: after how many reports of it trials are compared
+    trials: int  #: how many there are to be
     parameters: dict[str, Range] = {}  #: the search space, by name; empty if ``space`` is given
     space: str = ""  #: the source of a file with a function ``space(trial)``; "": none
     sampler: Sampler = Sampler.TPE  #: how parameters are chosen
-    seed: Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)] = 0  #: how parameters are chosen
+    seed: Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)] = 0  #: of what the sampler draws
     #: how long the study may take; None: no limit
     deadline_s: Annotated[float, msgspec.Meta(gt=0, le=1e9)] | None = None
-    min_nodes: int = 1  #: of each trial, as of ``pilot submit``
-    max_nodes: int = 64  #: of each trial, as of ``pilot submit``
+    min_nodes: int = 1  #: the fewest nodes of each trial
+    max_nodes: int = 64  #: the most nodes of each trial
     priority: float = 1.0  #: of each trial, as of ``pilot submit``
     check: Checking | None = None  #: of their script, as of ``pilot submit``
 

@@ -240,9 +240,9 @@ class StudyStatus(Told, frozen=True):
     study: str  #: its name
     state: str  #: running, stopped, or over
     reason: str  #: why it stopped
-    metric: str  #: as submitted
-    maximise: bool  #: as submitted
-    rungs: list[int]  #: as submitted
+    metric: str  #: the metric that it optimises
+    maximise: bool  #: whether to its maximum
+    rungs: list[int]  #: after how many reports trials are compared
     sampler: str  #: which one
     trials: int | None  #: how many there are to be; null where its space was exhausted
     asked: int  #: how many there are

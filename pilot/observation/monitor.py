@@ -66,17 +66,15 @@ class Monitor:
     """Call :meth:`note` for each decision, in the order of the journal."""
 
     now_s: float = 0.0  #: the latest time it has heard of
-    #: every trainer; those that have not ended, in submission order
-    trainers: dict[TrainerId, TrainerRecord] = field(default_factory=dict)
-    #: every trainer; those that have not ended, in submission order
+    trainers: dict[TrainerId, TrainerRecord] = field(default_factory=dict)  #: every trainer
+    #: the trainers that have not ended, in submission order
     open: dict[TrainerId, None] = field(default_factory=dict)
     joined_s: dict[NodeId, float] = field(default_factory=dict)  #: when each node of the pool joined
     jobs: dict[NodeId, str] = field(default_factory=dict)  #: the scheduler's job of each of these nodes, if it has one
     occupant: dict[NodeId, TrainerId] = field(default_factory=dict)  #: the trainer whose worker is on each node
-    #: the times of the last plans; how many there were; how many failed
-    solves: list[SolveTimes] = field(default_factory=list)
-    solved: int = 0  #: the times of the last plans; how many there were; how many failed
-    failed_solves: int = 0  #: the times of the last plans; how many there were; how many failed
+    solves: list[SolveTimes] = field(default_factory=list)  #: the times of the last plans
+    solved: int = 0  #: how many plans were made
+    failed_solves: int = 0  #: for how many problems there was none
     #: when the last plans changed a trainer's nodes, and how
     decisions: list[tuple[float, str]] = field(default_factory=list)
     warm_ups_s: list[float] = field(default_factory=list)  #: how long the last workers took to start

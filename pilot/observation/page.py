@@ -37,7 +37,7 @@ class Life:
     summary: Sequence[str]  #: the pool's life in sentences
     timeline: Timeline  #: which trainer was on which node when
     trainers: Mapping[TrainerId, Trainer]  #: by name
-    courses: Mapping[TrainerId, Course]  #: by name
+    courses: Mapping[TrainerId, Course]  #: the course of each trainer, by name
     happened: Sequence[Happening]  #: in time order
 
 

@@ -31,10 +31,8 @@ class JobRecord:
     since_s: float | None = None  #: when its agent registered; None: it never did
     #: when its agent was last seen connected, or when it was seen to have started; None before that
     heard_s: float | None = None
-    #: the cause of its agent's notice, and when that was given, or when the scheduler announced a preemption
-    word: str = ""
-    #: the cause of its agent's notice, and when that was given, or when the scheduler announced a preemption
-    noticed_s: float = -math.inf
+    word: str = ""  #: the cause of its agent's notice
+    noticed_s: float = -math.inf  #: when its agent gave notice, or the scheduler announced a preemption
     preempted: bool = False  #: the scheduler preempts it
     lost: bool = False  #: whether its agent had been silent for longer than its lease when we asked to cancel it
     cancelled_s: float | None = None  #: when the scheduler agreed to cancel it

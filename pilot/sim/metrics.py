@@ -45,35 +45,35 @@ class RunTimes:
 
     curve: int  #: its number
     completed: int  #: how many
-    mean_h: float  #: hours from admission to completion
-    max_h: float  #: hours from admission to completion
+    mean_h: float  #: mean time from admission to completion, in hours
+    max_h: float  #: the longest time from admission to completion, in hours
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
     """The metrics of one replay; the same replay gives the same summary."""
 
-    reached_h: float  #: how far it came; whether that was to the end
-    complete: bool  #: how far it came; whether that was to the end
+    reached_h: float  #: how far it came, in hours
+    complete: bool  #: whether it came to the end
     events: int  #: distinct times
     pool_changes: int  #: times at which nodes came or went
     solves: int  #: problems solved
     plans: dict[str, int]  #: how many, by status
-    eq_nodes: float  #: FreeTrain eqs 18 and 17
-    node_hours: float  #: FreeTrain eqs 18 and 17
+    eq_nodes: float  #: FreeTrain eq. 18
+    node_hours: float  #: FreeTrain eq. 17
     #: of all work: samples where all trainers have one scaling curve, else node-seconds at the speed of one node
     unit: str
-    work: float  #: A_e, A_s and U = A_e / A_s (§4.1.2)
-    static_work: float  #: A_e, A_s and U = A_e / A_s (§4.1.2)
-    efficiency: float | None  #: A_e, A_s and U = A_e / A_s (§4.1.2)
+    work: float  #: A_e (§4.1.2)
+    static_work: float  #: A_s (§4.1.2)
+    efficiency: float | None  #: U = A_e / A_s (§4.1.2); null: there was nothing to compare with
     samples: float  #: processed by all trainers, whatever their kind
     used: float  #: share of node-time that trained
-    preemption_per_event: float  #: work that each cost, per change of the pool
-    rescale_per_event: float  #: work that each cost, per change of the pool
+    preemption_per_event: float  #: work that preemptions cost, per change of the pool
+    rescale_per_event: float  #: work that rescales cost, per change of the pool
     #: mean of (work until the next event) / (rescale cost), over events with a cost (Fig 8)
     return_on_rescale: float | None
-    submitted: int  #: trainers
-    completed: int  #: trainers
+    submitted: int  #: trainers submitted
+    completed: int  #: trainers whose work was all done
     interruptions: float  #: per trainer, by preemptions and plans
     #: seconds from a trainer's admission until the total rate is 90% of the best one on the nodes that are there, the
     #: mean of all trainers; null: there were none
@@ -82,17 +82,13 @@ class Summary:
     profile_cost: float  #: the most work that rescales for profiles can have cost
     six_hours: tuple[Bin, ...]  #: U by six hours
     run_times: tuple[RunTimes, ...]  #: of completed trainers, by scaling curve
-    #: of trainers that have ended; waiting is time without nodes; total: from submission to end; null: none has ended
-    mean_waiting_s: float | None
-    #: of trainers that have ended; waiting is time without nodes; total: from submission to end; null: none has ended
-    mean_training_s: float | None
-    #: of trainers that have ended; waiting is time without nodes; total: from submission to end; null: none has ended
-    mean_total_s: float | None
+    mean_waiting_s: float | None  #: time without nodes of trainers that have ended; null: none has
+    mean_training_s: float | None  #: time with nodes of trainers that have ended; null: none has
+    mean_total_s: float | None  #: time from submission to end of trainers that have ended; null: none has
     #: nodes that trainers span beyond the minimum, mean over time; null: without ``gpus_per_node``
     mean_spread: float | None
-    #: when 80% and when all of the pool's budget was used; null: never. The replay ends with the budget
-    budget_warned_h: float | None = None
-    #: when 80% and when all of the pool's budget was used; null: never. The replay ends with the budget
+    budget_warned_h: float | None = None  #: when 80% of the pool's budget was used; null: never
+    #: when all of the pool's budget was used, which ends the replay; null: never
     budget_ended_h: float | None = None
 
 

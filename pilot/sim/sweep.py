@@ -67,8 +67,8 @@ class Inputs:
 class Case:
     """The options of one replay; each may be swept."""
 
-    planner: str = "milp"  #: its name
-    solver: str = "cbc"  #: its name
+    planner: str = "milp"  #: the planner's name
+    solver: str = "cbc"  #: the solver's name
     objective: str = GIVEN  #: its name; `given`: the one in the curves file
     t_fwd_s: float = 120.0  #: forward-looking time
     max_parallel: int = 10  #: trainers that share the pool at a time
@@ -83,10 +83,10 @@ class Case:
     nodes: int | None = None  #: size of a fixed pool; null: the pool is the trace's
     #: the nodes are GPUs, this many to a real node, in name order; null: they are real nodes
     gpus_per_node: int | None = None
-    eta_noise: float = 0.0  #: mishaps of trainers, see :mod:`pilot.traces.workload`
-    hang_share: float = 0.0  #: mishaps of trainers, see :mod:`pilot.traces.workload`
-    fail_share: float = 0.0  #: mishaps of trainers, see :mod:`pilot.traces.workload`
-    cancel_share: float = 0.0  #: mishaps of trainers, see :mod:`pilot.traces.workload`
+    eta_noise: float = 0.0  #: relative error of the remaining work, see :class:`pilot.traces.workload.Mishaps`
+    hang_share: float = 0.0  #: share of trainers that hang
+    fail_share: float = 0.0  #: share of trainers that fail
+    cancel_share: float = 0.0  #: share of trainers that are cancelled
     scale_up_delay_s: float = 0.0  #: delay of starts and of added nodes
     #: what the core knows of the curves: `truth`, a guess (`guess:linear` and others), or what is `measured`
     know: str = TRUTH

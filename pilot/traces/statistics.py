@@ -25,8 +25,8 @@ class TraceStatistics:
     duration_s: float  #: from time 0 to the last event
     machine_nodes: int  #: nodes of the machine: as given, else those that the trace names
     events_per_h: float  #: changes of the pool; INC/h and DEC/h of Table 1
-    joins_per_h: float  #: changes of the pool; INC/h and DEC/h of Table 1
-    leaves_per_h: float  #: changes of the pool; INC/h and DEC/h of Table 1
+    joins_per_h: float  #: changes at which nodes join; INC/h of Table 1
+    leaves_per_h: float  #: changes at which nodes leave; DEC/h of Table 1
     node_hours: float  #: of idle nodes
     eq_nodes: float  #: FreeTrain eq. 18
     idle_ratio: float  #: `eq_nodes` as a share of the machine
