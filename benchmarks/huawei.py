@@ -28,8 +28,8 @@ from pilot.core.config import CoordinatorConfig
 from pilot.core.coordinator import Coordinator
 from pilot.core.problem import Plan, Problem
 from pilot.planners import dp, rolling_horizon
+from pilot.sim.accounting import times_of
 from pilot.sim.driver import SimConfig, Simulation
-from pilot.sim.times import mean, times_of
 from pilot.traces.changes import still_pool
 from pilot.traces.workload import Ending, Mishaps, befallen
 
@@ -164,12 +164,12 @@ def run(jobs: Sequence[Job], key: Key) -> Outcome:
     ends = sorted(round(one.ended_s / 60, 3) for one in times if one.ending is Ending.FINISHES)
     brief = {row.spec.trainer for row in those if row.samples < SHORT_MOST_S}
     of_length = ([t for t in times if (t.trainer in brief) is is_brief] for is_brief in (False, True))
-    long, short = ((mean(some, "total_s") or 0.0) / 60 for some in of_length)
+    long, short = (fmean([one.total_s for one in some] or [0.0]) / 60 for some in of_length)
     took = sorted(timed.took_s)
     return Outcome(
         key,
-        (mean(times, "waiting_s") or 0.0) / 60,
-        (mean(times, "total_s") or 0.0) / 60,
+        fmean([one.waiting_s for one in times] or [0.0]) / 60,
+        fmean([one.total_s for one in times] or [0.0]) / 60,
         tuple(ends),
         len(took),
         fmean(took),

@@ -27,10 +27,9 @@ from pilot.core.config import CoordinatorConfig
 from pilot.core.coordinator import Coordinator
 from pilot.core.losses import NO_LOSS
 from pilot.core.problem import Plan, Problem
-from pilot.sim.accounting import Accounting
+from pilot.sim.accounting import Accounting, times_of
 from pilot.sim.driver import SimConfig, Simulation
 from pilot.sim.metrics import summarize
-from pilot.sim.times import times_of
 from pilot.traces.changes import read_changes
 from pilot.traces.workload import read_workload
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import re
 from collections.abc import Iterator
 from enum import StrEnum
@@ -82,7 +83,7 @@ COMMANDS: dict[str, type] = {
 }
 
 _WORDS = {str: "string", int: "integer", float: "number", bool: "boolean", NoneType: "null", Any: "anything"}
-_FIELD = re.compile(r"^(\w+(?:, \w+)*) : (.+)$")
+_FIELD = re.compile(r" {4}(\w+):")
 
 
 def reference() -> str:
@@ -93,10 +94,10 @@ def reference() -> str:
 
 
 def fields(kind: type) -> dict[str, tuple[Any, str]]:
-    """Field → type and meaning; fails if the docstring's fields are not the type's."""
+    """Field → type and meaning; fails if one has no comment."""
     meanings = dict(_meanings(kind))
     hints = {name: hint for name, hint in get_type_hints(kind).items() if name in _names(kind)}
-    assert list(meanings) == list(hints), f"{kind.__name__}: {set(meanings) ^ set(hints) or 'another order'}"
+    assert all(meanings[name] for name in hints), f"{kind.__name__}: {meanings}"
     return {name: (hint, meanings[name]) for name, hint in hints.items()}
 
 
@@ -107,12 +108,13 @@ def _names(kind: type) -> tuple[str, ...]:
 
 
 def _meanings(kind: type) -> Iterator[tuple[str, str]]:
-    """What the docstring's ``Parameters`` say about each field."""
-    _, _, text = (kind.__doc__ or "").partition("----------\n")
-    for entry in re.split(r"\n(?=    \w)", "\n" + text.rstrip()):
-        if found := _FIELD.match(" ".join(entry.split())):
-            for name in found[1].split(", "):
-                yield name, found[2]
+    """What the comments ``#:`` say about each field: those in the lines above it, or after it."""
+    above: list[str] = []
+    for line in inspect.getsource(kind).splitlines():
+        code, _, comment = line.partition("#: ")
+        if found := _FIELD.match(code):
+            yield found[1], " ".join(filter(None, [*above, comment]))
+        above = [] if code.strip() else [*above, comment]
 
 
 def _section(kind: type) -> Iterator[str]:

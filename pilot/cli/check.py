@@ -17,8 +17,7 @@ from typing import Any
 
 import click
 
-from pilot.cli.options import Count, FiniteRange, json_option, to_json
-from pilot.cli.script_arguments import for_script, mention_our_options
+from pilot.cli.options import Count, FiniteRange, for_script, json_option, mention_our_options, to_json
 from pilot.core.errors import UserError
 from pilot.core.evidence import headline, last_words
 

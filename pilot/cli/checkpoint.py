@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pilot.checkpoint.own_directory import held_here
-from pilot.cli.asking import find_run_dir
-from pilot.cli.options import answers
+from pilot.cli.asking import find_run_dir, run_dir_option
+from pilot.cli.options import FILE, answers
 from pilot.core.errors import CheckpointError, Unreadable, UserError
 from pilot.core.ids import TrainerId
 from pilot.io.own_folder import shown
@@ -25,142 +25,59 @@ if TYPE_CHECKING:
 
 
 class CheckpointRow(Told, frozen=True):
-    """One checkpoint.
+    """One checkpoint."""
 
-    Parameters
-    ----------
-    path : the path of the file; for a checkpoint in parts, of its index
-    problem : why it cannot be read; empty: it can (only then are the fields below set)
-    generation : the generation of the group that wrote it
-    step : steps done
-    bytes : the total size of its files
-    files : the names of its files
-    written_s : when it was written, in seconds since 1970; null: it cannot be read
-    """
-
-    path: str
-    problem: str = ""
-    generation: int = 0
-    step: int = 0
-    bytes: int = 0
-    files: tuple[str, ...] = ()
-    written_s: float | None = None
+    path: str  #: the path of the file; for a checkpoint in parts, of its index
+    problem: str = ""  #: why it cannot be read; empty: it can (only then are the fields below set)
+    generation: int = 0  #: the generation of the group that wrote it
+    step: int = 0  #: steps done
+    bytes: int = 0  #: the total size of its files
+    files: tuple[str, ...] = ()  #: the names of its files
+    written_s: float | None = None  #: when it was written, in seconds since 1970; null: it cannot be read
 
 
 class CheckpointList(Told, frozen=True):
-    """What `pilot checkpoint ls --json` prints.
+    """What `pilot checkpoint ls --json` prints."""
 
-    Parameters
-    ----------
-    checkpoints : the checkpoints, newest first within each folder
-    """
-
-    checkpoints: list[CheckpointRow]
+    checkpoints: list[CheckpointRow]  #: the checkpoints, newest first within each folder
 
 
 class Verified(Told, frozen=True):
-    """One verified checkpoint.
+    """One verified checkpoint."""
 
-    Parameters
-    ----------
-    path : the path of the file
-    problems : what is wrong with it; empty: nothing is
-    unreadable : whether it cannot be read now, so that it may be intact
-    """
-
-    path: str
-    problems: list[str]
-    unreadable: bool = False
+    path: str  #: the path of the file
+    problems: list[str]  #: what is wrong with it; empty: nothing is
+    unreadable: bool = False  #: whether it cannot be read now, so that it may be intact
 
 
 class VerifiedList(Told, frozen=True):
-    """What `pilot checkpoint verify --json` prints.
+    """What `pilot checkpoint verify --json` prints."""
 
-    Parameters
-    ----------
-    checkpoints : the checkpoints in the order in which they were read
-    """
-
-    checkpoints: list[Verified]
+    checkpoints: list[Verified]  #: the checkpoints in the order in which they were read
 
 
 class Dataset(Told, frozen=True):
-    """One array in a checkpoint.
+    """One array in a checkpoint."""
 
-    Parameters
-    ----------
-    name : its path in the state, such as `model/0.weight`
-    dtype : its torch or numpy data type
-    shape : its sizes
-    bytes : how many bytes it takes
-    """
-
-    name: str
-    dtype: str
-    shape: list[int]
-    bytes: int
+    name: str  #: its path in the state, such as `model/0.weight`
+    dtype: str  #: its torch or numpy data type
+    shape: list[int]  #: its sizes
+    bytes: int  #: how many bytes it takes
 
 
 class CheckpointShown(Told, frozen=True):
-    """What `pilot checkpoint show --json` prints.
+    """What `pilot checkpoint show --json` prints."""
 
-    Parameters
-    ----------
-    path : the path of the file
-    generation : the generation of the group that wrote it
-    step : steps done
-    files : the names of its parts
-    bytes : the total size of its files
-    written_s : when it was written, in seconds since 1970
-    datasets : its arrays
-    aliases : additional name of an array → its first name
-    values : its numbers, strings and short lists by path; a value that JSON cannot represent is a string
-    """
-
-    path: str
-    generation: int
-    step: int
-    files: list[str]
-    bytes: int
-    written_s: float
-    datasets: list[Dataset]
-    aliases: dict[str, str]
+    path: str  #: the path of the file
+    generation: int  #: the generation of the group that wrote it
+    step: int  #: steps done
+    files: list[str]  #: the names of its parts
+    bytes: int  #: the total size of its files
+    written_s: float  #: when it was written, in seconds since 1970
+    datasets: list[Dataset]  #: its arrays
+    aliases: dict[str, str]  #: additional name of an array → its first name
+    #: its numbers, strings and short lists by path; a value that JSON cannot represent is a string
     values: dict[str, Any]
-
-
-RUN_DIR_META = f"{__name__}.run_dir"
-
-
-class Place(click.ParamType):  # type: ignore[type-arg]  # generic only for the type checker
-    """A checkpoint, a directory of checkpoints, or a trainer of the user's pool by name."""
-
-    name = "trainer or path"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        """The checkpoints' path; an existing path wins over a trainer of the same name."""
-        path = Path(value)
-        if path.exists():
-            return path
-        if path.name != value:
-            self.fail(f"no such file: {value}", param, ctx)
-        root = find_run_dir(ctx.meta.get(RUN_DIR_META) if ctx is not None else None, past=True)
-        folder = RunDir(root).trainer(TrainerId(value)) / "checkpoints"
-        if ctx is None or not folder.is_dir():
-            self.fail(f"no file {value}, and no trainer of this name in {root}", param, ctx)
-        with _refused():
-            return ctx.with_resource(held_here(folder))
-
-
-PATH = Place()
-RUN_DIR = click.option(
-    "--run-dir",
-    type=click.Path(file_okay=False, path_type=Path),
-    envvar="PILOT_RUN_DIR",
-    is_eager=True,
-    expose_value=False,
-    callback=lambda ctx, _, value: ctx.meta.update({RUN_DIR_META: value}),
-    help="Run directory of the trainer's pool.",
-)
 
 
 @click.group("checkpoint")
@@ -175,10 +92,10 @@ def command() -> None:
 
 
 @command.command("ls")
-@RUN_DIR
-@click.argument("paths", type=PATH, nargs=-1, required=True)
+@click.argument("paths", nargs=-1, required=True)
+@run_dir_option
 @answers
-def ls(paths: tuple[Path, ...]) -> tuple[Any, ...]:
+def ls(paths: tuple[str, ...], run_dir: Path | None) -> tuple[Any, ...]:
     """List the checkpoints of PATHS, newest first. PATHS are trainers, directories or files. Exit status 2 if one
     cannot be read.
 
@@ -187,7 +104,7 @@ def ls(paths: tuple[Path, ...]) -> tuple[Any, ...]:
       pilot checkpoint ls digits
       pilot checkpoint ls ~/.local/state/pilot/local/trainers/digits/checkpoints
     """
-    rows = [_summary(file) for path in paths for file in _files(path)]
+    rows = [_summary(file) for path in paths for file in _files(path, run_dir)]
     status = UserError.exit_status if any(row.problem for row in rows) else 0
     return CheckpointList(checkpoints=rows), lambda: _list(rows), status
 
@@ -198,10 +115,10 @@ def _list(rows: Sequence[CheckpointRow]) -> None:
 
 
 @command.command("verify")
-@RUN_DIR
-@click.argument("paths", type=PATH, nargs=-1, required=True)
+@click.argument("paths", nargs=-1, required=True)
+@run_dir_option
 @answers
-def verify(paths: tuple[Path, ...]) -> tuple[Any, ...]:
+def verify(paths: tuple[str, ...], run_dir: Path | None) -> tuple[Any, ...]:
     """Read the checkpoints in PATHS from the disk and compare their checksums. Exit status 1 if one is damaged, or
     cannot be read now.
 
@@ -209,7 +126,7 @@ def verify(paths: tuple[Path, ...]) -> tuple[Any, ...]:
     Example:
       pilot checkpoint verify g000003-s00001200.h5
     """
-    found = [_verified(file) for path in paths for file in _files(path)]
+    found = [_verified(file) for path in paths for file in _files(path, run_dir)]
     lines = []
     for row in found:
         state = "unreadable" if row.unreadable else "damaged" if row.problems else "ok"
@@ -227,10 +144,10 @@ def _verified(file: Path) -> Verified:
 
 
 @command.command("show")
-@RUN_DIR
-@click.argument("path", type=PATH)
+@click.argument("path")
+@run_dir_option
 @answers
-def show(path: Path) -> tuple[Any, ...]:
+def show(path: str, run_dir: Path | None) -> tuple[Any, ...]:
     """Show the contents of a checkpoint: datasets, links, values. PATH is a file, or a directory, of which the newest
     is shown.
 
@@ -241,7 +158,7 @@ def show(path: Path) -> tuple[Any, ...]:
     from pilot.checkpoint.export import describe
 
     with _refused():
-        described = describe(_files(path)[0])
+        described = describe(_files(path, run_dir)[0])
     return _told(described), lambda: _show(described)
 
 
@@ -255,11 +172,11 @@ def _show(described: Description) -> None:
 
 
 @command.command("export")
-@RUN_DIR
-@click.argument("path", type=PATH)
-@click.argument("output", type=click.Path(dir_okay=False, path_type=Path))
+@click.argument("path")
+@run_dir_option
+@click.argument("output", type=FILE)
 @click.option("--only", default="", metavar="PLACE", help="Export only this part, e.g. model.")
-def export(path: Path, output: Path, only: str) -> None:
+def export(path: str, output: Path, only: str, run_dir: Path | None) -> None:
     """Export a checkpoint to OUTPUT, a .pt or .safetensors file. PATH is a file, or a directory, of which the newest
     is exported.
 
@@ -271,7 +188,7 @@ def export(path: Path, output: Path, only: str) -> None:
     from pilot.checkpoint.export import export as write
 
     with _refused():
-        size = write(_files(path)[0], output, only)
+        size = write(_files(path, run_dir)[0], output, only)
     click.echo(f"wrote {output} ({size:,} bytes)")
 
 
@@ -284,15 +201,31 @@ def _refused() -> Iterator[None]:
         raise UserError(str(error)) from None
 
 
-def _files(path: Path) -> list[Path]:
-    """The checkpoints that ``path`` names; never empty."""
+def _files(given: str, run_dir: Path | None) -> list[Path]:
+    """The checkpoints that ``given`` names; never empty."""
     from pilot.checkpoint import store
 
+    path = _place(given, run_dir)
     if not path.is_dir():
         return [path]
     if entries := store.listing(path):
         return [entry.path for entry in entries]
     raise UserError(f"no checkpoint in {shown(path)}; their names look like g000003-s00001200.h5")
+
+
+def _place(given: str, run_dir: Path | None) -> Path:
+    """A checkpoint, a directory of checkpoints, or that of the trainer with this name; an existing path comes first."""
+    path = Path(given)
+    if path.exists():
+        return path
+    if path.name != given:
+        raise UserError(f"no such file: {given}")
+    root = find_run_dir(run_dir, past=True)
+    folder = RunDir(root).trainer(TrainerId(given)) / "checkpoints"
+    if not folder.is_dir():
+        raise UserError(f"no file {given}, and no trainer of this name in {root}")
+    with _refused():
+        return click.get_current_context().with_resource(held_here(folder))
 
 
 def _summary(path: Path) -> CheckpointRow:
@@ -319,7 +252,6 @@ def _line(row: CheckpointRow) -> str:
 
 
 def _told(described: Description) -> CheckpointShown:
-    rows = described.datasets
     return CheckpointShown(
         path=str(shown(described.path)),
         generation=described.generation,
@@ -327,7 +259,7 @@ def _told(described: Description) -> CheckpointShown:
         files=[file.name for file in described.files],
         bytes=described.bytes,
         written_s=described.written_s,
-        datasets=[Dataset(name=r.name, dtype=r.dtype, shape=list(r.shape), bytes=r.bytes) for r in rows],
+        datasets=[Dataset(name=r.name, dtype=r.dtype, shape=list(r.shape), bytes=r.bytes) for r in described.datasets],
         aliases=described.aliases,
         values={name: _plain(value) for name, value in described.values.items()},
     )

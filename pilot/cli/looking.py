@@ -136,35 +136,23 @@ def _set_aside(aside: SetAsideStatus) -> str:
 @trainer_argument
 @in_any_pool
 @answers
-@click.option("--terms", is_flag=True, help="Also show how the worth of each node count is calculated.")
-def explain(root: Path, trainer: str, terms: bool) -> tuple[Any, ...]:
+def explain(root: Path, trainer: str) -> tuple[Any, ...]:
     """Explain why TRAINER has the nodes that it has: what it would be worth to the pool with one node fewer and with
     one more. Also how often it writes a checkpoint, and why.
 
     \b
-    Examples:
+    Example:
       pilot explain vit
-      pilot explain vit --terms
     """
     told = told_by(root).explain(trainer)
-    return told, lambda: _explain(told, terms)
+    return told, lambda: _explain(told)
 
 
-def _explain(told: Explained, terms: bool) -> None:
+def _explain(told: Explained) -> None:
     from rich.text import Text
 
     from pilot.cli.rows import folded
-    from pilot.cli.show import console, print_table, show
+    from pilot.cli.show import console, show
 
     screen = console()
     show(screen, [Text(line) for sentence in told.sentences for line in folded(sentence, screen.width)])
-    if told.decision is None or not terms:
-        return
-    rows = []
-    for term in told.decision.terms:
-        numbers = (term.value_per_s, term.rescale_s, term.value, term.cost, term.gain)
-        rows.append([str(term.nodes), "yes" if term.allowed else "no", *(f"{number:.6g}" for number in numbers)])
-    click.echo()
-    print_table(("nodes", "allowed", "value/s", "rescale s", "value", "cost", "worth"), rows, "right")
-    sums = f"worth = value - cost; value = value/s × {told.decision.t_fwd_s:g} s; cost = value/s now × rescale s"
-    show(screen, [Text(line) for line in folded(sums, screen.width)])

@@ -139,26 +139,16 @@ def _with_ranks(found: Sequence[Mark]) -> list[Mark]:
     return ranked[::-1]
 
 
+@dataclass(slots=True)
 class MergedLogs:
-    """All logs in ``folder``.
+    """All logs in ``folder``."""
 
-    Parameters
-    ----------
-    every_rank : all output; otherwise only that from rank 0 and from processes that were in no group
-    since_s : only output written since then (Unix time)
-    whole_lines : see :class:`ProcessLog`
-    """
-
-    def __init__(
-        self, folder: Path, *, every_rank: bool = False, since_s: float = 0.0, whole_lines: bool = False
-    ) -> None:
-        self._folder = folder
-        self._every_rank = every_rank
-        self._since_s = since_s
-        self._whole_lines = whole_lines
-        self._logs: dict[Path, ProcessLog] = {}
-        self.left_out: set[str] = set()
-        """Processes with output that was not shown because of its rank."""
+    folder: Path
+    every_rank: bool = False  #: all output; otherwise only that from rank 0 and from processes that were in no group
+    since_s: float = 0.0  #: only output written since then (Unix time)
+    whole_lines: bool = False  #: see :class:`ProcessLog`
+    left_out: set[str] = field(default_factory=set)  #: processes with output that was not shown because of its rank
+    _logs: dict[Path, ProcessLog] = field(default_factory=dict)
 
     @property
     def names(self) -> list[str]:
@@ -167,15 +157,15 @@ class MergedLogs:
 
     def grown(self) -> list[Piece]:
         """The new output to show, in chronological order."""
-        for path in sorted(self._folder.glob("*.log")):
-            self._logs.setdefault(path, ProcessLog(path, self._whole_lines))
+        for path in sorted(self.folder.glob("*.log")):
+            self._logs.setdefault(path, ProcessLog(path, self.whole_lines))
         pieces = [piece for log in self._logs.values() for piece in _rising(log.grown())]
         self.left_out |= {piece.name for piece in pieces if not self._of_interest(piece)}
-        new = [p for p in pieces if p.unix_s >= self._since_s - PERIOD_S and self._of_interest(p)]
+        new = [p for p in pieces if p.unix_s >= self.since_s - PERIOD_S and self._of_interest(p)]
         return sorted(new, key=lambda piece: piece.unix_s)
 
     def _of_interest(self, piece: Piece) -> bool:
-        return self._every_rank or piece.rank in (0, NO_RANK)
+        return self.every_rank or piece.rank in (0, NO_RANK)
 
 
 def _rising(pieces: list[Piece]) -> Iterator[Piece]:

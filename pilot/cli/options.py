@@ -7,7 +7,7 @@ import math
 import re
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -104,6 +104,7 @@ class Folder(click.Path):
             self.fail(f"{value}: there is no such home", param, ctx)
 
 
+POSITIVE = FiniteRange(min=0, min_open=True)
 FILE = click.Path(dir_okay=False, path_type=Path)
 
 trainer_argument = click.argument("trainer", shell_complete=candidates.trainers)
@@ -139,11 +140,7 @@ check_option = click.option(
 )
 
 solve_limit_option = click.option(
-    "--solve-limit-s",
-    type=FiniteRange(min=0, min_open=True),
-    default=10.0,
-    show_default=True,
-    help="Time limit per plan.",
+    "--solve-limit-s", type=POSITIVE, default=10.0, show_default=True, help="Time limit per plan."
 )
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -189,3 +186,44 @@ def to_json(value: Any) -> str:
     except UnicodeEncodeError:  # a file name that is not valid text
         text = msgspec.json.encode(all_printable(msgspec.to_builtins(value)))
     return msgspec.json.format(text).decode()
+
+
+# --- the arguments that follow a script belong to it, even if one of our options has the same name
+
+END_OF_OPTIONS = "--"
+
+
+class TakesScript(click.Command):
+    """A command whose own options may also follow the script, so the script's own must follow ``--``."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse as usual; an unknown option may be the script's, so the error says where to put it."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            place = f"put -- before the script's own options: SCRIPT -- {error.option_name} ..."
+            raise UserError(f"{ctx.command_path} has no option {error.option_name}; {place}") from None
+
+
+def for_script(arguments: Sequence[str]) -> list[str]:
+    """What the script gets: ``arguments`` without a leading ``--``."""
+    return list(arguments[1:] if arguments[:1] == (END_OF_OPTIONS,) else arguments)
+
+
+def mention_our_options(script: Path, arguments: Sequence[str]) -> None:
+    """Tell the user, on stderr, about an option of the current command that is passed to the script instead.
+
+    An option that the script itself mentions is probably the script's, and one after ``--`` is meant for it.
+    """
+    context = click.get_current_context()
+    ours = {name for option in context.command.params for name in option.opts if name.startswith("--")}
+    code = script.read_text(errors="replace")
+    for name in dict.fromkeys(argument.partition("=")[0] for argument in arguments):
+        if name == END_OF_OPTIONS:
+            return
+        if name in ours and name not in code:
+            click.echo(
+                f"pilot: note: {name} was passed to {script.name}. For the option of {context.command_path}, put "
+                f"{name} before the script; to pass it without this note: {script.name} -- {name} ...",
+                err=True,
+            )

@@ -18,41 +18,23 @@ ANSWER_S = 3.0
 
 
 class PoolRow(Told, frozen=True):
-    """One pool.
+    """One pool."""
 
-    Parameters
-    ----------
-    run_dir : its run directory
-    state : `up`, `draining`, `down`, `crashed` (pilot up continues it), or `no answer`
-    coordinator : its name; known, like everything below, only while the pool is up
-    site : the site's name
-    only_nodes : the nodes that it may use; empty: any
-    planner : the planner of its last plan; null: no plan yet
-    objective : what its plans maximise
-    nodes : how many nodes it has now
-    trainers : how many trainers have not ended
-    """
-
-    run_dir: str
-    state: str
-    coordinator: str = ""
-    site: str = ""
-    only_nodes: str = ""
-    planner: str | None = None
-    objective: str = ""
-    nodes: int | None = None
-    trainers: int | None = None
+    run_dir: str  #: its run directory
+    state: str  #: `up`, `draining`, `down`, `crashed` (pilot up continues it), or `no answer`
+    coordinator: str = ""  #: its name; known, like everything below, only while the pool is up
+    site: str = ""  #: the site's name
+    only_nodes: str = ""  #: the nodes that it may use; empty: any
+    planner: str | None = None  #: the planner of its last plan; null: no plan yet
+    objective: str = ""  #: what its plans maximise
+    nodes: int | None = None  #: how many nodes it has now
+    trainers: int | None = None  #: how many trainers have not ended
 
 
 class PoolList(Told, frozen=True):
-    """What `pilot pools --json` prints.
+    """What `pilot pools --json` prints."""
 
-    Parameters
-    ----------
-    pools : in the order of their run directories
-    """
-
-    pools: list[PoolRow]
+    pools: list[PoolRow]  #: in the order of their run directories
 
 
 @click.command("pools")

@@ -102,8 +102,8 @@ def _number(value: float | None, form: str) -> str:
 
 def print_tables(replays: Sequence[Replay], names: Sequence[str]) -> None:
     """Print all tables; nothing if no replay was started."""
+    from pilot.sim.accounting import done_when
     from pilot.sim.metrics import U_IN_WORDS
-    from pilot.sim.times import done_when
 
     if not replays:
         return

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import click
-from rich.console import Console, ConsoleOptions, JustifyMethod, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
@@ -52,11 +52,11 @@ def console(*, stderr: bool = False, soft_wrap: bool = False) -> Console:
     )
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], justify: JustifyMethod = "left") -> None:
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Print ``rows`` below the names of their columns; on a narrow terminal cells are folded."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
-        table.add_column(column, overflow="fold", justify=justify)
+        table.add_column(column, overflow="fold")
     for row in rows:
         table.add_row(*row)
     console().print(table)

@@ -20,69 +20,38 @@ from pilot.io.site_files import list_sites, load_site, load_site_file, site_mist
 
 
 class SiteRow(Told, frozen=True):
-    """One site file.
+    """One site file."""
 
-    Parameters
-    ----------
-    name : the site's name
-    path : the path of its file
-    error : what is wrong with the file, in one line; empty: it loads (only then are the fields below set)
-    scheduler : such as `slurm`
-    queue : its partition or queue, and its QOS
-    walltime : the walltime of a pilot's job
-    max_jobs : how many jobs may be queued or running at once, and per what
-    description : the machine in a few words
-    retired : when the machine was shut down; empty: it is in use
-    """
-
-    name: str
-    path: str
-    error: str = ""
-    scheduler: str = ""
-    queue: str = ""
-    walltime: str = ""
-    max_jobs: str = ""
-    description: str = ""
-    retired: str = ""
+    name: str  #: the site's name
+    path: str  #: the path of its file
+    error: str = ""  #: what is wrong with the file, in one line; empty: it loads (only then are the fields below set)
+    scheduler: str = ""  #: such as `slurm`
+    queue: str = ""  #: its partition or queue, and its QOS
+    walltime: str = ""  #: the walltime of a pilot's job
+    max_jobs: str = ""  #: how many jobs may be queued or running at once, and per what
+    description: str = ""  #: the machine in a few words
+    retired: str = ""  #: when the machine was shut down; empty: it is in use
 
 
 class SiteList(Told, frozen=True):
-    """What `pilot sites --json` prints.
+    """What `pilot sites --json` prints."""
 
-    Parameters
-    ----------
-    sites : every site file found
-    """
-
-    sites: list[SiteRow]
+    sites: list[SiteRow]  #: every site file found
 
 
 class SiteShown(Told, frozen=True):
-    """What `pilot sites show --json` prints.
+    """What `pilot sites show --json` prints."""
 
-    Parameters
-    ----------
-    path : the path of the site's file
-    site : its fields, as docs/sites.md describes them
-    script : the batch script that would be submitted
-    """
-
-    path: str
-    site: dict[str, Any]
-    script: str
+    path: str  #: the path of the site's file
+    site: dict[str, Any]  #: its fields, as docs/sites.md describes them
+    script: str  #: the batch script that would be submitted
 
 
 class SiteChecked(Told, frozen=True):
-    """What `pilot sites check --json` prints.
+    """What `pilot sites check --json` prints."""
 
-    Parameters
-    ----------
-    file : the file as given on the command line
-    mistakes : one line each; empty: the file is valid
-    """
-
-    file: str
-    mistakes: list[str]
+    file: str  #: the file as given on the command line
+    mistakes: list[str]  #: one line each; empty: the file is valid
 
 
 @click.group(invoke_without_command=True)

@@ -9,8 +9,16 @@ import click
 
 from pilot.cli import candidates
 from pilot.cli.asking import find_run_dir, in_any_pool, in_running_pool, pool_at, run_dir_option, told_by
-from pilot.cli.options import Count, FiniteRange, answers, check_option, env_option, python_option, study_argument
-from pilot.cli.script_arguments import TakesScript
+from pilot.cli.options import (
+    POSITIVE,
+    Count,
+    TakesScript,
+    answers,
+    check_option,
+    env_option,
+    python_option,
+    study_argument,
+)
 from pilot.cli.study_output import best_text, export, report, show_trials, study_lines, trials_words
 from pilot.cli.submit import launch, with_code
 from pilot.core.errors import UserError
@@ -82,7 +90,7 @@ def _space_options(function: Any) -> Any:
 )
 @click.option(
     "--deadline",
-    type=FiniteRange(min=0, min_open=True),
+    type=POSITIVE,
     metavar="HOURS",
     help="Stop the study this many hours after submission (default: none).",
 )

@@ -114,13 +114,13 @@ def report(root: Path, study: str, output: Path | None) -> None:
     Example:
       pilot study report s1 --output s1.html
     """
-    from pilot.observation.study_page import page
+    from pilot.observation.study_page import study_page
     from pilot.study.projection import importance
 
     pool = told_by(root)
     told = pool.trials(study)
     histories = [pool.history(t.trainer) for t in told.trials if t.phase is not None]
-    text = page(told, histories, importance(Path(told.study.optuna), study))
+    text = study_page(told, histories, importance(Path(told.study.optuna), study))
     write_page(output or Path(f"{study}.html"), text)
 
 

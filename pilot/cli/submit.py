@@ -15,16 +15,18 @@ import msgspec
 
 from pilot.cli.asking import find_run_dir, in_running_pool, pool_at, run_dir_option
 from pilot.cli.options import (
+    POSITIVE,
     Count,
     FiniteRange,
     Sizes,
     answers,
     check_option,
     env_option,
+    for_script,
+    mention_our_options,
     python_option,
     trainer_argument,
 )
-from pilot.cli.script_arguments import for_script, mention_our_options
 from pilot.core.errors import CheckpointError, Unreadable, UserError
 from pilot.core.ids import TrainerId
 from pilot.core.run_identity import ACCEPT, acceptable
@@ -78,13 +80,11 @@ accept_option = click.option(
 @click.option(
     "--rescale-down-s", type=FiniteRange(min=0), help="Pause when nodes are taken away, assumed until it is measured."
 )
-@click.option(
-    "--priority", type=FiniteRange(min=0, min_open=True), help="Weight for the objective 'priority'.  [default: 1]"
-)
+@click.option("--priority", type=POSITIVE, help="Weight for the objective 'priority'.  [default: 1]")
 @click.option(
     "--budget",
     "budget_node_hours",
-    type=FiniteRange(min=0, min_open=True),
+    type=POSITIVE,
     metavar="NODE-HOURS",
     help="Node-hours, as charged by the site, after which the trainer stops (default: no limit).",
 )
@@ -112,17 +112,15 @@ accept_option = click.option(
 )
 @click.option(
     "--warm-up-s",
-    type=FiniteRange(min=0, min_open=True),
+    type=POSITIVE,
     help="How long SCRIPT may take on a node until its training loop begins.  [default: 900]",
 )
 @click.option(
-    "--after-loop-s",
-    type=FiniteRange(min=0, min_open=True),
-    help="How long rank 0 may run code after the training loop.  [default: 600]",
+    "--after-loop-s", type=POSITIVE, help="How long rank 0 may run code after the training loop.  [default: 600]"
 )
 @click.option(
     "--patience-s",
-    type=FiniteRange(min=0, min_open=True),
+    type=POSITIVE,
     help="Restart a process that has been idle this long while others wait for it.  [default: 300]",
 )
 @click.option(
@@ -189,7 +187,7 @@ def command(
 @trainer_argument
 @click.option(
     "--budget",
-    type=FiniteRange(min=0, min_open=True),
+    type=POSITIVE,
     metavar="NODE-HOURS",
     help="Node-hours it may use in total, as charged by the site (default: as submitted).",
 )

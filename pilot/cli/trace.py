@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,6 @@ from pilot.cli.options import FILE, Count, FiniteRange, to_json
 
 if TYPE_CHECKING:
     from pilot.core.ids import NodeId
-    from pilot.traces.changes import Change
     from pilot.traces.jobs import ImportedTrace
     from pilot.traces.statistics import TraceStatistics
 
@@ -105,54 +103,33 @@ def synth(
       pilot trace synth lab.csv --like events.csv.gz --nodes 32 --hours 12
       pilot trace synth week.csv.gz --published summit --nodes 1024 --seed 7
     """
+    from pilot.core.errors import UserError
     from pilot.traces.changes import read_changes, write_changes
+    from pilot.traces.statistics import describe, distance, fragment_lengths
     from pilot.traces.synthesis import PUBLISHED, draw, resample
 
     if (like is None) == (published is None):
         raise click.UsageError("give either --like EVENTS or --published NAME")
-    if like is not None:
-        source = read_changes(like)
+    source = read_changes(like) if like is not None else None
+    law = PUBLISHED[published].on(nodes or PUBLISHED[published].machine_nodes) if published is not None else None
+    if source is not None:
         changes = resample(source, hours * 3600, seed, nodes=nodes, block_s=block_hours * 3600)
-    else:
-        source, law = None, PUBLISHED[str(published)]
-        changes = draw(law.on(nodes) if nodes else law, hours * 3600, seed)
-    _need_changes(changes)
-    write_changes(output, changes)
-    _print_comparison(output.name, changes, source, published, nodes, as_json)
-
-
-def _need_changes(changes: Sequence[Change]) -> None:
-    from pilot.core.errors import UserError
-
+    elif law is not None:
+        changes = draw(law, hours * 3600, seed)
     if not changes:
         raise UserError("no node is idle in a trace this short; increase --hours or --nodes")
-
-
-def _print_comparison(
-    name: str,
-    changes: Sequence[Change],
-    source: Sequence[Change] | None,
-    published: str | None,
-    nodes: int | None,
-    as_json: bool,
-) -> None:
-    from pilot.traces.statistics import describe, distance, fragment_lengths
-    from pilot.traces.synthesis import PUBLISHED
-
+    write_changes(output, changes)
     if source is not None:
-        apart = distance(fragment_lengths(source), fragment_lengths(changes))
-        _print_statistics(
-            {"source": describe(source), name: describe(changes, nodes)}, as_json, fragment_distance=apart
-        )
-        return
-    law = PUBLISHED[str(published)]
-    law = law.on(nodes) if nodes else law
-    _print_statistics({name: describe(changes, law.machine_nodes)}, as_json)
-    if not as_json:
-        click.echo(
-            f"published: {law.joins_per_h} joins and {law.leaves_per_h} leaves per hour, {law.eq_nodes:.0f} eq nodes, "
-            f"{law.short_fragments:.0%} of the fragments below 10 min with {law.short_node_time:.0%} of the node-time"
-        )
+        columns = {"source": describe(source), output.name: describe(changes, nodes)}
+        _print_statistics(columns, as_json, distance(fragment_lengths(source), fragment_lengths(changes)))
+    elif law is not None:
+        _print_statistics({output.name: describe(changes, law.machine_nodes)}, as_json)
+        if not as_json:
+            click.echo(
+                f"published: {law.joins_per_h} joins and {law.leaves_per_h} leaves per hour, {law.eq_nodes:.0f} eq"
+                f" nodes, {law.short_fragments:.0%} of the fragments below 10 min with {law.short_node_time:.0%} of the"
+                " node-time"
+            )
 
 
 @command.command("from-swf")

@@ -12,7 +12,7 @@ from typing import Any, TextIO
 import click
 
 from pilot.cli.asking import AT_REST, pool_at, site_run_dir_option
-from pilot.cli.options import Count, FiniteRange, json_option, site_option, solve_limit_option, to_json
+from pilot.cli.options import POSITIVE, Count, answers, site_option, solve_limit_option
 from pilot.core.errors import PilotError, UserError
 from pilot.core.pool import NODE_ORDER_NAMES
 from pilot.io.pool_status import PoolStatus
@@ -50,14 +50,14 @@ START_LIMIT_S = 600.0
 )
 @click.option(
     "--t-fwd-s",
-    type=FiniteRange(min=0, min_open=True),
+    type=POSITIVE,
     default=120.0,
     show_default=True,
     help="Forward-looking time: how long a plan is assumed to last. The longer, the more rescaling pays off.",
 )
 @click.option(
     "--decide-every-s",
-    type=FiniteRange(min=0, min_open=True),
+    type=POSITIVE,
     help="Time between plans; meanwhile waiting trainers get idle nodes (default: plan at every event).",
 )
 @click.option(
@@ -72,7 +72,7 @@ START_LIMIT_S = 600.0
 )
 @click.option(
     "--budget",
-    type=FiniteRange(min=0, min_open=True),
+    type=POSITIVE,
     metavar="NODE-HOURS",
     help="Node-hours, as charged by the site, after which the pool drains (default: no limit).",
 )
@@ -88,8 +88,8 @@ START_LIMIT_S = 600.0
     "--foreground", is_flag=True, help="Stay in the foreground; Ctrl-C, or closing the terminal, drains the pool."
 )
 @site_run_dir_option
-@json_option
-def command(run_dir: Path | None, site: str, foreground: bool, as_json: bool, **settings: Any) -> None:
+@answers
+def command(run_dir: Path | None, site: str, foreground: bool, **settings: Any) -> tuple[Any, ...]:
     """Start the coordinator and keep pilots submitted.
 
     It runs as a daemon on this host and keeps its files in the run directory. If a pool was here before, whether it was
@@ -118,14 +118,15 @@ def command(run_dir: Path | None, site: str, foreground: bool, as_json: bool, **
         sys.stdout.flush()
         os.execv(arguments[0], arguments)
     told = start(root, arguments, supervised=True)
-    if as_json:
-        click.echo(to_json(told))
-    else:
-        click.echo(f"pool {told.coordinator} on site {told.site} is up at {told.endpoint}; files: {root}")
-        if going_on := [trainer.trainer for trainer in told.trainers if trainer.phase not in AT_REST]:
-            click.echo(f"resumed: {', '.join(going_on)} (--fresh would have started a new pool)")
-        for line in told.damage:
-            click.echo(f"warning: {printable(line)}", err=True)
+    return told, lambda: _say(told, root)
+
+
+def _say(told: PoolStatus, root: Path) -> None:
+    click.echo(f"pool {told.coordinator} on site {told.site} is up at {told.endpoint}; files: {root}")
+    if going_on := [trainer.trainer for trainer in told.trainers if trainer.phase not in AT_REST]:
+        click.echo(f"resumed: {', '.join(going_on)} (--fresh would have started a new pool)")
+    for line in told.damage:
+        click.echo(f"warning: {printable(line)}", err=True)
 
 
 def coordinator_command(root: Path, site: str, settings: dict[str, Any]) -> list[str]:

@@ -244,20 +244,12 @@ GIVEN_ERROR = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What is known about the rate on ``nodes`` nodes.
+    """What is known about the rate on ``nodes`` nodes."""
 
-    Parameters
-    ----------
-    nodes : how many nodes
-    per_s : samples per second
-    error : its relative standard deviation; 0: it is taken as given
-    measured : whether it was measured on this many nodes
-    """
-
-    nodes: int
-    per_s: float
-    error: float
-    measured: bool
+    nodes: int  #: how many nodes
+    per_s: float  #: samples per second
+    error: float  #: its relative standard deviation; 0: it is taken as given
+    measured: bool  #: whether it was measured on this many nodes
 
 
 @lru_cache(maxsize=128)

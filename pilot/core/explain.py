@@ -12,24 +12,14 @@ from pilot.core.problem import Candidate, Plan, PlanStatus, Problem
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """FreeTrain's eq. 16 for one trainer on ``nodes`` nodes: ``value - cost = gain``, in objective units.
+    """FreeTrain's eq. 16 for one trainer on ``nodes`` nodes: ``value - cost = gain``, in objective units."""
 
-    Parameters
-    ----------
-    nodes : how many nodes it would have
-    allowed : whether eq. 3 allows this count
-    value_per_s : O_j(nodes), objective units per second
-    rescale_s : the pause that the change would cost
-    value : what it would do in the forward-looking time
-    cost : what the pause would cost
-    """
-
-    nodes: int
-    allowed: bool
-    value_per_s: float
-    rescale_s: float
-    value: float
-    cost: float
+    nodes: int  #: how many nodes it would have
+    allowed: bool  #: whether eq. 3 allows this count
+    value_per_s: float  #: O_j(nodes), objective units per second
+    rescale_s: float  #: the pause that the change would cost
+    value: float  #: what it would do in the forward-looking time
+    cost: float  #: what the pause would cost
 
     @property
     def gain(self) -> float:
@@ -39,32 +29,19 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """The last decision about one trainer.
+    """The last decision about one trainer."""
 
-    Parameters
-    ----------
-    trainer : whose
-    status : of the plan
-    had_nodes : how many it held when the plan was asked for
-    nodes : how many the plan gave it
-    t_fwd_s : the forward-looking time
-    terms : eq. 16 for one node fewer, as planned, and one more; the next sizes if only some are allowed
-    free_nodes : nodes that the plan left over
-    donor : the trainer that would lose least by giving up a node; null: none could
-    donor_loss : how much it would lose, in objective units
-    pinned : whether its number was fixed, because it is profiled or lends nodes to one that is
-    """
-
-    trainer: TrainerId
-    status: PlanStatus
-    had_nodes: int
-    nodes: int
-    t_fwd_s: float
+    trainer: TrainerId  #: whose
+    status: PlanStatus  #: of the plan
+    had_nodes: int  #: how many it held when the plan was asked for
+    nodes: int  #: how many the plan gave it
+    t_fwd_s: float  #: the forward-looking time
+    #: eq. 16 for one node fewer, as planned, and one more; the next sizes if only some are allowed
     terms: tuple[Term, ...]
-    free_nodes: int
-    donor: TrainerId | None
-    donor_loss: float
-    pinned: bool = False
+    free_nodes: int  #: nodes that the plan left over
+    donor: TrainerId | None  #: the trainer that would lose least by giving up a node; null: none could
+    donor_loss: float  #: how much it would lose, in objective units
+    pinned: bool = False  #: whether its number was fixed, because it is profiled or lends nodes to one that is
 
     def sentences(self) -> list[str]:
         """The explanation in words."""

@@ -25,16 +25,10 @@ from pilot.core.run_identity import ORDERED_BY, AcceptedChange, Samples, before
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the ledger proves about a trainer's samples.
+    """What the ledger proves about a trainer's samples."""
 
-    Parameters
-    ----------
-    proved : whether every sample was used exactly once per epoch
-    text : the proof or the gap in words
-    """
-
-    proved: bool
-    text: str
+    proved: bool  #: whether every sample was used exactly once per epoch
+    text: str  #: the proof or the gap in words
 
 
 @dataclass(slots=True)

@@ -20,31 +20,18 @@ class Grade(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line for the user.
+    """One line for the user."""
 
-    Parameters
-    ----------
-    check : what was checked
-    grade : how bad it is
-    seen : what was found
-    remedy : how to fix it; empty: nothing to fix
-    """
-
-    check: str
-    grade: Grade
-    seen: str
-    remedy: str = ""
+    check: str  #: what was checked
+    grade: Grade  #: how bad it is
+    seen: str  #: what was found
+    remedy: str = ""  #: how to fix it; empty: nothing to fix
 
 
 class Findings(Told, frozen=True):
-    """What ``pilot doctor`` found.
+    """What ``pilot doctor`` found."""
 
-    Parameters
-    ----------
-    findings : in the order of the checks; a check may have several, or none
-    """
-
-    findings: list[Finding]
+    findings: list[Finding]  #: in the order of the checks; a check may have several, or none
 
 
 def ok(check: str, seen: str) -> Finding:

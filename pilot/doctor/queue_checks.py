@@ -14,8 +14,9 @@ from pathlib import Path
 
 from pilot.core.errors import SubmitError
 from pilot.doctor.finding import Finding, fail, ok, warn
-from pilot.io.site import Site, walltime_seconds, walltime_text
-from pilot.provisioning.scheduler import Run, run_command
+from pilot.io.commands import Run, run_command
+from pilot.io.site import Site, walltime_text
+from pilot.provisioning.scheduler_pbs import walltime_s
 from pilot.provisioning.scheduler_slurm import limit_s
 
 _COMMANDS: dict[str, Sequence[str]] = {
@@ -79,7 +80,7 @@ def _pbs(site: Site, run: Run) -> Iterator[Finding]:
         return
     queue = _attributes(run(["qstat", "-Q", "-f", site.queue], site.command_timeout_s))
     yield from _open(site.queue, queue)
-    yield from _long_enough(site, _seconds(queue.get("resources_max.walltime", "")))
+    yield from _long_enough(site, walltime_s(queue.get("resources_max.walltime", "")))
     yield from _within_limits(site, queue)
     told_s = _kill_delay_s(queue)
     if told_s is None:
@@ -186,13 +187,6 @@ def _attributes(text: str) -> dict[str, str]:
     """Parse ``name = value`` lines of qstat -f and qmgr; long values continue on a line that starts with a tab."""
     pairs = (line.strip().partition(" = ") for line in text.replace("\n\t", "").splitlines())
     return {name: value for name, _, value in pairs if value}
-
-
-def _seconds(walltime: str) -> float | None:
-    try:
-        return float(walltime_seconds(walltime))
-    except ValueError:
-        return None
 
 
 # --- LSF

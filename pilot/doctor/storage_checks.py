@@ -18,8 +18,8 @@ from pilot.checkpoint import probe
 from pilot.core.errors import CheckpointError, SubmitError
 from pilot.doctor.finding import Finding, fail, ok, warn
 from pilot.io import own_folder
+from pilot.io.commands import run_command
 from pilot.io.site import Site
-from pilot.provisioning.scheduler import run_command
 
 CHECK = "run directory"
 SPACE_FEW_BYTES, SPACE_TOO_FEW_BYTES = 5_000_000_000, 200_000_000

@@ -37,21 +37,13 @@ class Sampler(StrEnum):
 
 
 class Range(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The values that a parameter may take: ``choices``, or from ``low`` to ``high``.
+    """The values that a parameter may take: ``choices``, or from ``low`` to ``high``."""
 
-    Parameters
-    ----------
-    kind : log, float, int or choice
-    low, high : bounds, both included
-    step : for int and float; 0: none
-    choices : numbers where that writes them as they were given
-    """
-
-    kind: str
-    low: float = 0.0
-    high: float = 0.0
-    step: float = 0.0
-    choices: tuple[str | int | float, ...] = ()
+    kind: str  #: log, float, int or choice
+    low: float = 0.0  #: the lower bound, included
+    high: float = 0.0  #: the upper bound, included
+    step: float = 0.0  #: for int and float; 0: none
+    choices: tuple[str | int | float, ...] = ()  #: numbers where that writes them as they were given
 
     @classmethod
     def read(cls, text: str) -> Range:
@@ -89,36 +81,24 @@ class Range(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class StudyDefinition(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A new study.
+    """A new study."""
 
-    Parameters
-    ----------
-    name : of the study
-    launch : how each trial's script is started; its parameters are added to the arguments
-    metric, maximise, rungs, trials : see :class:`pilot.core.study.StudySpec`
-    parameters : the search space, by name; empty if ``space`` is given
-    space : the source of a file with a function ``space(trial)``; "": none
-    sampler, seed : how parameters are chosen
-    deadline_s : how long the study may take; None: no limit
-    min_nodes, max_nodes, priority : of each trial, as of ``pilot submit``
-    check : of their script, as of ``pilot submit``
-    """
-
-    name: str
-    launch: LaunchSpec
-    metric: str
-    maximise: bool
-    rungs: tuple[int, ...]
-    trials: int
-    parameters: dict[str, Range] = {}
-    space: str = ""
-    sampler: Sampler = Sampler.TPE
-    seed: Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)] = 0
+    name: str  #: of the study
+    launch: LaunchSpec  #: how each trial's script is started; its parameters are added to the arguments
+    metric: str  #: what is optimised
+    maximise: bool  #: whether to the maximum
+    rungs: tuple[int, ...]  #: after how many reports of it trials are compared
+    trials: int  #: how many there are to be
+    parameters: dict[str, Range] = {}  #: the search space, by name; empty if ``space`` is given
+    space: str = ""  #: the source of a file with a function ``space(trial)``; "": none
+    sampler: Sampler = Sampler.TPE  #: how parameters are chosen
+    seed: Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)] = 0  #: of what the sampler draws
+    #: how long the study may take; None: no limit
     deadline_s: Annotated[float, msgspec.Meta(gt=0, le=1e9)] | None = None
-    min_nodes: int = 1
-    max_nodes: int = 64
-    priority: float = 1.0
-    check: Checking | None = None
+    min_nodes: int = 1  #: the fewest nodes of each trial
+    max_nodes: int = 64  #: the most nodes of each trial
+    priority: float = 1.0  #: of each trial, as of ``pilot submit``
+    check: Checking | None = None  #: of their script, as of ``pilot submit``
 
     def spec(self, uid: TrainerUid, now_s: float) -> StudySpec:
         """What the core needs to know about it, at ``now_s``."""

@@ -99,157 +99,86 @@ class SomeNodes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Submitted(Told, frozen=True):
-    """The answer of ``pilot submit``.
+    """The answer of ``pilot submit``."""
 
-    Parameters
-    ----------
-    trainer : the new trainer's name
-    directory : its folder on the coordinator's host, with `logs/` and `checkpoints/`
-    """
-
-    trainer: str
-    directory: str
+    trainer: str  #: the new trainer's name
+    directory: str  #: its folder on the coordinator's host, with `logs/` and `checkpoints/`
 
 
 class TrainerList(Told, frozen=True):
-    """The answer of ``pilot ls``.
+    """The answer of ``pilot ls``."""
 
-    Parameters
-    ----------
-    trainers : in the order of submission
-    """
-
-    trainers: list[TrainerStatus]
+    trainers: list[TrainerStatus]  #: in the order of submission
 
 
 class PilotList(Told, frozen=True):
-    """The pilots that registered.
+    """The pilots that registered."""
 
-    Parameters
-    ----------
-    pilots : in the order of joining
-    """
-
-    pilots: list[PilotStatus]
+    pilots: list[PilotStatus]  #: in the order of joining
 
 
 class NodeList(Told, frozen=True):
-    """The answer of ``pilot nodes``.
+    """The answer of ``pilot nodes``."""
 
-    Parameters
-    ----------
-    now_s : how long the pool has been up
-    nodes : in the order of joining
-    set_aside : nodes that are not used for a while
-    remarks : messages for the user, such as which nodes have other versions than most
-    """
-
-    now_s: float
-    nodes: list[NodeStatus]
-    set_aside: list[SetAsideStatus]
-    remarks: list[str]
+    now_s: float  #: how long the pool has been up
+    nodes: list[NodeStatus]  #: in the order of joining
+    set_aside: list[SetAsideStatus]  #: nodes that are not used for a while
+    remarks: list[str]  #: messages for the user, such as which nodes have other versions than most
 
 
 class Cleared(Told, frozen=True):
-    """The answer of ``pilot nodes --clear``.
+    """The answer of ``pilot nodes --clear``."""
 
-    Parameters
-    ----------
-    nodes : those whose failures are forgotten
-    """
-
-    nodes: list[str]
+    nodes: list[str]  #: those whose failures are forgotten
 
 
 class Phases(Told, frozen=True):
-    """The answer of ``pilot wait``.
+    """The answer of ``pilot wait``."""
 
-    Parameters
-    ----------
-    trainers : the phase of each trainer waited for, by name
-    """
-
-    trainers: dict[str, Phase]
+    trainers: dict[str, Phase]  #: the phase of each trainer waited for, by name
 
 
 class Cancelled(Told, frozen=True):
-    """The answer of ``pilot cancel``.
+    """The answer of ``pilot cancel``."""
 
-    Parameters
-    ----------
-    trainer : its name
-    phase : its current phase
-    """
-
-    trainer: str
-    phase: Phase
+    trainer: str  #: its name
+    phase: Phase  #: its current phase
 
 
 class Standing(Told, frozen=True):
-    """The answer of ``pilot resume``, ``pilot hold`` and ``pilot release``.
+    """The answer of ``pilot resume``, ``pilot hold`` and ``pilot release``."""
 
-    Parameters
-    ----------
-    trainer : its name
-    phase : its current phase
-    held : why it gets no nodes; empty: it can get some
-    """
-
-    trainer: str
-    phase: Phase
-    held: str
+    trainer: str  #: its name
+    phase: Phase  #: its current phase
+    held: str  #: why it gets no nodes; empty: it can get some
 
 
 class Scaled(Told, frozen=True):
-    """The answer of ``pilot scale``.
+    """The answer of ``pilot scale``."""
 
-    Parameters
-    ----------
-    pilots : how many pilots are kept from now on; null: as many as the trainers can use
-    nodes : how many nodes are in the pool now
-    """
-
-    pilots: int | None
-    nodes: int
+    pilots: int | None  #: how many pilots are kept from now on; null: as many as the trainers can use
+    nodes: int  #: how many nodes are in the pool now
 
 
 class Removed(Told, frozen=True):
-    """The answer of ``pilot rm``.
+    """The answer of ``pilot rm``."""
 
-    Parameters
-    ----------
-    trainers : the removed ones
-    """
-
-    trainers: list[str]
+    trainers: list[str]  #: the removed ones
 
 
 class Explained(Told, frozen=True):
-    """The answer of ``pilot explain``.
+    """The answer of ``pilot explain``."""
 
-    Parameters
-    ----------
-    trainer : its name
-    sentences : the explanation in words; they may change in every version
-    decision : the numbers behind them; null if the trainer was not part of the last plan
-    """
-
-    trainer: str
-    sentences: list[str]
-    decision: Explanation | None
+    trainer: str  #: its name
+    sentences: list[str]  #: the explanation in words; they may change in every version
+    decision: Explanation | None  #: the numbers behind them; null if the trainer was not part of the last plan
 
 
 class Draining(Told, frozen=True):
-    """The answer of ``pilot down``.
+    """The answer of ``pilot down``."""
 
-    Parameters
-    ----------
-    run_dir : the pool's run directory, on the coordinator's host
-    nodes : how many nodes were in the pool when its drain began
-    """
-
-    run_dir: str
-    nodes: int
+    run_dir: str  #: the pool's run directory, on the coordinator's host
+    nodes: int  #: how many nodes were in the pool when its drain began
 
 
 # --- verbs ----------------------------------------------------------------------------------------------------------
@@ -290,97 +219,53 @@ class StudyResumption(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TrialStatus(Told, frozen=True):
-    """One trial.
+    """One trial."""
 
-    Parameters
-    ----------
-    number : of it, from 0
-    trainer : its name as a trainer
-    state : waiting (for its parameters), training, shelved, complete, failed, or ended
-    phase : of its trainer, as pilot ls has it; null while it waits and after the trainer was forgotten
-    nodes : on how many it trains now
-    parameters : by name
-    values : of the study's metric at each rung that it reached
-    rung : the rung to which it trains or trained, from 1
-    reports : how many it made
-    node_hours : what it used
-    reason : why it ended or is shelved
-    """
-
-    number: int
-    trainer: str
-    state: str
-    phase: str | None
-    nodes: int
-    parameters: dict[str, str | int | float | bool]
-    values: list[float | None]
-    rung: int
-    reports: int
-    node_hours: float
-    reason: str
+    number: int  #: of it, from 0
+    trainer: str  #: its name as a trainer
+    state: str  #: waiting (for its parameters), training, shelved, complete, failed, or ended
+    phase: str | None  #: of its trainer, as pilot ls has it; null while it waits and after the trainer was forgotten
+    nodes: int  #: on how many it trains now
+    parameters: dict[str, str | int | float | bool]  #: by name
+    values: list[float | None]  #: of the study's metric at each rung that it reached
+    rung: int  #: the rung to which it trains or trained, from 1
+    reports: int  #: how many it made
+    node_hours: float  #: what it used
+    reason: str  #: why it ended or is shelved
 
 
 class StudyStatus(Told, frozen=True):
-    """One study.
+    """One study."""
 
-    Parameters
-    ----------
-    study : its name
-    state : running, stopped, or over
-    reason : why it stopped
-    metric, maximise, rungs : as submitted
-    sampler : which one
-    trials : how many there are to be; null where its space was exhausted
-    asked : how many there are
-    by_state : how many trials are in each state
-    best : the best one at the highest rung that any reached; null: none reached one
-    deadline_left_s : until its deadline; null: it has none
-    script : of its trials
-    arguments : of the script, before the parameters
-    directory : its folder
-    optuna : Optuna's journal file of it
-    """
-
-    study: str
-    state: str
-    reason: str
-    metric: str
-    maximise: bool
-    rungs: list[int]
-    sampler: str
-    trials: int | None
-    asked: int
-    by_state: dict[str, int]
-    best: TrialStatus | None
-    deadline_left_s: float | None
-    script: str
-    arguments: list[str]
-    directory: str
-    optuna: str
+    study: str  #: its name
+    state: str  #: running, stopped, or over
+    reason: str  #: why it stopped
+    metric: str  #: the metric that it optimises
+    maximise: bool  #: whether to its maximum
+    rungs: list[int]  #: after how many reports trials are compared
+    sampler: str  #: which one
+    trials: int | None  #: how many there are to be; null where its space was exhausted
+    asked: int  #: how many there are
+    by_state: dict[str, int]  #: how many trials are in each state
+    best: TrialStatus | None  #: the best one at the highest rung that any reached; null: none reached one
+    deadline_left_s: float | None  #: until its deadline; null: it has none
+    script: str  #: of its trials
+    arguments: list[str]  #: of the script, before the parameters
+    directory: str  #: its folder
+    optuna: str  #: Optuna's journal file of it
 
 
 class StudyList(Told, frozen=True):
-    """The answer of ``pilot study status``.
+    """The answer of ``pilot study status``."""
 
-    Parameters
-    ----------
-    studies : in the order of submission
-    """
-
-    studies: list[StudyStatus]
+    studies: list[StudyStatus]  #: in the order of submission
 
 
 class TrialList(Told, frozen=True):
-    """The answer of ``pilot study trials``.
+    """The answer of ``pilot study trials``."""
 
-    Parameters
-    ----------
-    study : the study
-    trials : by number
-    """
-
-    study: StudyStatus
-    trials: list[TrialStatus]
+    study: StudyStatus  #: the study
+    trials: list[TrialStatus]  #: by number
 
 
 STUDY_RUN = Verb("study run", StudyDefinition, StudyStatus)

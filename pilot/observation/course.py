@@ -1,8 +1,8 @@
-"""The course of each trainer over time, from a journal: its progress and its node changes."""
+"""The course of each trainer over time, from a journal: its progress, its node changes, its ledger."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pilot.core.commands import CloseTrainer, Command, DissolveGroup, FormGroup
@@ -16,9 +16,10 @@ from pilot.core.events import (
     TrainerSubmitted,
 )
 from pilot.core.ids import Generation, TrainerId
-from pilot.core.study_events import (
-    TrialAsked,
-)
+from pilot.core.ledger import Ledger
+from pilot.core.run_identity import AcceptedChange
+from pilot.core.study_events import TrialAsked
+from pilot.io.entries import Decision
 
 POINTS_MAX = 2000
 """Beyond this, every second point is dropped: even a week's curve needs no more."""
@@ -127,3 +128,24 @@ class Courses:
         if event.rescale_s is not None and number is not None:
             old = course.rescales[number]
             course.rescales[number] = Rescale(old.at_s, old.before, old.after, old.planned, event.rescale_s)
+
+
+def ledgers(decisions: Iterable[Decision]) -> dict[TrainerId, Ledger]:
+    """The ledger of every trainer in a journal, in submission order, however the trainer ended. The coordinator keeps
+    none: they grow with every generation, the journal contains all of them, and no decision depends on them.
+    """
+    found: dict[TrainerId, Ledger] = {}
+    for decision in decisions:
+        match decision.event:
+            case TrainerSubmitted() | TrialAsked() as came:
+                found[came.spec.trainer] = Ledger()
+            case GroupFormed() as formed if formed.trainer in found:
+                ledger = found[formed.trainer]
+                ledger.began(formed.generation, formed.step)
+                ledger.identity = dict(formed.identity)
+                ledger.accepted = tuple(AcceptedChange(*change) for change in formed.accepted)
+            case Progress() as progress if progress.trainer in found:
+                found[progress.trainer].add(progress.ledger)
+            case _:
+                pass
+    return found

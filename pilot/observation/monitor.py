@@ -46,9 +46,7 @@ from pilot.core.evidence import headline
 from pilot.core.ids import Generation, NodeId, PlanId, TrainerId
 from pilot.core.problem import Plan, Problem
 from pilot.core.run_identity import AcceptedChange
-from pilot.core.study_events import (
-    TrialAsked,
-)
+from pilot.core.study_events import TrialAsked
 from pilot.io.entries import Decision
 from pilot.observation.records import OpenFor, SolveTimes, TrainerRecord
 from pilot.observation.words import plan_change
@@ -65,49 +63,34 @@ DECISIONS_KEPT = 20
 
 @dataclass(slots=True)
 class Monitor:
-    """Call :meth:`note` for each decision, in the order of the journal.
+    """Call :meth:`note` for each decision, in the order of the journal."""
 
-    Parameters
-    ----------
-    now_s : the latest time it has heard of
-    trainers, open : every trainer; those that have not ended, in submission order
-    joined_s : when each node of the pool joined
-    jobs : the scheduler's job of each of these nodes, if it has one
-    occupant : the trainer whose worker is on each node
-    solves, solved, failed_solves : the times of the last plans; how many there were; how many failed
-    decisions : when the last plans changed a trainer's nodes, and how
-    warm_ups_s : how long the last workers took to start
-    last : the last problem solved, and its plan
-    node_seconds : of the pool
-    open_for_s : how long each set of trainers was open; with too many sets, only how long any was, under ()
-    settled_s : the time up to which those two are counted
-    starting_s : when workers not yet known to be warm were started
-    groups : for each trainer, the group that is training and those that are forming
-    asked : the problems being solved, and since when
-    pool_remarks : remarks for people that are not about a trainer
-    ended_kept : how many ended trainers ``trainers`` keeps
-    """
-
-    now_s: float = 0.0
-    trainers: dict[TrainerId, TrainerRecord] = field(default_factory=dict)
+    now_s: float = 0.0  #: the latest time it has heard of
+    trainers: dict[TrainerId, TrainerRecord] = field(default_factory=dict)  #: every trainer
+    #: the trainers that have not ended, in submission order
     open: dict[TrainerId, None] = field(default_factory=dict)
-    joined_s: dict[NodeId, float] = field(default_factory=dict)
-    jobs: dict[NodeId, str] = field(default_factory=dict)
-    occupant: dict[NodeId, TrainerId] = field(default_factory=dict)
-    solves: list[SolveTimes] = field(default_factory=list)
-    solved: int = 0
-    failed_solves: int = 0
+    joined_s: dict[NodeId, float] = field(default_factory=dict)  #: when each node of the pool joined
+    jobs: dict[NodeId, str] = field(default_factory=dict)  #: the scheduler's job of each of these nodes, if it has one
+    occupant: dict[NodeId, TrainerId] = field(default_factory=dict)  #: the trainer whose worker is on each node
+    solves: list[SolveTimes] = field(default_factory=list)  #: the times of the last plans
+    solved: int = 0  #: how many plans were made
+    failed_solves: int = 0  #: for how many problems there was none
+    #: when the last plans changed a trainer's nodes, and how
     decisions: list[tuple[float, str]] = field(default_factory=list)
-    warm_ups_s: list[float] = field(default_factory=list)
-    last: tuple[Problem, Plan] | None = None
-    node_seconds: float = 0.0
+    warm_ups_s: list[float] = field(default_factory=list)  #: how long the last workers took to start
+    last: tuple[Problem, Plan] | None = None  #: the last problem solved, and its plan
+    node_seconds: float = 0.0  #: of the pool
+    #: how long each set of trainers was open; with too many sets, only how long any was, under ()
     open_for_s: dict[tuple[TrainerId, ...], OpenFor] = field(default_factory=dict)
-    settled_s: float = 0.0
+    settled_s: float = 0.0  #: the time up to which those two are counted
+    #: when workers not yet known to be warm were started
     starting_s: dict[tuple[TrainerId, NodeId], float] = field(default_factory=dict)
+    #: for each trainer, the group that is training and those that are forming
     groups: dict[TrainerId, dict[Generation, FormGroup]] = field(default_factory=dict)
+    #: the problems being solved, and since when
     asked: dict[PlanId, tuple[Problem, float]] = field(default_factory=dict)
-    pool_remarks: list[str] = field(default_factory=list)
-    ended_kept: int = sys.maxsize
+    pool_remarks: list[str] = field(default_factory=list)  #: remarks for people that are not about a trainer
+    ended_kept: int = sys.maxsize  #: how many ended trainers ``trainers`` keeps
 
     @classmethod
     def of(cls, decisions: Iterable[Decision]) -> Monitor:

@@ -17,7 +17,6 @@ from pilot.io.printable import printable
 from pilot.observation.charts import curves_of
 from pilot.observation.course import Course
 from pilot.observation.story import Happening
-from pilot.observation.summary import Summary, sentences
 from pilot.observation.timeline import Fate, Timeline, Use
 
 CHARTS_MAX = 40
@@ -32,24 +31,14 @@ MARKS = {Fate.NOTICE: "#d4a000", Fate.GONE: "#d4a000", Fate.LOST: "#c0202a"}
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """What the page shows.
+    """What the page shows."""
 
-    Parameters
-    ----------
-    name, site : of the pool
-    summary : the pool's life in numbers
-    timeline : which trainer was on which node when
-    trainers, courses : by name
-    happened : in time order
-    """
-
-    name: str
-    site: str
-    summary: Summary
-    timeline: Timeline
-    trainers: Mapping[TrainerId, Trainer]
-    courses: Mapping[TrainerId, Course]
-    happened: Sequence[Happening]
+    name: str  #: of the pool
+    summary: Sequence[str]  #: the pool's life in sentences
+    timeline: Timeline  #: which trainer was on which node when
+    trainers: Mapping[TrainerId, Trainer]  #: by name
+    courses: Mapping[TrainerId, Course]  #: the course of each trainer, by name
+    happened: Sequence[Happening]  #: in time order
 
 
 REMOVED = "#9a9a9a"
@@ -78,7 +67,6 @@ def render(life: Life) -> str:
         life=life,
         script=script,
         script_hash=f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}",
-        sentences=sentences(life.name, life.site, life.summary),
         bars=_bars(life.timeline, colours),
         marks=_marks(life.timeline),
         rows=[_row(life.trainers[name], life.courses[name]) for name in life.trainers],

@@ -80,15 +80,8 @@ class OpenFor:
 
 @dataclass(frozen=True, slots=True)
 class SolveTimes:
-    """One plan's times.
+    """One plan's times."""
 
-    Parameters
-    ----------
-    build_s : to build the problem
-    solve_s : to solve it
-    answer_s : from the question to the plan, processes and queues included
-    """
-
-    build_s: float
-    solve_s: float
-    answer_s: float
+    build_s: float  #: to build the problem
+    solve_s: float  #: to solve it
+    answer_s: float  #: from the question to the plan, processes and queues included

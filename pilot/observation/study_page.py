@@ -4,35 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from html import escape
 
 from matplotlib.axes import Axes
 
 from pilot.io.figures import label, svg
+from pilot.io.pages import page, paragraph, table
 from pilot.io.pool_status import TrainerHistory
-from pilot.io.printable import printable
 from pilot.io.verbs import StudyStatus, TrialList, TrialStatus
 from pilot.observation.charts import SIZE
 from pilot.observation.words import counted
 
-_PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>study {name}</title>
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
-<style>
-body {{ font: 15px/1.45 system-ui, sans-serif; max-width: 68rem; margin: 2rem auto; padding: 0 1rem; }}
-table {{ border-collapse: collapse; font-size: 13px; }}
-td, th {{ border-bottom: 1px solid #ddd; padding: .2rem .6rem; text-align: left; }}
-</style></head><body>
-<h1>Study {name}</h1>
-{body}
-</body></html>
-"""
 
-
-def page(told: TrialList, histories: Sequence[TrainerHistory], importance: Mapping[str, float]) -> str:
+def study_page(told: TrialList, histories: Sequence[TrainerHistory], importance: Mapping[str, float]) -> str:
     """The page of a study, with the ``histories`` of its trials and the ``importance`` of its parameters by name."""
     study = told.study
-    parts = [_summary(study)]
+    parts = [paragraph(line) for line in _summary(study)]
     reached = [trial for trial in told.trials if trial.values]
     if reached:
         parts += ["<h2>Course</h2>", svg(partial(_course, study=study, trials=reached), *SIZE)]
@@ -42,17 +28,28 @@ def page(told: TrialList, histories: Sequence[TrainerHistory], importance: Mappi
         height = 1.2 + 0.2 * len(histories)
         parts += ["<h2>Trials over time</h2>", svg(partial(_spans, histories=histories), SIZE[0], height)]
     parts += ["<h2>Trials</h2>", _table(told)]
-    return printable(_PAGE.format(name=escape(study.study), body="\n".join(parts)))
+    return page(f"Study {study.study}", parts)
 
 
-def _summary(study: StudyStatus) -> str:
+def _summary(study: StudyStatus) -> list[str]:
     states = ", ".join(f"{count} {state}" for state, count in sorted(study.by_state.items()))
     reason = f": {study.reason}" if study.reason else ""
     lines = [f"It is {study.state}{reason}. {study.asked} trials: {states}."]
     if study.best is not None:
         given = ", ".join(f"{name}={value}" for name, value in study.best.parameters.items())
         lines.append(f"The best one is {study.best.trainer}: {study.metric} {study.best.values[-1]} with {given}.")
-    return "".join(f"<p>{escape(line)}</p>" for line in lines)
+    return lines
+
+
+def _table(told: TrialList) -> str:
+    names = list(dict.fromkeys(name for trial in told.trials for name in trial.parameters))
+    rungs = [f"{told.study.metric} after {reports}" for reports in told.study.rungs]
+    rows = []
+    for trial in told.trials:
+        given = [trial.parameters.get(name, "") for name in names]
+        values = [*trial.values, *[""] * (len(rungs) - len(trial.values))]
+        rows.append([trial.trainer, trial.state, *given, *values, f"{trial.node_hours:.3f}", trial.reason])
+    return table(["trial", "state", *names, *rungs, "node-hours", "reason"], rows)
 
 
 def _course(axes: Axes, study: StudyStatus, trials: Sequence[TrialStatus]) -> None:
@@ -81,24 +78,3 @@ def _spans(axes: Axes, histories: Sequence[TrainerHistory]) -> None:
     axes.set_yticks(range(len(histories)), [label(history.trainer.trainer) for history in histories])
     axes.invert_yaxis()
     axes.set_xlabel("seconds since the pool started; each colour is a node")
-
-
-def _table(told: TrialList) -> str:
-    names = list(dict.fromkeys(name for trial in told.trials for name in trial.parameters))
-    rungs = [f"{told.study.metric} after {reports}" for reports in told.study.rungs]
-    head = ["trial", "state", *names, *rungs, "node-hours", "reason"]
-    rows = [
-        [
-            trial.trainer,
-            trial.state,
-            *(trial.parameters.get(name, "") for name in names),
-            *trial.values,
-            *[""] * (len(rungs) - len(trial.values)),
-            f"{trial.node_hours:.3f}",
-            trial.reason,
-        ]
-        for trial in told.trials
-    ]
-    cells = ["".join(f"<td>{escape(str(cell))}</td>" for cell in row) for row in rows]
-    heads = "".join(f"<th>{escape(str(cell))}</th>" for cell in head)
-    return f"<table><tr>{heads}</tr>{''.join(f'<tr>{row}</tr>' for row in cells)}</table>"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -90,14 +89,6 @@ class TimelineMaker:
         """The timeline up to the last decision."""
         spans = [*self._spans, *_close(dict(self._open), {}, self._now_s)]
         return Timeline(tuple(self._nodes), tuple(spans), tuple(self._marks), self._now_s)
-
-
-def timeline(decisions: Iterable[Decision], core: Coordinator) -> Timeline:
-    """See :class:`TimelineMaker`."""
-    maker = TimelineMaker(core)
-    for decision in decisions:
-        maker.note(decision)
-    return maker.made()
 
 
 def _use(core: Coordinator, node: NodeId) -> tuple[Use, TrainerId | None]:

@@ -21,43 +21,28 @@ STARTING_S = 600.0
 
 @dataclass(slots=True)
 class JobRecord:
-    """One of our jobs, until it is known to be over.
-
-    Parameters
-    ----------
-    walltime_s : as requested; the scheduler may grant less, see ``view``
-    since_s : when its agent registered; None: it never did
-    heard_s : when its agent was last seen connected, or when it was seen to have started; None before that
-    word, noticed_s : the cause of its agent's notice, and when that was given, or when the scheduler announced a
-        preemption
-    preempted : the scheduler preempts it
-    lost : whether its agent had been silent for longer than its lease when we asked to cancel it
-    cancelled_s : when the scheduler agreed to cancel it
-    asked_s : when we first asked for that
-    absent : how many answers in a row did not list it
-    suspended : whether it has been suspended since its last restart
-    told_end_s : the end that was reported to the pool, on the clock of ``since_s``
-    doubtful : the scheduler says that it is over, or no longer knows it, but nobody else has confirmed that
-    """
+    """One of our jobs, until it is known to be over."""
 
     job: str
     submitted_s: float
-    walltime_s: float
+    walltime_s: float  #: as requested; the scheduler may grant less, see ``view``
     phase: JobPhase = JobPhase.PENDING
     restart: int = 0
-    since_s: float | None = None
+    since_s: float | None = None  #: when its agent registered; None: it never did
+    #: when its agent was last seen connected, or when it was seen to have started; None before that
     heard_s: float | None = None
-    word: str = ""
-    noticed_s: float = -math.inf
-    preempted: bool = False
-    lost: bool = False
-    cancelled_s: float | None = None
-    asked_s: float | None = None
-    absent: int = 0
+    word: str = ""  #: the cause of its agent's notice
+    noticed_s: float = -math.inf  #: when its agent gave notice, or the scheduler announced a preemption
+    preempted: bool = False  #: the scheduler preempts it
+    lost: bool = False  #: whether its agent had been silent for longer than its lease when we asked to cancel it
+    cancelled_s: float | None = None  #: when the scheduler agreed to cancel it
+    asked_s: float | None = None  #: when we first asked for that
+    absent: int = 0  #: how many answers in a row did not list it
+    #: the scheduler says that it is over, or no longer knows it, but nobody else has confirmed that
     doubtful: bool = False
-    suspended: bool = False
+    suspended: bool = False  #: whether it has been suspended since its last restart
     view: JobView | None = None
-    told_end_s: float | None = None
+    told_end_s: float | None = None  #: the end that was reported to the pool, on the clock of ``since_s``
     cancelling: Retry = field(default_factory=Retry)
     killing: Retry = field(default_factory=Retry)
 

@@ -11,14 +11,9 @@ So a submission in progress when its caller is cancelled is completed, and seen 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import getpass
 import logging
-import os
 import re
-import shutil
-import signal
-import subprocess
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -27,6 +22,7 @@ from enum import StrEnum
 from typing import Protocol, TypeVar
 
 from pilot.core.errors import PilotError, SubmitError
+from pilot.io.commands import Refused, Run, run_command
 from pilot.io.site import Site
 
 
@@ -79,25 +75,15 @@ class JobView:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The answer to one poll.
+    """The answer to one poll."""
 
-    Parameters
-    ----------
-    jobs : ours, by id: the requested ones, and any with our name
-    others : others' jobs that count against the site's limit
-    idle_nodes : nodes that nobody has or waits for; None: not known
-    planned_nodes : nodes that are idle until another job starts on them
-    window_s : how long the planned nodes stay idle at least; None if there are none
-    trouble : what could not be read, for people
-    listed : jobs that another query lists as existing: they are not over, whatever the scheduler says
-    """
-
-    jobs: Mapping[str, JobView] = field(default_factory=dict)
-    others: int = 0
-    idle_nodes: int | None = None
-    planned_nodes: int = 0
-    window_s: float | None = None
-    trouble: str = ""
+    jobs: Mapping[str, JobView] = field(default_factory=dict)  #: ours, by id: the requested ones, and any with our name
+    others: int = 0  #: others' jobs that count against the site's limit
+    idle_nodes: int | None = None  #: nodes that nobody has or waits for; None: not known
+    planned_nodes: int = 0  #: nodes that are idle until another job starts on them
+    window_s: float | None = None  #: how long the planned nodes stay idle at least; None if there are none
+    trouble: str = ""  #: what could not be read, for people
+    #: jobs that another query lists as existing: they are not over, whatever the scheduler says
     listed: frozenset[str] = frozenset()
 
 
@@ -127,25 +113,6 @@ class Queue(Protocol):
         """Kill jobs that outlived their cancellation; raises ``SubmitError`` if the scheduler refuses."""
 
 
-Run = Callable[[Sequence[str], float], str]
-"""Runs a scheduler's command with a time limit in seconds and returns its output: :func:`run_command`, or a
-recording."""
-
-
-class Refused(SubmitError):
-    """A scheduler's command failed; ``said`` is its error output, one line per error.
-
-    ``output`` is its output up to then.
-    """
-
-    def __init__(self, command: str, said: str, status: int = 1, output: str = "") -> None:
-        self.said, self.output = said.strip(), output
-        super().__init__(f"{command} failed: {_last_line(said) or f'exit {status}'}", transient=True)
-
-
-_FOR_PEOPLE = ("SQUEUE_", "SINFO_", "SACCT_", "SLURM_TIME_FORMAT", "LSB_BJOBS_FORMAT")
-"""Variables with which users customise the output of these commands."""
-
 BATCH = 100
 """Most ids per command: far below the limit of a command line, and few to retry after a refusal."""
 
@@ -157,45 +124,6 @@ def batches(jobs: Sequence[str]) -> Iterator[Sequence[str]]:
 
 def _names(line: str, job: str) -> bool:
     return re.search(rf"(?<![\w.]){re.escape(job)}(?!\w)", line) is not None
-
-
-def run_command(command: Sequence[str], limit_s: float) -> str:
-    """Output of ``command``; after ``limit_s`` it is killed with everything that it started.
-
-    Raises
-    ------
-    Refused
-        It failed.
-    SubmitError
-        It does not exist, or took too long.
-    """
-    name = command[0]
-    if shutil.which(name) is None:
-        raise SubmitError(f"{name} is not on this machine's PATH; run this where the scheduler's commands are")
-    with subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-        env={name: value for name, value in os.environ.items() if not name.startswith(_FOR_PEOPLE)},
-        start_new_session=True,
-    ) as process:
-        try:
-            output, said = process.communicate(timeout=limit_s)
-        except subprocess.TimeoutExpired:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            raise SubmitError(f"{name} did not answer within {limit_s:g} s", transient=True) from None
-    if process.returncode:
-        raise Refused(name, said, process.returncode, output)
-    return output
-
-
-def _last_line(text: str) -> str:
-    lines = text.strip().splitlines()
-    return lines[-1] if lines else ""
 
 
 @dataclass(frozen=True, slots=True)

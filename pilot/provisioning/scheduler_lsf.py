@@ -11,7 +11,6 @@ from pilot.core.errors import SubmitError
 from pilot.provisioning.scheduler import BatchQueue, Ending, JobPhase, JobView, Snapshot, States, local_time_s
 
 _STATES = States(pending={"PEND", "PSUSP", "WAIT"}, suspended={"USUSP", "SSUSP"}, over={"DONE", "EXIT"})
-_COLUMNS = "jobid stat user queue project job_name exit_code exit_reason exec_host finish_time"
 _REASONS = {
     "TERM_PREEMPT": Ending.PREEMPTED,
     "TERM_RUNLIMIT": Ending.WALLTIME,
@@ -70,7 +69,7 @@ class LsfQueue(BatchQueue):
         site = self._site
         whose = ["-u", "all", "-P", site.account] if site.max_jobs_scope == "project" and site.account else []
         queue = ["-q", site.queue] if site.queue else []
-        command = ["bjobs", "-a", *whose, *queue, "-json", "-o", _COLUMNS]
+        command = ["bjobs", "-a", *whose, *queue, "-json", "-o", " ".join(_Row.__struct_fields__)]
         try:
             output = self._ask(*command)
         except SubmitError as error:

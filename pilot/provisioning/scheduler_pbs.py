@@ -12,20 +12,9 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from pilot.core.errors import SubmitError
+from pilot.io.commands import Refused, Run, run_command
 from pilot.io.site import Site, walltime_seconds
-from pilot.provisioning.scheduler import (
-    BatchQueue,
-    Ending,
-    JobPhase,
-    JobView,
-    Refused,
-    Run,
-    Snapshot,
-    States,
-    batches,
-    local_time_s,
-    run_command,
-)
+from pilot.provisioning.scheduler import BatchQueue, Ending, JobPhase, JobView, Snapshot, States, batches, local_time_s
 
 _STATES = States(pending=set("QHWTM"), suspended=set("SU"), over=set("FX"))
 _TERMINATED = "91"
@@ -141,7 +130,7 @@ def _view(job: str, of: Attributes) -> JobView:
     state, comment = of.get("job_state", ""), of.get("comment", "")
     phase = _STATES.phase(state)
     runs = _integer(of.get("run_count")) or 0
-    walltime_s = _walltime_s(of.get("Resource_List.walltime", ""))
+    asked_s = walltime_s(of.get("Resource_List.walltime", ""))
     start_s = _time_s(of.get("estimated.start_time" if phase is JobPhase.PENDING else "stime", ""))
     over = phase is JobPhase.OVER
     return JobView(
@@ -152,8 +141,8 @@ def _view(job: str, of: Attributes) -> JobView:
         # PBS counts runs, and the first is not a restart; a job that is queued again has had earlier runs.
         restart=max(0, runs if phase is JobPhase.PENDING else runs - 1),
         start_s=start_s,
-        end_s=_end_s(of, start_s, walltime_s, over=over),
-        walltime_s=walltime_s,
+        end_s=_end_s(of, start_s, asked_s, over=over),
+        walltime_s=asked_s,
         nodes=of.get("exec_host", ""),
         detail=": ".join(part for part in (_state(state, of.get("Exit_status")), comment) if part),
     )
@@ -164,11 +153,11 @@ def _state(state: str, status: str | None) -> str:
     return f"{words}, exit {status}" if status is not None else words
 
 
-def _end_s(of: Attributes, start_s: float | None, walltime_s: float | None, *, over: bool) -> float | None:
+def _end_s(of: Attributes, start_s: float | None, asked_s: float | None, *, over: bool) -> float | None:
     """When it ended, or will end at the latest. (``obittime`` of a job that was run again is from its earlier run.)"""
     if over and (ended_s := _time_s(of.get("obittime", ""))):
         return ended_s
-    return start_s + walltime_s if start_s and walltime_s else None
+    return start_s + asked_s if start_s and asked_s else None
 
 
 def _ending(of: Attributes) -> Ending:
@@ -196,7 +185,8 @@ def _integer(text: str | None) -> int | None:
         return None
 
 
-def _walltime_s(text: str) -> float | None:
+def walltime_s(text: str) -> float | None:
+    """Seconds of PBS's ``hours:minutes:seconds``; None if it is no such time."""
     try:
         return float(walltime_seconds(text))
     except ValueError:

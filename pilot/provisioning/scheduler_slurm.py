@@ -9,24 +9,14 @@ nodes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 
 from pilot.core.errors import SubmitError
+from pilot.io.commands import Run, run_command
 from pilot.io.node_pattern import NodePattern
 from pilot.io.site import Site
-from pilot.provisioning.scheduler import (
-    BatchQueue,
-    Ending,
-    JobPhase,
-    JobView,
-    Run,
-    Snapshot,
-    States,
-    batches,
-    local_time_s,
-    run_command,
-)
+from pilot.provisioning.scheduler import BatchQueue, Ending, JobPhase, JobView, Snapshot, States, batches, local_time_s
 from pilot.traces.hostlist import expand
 
 _ENDINGS = {
@@ -47,18 +37,8 @@ _STATES = States(
     over=_ENDINGS,
 )
 _COLUMNS = (
-    "JobID",
-    "State",
-    "RestartCnt",
-    "StartTime",
-    "EndTime",
-    "PreemptTime",
-    "TimeLimit",
-    "Partition",
-    "Account",
-    "NodeList",
-    "Reason",
-    "Name",
+    "JobID:|,State:|,RestartCnt:|,StartTime:|,EndTime:|,PreemptTime:|,TimeLimit:|,Partition:|,Account:|,NodeList:|,"
+    "Reason:|,Name:|"
 )
 
 
@@ -123,10 +103,9 @@ class SlurmQueue(BatchQueue):
 
     def _squeue(self) -> list[_Row]:
         """Our user's jobs, including those that ended recently."""
-        columns = ",".join(f"{column}:|" for column in _COLUMNS)
-        output = self._ask("squeue", "-h", "-t", "all", "-u", self._user, "-O", columns)
-        rows = [line.removesuffix("|").split("|", len(_COLUMNS) - 1) for line in output.splitlines() if line.strip()]
-        if any(len(row) != len(_COLUMNS) for row in rows):
+        output, columns = self._ask("squeue", "-h", "-t", "all", "-u", self._user, "-O", _COLUMNS), len(fields(_Row))
+        rows = [line.removesuffix("|").split("|", columns - 1) for line in output.splitlines() if line.strip()]
+        if any(len(row) != columns for row in rows):
             raise SubmitError(f"cannot parse the output of squeue: {output[:80]!r}", transient=True)
         return [_Row(*row) for row in rows]
 

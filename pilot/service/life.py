@@ -17,7 +17,7 @@ from pilot.observation.course import Courses
 from pilot.observation.monitor import Monitor
 from pilot.observation.page import Life
 from pilot.observation.story import Story
-from pilot.observation.summary import summarise
+from pilot.observation.summary import sentences
 from pilot.observation.timeline import TimelineMaker
 from pilot.observation.utilisation import utilisation
 from pilot.observation.words import amount, duration
@@ -37,12 +37,11 @@ def life_of(contents: Contents) -> Life:
             courses.note(entry.now_s, event, commands)
     what, course = account(core, monitor), nodes.made()
     sessions = {name for name, record in monitor.trainers.items() if has_session(record.metrics)}
+    name, site = contents.header.coordinator, str(contents.header.site.get("name", "an unnamed site"))
+    use, factor = utilisation(what, best_for(what)), core.config.charge_factor
     return Life(
-        name=contents.header.coordinator,
-        site=str(contents.header.site.get("name", "an unnamed site")),
-        summary=summarise(
-            course, core.trainers, utilisation(what, best_for(what)), core.config.charge_factor, sessions
-        ),
+        name=name,
+        summary=sentences(name, site, course, core.trainers, use, factor, sessions),
         timeline=course,
         trainers=core.trainers,
         courses=courses.of,

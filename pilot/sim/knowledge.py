@@ -55,22 +55,13 @@ def check(know: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Knowledge:
-    """What the core knows about each trainer.
+    """What the core knows about each trainer."""
 
-    Parameters
-    ----------
-    know : a word of the vocabulary
-    curves : of the curves file
-    profile : how trainers are profiled if only what is measured is known
-    seed : of the random part of a guess
-    share : trainers on one curve are assumed to run one script, and share what is measured
-    """
-
-    know: str = TRUTH
-    curves: ReadCurves = ()
-    profile: Profiling = Profiling.AUTO
-    seed: int = 0
-    share: bool = False
+    know: str = TRUTH  #: a word of the vocabulary
+    curves: ReadCurves = ()  #: of the curves file
+    profile: Profiling = Profiling.AUTO  #: how trainers are profiled if only what is measured is known
+    seed: int = 0  #: of the random part of a guess
+    share: bool = False  #: trainers on one curve are assumed to run one script, and share what is measured
 
     def spec(self, row: WorkloadRow) -> TrainerSpec:
         """What the core knows about ``row``."""

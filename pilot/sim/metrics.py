@@ -15,9 +15,8 @@ import numpy as np
 from pilot.core.ids import TrainerId
 from pilot.core.problem import Candidate, Problem
 from pilot.planners import make
-from pilot.sim.accounting import Account, Accounting
+from pilot.sim.accounting import Account, Accounting, times_of
 from pilot.sim.records import Admitted, Kind, Records
-from pilot.sim.times import mean, times_of
 from pilot.traces.fragments import Floats
 
 BIN_S = 6 * 3600.0
@@ -33,100 +32,63 @@ NODE_SECONDS = "node-seconds at the speed of one node"
 
 @dataclass(frozen=True, slots=True)
 class Bin:
-    """U over one stretch of the replay, against the eq_nodes of that stretch.
+    """U over one stretch of the replay, against the eq_nodes of that stretch."""
 
-    Parameters
-    ----------
-    start_h : when it begins
-    eq_nodes : the mean number of nodes in it
-    efficiency : U; null: there was nothing to compare with
-    """
-
-    start_h: float
-    eq_nodes: float
-    efficiency: float | None
+    start_h: float  #: when it begins
+    eq_nodes: float  #: the mean number of nodes in it
+    efficiency: float | None  #: U; null: there was nothing to compare with
 
 
 @dataclass(frozen=True, slots=True)
 class RunTimes:
-    """Completed trainers on one scaling curve.
+    """Completed trainers on one scaling curve."""
 
-    Parameters
-    ----------
-    curve : its number
-    completed : how many
-    mean_h, max_h : hours from admission to completion
-    """
-
-    curve: int
-    completed: int
-    mean_h: float
-    max_h: float
+    curve: int  #: its number
+    completed: int  #: how many
+    mean_h: float  #: mean time from admission to completion, in hours
+    max_h: float  #: the longest time from admission to completion, in hours
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The metrics of one replay; the same replay gives the same summary.
+    """The metrics of one replay; the same replay gives the same summary."""
 
-    Parameters
-    ----------
-    reached_h, complete : how far it came; whether that was to the end
-    events : distinct times
-    pool_changes : times at which nodes came or went
-    solves : problems solved
-    plans : how many, by status
-    eq_nodes, node_hours : FreeTrain eqs 18 and 17
-    unit : of all work: samples where all trainers have one scaling curve, else node-seconds at the speed of one node
-    work, static_work, efficiency : A_e, A_s and U = A_e / A_s (§4.1.2)
-    samples : processed by all trainers, whatever their kind
-    used : share of node-time that trained
-    preemption_per_event, rescale_per_event : work that each cost, per change of the pool
-    return_on_rescale : mean of (work until the next event) / (rescale cost), over events with a cost (Fig 8)
-    submitted, completed : trainers
-    interruptions : per trainer, by preemptions and plans
-    to_oracle_s : seconds from a trainer's admission until the total rate is 90% of the best one on the nodes that are
-        there, the mean of all trainers; null: there were none
-    profile_node_s : node-seconds of trainers while they were profiled (they also trained)
-    profile_cost : the most work that rescales for profiles can have cost
-    six_hours : U by six hours
-    run_times : of completed trainers, by scaling curve
-    mean_waiting_s, mean_training_s, mean_total_s : of trainers that have ended; waiting is time without nodes; total:
-        from submission to end; null: none has ended
-    mean_spread : nodes that trainers span beyond the minimum, mean over time; null: without ``gpus_per_node``
-    budget_warned_h, budget_ended_h : when 80% and when all of the pool's budget was used; null: never. The replay ends
-        with the budget
-    """
-
-    reached_h: float
-    complete: bool
-    events: int
-    pool_changes: int
-    solves: int
-    plans: dict[str, int]
-    eq_nodes: float
-    node_hours: float
+    reached_h: float  #: how far it came, in hours
+    complete: bool  #: whether it came to the end
+    events: int  #: distinct times
+    pool_changes: int  #: times at which nodes came or went
+    solves: int  #: problems solved
+    plans: dict[str, int]  #: how many, by status
+    eq_nodes: float  #: FreeTrain eq. 18
+    node_hours: float  #: FreeTrain eq. 17
+    #: of all work: samples where all trainers have one scaling curve, else node-seconds at the speed of one node
     unit: str
-    work: float
-    static_work: float
-    efficiency: float | None
-    samples: float
-    used: float
-    preemption_per_event: float
-    rescale_per_event: float
+    work: float  #: A_e (§4.1.2)
+    static_work: float  #: A_s (§4.1.2)
+    efficiency: float | None  #: U = A_e / A_s (§4.1.2); null: there was nothing to compare with
+    samples: float  #: processed by all trainers, whatever their kind
+    used: float  #: share of node-time that trained
+    preemption_per_event: float  #: work that preemptions cost, per change of the pool
+    rescale_per_event: float  #: work that rescales cost, per change of the pool
+    #: mean of (work until the next event) / (rescale cost), over events with a cost (Fig 8)
     return_on_rescale: float | None
-    submitted: int
-    completed: int
-    interruptions: float
+    submitted: int  #: trainers submitted
+    completed: int  #: trainers whose work was all done
+    interruptions: float  #: per trainer, by preemptions and plans
+    #: seconds from a trainer's admission until the total rate is 90% of the best one on the nodes that are there, the
+    #: mean of all trainers; null: there were none
     to_oracle_s: float | None
-    profile_node_s: float
-    profile_cost: float
-    six_hours: tuple[Bin, ...]
-    run_times: tuple[RunTimes, ...]
-    mean_waiting_s: float | None
-    mean_training_s: float | None
-    mean_total_s: float | None
+    profile_node_s: float  #: node-seconds of trainers while they were profiled (they also trained)
+    profile_cost: float  #: the most work that rescales for profiles can have cost
+    six_hours: tuple[Bin, ...]  #: U by six hours
+    run_times: tuple[RunTimes, ...]  #: of completed trainers, by scaling curve
+    mean_waiting_s: float | None  #: time without nodes of trainers that have ended; null: none has
+    mean_training_s: float | None  #: time with nodes of trainers that have ended; null: none has
+    mean_total_s: float | None  #: time from submission to end of trainers that have ended; null: none has
+    #: nodes that trainers span beyond the minimum, mean over time; null: without ``gpus_per_node``
     mean_spread: float | None
-    budget_warned_h: float | None = None
+    budget_warned_h: float | None = None  #: when 80% of the pool's budget was used; null: never
+    #: when all of the pool's budget was used, which ends the replay; null: never
     budget_ended_h: float | None = None
 
 
@@ -174,9 +136,9 @@ def summarize(
         profile_cost=float(columns["profiling"].sum()) * scale,
         six_hours=tuple(_bins(meter, columns, charged, end_s)),
         run_times=tuple(_run_times(accounts.values())),
-        mean_waiting_s=mean(ended, "waiting_s"),
-        mean_training_s=mean(ended, "training_s"),
-        mean_total_s=mean(ended, "total_s"),
+        mean_waiting_s=_mean([one.waiting_s for one in ended]),
+        mean_training_s=_mean([one.training_s for one in ended]),
+        mean_total_s=_mean([one.total_s for one in ended]),
         mean_spread=_over_time(columns["spread"], meter.spans(0.0, end_s)) if gpus else None,
         budget_warned_h=_hours(records.budget_warned_s),
         budget_ended_h=_hours(records.budget_ended_s),
@@ -290,8 +252,8 @@ def _over_time(values: Floats, spans: Floats) -> float:
     return float(values @ spans) / total_s if total_s else 0.0
 
 
-def _mean(values: Floats) -> float | None:
-    return float(values.mean()) if len(values) else None
+def _mean(values: Floats | Sequence[float]) -> float | None:
+    return fmean(values) if len(values) else None
 
 
 GOOD = 0.9
@@ -321,7 +283,7 @@ def to_oracle_s(
         first = int(np.searchsorted(time_s, account.admitted_s))
         reached = (at for at in range(first, len(rates)) if _good(rates[at], pool[at], admitted[at], best))
         waits.append(float(time_s[next(reached, -1)]) - account.admitted_s)
-    return fmean(waits) if waits else None
+    return _mean(waits)
 
 
 def _good(rate: float, pool: float, admitted: Admitted, best: BestRate) -> bool:

@@ -5,9 +5,8 @@ Plots of replays as SVG (matplotlib, without a display).
 
 from __future__ import annotations
 
-import functools
-import html
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,40 +14,32 @@ from matplotlib.axes import Axes
 
 from pilot.core.errors import UserError
 from pilot.io.figures import label, svg
-from pilot.io.printable import printable
+from pilot.io.pages import figure, page, paragraph, table
 from pilot.observation.words import amount, duration, node_count
-from pilot.sim.metrics import U_IN_WORDS
+from pilot.sim.metrics import U_IN_WORDS, returns_on_rescale
 from pilot.sim.sweep import Replay
 from pilot.traces.text_files import write_text
 
 HOUR_S = 3600.0
-DrawReplay = Callable[[Axes, Replay], None]
+WIDTH, HEIGHT = 8, 3.2
+DrawReplay = Callable[..., None]
+"""Draws a ``replay`` on axes."""
 
 
 def plots_of(replay: Replay) -> list[tuple[str, str]]:
     """(title, SVG) of every plot of one replay."""
-    draws: list[tuple[str, DrawReplay]] = [
-        ("Pool size and use over time", _pool),
-        ("U by six hours (FreeTrain Fig 10)", _efficiency),
-        ("Preemption and rescale cost per event (Fig 11)", _costs),
-        ("Return on rescale investment (Fig 8)", _returns),
-        ("Trainer run times by curve (Fig 12)", _run_times),
-        ("Solve times (wall clock)", _solves),
+    courses = len(replay.courses)
+    those = f" (the {courses} with most work)" if replay.summary.submitted > courses else ""
+    draws: list[tuple[str, DrawReplay, float]] = [
+        ("Pool size and use over time", _pool, HEIGHT),
+        *([(f"Trainers over time{those}", _trainers, 1.0 + 0.16 * courses)] if courses else []),
+        ("U by six hours (FreeTrain Fig 10)", _efficiency, HEIGHT),
+        ("Preemption and rescale cost per event (Fig 11)", _costs, HEIGHT),
+        ("Return on rescale investment (Fig 8)", _returns, HEIGHT),
+        ("Trainer run times by curve (Fig 12)", _run_times, HEIGHT),
+        ("Solve times (wall clock)", _solves, HEIGHT),
     ]
-    drawn = [(title, _draw(functools.partial(_one, draw, replay))) for title, draw in draws]
-    if replay.courses:
-        strips = functools.partial(_one, _trainers, replay)
-        drawn.insert(1, (f"Trainers over time{_those(replay)}", _draw(strips, height=1.0 + 0.16 * len(replay.courses))))
-    return drawn
-
-
-def _those(replay: Replay) -> str:
-    left_out = replay.summary.submitted - len(replay.courses)
-    return f" (the {len(replay.courses)} with most work)" if left_out > 0 else ""
-
-
-def _one(draw: DrawReplay, replay: Replay, axes: Axes) -> None:
-    draw(axes, replay)
+    return [(title, svg(partial(draw, replay=replay), WIDTH, height)) for title, draw, height in draws]
 
 
 def comparison(replays: Sequence[Replay], labels: Sequence[str]) -> str:
@@ -62,11 +53,7 @@ def comparison(replays: Sequence[Replay], labels: Sequence[str]) -> str:
         axes.invert_yaxis()
         axes.set(xlabel="U (%)", xlim=(0, max(100.0, *shares) * 1.08))
 
-    return _draw(draw, height=1.2 + 0.28 * len(labels))
-
-
-def _draw(draw: Callable[[Axes], None], height: float = 3.2) -> str:
-    return svg(draw, 8, height)
+    return svg(draw, WIDTH, 1.2 + 0.28 * len(labels))
 
 
 def _pool(axes: Axes, replay: Replay) -> None:
@@ -115,7 +102,9 @@ def _costs(axes: Axes, replay: Replay) -> None:
 
 def _returns(axes: Axes, replay: Replay) -> None:
     invested = replay.columns["rescale"][:-1]
-    axes.loglog(invested[invested > 0], np.maximum(replay.returns, 1e-3), ".", markersize=2, rasterized=True)
+    axes.loglog(
+        invested[invested > 0], np.maximum(returns_on_rescale(replay.columns), 1e-3), ".", markersize=2, rasterized=True
+    )
     mean = replay.summary.return_on_rescale
     if mean is not None:
         axes.axhline(mean, color="tab:red", label=f"mean {mean:.1f}")
@@ -140,23 +129,6 @@ def _solves(axes: Axes, replay: Replay) -> None:
     axes.set(xlabel="time of one solve (s), including model building", ylabel="share of solves", ylim=(0, 1))
 
 
-PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>{title}</title>
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; img-src data:">
-<style>
-body {{ font: 15px/1.5 sans-serif; max-width: 70em; margin: 2em auto; padding: 0 1em; color: #222 }}
-table {{ border-collapse: collapse; margin: 1em 0 }}
-td, th {{ border-bottom: 1px solid #ccc; padding: .2em .8em; text-align: right }}
-th {{ border-bottom: 2px solid #888 }}
-figure {{ display: inline-block; margin: 0 1em 1em 0; vertical-align: top }}
-figcaption {{ font-weight: bold }}
-svg {{ max-width: 100%; height: auto }}
-</style></head><body>
-{body}
-</body></html>
-"""
-
-
 def make_directory(directory: Path) -> None:
     """Make the report's directory if it is missing: before a replay that takes hours, not after it."""
     try:
@@ -172,16 +144,15 @@ def write_report(
 
     ``rows`` is the table that the command prints, one row per replay; ``labels`` name the replays.
     """
-    parts = [f"<h1>{html.escape(title)}</h1>", _table(rows)]
-    parts += [f"<p>{html.escape(U_IN_WORDS.format(unit=unit))}</p>" for unit in _units(replays)]
+    parts = [table(rows[0], (row.values() for row in rows))]
+    parts += [paragraph(U_IN_WORDS.format(unit=unit)) for unit in dict.fromkeys(r.summary.unit for r in replays)]
     if len(replays) > 1:
-        parts.append(_figure("U of each replay", comparison(replays, labels)))
+        parts.append(figure("U of each replay", comparison(replays, labels)))
     for replay, its_label in zip(replays, labels, strict=True):
-        parts.append(f"<h2>{html.escape(its_label)}</h2>")
-        parts.append(f"<p>{html.escape(' '.join(sentences(replay)))}</p>")
-        parts += [_figure(caption, drawing) for caption, drawing in plots_of(replay)]
+        parts += [paragraph(its_label, "h2"), paragraph(" ".join(sentences(replay)))]
+        parts += [figure(caption, drawing) for caption, drawing in plots_of(replay)]
     path = directory / "index.html"
-    write_text(path, printable(PAGE.format(title=html.escape(title), body="\n".join(parts))))
+    write_text(path, page(title, parts))
     return path
 
 
@@ -205,17 +176,3 @@ def sentences(replay: Replay) -> list[str]:
     elif budget is not None:
         said.append(f"Of its budget of {budget:g} node-hours {told.node_hours / budget:.0%} was used.")
     return said if told.complete else [*said, "The replay was interrupted before the end of the trace."]
-
-
-def _units(replays: Sequence[Replay]) -> list[str]:
-    return list(dict.fromkeys(replay.summary.unit for replay in replays))
-
-
-def _table(rows: Sequence[Mapping[str, str]]) -> str:
-    head = "".join(f"<th>{html.escape(name)}</th>" for name in rows[0])
-    body = "".join("<tr>" + "".join(f"<td>{html.escape(v)}</td>" for v in row.values()) + "</tr>" for row in rows)
-    return f"<table><tr>{head}</tr>{body}</table>"
-
-
-def _figure(caption: str, drawing: str) -> str:
-    return f"<figure><figcaption>{html.escape(caption)}</figcaption>{drawing}</figure>"

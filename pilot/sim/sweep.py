@@ -29,12 +29,11 @@ from pilot.io.node_pattern import NodePattern
 from pilot.io.pool_status import Told
 from pilot.io.system import die_with_parent
 from pilot.planners import TIMED, make, usual_objective
-from pilot.sim.accounting import Account, Accounting
+from pilot.sim.accounting import Account, Accounting, TrainerTimes, times_of
 from pilot.sim.driver import Completions, SimConfig, Simulation
 from pilot.sim.knowledge import TRUTH, Knowledge, ReadCurves, objective_name
-from pilot.sim.metrics import U_IN_WORDS, Summary, returns_on_rescale, summarize
+from pilot.sim.metrics import U_IN_WORDS, Summary, summarize
 from pilot.sim.records import SolveRecord, TrainerCourse
-from pilot.sim.times import TrainerTimes, times_of
 from pilot.traces.changes import Change, read_changes, still_pool, with_ends
 from pilot.traces.fragments import Floats
 from pilot.traces.workload import Mishaps, WorkloadRow, befallen, read_curves, read_workload
@@ -66,61 +65,37 @@ class Inputs:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """The options of one replay; each may be swept.
+    """The options of one replay; each may be swept."""
 
-    Parameters
-    ----------
-    planner : its name
-    solver : its name
-    objective : its name; `given`: the one in the curves file
-    t_fwd_s : forward-looking time
-    max_parallel : trainers that share the pool at a time
-    rescale_scale : factor of all rescale costs
-    solver_latency_s : how long a plan takes
-    node_order : the order in which nodes are handed out and taken back
-    accounting : how a rescale is paid for
-    completions : when the core learns of completions and arrivals
-    on_curve : the number of the scaling curve that all trainers get; null: each keeps its own
-    budget : node-hours after which the pool drains; null: no limit
-    decide_every_s : plans are made at multiples of this; null: at every event
-    nodes : size of a fixed pool; null: the pool is the trace's
-    gpus_per_node : the nodes are GPUs, this many to a real node, in name order; null: they are real nodes
-    eta_noise, hang_share, fail_share, cancel_share : mishaps of trainers, see :mod:`pilot.traces.workload`
-    scale_up_delay_s : delay of starts and of added nodes
-    know : what the core knows of the curves: `truth`, a guess (`guess:linear` and others), or what is `measured`
-    profile : `auto`, `inverse` or `never`; null: nothing is measured
-    measure_noise : relative standard deviation of reported rates from the true ones; null: nothing is measured
-    seed : seed of everything random: guesses, noise, mishaps
-    share_curves : trainers on one curve share what is measured
-    known_ends : share of the leaving nodes whose time of leaving is known from when they join
-    """
-
-    planner: str = "milp"
-    solver: str = "cbc"
-    objective: str = GIVEN
-    t_fwd_s: float = 120.0
-    max_parallel: int = 10
-    rescale_scale: float = 1.0
-    solver_latency_s: float = 0.0
-    node_order: str = "hostname"
-    accounting: str = Accounting.PAPER.value
-    completions: str = Completions.AT_ONCE.value
-    on_curve: int | None = None
-    budget: float | None = None
-    decide_every_s: float | None = None
-    nodes: int | None = None
+    planner: str = "milp"  #: the planner's name
+    solver: str = "cbc"  #: the solver's name
+    objective: str = GIVEN  #: its name; `given`: the one in the curves file
+    t_fwd_s: float = 120.0  #: forward-looking time
+    max_parallel: int = 10  #: trainers that share the pool at a time
+    rescale_scale: float = 1.0  #: factor of all rescale costs
+    solver_latency_s: float = 0.0  #: how long a plan takes
+    node_order: str = "hostname"  #: the order in which nodes are handed out and taken back
+    accounting: str = Accounting.PAPER.value  #: how a rescale is paid for
+    completions: str = Completions.AT_ONCE.value  #: when the core learns of completions and arrivals
+    on_curve: int | None = None  #: the number of the scaling curve that all trainers get; null: each keeps its own
+    budget: float | None = None  #: node-hours after which the pool drains; null: no limit
+    decide_every_s: float | None = None  #: plans are made at multiples of this; null: at every event
+    nodes: int | None = None  #: size of a fixed pool; null: the pool is the trace's
+    #: the nodes are GPUs, this many to a real node, in name order; null: they are real nodes
     gpus_per_node: int | None = None
-    eta_noise: float = 0.0
-    hang_share: float = 0.0
-    fail_share: float = 0.0
-    cancel_share: float = 0.0
-    scale_up_delay_s: float = 0.0
+    eta_noise: float = 0.0  #: relative error of the remaining work, see :class:`pilot.traces.workload.Mishaps`
+    hang_share: float = 0.0  #: share of trainers that hang
+    fail_share: float = 0.0  #: share of trainers that fail
+    cancel_share: float = 0.0  #: share of trainers that are cancelled
+    scale_up_delay_s: float = 0.0  #: delay of starts and of added nodes
+    #: what the core knows of the curves: `truth`, a guess (`guess:linear` and others), or what is `measured`
     know: str = TRUTH
-    profile: str | None = None
+    profile: str | None = None  #: `auto`, `inverse` or `never`; null: nothing is measured
+    #: relative standard deviation of reported rates from the true ones; null: nothing is measured
     measure_noise: float | None = None
-    seed: int = 1
-    share_curves: bool = False
-    known_ends: float = 0.0
+    seed: int = 1  #: seed of everything random: guesses, noise, mishaps
+    share_curves: bool = False  #: trainers on one curve share what is measured
+    known_ends: float = 0.0  #: share of the leaving nodes whose time of leaving is known from when they join
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,36 +105,23 @@ class Replay:
     case: Case
     summary: Summary
     columns: dict[str, Floats]
-    returns: Floats
     solves: tuple[SolveRecord, ...]
     courses: tuple[TrainerCourse, ...]
     times: tuple[TrainerTimes, ...]
 
 
 class ReplayTold(Told, frozen=True):
-    """One replay.
+    """One replay."""
 
-    Parameters
-    ----------
-    case : the replay's options
-    summary : its results
-    efficiency_is : what `efficiency` compares, in words
-    """
-
-    case: Case
-    summary: Summary
-    efficiency_is: str
+    case: Case  #: the replay's options
+    summary: Summary  #: its results
+    efficiency_is: str  #: what `efficiency` compares, in words
 
 
 class ReplayList(Told, frozen=True):
-    """What `pilot replay --json` prints; the output is deterministic.
+    """What `pilot replay --json` prints; the output is deterministic."""
 
-    Parameters
-    ----------
-    replays : the replays in the order of the option values
-    """
-
-    replays: list[ReplayTold]
+    replays: list[ReplayTold]  #: the replays in the order of the option values
 
     @classmethod
     def of(cls, replays: Iterable[Replay]) -> ReplayList:
@@ -208,10 +170,9 @@ def run_case(
     submitted = sum(submission.submit_s <= simulation.now_s for submission in submissions)
     records = simulation.records
     summary = summarize(records, simulation.accounts, config.accounting, submitted, complete, gpus is not None)
-    columns = records.columns()
     courses = _courses(simulation.accounts, simulation.now_s)
     times = tuple(times_of(simulation.accounts))
-    return Replay(case, summary, columns, returns_on_rescale(columns), tuple(records.solves), courses, times)
+    return Replay(case, summary, records.columns(), tuple(records.solves), courses, times)
 
 
 def _pool(inputs: Inputs, case: Case, submissions: Sequence[WorkloadRow]) -> tuple[list[Change], float]:

@@ -9,7 +9,6 @@ import json
 import math
 import os
 import re
-import subprocess
 import time
 from collections.abc import Callable, Collection, Iterator
 from datetime import UTC, datetime
@@ -19,6 +18,7 @@ from typing import IO, Any
 
 from pilot.core.errors import PilotError, SubmitError, UserError
 from pilot.core.ids import NodeId, natural_key
+from pilot.io.commands import run_command
 from pilot.io.output import reached
 from pilot.traces.changes import HEADER, Change, format_change, stream_changes
 from pilot.traces.hostlist import expand
@@ -40,7 +40,11 @@ def query_slurm(preemptable: Collection[str] = ()) -> set[NodeId]:
 
 def query_pbs(preemptable: Collection[str] = ()) -> set[NodeId]:
     """Ask ``pbsnodes`` and, for nodes that only jobs of ``preemptable`` queues hold, ``qselect``."""
-    jobs = {job for queue in preemptable for job in _answer("qselect", "-s", "RSE", "-q", queue).split()}
+    jobs = {
+        job
+        for queue in preemptable
+        for job in run_command(["qselect", "-s", "RSE", "-q", queue], QUERY_LIMIT_S).split()
+    }
     return pbs_idle(_ask("pbsnodes", "-a", "-F", "json"), jobs)
 
 
@@ -87,25 +91,11 @@ def _states(states: Any) -> set[str]:
 
 def _ask(*command: str) -> Any:
     """The JSON that ``command`` prints; :class:`SubmitError` (transient) if it cannot be parsed."""
-    answer = _answer(*command)
+    answer = run_command(command, QUERY_LIMIT_S)
     try:
         return json.loads(answer)
     except json.JSONDecodeError as error:
         raise SubmitError(f"{' '.join(command)}: not valid JSON: {error}", transient=True) from None
-
-
-def _answer(*command: str) -> str:
-    """What ``command`` prints; :class:`SubmitError` (transient) if it does not answer."""
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=QUERY_LIMIT_S, check=False)
-    except FileNotFoundError:
-        raise SubmitError(f"{command[0]} is not installed here; run this on a login node of the machine") from None
-    except subprocess.TimeoutExpired:
-        raise SubmitError(f"{command[0]} gave no answer in {QUERY_LIMIT_S:g} s", transient=True) from None
-    if done.returncode:
-        reason = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        raise SubmitError(f"{' '.join(command)} failed: {reason}", transient=True)
-    return done.stdout
 
 
 _ORIGIN = re.compile(r"# time_s 0 is (\S+)")

@@ -20,53 +20,33 @@ WITHIN_S = (10, 30, 60, 120, 170, 300, 600, 1200)
 
 @dataclass(frozen=True, slots=True)
 class TraceStatistics:
-    """Figures of one trace.
+    """Figures of one trace."""
 
-    Parameters
-    ----------
-    duration_s : from time 0 to the last event
-    machine_nodes : nodes of the machine: as given, else those that the trace names
-    events_per_h, joins_per_h, leaves_per_h : changes of the pool; INC/h and DEC/h of Table 1
-    node_hours : of idle nodes
-    eq_nodes : FreeTrain eq. 18
-    idle_ratio : `eq_nodes` as a share of the machine
-    fragments : how many there are
-    short_fragments : share of fragments below 10 minutes
-    short_node_time : share of node-time in fragments below 10 minutes
-    fragment_s : (quantile, length)
-    pool_nodes : (quantile over time, nodes)
-    preempted_within : (t in seconds, share of events that are followed by a leave within t)
-    changed_within : (t in seconds, share of events that are followed by any event within t)
-    """
-
-    duration_s: float
-    machine_nodes: int
-    events_per_h: float
-    joins_per_h: float
-    leaves_per_h: float
-    node_hours: float
-    eq_nodes: float
-    idle_ratio: float
-    fragments: int
-    short_fragments: float
-    short_node_time: float
-    fragment_s: tuple[tuple[float, float], ...]
-    pool_nodes: tuple[tuple[float, float], ...]
+    duration_s: float  #: from time 0 to the last event
+    machine_nodes: int  #: nodes of the machine: as given, else those that the trace names
+    events_per_h: float  #: changes of the pool; INC/h and DEC/h of Table 1
+    joins_per_h: float  #: changes at which nodes join; INC/h of Table 1
+    leaves_per_h: float  #: changes at which nodes leave; DEC/h of Table 1
+    node_hours: float  #: of idle nodes
+    eq_nodes: float  #: FreeTrain eq. 18
+    idle_ratio: float  #: `eq_nodes` as a share of the machine
+    fragments: int  #: how many there are
+    short_fragments: float  #: share of fragments below 10 minutes
+    short_node_time: float  #: share of node-time in fragments below 10 minutes
+    fragment_s: tuple[tuple[float, float], ...]  #: (quantile, length)
+    pool_nodes: tuple[tuple[float, float], ...]  #: (quantile over time, nodes)
+    #: (t in seconds, share of events that are followed by a leave within t)
     preempted_within: tuple[tuple[float, float], ...]
+    #: (t in seconds, share of events that are followed by any event within t)
     changed_within: tuple[tuple[float, float], ...]
 
 
 class TracesTold(Told, frozen=True):
-    """What `pilot trace stats --json` and `pilot trace synth --json` print.
+    """What `pilot trace stats --json` and `pilot trace synth --json` print."""
 
-    Parameters
-    ----------
-    traces : by file name; `source` is the trace that a synthetic one imitates
-    fragment_distance : Kolmogorov-Smirnov distance between the fragment lengths of a synthetic trace and its source;
-        null: no synthetic trace
-    """
-
-    traces: dict[str, TraceStatistics]
+    traces: dict[str, TraceStatistics]  #: by file name; `source` is the trace that a synthetic one imitates
+    #: Kolmogorov-Smirnov distance between the fragment lengths of a synthetic trace and its source; null: no synthetic
+    #: trace
     fragment_distance: float | None = None
 
 

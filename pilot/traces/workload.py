@@ -46,22 +46,13 @@ class Ending(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class WorkloadRow:
-    """One trainer in a replay.
+    """One trainer in a replay."""
 
-    Parameters
-    ----------
-    spec : as it is submitted; its curve is fixed
-    submit_s : when, on the trace's clock
-    samples : how many it processes until its ``ending``; ``spec.samples`` is the whole work as planners see it
-    curve : index of its scaling curve in the curves file; trainers that share one are of the same kind
-    ending : what happens then
-    """
-
-    spec: TrainerSpec
-    submit_s: float
-    samples: float
-    curve: int
-    ending: Ending = Ending.FINISHES
+    spec: TrainerSpec  #: as it is submitted; its curve is fixed
+    submit_s: float  #: when, on the trace's clock
+    samples: float  #: how many it processes until its ``ending``; ``spec.samples`` is the whole work as planners see it
+    curve: int  #: index of its scaling curve in the curves file; trainers that share one are of the same kind
+    ending: Ending = Ending.FINISHES  #: what happens then
 
     def rescaled(self, factor: float) -> WorkloadRow:
         """The same trainer with its rescale costs multiplied by ``factor`` (FreeTrain §5.4.2)."""
@@ -225,24 +216,16 @@ BUG_WITHIN_S = 300.0
 class Mishaps:
     """What share of the trainers meets each end, and how far off estimates are.
 
-    Parameters
-    ----------
-    eta_noise : planners see the true work times a factor between ``1 - eta_noise`` and ``1 + eta_noise``
-    hang_share : trainers that stop making progress within five minutes of training, and never end
-    fail_share : trainers that end in an error within five minutes of training
-    cancel_share : trainers that their users cancel after a random share of their work
-    seed : of everything that is drawn
-
     Raises
     ------
     UserError : shares that are not between 0 and 1, or add up to more than 1
     """
 
-    eta_noise: float = 0.0
-    hang_share: float = 0.0
-    fail_share: float = 0.0
-    cancel_share: float = 0.0
-    seed: int = 1
+    eta_noise: float = 0.0  #: planners see the true work times a factor between ``1 - eta_noise`` and ``1 + eta_noise``
+    hang_share: float = 0.0  #: trainers that stop making progress within five minutes of training, and never end
+    fail_share: float = 0.0  #: trainers that end in an error within five minutes of training
+    cancel_share: float = 0.0  #: trainers that their users cancel after a random share of their work
+    seed: int = 1  #: of everything that is drawn
 
     def __post_init__(self) -> None:
         shares = (self.hang_share, self.fail_share, self.cancel_share)

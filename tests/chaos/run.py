@@ -16,7 +16,7 @@ from pilot.core.ids import Generation, TrainerId
 from pilot.core.ledger import proof
 from pilot.io.journal import Contents, read
 from pilot.io.pool_status import PoolStatus
-from pilot.observation.ledgers import ledgers
+from pilot.observation.course import ledgers
 from pilot.service.settings import fresh_core
 from tests.chaos.place import Place, place
 from tests.chaos.storm import Storm

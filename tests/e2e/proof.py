@@ -5,7 +5,7 @@ from __future__ import annotations
 from pilot.core.ids import TrainerId
 from pilot.core.ledger import proof
 from pilot.io.journal import read, replay
-from pilot.observation.ledgers import ledgers
+from pilot.observation.course import ledgers
 from pilot.service.settings import fresh_core
 from tests.pools import LIMIT_S, Pool
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pilot import __version__
 from pilot.io.entries import Decision
 from pilot.io.journal import FORMAT, Header, header_line, read, replay
-from pilot.observation.ledgers import ledgers
+from pilot.observation.course import ledgers
 from pilot.observation.page import render
 from pilot.service.life import life_of, trials
 from pilot.service.restore import restore

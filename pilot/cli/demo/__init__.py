@@ -21,8 +21,8 @@ def command(site: str, output: Path | None, epochs: int | None, as_json: bool) -
     """Show the whole system at work: four pilots, two trainers on real data, a preemption with notice, a kill without,
     a new pilot.
 
-    Prints what happened, plots nodes over time, and proves from the ledger that every sample was used exactly once per
-    epoch and no step was lost. Exit status 0 only if all of this holds.
+    Prints what happened, writes the page that pilot report writes, and proves from the ledger that every sample was
+    used exactly once per epoch and no step was lost. Exit status 0 only if all of this holds.
 
     \b
     Example:
@@ -35,9 +35,9 @@ def command(site: str, output: Path | None, epochs: int | None, as_json: bool) -
     folder = (output or Path("out") / time.strftime("demo-%Y%m%d-%H%M%S")).absolute()
     screen = console(stderr=as_json, soft_wrap=True)
     report = judge(play(screen, folder, site, epochs))
-    picture = write(report)
+    page = write(report)
     if as_json:
         click.echo(to_json(report.told()))
     else:
-        show(screen, report, picture)
+        show(screen, report, page)
     return 0 if report.passed else 1

@@ -1,17 +1,19 @@
-"""The demo's script: start everything, preempt and kill, watch, and drain."""
+"""The demo's script: start everything, preempt and kill as a batch system or a failing node would, watch, and drain."""
 
 from __future__ import annotations
 
 import os
 import sys
 import sysconfig
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
 from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
@@ -19,7 +21,6 @@ from rich.text import Text
 from pilot.agent import workdir
 from pilot.cli.asking import pool_at
 from pilot.cli.demo.leftovers import left_behind, unowned
-from pilot.cli.demo.victims import Victim, kill_without_notice, preempt
 from pilot.cli.down import wait_until_gone
 from pilot.cli.rows import trainer_rows
 from pilot.cli.show import node_lines
@@ -28,6 +29,7 @@ from pilot.cli.up import coordinator_command, start
 from pilot.core.errors import PilotError, UserError
 from pilot.core.spec import Checking
 from pilot.core.trainer import Phase
+from pilot.io import proc
 from pilot.io.pool_status import PoolStatus
 from pilot.io.site_files import load_site_file
 from pilot.io.submission import Submission
@@ -66,6 +68,16 @@ class Run:
     happened: list[str] = field(default_factory=list)
     leftovers: list[str] = field(default_factory=list)
     took_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Victim:
+    """A pilot: its trainer, its node, its agent's process on this host, and the site's grace period."""
+
+    trainer: str
+    node: str
+    pid: int
+    grace_s: float
 
 
 class Outpaced(PilotError):
@@ -223,3 +235,24 @@ def _screen(console: Console, run: Run) -> Iterator[Callable[[], PoolStatus]]:
             return status
 
         yield look
+
+
+def preempt(victim: Victim) -> threading.Thread:
+    """Send the pilot's processes SIGTERM, and the survivors SIGKILL after the grace period, as a batch system does."""
+    tree = proc.tree(victim.pid)
+    for process in tree:
+        with suppress(psutil.NoSuchProcess):
+            process.terminate()
+    killer = threading.Thread(target=_kill_after, args=(tree, victim.grace_s), daemon=True)
+    killer.start()
+    return killer
+
+
+def kill_without_notice(victim: Victim) -> None:
+    """Send SIGKILL to the pilot's whole process tree, as if its node had failed."""
+    proc.kill(proc.tree(victim.pid))
+
+
+def _kill_after(tree: list[psutil.Process], grace_s: float) -> None:
+    _, left = psutil.wait_procs(tree, timeout=grace_s)
+    proc.kill(left)

@@ -7,49 +7,36 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
+from rich.text import Text
 
 from pilot.cli.demo.play import TRAINERS, Run
 from pilot.cli.options import to_json
-from pilot.cli.rows import number
+from pilot.cli.rows import aligned, number
 from pilot.core.ids import TrainerId
 from pilot.core.ledger import Verdict, proof
 from pilot.io.journal import read, replay
 from pilot.io.output import write_output
 from pilot.io.pool_status import PoolStatus, Told, TrainerStatus
-from pilot.observation.charts import draw
-from pilot.observation.ledgers import ledgers
+from pilot.observation.course import ledgers
 from pilot.observation.monitor import Monitor
+from pilot.observation.page import render
 from pilot.observation.records import SolveTimes
-from pilot.observation.timeline import Timeline, timeline
-from pilot.service.settings import fresh_core, remembering_core
+from pilot.service.life import life_of
+from pilot.service.settings import fresh_core
 
 
 class DemoTold(Told, frozen=True):
-    """What ``pilot demo --json`` prints, also in `report.json`.
+    """What ``pilot demo --json`` prints, also in `report.json`."""
 
-    Parameters
-    ----------
-    passed : whether the demo kept all its promises
-    faults : what went wrong, one line each
-    took_s : how long the demo took
-    happened : what happened to the pool, each line with the seconds since the demo began
-    ledger : by trainer, whether every sample was used exactly once per epoch
-    replay : `identical`, or the first difference found when the journal was replayed
-    left_behind : leftover processes, shared-memory segments and directories
-    solves : the solve times of all plans
-    status : the pool's last status
-    """
-
-    passed: bool
-    faults: list[str]
-    took_s: float
-    happened: list[str]
-    ledger: dict[str, Verdict]
-    replay: str
-    left_behind: list[str]
-    solves: list[SolveTimes]
-    status: PoolStatus
+    passed: bool  #: whether the demo kept all its promises
+    faults: list[str]  #: what went wrong, one line each
+    took_s: float  #: how long the demo took
+    happened: list[str]  #: what happened to the pool, each line with the seconds since the demo began
+    ledger: dict[str, Verdict]  #: by trainer, whether every sample was used exactly once per epoch
+    replay: str  #: `identical`, or the first difference found when the journal was replayed
+    left_behind: list[str]  #: leftover processes, shared-memory segments and directories
+    solves: list[SolveTimes]  #: the solve times of all plans
+    status: PoolStatus  #: the pool's last status
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +48,7 @@ class DemoReport:
     replay_difference: str
     faults: list[str]
     solves: list[SolveTimes]
-    timeline: Timeline
+    page: str
 
     @property
     def passed(self) -> bool:
@@ -93,25 +80,22 @@ def judge(run: Run) -> DemoReport:
     faults += [f"{t.trainer} lost {t.lost_steps} steps" for t in run.status.trainers if t.lost_steps]
     faults += [f"the journal does not replay: {difference}"] if difference else []
     faults += [f"left behind: {name}" for name in run.leftovers]
-    course = timeline(contents.decisions, remembering_core(contents))
-    return DemoReport(run, proofs, difference, faults, monitor.solves, course)
+    return DemoReport(run, proofs, difference, faults, monitor.solves, render(life_of(contents)))
 
 
 def write(report: DemoReport) -> Path:
-    """Write ``report.json`` and the picture; returns the picture's path."""
-    picture = report.run.folder / "nodes.png"
-    write_output(picture, draw(report.timeline))
+    """Write ``report.json``, and the page of the pool's history; returns the page's path."""
+    page = report.run.folder / "report.html"
+    write_output(page, report.page.encode())
     write_output(report.run.folder / "report.json", f"{to_json(report.told())}\n".encode())
-    return picture
+    return page
 
 
-def show(console: Console, report: DemoReport, picture: Path) -> None:
+def show(console: Console, report: DemoReport, page: Path) -> None:
     """Print the final tables."""
     status = report.run.status
-    for line in report.run.happened:
+    for line in (*report.run.happened, "", *_trainers(status.trainers)):
         console.print(line)
-    console.print()
-    console.print(_trainers(status.trainers))
     console.print(_rates(status.trainers))
     console.print(_pool(status))
     console.print(_solves(report.solves))
@@ -120,14 +104,14 @@ def show(console: Console, report: DemoReport, picture: Path) -> None:
         console.print(f"ledger of {name}: {verdict.text}")
     console.print(f"journal: {report.replay_difference or 'replays to identical commands'}")
     console.print(f"left behind: {', '.join(report.run.leftovers) or 'nothing'}")
-    console.print(f"picture: {picture}", soft_wrap=True)
+    console.print(f"nodes and losses over time: {page}", soft_wrap=True)
     for fault in report.faults:
         console.print(f"FAILED: {fault}", style="bold red")
     if report.passed:
         console.print(f"passed in {report.run.took_s:.0f} s", style="bold green")
 
 
-def _trainers(trainers: list[TrainerStatus]) -> Table:
+def _trainers(trainers: list[TrainerStatus]) -> list[Text]:
     columns: dict[str, Callable[[TrainerStatus], str]] = {
         "trainer": lambda t: t.trainer,
         "samples": lambda t: str(t.samples),
@@ -140,14 +124,9 @@ def _trainers(trainers: list[TrainerStatus]) -> Table:
         "redone": lambda t: str(t.redone_steps),
         "stall": lambda t: f"{t.longest_stall_s:.2f} s",
     }
-    caption = "grew, shrank: planned rescales; preempted, killed: nodes; lost, redone: steps; stall: longest pause"
-    table = Table(box=None, pad_edge=False, collapse_padding=True, header_style="bold")
-    table.caption, table.caption_justify = caption, "left"
-    for name in columns:
-        table.add_column(name, justify="left" if name == "trainer" else "right")
-    for trainer in trainers:
-        table.add_row(*(cell(trainer) for cell in columns.values()))
-    return table
+    told = "grew, shrank: planned rescales; preempted, killed: nodes; lost, redone: steps; stall: longest pause"
+    rows = [[cell(trainer) for cell in columns.values()] for trainer in trainers]
+    return [*aligned([list(columns), *rows], left=1), Text(told, "dim italic")]
 
 
 def _rates(trainers: list[TrainerStatus]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar
 
 from rich.text import Text
 from textual import work
@@ -15,32 +15,17 @@ from textual.widgets import DataTable, Footer, Input, RichLog, Static
 
 from pilot.cli.asking import ENDED
 from pilot.cli.steering import AUTO, kept, pilots_of
-from pilot.cli.top.drawing import strip
 from pilot.cli.top.history import History
-from pilot.cli.top.texts import about, event_line, headline, trainer_cells
+from pilot.cli.top.texts import about, event_line, headline, strip, trainer_cells
 from pilot.core.errors import PilotError, UserError
 from pilot.io.pool_status import PoolStatus, TrainerStatus
-from pilot.io.verbs import Cancelled, Explained, Scaled
+
+if TYPE_CHECKING:
+    from pilot.io.pool_client import PoolClient
 
 COLUMNS = ("trainer", "state", "nodes", "epoch", "samples/s", "", "loss", "", "left")
 COLUMN_S = 2.0
 LOG_LINES = 200
-
-
-class Pool(Protocol):
-    """What the screen needs from :class:`pilot.io.pool_client.PoolClient`."""
-
-    def status(self) -> PoolStatus:
-        """The pool, the trainers, the decisions."""
-
-    def explain(self, trainer: str) -> Explained:
-        """Why a trainer has the nodes it has."""
-
-    def cancel(self, trainer: str) -> Cancelled:
-        """End a trainer now."""
-
-    def scale(self, pilots: int | None) -> Scaled:
-        """Keep this many pilots from now on; None: as many as the trainers can use."""
 
 
 class Page(ModalScreen[None]):
@@ -143,7 +128,7 @@ class Top(App[None]):
         ("q", "quit", "Quit"),
     ]
 
-    def __init__(self, pool: Pool, log_of: Callable[[str, int], list[str]], every_s: float) -> None:
+    def __init__(self, pool: PoolClient, log_of: Callable[[str, int], list[str]], every_s: float) -> None:
         super().__init__()
         self._pool = pool
         self._log_of = log_of

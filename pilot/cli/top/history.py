@@ -9,7 +9,6 @@ from pilot.core.trainer import Phase
 from pilot.io.pool_status import PoolStatus, TrainerStatus
 
 POINTS_KEPT = 240
-EVENTS_KEPT = 500
 
 AWAY = ""
 """In a node's row: the node was not in the pool."""
@@ -46,14 +45,12 @@ class History:
         self.column_s = column_s
         self.curves: dict[str, Curves] = {}
         self.rows: dict[str, deque[Cell]] = {}
-        self.happened: deque[Happening] = deque(maxlen=EVENTS_KEPT)
         self._last: PoolStatus | None = None
         self._column = -1
 
     def note(self, status: PoolStatus) -> list[Happening]:
         """Take the next answer; returns what is new in it."""
         new = changes(self._last, status)
-        self.happened += new
         self._note_curves(status.trainers)
         self._note_nodes(status)
         self._last = status

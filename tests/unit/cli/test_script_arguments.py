@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from pilot.cli.main import run
-from pilot.cli.script_arguments import for_script, mention_our_options
+from pilot.cli.options import for_script, mention_our_options
 
 
 @click.command("submit", context_settings={"allow_interspersed_args": False})

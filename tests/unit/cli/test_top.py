@@ -10,8 +10,8 @@ import pytest
 from textual.widgets import DataTable, RichLog, Static
 
 from pilot.cli.top.app import Page, Top
-from pilot.cli.top.drawing import sparkline, strip
 from pilot.cli.top.history import AWAY, History, changes
+from pilot.cli.top.texts import sparkline, strip
 from pilot.core.errors import PilotError
 from pilot.core.trainer import Phase
 from pilot.io.pool_status import NodeStatus, PoolStatus

@@ -19,12 +19,12 @@ from pilot.io.entries import Decision
 from pilot.observation.course import POINTS_MAX, Course, Courses, Point
 from pilot.observation.page import Life, render
 from pilot.observation.story import Kind, Story
-from pilot.observation.summary import Summary, duration, sentences, summarise
-from pilot.observation.timeline import Fate, Use, timeline
+from pilot.observation.summary import sentences
 from pilot.observation.utilisation import Utilisation
+from pilot.observation.words import amount, duration
 from tests.browser import needs_browser, shown
 from tests.property.world import World
-from tests.unit.observation.test_timeline import CNN, lived_through
+from tests.unit.observation.test_timeline import CNN, lived_through, of
 
 
 def decisions(world: World) -> list[Decision]:
@@ -34,15 +34,14 @@ def decisions(world: World) -> list[Decision]:
 def life(world: World, name: str = "a-pool") -> Life:
     core, courses, story = Coordinator(world.config), Courses(), Story(0.0)
     history = decisions(world)
-    course = timeline(history, core)
+    course = of(world, core)
     for d in history:
         courses.note(d.now_s, d.event, d.commands)
     happened = [told for d in history for told in story.tell(d)]
     use = Utilisation(eq_nodes=1.5, work=3.0, static_work=4.0)
     return Life(
         name,
-        "polaris",
-        summarise(course, core.trainers, use, 1.0, core.trainers),
+        sentences(name, "polaris", course, core.trainers, use, 1.0, core.trainers),
         course,
         core.trainers,
         courses.of,
@@ -54,11 +53,8 @@ def test_the_summary_adds_up() -> None:
     world = lived_through()
     shown = life(world)
     spans = sum(span.end_s - span.start_s for span in shown.timeline.spans)
-    assert shown.summary.all_node_hours == pytest.approx(spans / 3600)
-    assert shown.summary.most_nodes == 2
-    assert shown.summary.u == 0.75
-    text = " ".join(sentences("a-pool", "polaris", shown.summary))
-    assert "held up to 2 nodes" in text
+    text = " ".join(shown.summary)
+    assert f"held up to 2 nodes: {amount(spans / 3600)} node-hours in total" in text
     assert "Preempted with notice: 1 node; lost without notice: 1 node" in text
     assert "75%" in text
 
@@ -66,16 +62,15 @@ def test_the_summary_adds_up() -> None:
 def test_samples_of_sessions_and_steps_of_torchrun_s_processes_are_not_added_up() -> None:
     world = lived_through()
     core, use = Coordinator(world.config), Utilisation(eq_nodes=1.5, work=3.0, static_work=4.0)
-    course = timeline(decisions(world), core)
+    course = of(world, core)
     core.trainers[CNN].samples = 7
     for sessions, told in (([CNN], "processed 7 samples."), ([], "processed 7 steps of torchrun processes.")):
-        summary = summarise(course, core.trainers, use, 1.0, sessions)
-        assert told in " ".join(sentences("p", "s", summary))
+        assert told in " ".join(sentences("p", "s", course, core.trainers, use, 1.0, sessions))
 
 
 def test_a_pool_in_which_nothing_happened() -> None:
-    empty = Summary(0.0, 0, dict.fromkeys(Use, 0.0), 1.0, 0, 0, {}, dict[Fate, int](), 0, None)
-    assert sentences("p", "s", empty)[1:] == ["Nothing was submitted.", "No node was preempted or lost."]
+    told = sentences("p", "s", of(World()), {}, Utilisation(0.0, 0.0, None), 1.0, ())
+    assert told[1:] == ["Nothing was submitted.", "No node was preempted or lost."]
     assert "None." in render(life(World()))
 
 

@@ -9,7 +9,8 @@ import psutil
 import pytest
 
 from pilot.core.errors import SubmitError
-from pilot.provisioning.scheduler import Ending, JobPhase, JobView, run_command, what_became
+from pilot.io.commands import run_command
+from pilot.provisioning.scheduler import Ending, JobPhase, JobView, what_became
 
 
 def over(ending: Ending | None, **known: float) -> JobView:

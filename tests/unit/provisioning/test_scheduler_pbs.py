@@ -8,8 +8,9 @@ from collections.abc import Sequence
 import pytest
 
 from pilot.core.errors import SubmitError
+from pilot.io.commands import Refused
 from pilot.io.site import Site
-from pilot.provisioning.scheduler import Ending, JobPhase, Refused
+from pilot.provisioning.scheduler import Ending, JobPhase
 from pilot.provisioning.scheduler_pbs import PbsQueue, _parsed, _view
 from tests.unit.provisioning.recordings import PREFIX, Recorded, text
 

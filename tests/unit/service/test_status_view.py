@@ -35,7 +35,7 @@ from pilot.io.entries import Decision
 from pilot.io.pool_status import KeeperStatus, SetAsideStatus, TrainerStatus, UtilisationStatus
 from pilot.io.rundir import RunDir
 from pilot.observation.monitor import Monitor
-from pilot.observation.summary import sentences, summarise
+from pilot.observation.summary import sentences
 from pilot.observation.timeline import TimelineMaker
 from pilot.observation.utilisation import Utilisation
 from pilot.service.launch_store import LaunchStore
@@ -209,12 +209,13 @@ def test_node_hours_are_told_as_the_site_charges_them_wherever_they_are_told(tmp
     monitor.advance(7200.0)
     told = status(ABOUT, core, monitor, launches, NO_USE)
     became = history(ABOUT, core, monitor, launches, T)
-    summary = summarise(nodes.made(), core.trainers, Utilisation(1.0, 1.0, None), core.config.charge_factor, ())
+    use = Utilisation(1.0, 1.0, None)
+    summary = sentences("p", "s", nodes.made(), core.trainers, use, core.config.charge_factor, ())
     screen = Console(width=200, record=True, file=io.StringIO())
     show(screen, status_lines(told, 200))
     show(screen, history_view(became, 200))
     show(screen, history_lines(told, 200))
-    shown = " ".join([screen.export_text(), *sentences("p", "s", summary)])
+    shown = " ".join([screen.export_text(), *summary])
     unit = "charged node-hours (0.5 for an hour on a node)"
     assert f"budget: 10% used, 1 of 10 {unit}" in shown
     assert f"1 {unit} so far" in shown

@@ -14,8 +14,8 @@ from pilot.core.curve import Curve
 from pilot.core.ids import TrainerId
 from pilot.core.problem import Candidate, Problem
 from pilot.core.spec import TrainerSpec
+from pilot.sim.accounting import done_when, times_of
 from pilot.sim.driver import SimConfig, Simulation
-from pilot.sim.times import done_when, times_of
 from pilot.traces.changes import still_pool
 from pilot.traces.workload import Ending, WorkloadRow
 

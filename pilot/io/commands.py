@@ -1,0 +1,70 @@
+"""Runs a batch scheduler's commands, and says how they failed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Callable, Sequence
+
+from pilot.core.errors import SubmitError
+
+Run = Callable[[Sequence[str], float], str]
+"""Runs a scheduler's command with a time limit in seconds and returns its output: :func:`run_command`, or a
+recording."""
+
+
+class Refused(SubmitError):
+    """A scheduler's command failed; ``said`` is its error output, one line per error.
+
+    ``output`` is its output up to then.
+    """
+
+    def __init__(self, command: str, said: str, status: int = 1, output: str = "") -> None:
+        self.said, self.output = said.strip(), output
+        super().__init__(f"{command} failed: {_last_line(said) or f'exit {status}'}", transient=True)
+
+
+_FOR_PEOPLE = ("SQUEUE_", "SINFO_", "SACCT_", "SLURM_TIME_FORMAT", "LSB_BJOBS_FORMAT")
+"""Variables with which users customise the output of these commands."""
+
+
+def run_command(command: Sequence[str], limit_s: float) -> str:
+    """Output of ``command``; after ``limit_s`` it is killed with everything that it started.
+
+    Raises
+    ------
+    Refused
+        It failed.
+    SubmitError
+        It does not exist, or took too long.
+    """
+    name = command[0]
+    if shutil.which(name) is None:
+        raise SubmitError(f"{name} is not on this machine's PATH; run this where the scheduler's commands are")
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        env={name: value for name, value in os.environ.items() if not name.startswith(_FOR_PEOPLE)},
+        start_new_session=True,
+    ) as process:
+        try:
+            output, said = process.communicate(timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            raise SubmitError(f"{name} did not answer within {limit_s:g} s", transient=True) from None
+    if process.returncode:
+        raise Refused(name, said, process.returncode, output)
+    return output
+
+
+def _last_line(text: str) -> str:
+    lines = text.strip().splitlines()
+    return lines[-1] if lines else ""
