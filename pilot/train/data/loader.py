@@ -121,7 +121,6 @@ class DatasetBatches(Batches):
         return Piece(self.course.seed, epoch, start, self.order.indices(epoch, start, stop))
 
     def ends_with(self, share: StepShare, size: int) -> bool:
-        """See :class:`~pilot.train.data.training_loader.Batches`."""
         return self.batching.over(share.cursor_end, self.length, size)
 
     def shares(self, cursor: int, rank: int, size: int) -> Iterator[StepShare]:

@@ -57,7 +57,6 @@ class StreamBatches(Batches):
         self._reads: tuple[int, int] | None = None
 
     def rest_of_epoch(self) -> Iterator[Any]:
-        """See :class:`~pilot.train.data.training_loader.Batches`."""
         while True:
             epoch, cursor, rank, size, _ = self.course.where()
             rehearsal = self.course.rehearsal()
