@@ -19,10 +19,9 @@ from torch.utils.data import (
 )
 
 from pilot.core.errors import UserError
-from pilot.train.data.collate import collate
 from pilot.train.data.order import Drawn, Order, Sequential, shuffled
 from pilot.train.data.sampler import Batching, StepShare, count_of
-from pilot.train.data.seeded import OwnDataset, Piece, PieceLoader, Seeded
+from pilot.train.data.seeded import OwnDataset, Piece, PieceLoader, Seeded, collate
 from pilot.train.data.training_loader import Batches, Course
 
 _WITHOUT_END = 1 << 62
