@@ -48,7 +48,7 @@ def error_after(epochs: int) -> float:
     model = fresh(mlp)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     ours = Plain(model, optimizer)
-    loader = ours.loader(DATA, global_batch_size=BATCH)
+    loader = ours.loader(DATA)
     for _ in ours.epochs(epochs):
         an_epoch(ours, loader, model, optimizer)
     return error_of(model)

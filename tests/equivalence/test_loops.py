@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -11,97 +12,147 @@ import torch
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch.utils.data import TensorDataset
 
+import pilot.train
 from pilot.core.errors import UserError
 from pilot.core.events import LedgerRange
 from pilot.core.ids import Generation
 from pilot.core.ledger import Ledger
-from tests.equivalence.loops import (
-    BATCH,
-    DATA,
-    SAMPLES,
-    Plain,
-    Result,
-    assert_equal,
-    assert_ranks,
-    fresh,
-    linear,
-    session,
-    tensors,
-)
+from pilot.train.data.order import Drawn, permutation
 from tests.equivalence.rows import on_ranks
 from tests.equivalence.ways import WAYS
 from tests.unit.train.storm import End
 
-STEPS = 14
-X = DATA.tensors[0]
-LossOf = Callable[[torch.Tensor], torch.Tensor]
+SAMPLES, BATCH, STEPS, SEED = 22, 4, 14, 3
+x = torch.randn(SAMPLES, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+Result = dict[str, Any]
 
 
-def by_for(ours: Any, loader: Any, loss_of: LossOf) -> None:
-    for x, _ in loader:
-        loss = loss_of(x)
+@dataclass(frozen=True)
+class Loop:
+    """How a script does its steps."""
+
+    turn: Callable[[Any, Any, Callable[[torch.Tensor], torch.Tensor]], None]
+    options: dict[str, Any]
+    stream: bool = False
+
+
+def by_for(session: Any, loader: Any, loss_of: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    for (batch,) in loader:
+        loss = loss_of(batch)
         loss.backward()
-        ours.step(loss)
+        session.step(loss)
 
 
-def by_next(ours: Any, loader: Any, loss_of: LossOf) -> None:
-    x, _ = loader.next()
-    loss = loss_of(x)
+def by_next(session: Any, loader: Any, loss_of: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    (batch,) = loader.next()
+    loss = loss_of(batch)
     loss.backward()
-    ours.step(loss)
+    session.step(loss)
 
 
-Turn = Callable[[Any, Any, LossOf], None]
-WHOLE: dict[str, Any] = {"global_batch_size": BATCH}
-LOOPS: dict[str, tuple[Turn, dict[str, Any]]] = {
-    "for": (by_for, WHOLE),
-    "for, drop_last": (by_for, {**WHOLE, "drop_last": True}),
-    "for, micro-batches": (by_for, {**WHOLE, "micro_batch_size": 1}),
-    "for, stream": (by_for, WHOLE),
-    "next": (by_next, WHOLE),
-    "next, more ranks than samples": (by_next, {"global_batch_size": 1}),
-    "next, drawn without end": (by_next, {**WHOLE, "replacement": True}),
-    "next, so many draws": (by_next, {**WHOLE, "replacement": True, "num_samples": 10}),
+LOOPS = {
+    "for": Loop(by_for, {"global_batch_size": BATCH}),
+    "for, drop_last": Loop(by_for, {"global_batch_size": BATCH, "drop_last": True}),
+    "for, micro-batches": Loop(by_for, {"global_batch_size": BATCH, "micro_batch_size": 1}),
+    "for, stream": Loop(by_for, {"global_batch_size": BATCH}, stream=True),
+    "next": Loop(by_next, {"global_batch_size": BATCH}),
+    "next, more ranks than samples": Loop(by_next, {"global_batch_size": 1}),
+    "next, drawn without end": Loop(by_next, {"global_batch_size": BATCH, "replacement": True}),
+    "next, so many draws": Loop(by_next, {"global_batch_size": BATCH, "replacement": True, "num_samples": 10}),
 }
 
 
 def made() -> tuple[nn.Module, torch.optim.Optimizer]:
-    model = fresh(linear)
+    model = nn.Linear(3, 2, dtype=torch.float64)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.linspace(-1, 1, parameter.numel(), dtype=torch.float64).view_as(parameter))
     return model, torch.optim.Adam(model.parameters(), lr=0.05)
 
 
-def script(make: Callable[..., Any], name: str) -> Result:
-    """A loop by iteration, which evaluates in some of its turns."""
-    turn, options = LOOPS[name]
+def rate(step: int) -> float:
+    return 0.1 / (1 + step)
+
+
+def elastic(loop: Loop) -> Result:
     model, optimizer = made()
-    ours = make(model, optimizer)
-    loader = (ours.stream if name == "for, stream" else ours.loader)(DATA, **options)
+    session = pilot.train.session(model, optimizer, seed=SEED)
+    data = TensorDataset(x)
+    loader: Any = session.stream(data, **loop.options) if loop.stream else session.loader(data, **loop.options)
 
-    def loss_of(x: torch.Tensor) -> torch.Tensor:
-        loss: torch.Tensor = (model(x) - 0.5).square().mean()
-        return loss
+    def loss_of(batch: torch.Tensor) -> torch.Tensor:
+        return (model(batch) - 0.5).square().mean()
 
-    for step in ours.iterations(STEPS):
-        ours.state["turns"] = ours.state.get("turns", 0) + 1
+    state = session.state
+    for step in session.iterations(STEPS):
+        state["turns"] = state.get("turns", 0) + 1
         if step % 5 == 0:
-            means = ours.evaluate(DATA, lambda b: {"loss": loss_of(b[0])}, batch_size=3)
-            ours.state["seen"] = {**ours.state.get("seen", {}), step: means["loss"]}
+            means = session.evaluate(data, lambda b: {"loss": loss_of(b[0])}, batch_size=3)
+            state["seen"] = {**state.get("seen", {}), step: means["loss"]}
         for group in optimizer.param_groups:
-            group["lr"] = 0.1 / (1 + step)
-        turn(ours, loader, loss_of)
+            group["lr"] = rate(step)
+        loop.turn(session, loader, loss_of)
         optimizer.zero_grad()
-    assert ours.steps == STEPS
-    return tensors(model=model, state=ours.state)
+    assert session.steps == STEPS
+    return results(model) | {"turns": state["turns"], "seen": state["seen"]}
 
 
-def assert_stormy(name: str, count: int, ends: list[End]) -> None:
-    assert_ranks(on_ranks(lambda: script(session, name), count, ends), script(Plain, name), name)
+def results(model: nn.Module) -> Result:
+    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+
+def plain(loop: Loop) -> Result:
+    model, optimizer = made()
+    seen = {}
+    for step, samples in zip(range(STEPS), steps(loop), strict=False):
+        if step % 5 == 0:
+            with torch.no_grad():
+                seen[step] = (model(x) - 0.5).square().mean().item()
+        optimizer.param_groups[0]["lr"] = rate(step)
+        optimizer.zero_grad()
+        (model(x[samples]) - 0.5).square().mean().backward()
+        optimizer.step()
+    return results(model) | {"turns": STEPS, "seen": seen}
+
+
+def steps(loop: Loop) -> Iterator[list[int]]:
+    """The samples of each step, without end."""
+    size, drop_last = loop.options["global_batch_size"], loop.options.get("drop_last", False)
+    for epoch in itertools.count():
+        order = order_of(loop, epoch)
+        cuts = [order[start : start + size] for start in range(0, len(order), size)]
+        yield from (cut for cut in cuts if len(cut) == size or not drop_last)
+
+
+def order_of(loop: Loop, epoch: int) -> list[int]:
+    if loop.stream:
+        return list(range(SAMPLES))
+    if loop.options.get("replacement"):
+        draws = loop.options.get("num_samples", STEPS * 100)
+        return Drawn(SEED, SAMPLES, draws).indices(epoch, 0, draws).tolist()
+    return permutation(SEED, epoch, SAMPLES).tolist()
+
+
+def assert_same(results: list[Result], expected: Result) -> None:
+    for result in results:
+        assert result.keys() == expected.keys()
+        assert result.get("turns") == expected.get("turns")
+        if "seen" in expected:
+            assert result["seen"] == pytest.approx(expected["seen"], rel=1e-12)
+        for name in ("weight", "bias"):
+            assert torch.equal(result[name], results[0][name])
+            torch.testing.assert_close(result[name], expected[name], rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", LOOPS)
 def test_equal_to_the_plain_loop(name: str) -> None:
-    assert_equal(partial(script, name=name), operations=range(2, 13, 5))
+    loop = LOOPS[name]
+    expected = plain(loop)
+    assert_same([elastic(loop)], expected)
+    for count, ends in WAYS.values():
+        assert_same(on_ranks(lambda: elastic(loop), count, list(ends)), expected)
 
 
 flags = st.lists(st.booleans(), min_size=1, max_size=4).map(tuple)
@@ -113,7 +164,8 @@ storms = st.lists(st.builds(End, st.integers(0, 14), flags, flags, st.integers(0
 @example(count=2, ends=[End(6, (False,), (False,), 0), End(1, (False,), (False,), 0)], name="for")
 @example(count=1, ends=[End(0, (False,), (False,), 1)], name="for")
 def test_whatever_happens_to_the_group_a_loop_gives_what_it_gives_alone(count: int, ends: list[End], name: str) -> None:
-    assert_stormy(name, count, ends)
+    loop = LOOPS[name]
+    assert_same(on_ranks(lambda: elastic(loop), count, ends), plain(loop))
 
 
 class Made:
@@ -121,8 +173,8 @@ class Made:
 
     def __init__(self, **options: Any) -> None:
         self.model, self.optimizer = made()
-        self.session = session(self.model, self.optimizer)
-        self.loader = self.session.loader(DATA, **(WHOLE | options))
+        self.session = pilot.train.session(self.model, self.optimizer, seed=SEED)
+        self.loader = self.session.loader(TensorDataset(x), **({"global_batch_size": BATCH} | options))
 
     def step(self, batch: list[torch.Tensor]) -> None:
         self.optimizer.zero_grad()
@@ -216,7 +268,7 @@ def leaves_an_epoch_early(made: Made) -> None:
 def evaluates_in_a_step(made: Made) -> None:
     for _ in made.session.iterations(3):
         made.loader.next()
-        made.session.evaluate(DATA, lambda b: {"loss": b[0].mean()})
+        made.session.evaluate(TensorDataset(x), lambda b: {"loss": b[0].mean()})
 
 
 ROWS: list[tuple[Callable[[Made], None], dict[str, Any], str]] = [
@@ -249,15 +301,15 @@ def test_a_schedule_of_samples_is_as_far_after_them_on_any_number_of_nodes(count
     def script() -> list[tuple[int, float]]:
         model, optimizer = made()
         decay = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
-        ours = session(model, optimizer, decay, schedule="samples", lr_rule="none")
-        loader = ours.loader(DATA, batch_size=BATCH)
+        session = pilot.train.session(model, optimizer, decay, schedule="samples", lr_rule="none", seed=SEED)
+        loader = session.loader(TensorDataset(x), batch_size=BATCH)
         far = []
-        for epoch in ours.epochs(3):
-            for x, _ in loader:
+        for epoch in session.epochs(3):
+            for (batch,) in loader:
                 optimizer.zero_grad()
-                model(x).square().mean().backward()
-                ours.step()
-                position = ours._training.position
+                model(batch).square().mean().backward()
+                session.step()
+                position = session._training.position
                 if position.epoch == epoch:
                     far.append((6 * epoch - (-position.cursor // BATCH), optimizer.param_groups[0]["lr"]))
         return far
@@ -280,4 +332,5 @@ STORM_AT_THE_END = [
 @pytest.mark.parametrize("name", ["for", "next"])
 def test_ranks_that_are_given_the_loops_end_leave_it(name: str) -> None:
     """One rank had begun to leave the loop when the group broke; the others took over that all had left it."""
-    assert_stormy(name, 2, list(STORM_AT_THE_END))
+    loop = LOOPS[name]
+    assert_same(on_ranks(lambda: elastic(loop), 2, list(STORM_AT_THE_END)), plain(loop))

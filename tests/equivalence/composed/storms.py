@@ -11,8 +11,9 @@ from typing import Any
 import torch
 
 from tests.equivalence.composed.covering import Composition
+from tests.equivalence.composed.plain_loop import PlainLoop
 from tests.equivalence.composed.script import Composed
-from tests.equivalence.loops import Plain, Result, session
+from tests.equivalence.loops import Result, session
 from tests.equivalence.rows import in_world
 from tests.unit.train.storm import End, Keep
 
@@ -80,7 +81,7 @@ def assert_stormy(chosen: Composition, seed: int) -> None:
 @cache
 def _alone(chosen: tuple[tuple[str, str], ...]) -> tuple[Result, list[int]]:
     """What the plain loop has, and after how many steps its epochs have ended."""
-    script = Composed(Plain, dict(chosen))
+    script = Composed(PlainLoop, dict(chosen))
     result = script.run()
     return result, [*script.session.ended, script.session.steps]
 

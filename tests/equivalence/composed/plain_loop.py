@@ -1,5 +1,5 @@
-"""The plain loop that sessions are compared with: a script gets it in place of :func:`pilot.train.session`, and torch's
-own objects are stepped.
+"""The plain loop that a composition is compared with: other data and loops than in :mod:`tests.equivalence.loops`,
+weights, loss scalers and evaluations.
 """
 
 from __future__ import annotations
@@ -16,26 +16,20 @@ from pilot.train.data import rng
 from pilot.train.data.order import Drawn, permutation
 from pilot.train.data.sampler import mix
 from tests import sample_streams
-from tests.equivalence.rows import SAMPLES, SEED
-
-WITHOUT_END = 1000
-"""Samples that are drawn with replacement, if their number is not given."""
+from tests.equivalence.composed.data import Sequence
+from tests.equivalence.loops import SAMPLES, SEED, Plain
 
 
-class Plain:
-    """The session interface that scripts use."""
+class PlainLoop(Plain):
+    """A plain session with these data and loops."""
 
     def __init__(self, models: Any, optimizers: Any, schedulers: Any = None, **options: Any) -> None:
-        self._model = models.get("model") if isinstance(models, dict) else models
-        self._optimizers, self._schedulers = _named(optimizers), _named(schedulers)
-        self._schedule, self._scaler = options.get("schedule"), options.get("scaler")
-        self._max_norm = math.inf
+        super().__init__(models, optimizers, schedulers, **options)
+        self._model = models["model"] if isinstance(models, dict) else models
+        self._scaler = options.get("scaler")
         self._phases = 0
         self._summed = self._stopping = self._stopped = False
         self._reported: dict[str, float] = {}
-        self.state: dict[str, Any] = {}
-        self.steps = 0
-        self.has_stepped = False
         self.ended: list[int] = []
         """After how many steps epochs have ended."""
 
@@ -43,17 +37,7 @@ class Plain:
         self._batches = PlainBatches(self, data, options)
         return self._batches
 
-    def stream(self, data: Any, **options: Any) -> PlainBatches:
-        return self.loader(data, shuffle=False, **options)
-
-    def track(self, *_: Any) -> None:
-        pass
-
-    def on_restore(self, *_: Any) -> None:
-        pass
-
-    def clip_grad_norm(self, max_norm: float) -> None:
-        self._max_norm = max_norm
+    stream = loader
 
     def epochs(self, count: int) -> Iterator[int]:
         for self.epoch in range(count):
@@ -147,7 +131,7 @@ class Plain:
 class PlainBatches:
     """One process's batches; it splits none into micro-batches."""
 
-    def __init__(self, plain: Plain, data: Any, options: dict[str, Any]) -> None:
+    def __init__(self, plain: PlainLoop, data: Any, options: dict[str, Any]) -> None:
         self._plain, self._options = plain, options
         self.dataset = data.dataset if isinstance(data, DataLoader) else data
         self._turn: Iterator[Any] | None = None
@@ -173,13 +157,13 @@ class PlainBatches:
         """Of an epoch: the positions of each."""
         options = self._options
         size = options["global_batch_size"]
-        samples = options.get("num_samples", WITHOUT_END if options.get("replacement") else SAMPLES)
+        samples = options.get("num_samples", SAMPLES)
         steps = [range(start, min(start + size, samples)) for start in range(0, samples, size)]
         return [one for one in steps if not options.get("drop_last") or len(one) == size]
 
     def _loaded(self, batches: Iterable[range]) -> Iterator[Any]:
         epoch, order, samples = self._plain.epoch, self._order(), list[Any]()
-        streamed = hasattr(self.dataset, "order")
+        streamed = isinstance(self.dataset, Sequence)
         for positions in batches:
             self._plain.batch_begins()
             for position in positions:
@@ -194,16 +178,10 @@ class PlainBatches:
 
     def _order(self) -> list[int]:
         epoch = self._plain.epoch
-        if hasattr(self.dataset, "order"):
+        if isinstance(self.dataset, Sequence):
             return self.dataset.order(epoch)
         if self._options.get("shuffle") is False:
             return list(range(SAMPLES))
-        if self._options.get("replacement"):
-            return Drawn(SEED, SAMPLES, WITHOUT_END).indices(epoch, 0, WITHOUT_END).tolist()
-        return permutation(SEED, epoch, SAMPLES).tolist()
-
-
-def _named(given: Any) -> dict[str, Any]:
-    if isinstance(given, dict):
-        return given
-    return {} if given is None else {str(i): one for i, one in enumerate(given if isinstance(given, list) else [given])}
+        if "num_samples" in self._options:
+            return [int(i) for i in Drawn(SEED, SAMPLES, SAMPLES).indices(epoch, 0, SAMPLES)]
+        return [int(i) for i in permutation(SEED, epoch, SAMPLES)]
