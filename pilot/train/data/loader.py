@@ -66,16 +66,8 @@ class _Pieces(Sampler[Any]):
 
 
 class DatasetBatches(Batches):
-    """See the module.
-
-    Parameters
-    ----------
-    course : the session
-    dataset : map-style, with a length
-    batching : how many samples a step takes
-    shuffle : a new order in each epoch, from (seed, epoch)
-    replacement, num_samples : draw this many samples per epoch (default: the dataset's length), with replacement
-    options : for torch's ``DataLoader``, those in ``_TAKEN``
+    """See the module, :class:`~pilot.train.data.training_loader.Batches`, and for the other parameters
+    :meth:`pilot.train.session.Session.loader`.
     """
 
     def __init__(
