@@ -15,7 +15,7 @@ from pilot.train.check.settings import Run
 from pilot.train.data import rng
 from pilot.train.data.rehearsal import Rehearsal
 from pilot.train.data.sampler import StepShare, mix
-from pilot.train.data.training_loader import Batches, Rest
+from pilot.train.data.training_loader import Batches, Course, Rest
 from pilot.train.gradients.exchanges import Exchanges
 from pilot.train.group_choice import group_of
 from pilot.train.iterations import Turns
@@ -45,7 +45,7 @@ _LEFT = (
 )
 
 
-class SessionCourse:
+class SessionCourse(Course):
     """See the module.
 
     ``metrics``: what is reported with the trainer's progress. ``measured``: what the script has reported since the last
@@ -220,9 +220,7 @@ class SessionCourse:
     # --- what its loader needs ---------------------------------------------------------------------------------------
 
     def where(self) -> tuple[int, int, int, int, int]:
-        """See :class:`~pilot.train.data.training_loader.Course`. In the middle of a step, the position of its
-        beginning.
-        """
+        """As its loader needs it. In the middle of a step, the position of its beginning."""
         position = self._training.position
         if self.step.is_open:
             member, revision = self.step.member, self.step.revision
@@ -233,15 +231,13 @@ class SessionCourse:
         return position.epoch, position.cursor, member.rank, member.size, revision
 
     def rehearsal(self) -> Rehearsal | None:
-        """See :class:`~pilot.train.data.training_loader.Course`."""
         return self.step.rehearsal
 
     def steps_done(self) -> int:
-        """See :class:`~pilot.train.data.training_loader.Course`."""
         return self._training.position.epoch_steps
 
     def align(self) -> None:
-        """See :class:`~pilot.train.data.training_loader.Course`. Ends the script if the others have stopped."""
+        """As its loader needs it; ends the script if the others have stopped."""
         self._expect_loop()
         self.group.settle()
         self._training.trained.check_model()
@@ -253,7 +249,6 @@ class SessionCourse:
         self.step.renew()
 
     def epoch_is_over(self) -> bool:
-        """See :class:`~pilot.train.data.training_loader.Course`."""
         self._expect_loop()
         before = self.where()
         if before[0] == self._ended:
@@ -287,25 +282,20 @@ class SessionCourse:
         return True
 
     def by_epoch(self) -> bool:
-        """See :class:`~pilot.train.data.training_loader.Course`."""
         return self._turns is None
 
     def epoch_has(self, samples: int) -> None:
-        """See :class:`~pilot.train.data.training_loader.Course`."""
         self.metrics[EPOCH_SAMPLES] = float(samples)  # needed to check the ledger
 
     def begin(self, share: StepShare, batch: int) -> None:
-        """See :class:`~pilot.train.data.training_loader.Course`."""
         self.step.begin(share, batch)
         if batch == 0:
             self.check.before_step()
 
     def look_back(self, share: StepShare, batch: int) -> None:
-        """See :class:`~pilot.train.data.training_loader.Course`."""
         self.step.begin(share, batch, counts=False)
 
     def came_back(self) -> None:
-        """See :class:`~pilot.train.data.training_loader.Course`."""
         was_open = self.step.is_open
         self.step.came_back()
         if was_open and not self.step.is_open:  # otherwise it may have taken over a state to which it has not come yet
@@ -329,7 +319,6 @@ class SessionCourse:
             self._turns.stepped()
 
     def batches(self, rest: Rest) -> Iterator[Any]:
-        """See :class:`~pilot.train.data.training_loader.Course`."""
         self._expect_loop()
         if self._turns is not None:
             return self._turns.batches()
@@ -342,7 +331,6 @@ class SessionCourse:
         return rest()
 
     def next_batch(self) -> Any:
-        """See :class:`~pilot.train.data.training_loader.Course`."""
         self._expect_loop()
         if self._turns is None:
             raise UserError("loader.next() is for session.iterations; in session.epochs use `for batch in loader:`")

@@ -27,16 +27,8 @@ _SAMPLES = "samples of the pass"
 
 
 class Evaluation:
-    """One pass over ``dataset``.
-
-    Parameters
-    ----------
-    model : evaluated in its evaluation mode and without gradients
-    dataset : map-style, with a length
-    function : takes a batch and returns values by name, each the mean over the batch
-    batch_size : samples per batch
-    options : for torch's ``DataLoader``
-    in_step : this many consecutive ranks compute in step, and so run the same number of batches
+    """One pass; see :meth:`pilot.train.session.Session.evaluate`. ``in_step`` consecutive ranks compute in step, and so
+    run the same number of batches.
     """
 
     def __init__(

@@ -178,7 +178,8 @@ class Session(Uncopied):
         Parameters
         ----------
         source : an iterable that yields an epoch's samples in the same order on all nodes, each time; it may have
-            ``from_cursor(n)``, which starts at sample n, and ``set_epoch(n)``
+            ``from_cursor(n)``, which starts at sample n (otherwise the first n are read and skipped), and
+            ``set_epoch(n)``, which is called before each epoch
         batch_size, global_batch_size, micro_batch_size, drop_last : see :meth:`loader`
         collate_fn : makes a batch from a list of samples
         """

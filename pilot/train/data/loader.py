@@ -19,10 +19,9 @@ from torch.utils.data import (
 )
 
 from pilot.core.errors import UserError
-from pilot.train.data.collate import collate
 from pilot.train.data.order import Drawn, Order, Sequential, shuffled
 from pilot.train.data.sampler import Batching, StepShare, count_of
-from pilot.train.data.seeded import OwnDataset, Piece, PieceLoader, Seeded
+from pilot.train.data.seeded import OwnDataset, Piece, PieceLoader, Seeded, collate
 from pilot.train.data.training_loader import Batches, Course
 
 _WITHOUT_END = 1 << 62
@@ -67,16 +66,8 @@ class _Pieces(Sampler[Any]):
 
 
 class DatasetBatches(Batches):
-    """See the module.
-
-    Parameters
-    ----------
-    course : the session
-    dataset : map-style, with a length
-    batching : how many samples a step takes
-    shuffle : a new order in each epoch, from (seed, epoch)
-    replacement, num_samples : draw this many samples per epoch (default: the dataset's length), with replacement
-    options : for torch's ``DataLoader``, those in ``_TAKEN``
+    """See the module, :class:`~pilot.train.data.training_loader.Batches`, and for the other parameters
+    :meth:`pilot.train.session.Session.loader`.
     """
 
     def __init__(
@@ -121,7 +112,6 @@ class DatasetBatches(Batches):
         return Piece(self.course.seed, epoch, start, self.order.indices(epoch, start, stop))
 
     def ends_with(self, share: StepShare, size: int) -> bool:
-        """See :class:`~pilot.train.data.training_loader.Batches`."""
         return self.batching.over(share.cursor_end, self.length, size)
 
     def shares(self, cursor: int, rank: int, size: int) -> Iterator[StepShare]:

@@ -1,5 +1,6 @@
-"""A dataset whose random augmentation depends only on (seed, epoch, position in it), not on which process loads it or
-when.
+"""How samples are read and collated: a dataset whose random augmentation depends only on (seed, epoch, position in it),
+not on which process loads it or when; and batches like those of torch's ``default_collate``, but faster: for small
+samples collating takes as long as reading.
 
 Generators are seeded for each sample. That takes microseconds, so only those that the dataset uses are: the others
 are watched, and if one is used for a piece, the piece is loaded again; to find out, a loader first loads a single
@@ -8,16 +9,18 @@ sample.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
-from torch.utils.data import DataLoader, Dataset, get_worker_info
+from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, default_collate, get_worker_info
 
 from pilot.core.errors import UserError
 from pilot.train.data import rng
-from pilot.train.data.collate import reader
 from pilot.train.data.order import Indices
 from pilot.train.data.sampler import mix
 
@@ -172,3 +175,48 @@ class OwnDataset:
         object.__setattr__(info, "dataset", info.dataset.dataset)  # read-only for others
         if self._init is not None:
             self._init(worker)
+
+
+class Batch(list[Any]):
+    """A batch that was read as a whole, not sample by sample."""
+
+
+def collate(samples: Any) -> Any:
+    """Collate like ``default_collate``, which handles tuples one by one; here all are handled together."""
+    if isinstance(samples, Batch):
+        return list(samples)
+    if not (isinstance(samples, list) and samples and type(samples[0]) is tuple):
+        return default_collate(samples)
+    try:
+        columns = list(zip(*samples, strict=True))
+    except ValueError:  # they are not equally long
+        return default_collate(samples)  # raises torch's error
+    return [_column(column) for column in columns]
+
+
+def _column(values: Any) -> Any:
+    """Collate the values at one position of all samples."""
+    if type(values[0]) is torch.Tensor and get_worker_info() is None:  # in a worker they must go to shared memory
+        return torch.stack(values)
+    if type(values[0]) is int:
+        with suppress(TypeError, OverflowError):  # not all are integers, or a large one
+            return torch.frombuffer(array("q", values), dtype=torch.int64)
+    return default_collate(values)
+
+
+def reader(dataset: Dataset[Any]) -> Callable[[Indices], Batch | None] | None:
+    """A function that reads a batch of ``dataset`` without creating its samples one by one (and returns None if its
+    tensors cannot be read like that); None if the dataset has only samples.
+    """
+    if type(dataset) is TensorDataset:
+        return lambda indices: _rows(dataset.tensors, indices)
+    if type(dataset) is Subset and (inner := reader(dataset.dataset)):
+        return lambda indices: inner(np.array([dataset.indices[index] for index in indices.tolist()], np.int64))
+    return None
+
+
+def _rows(tensors: Sequence[torch.Tensor], indices: Indices) -> Batch | None:
+    if not all(type(tensor) is torch.Tensor and tensor.is_cpu and tensor.layout is torch.strided for tensor in tensors):
+        return None
+    numbers = torch.from_numpy(indices.astype(np.int64))
+    return Batch(tensor[numbers] for tensor in tensors)  # a script's Subset may count from the end

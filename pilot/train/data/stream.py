@@ -22,16 +22,8 @@ _END = object()
 
 
 class StreamBatches(Batches):
-    """See the module.
-
-    Parameters
-    ----------
-    course : the session
-    source : yields an epoch's samples in the same order each time. If it has ``from_cursor(n)``, that yields the
-        samples from number ``n`` on (otherwise the first ``n`` are read and skipped); if it has ``set_epoch(n)``, that
-        is called before each epoch.
-    batching : how many samples a step takes
-    collate_fn : makes a batch from a list of samples
+    """See the module, :class:`~pilot.train.data.training_loader.Batches`, and for the other parameters
+    :meth:`pilot.train.session.Session.stream`.
     """
 
     def __init__(
@@ -57,7 +49,6 @@ class StreamBatches(Batches):
         self._reads: tuple[int, int] | None = None
 
     def rest_of_epoch(self) -> Iterator[Any]:
-        """See :class:`~pilot.train.data.training_loader.Batches`."""
         while True:
             epoch, cursor, rank, size, _ = self.course.where()
             rehearsal = self.course.rehearsal()

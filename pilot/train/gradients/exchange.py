@@ -156,8 +156,7 @@ class Exchange:
     def batch_ends(self) -> None:
         """The script has stepped after a micro-batch that is not its step's last: it may zero what is left now."""
         self._collect_rest()
-        for parameter in self._parameters:
-            parameter.grad = None
+        self.drop_gradients()
 
     def backward_ended(self) -> None:
         """The script's ``backward`` has returned: guard the gradients of buckets that it did not fill, too."""

@@ -35,12 +35,10 @@ class LateExchange(Exchange):
         self._given: list[torch.Tensor | None] = [None] * len(self._parameters)
 
     def idle(self) -> None:
-        """See :class:`~pilot.train.gradients.exchange.Exchange`."""
         super().idle()
         self._own: dict[int, torch.Tensor] = {}
 
     def begin_batch(self, weight: float, *, last: bool) -> None:
-        """See :class:`~pilot.train.gradients.exchange.Exchange`."""
         super().begin_batch(weight, last=last)
         self._given = [None] * len(self._parameters)
         self.disown()
@@ -52,7 +50,6 @@ class LateExchange(Exchange):
                 parameter.grad = self._unwanted[index]
 
     def backward_ended(self) -> None:
-        """See :class:`~pilot.train.gradients.exchange.Exchange`."""
         if not self.open:
             return
         for number, bucket in enumerate(self._buckets):

@@ -37,7 +37,6 @@ class ShardedExchange(Exchange):
         super().begin_batch(1.0 if self._sharding.size > 1 else weight, last=last)
 
     def flush(self) -> None:
-        """See :class:`~pilot.train.gradients.exchange.Exchange`."""
         self._check_reduced(0.0)
         super().flush()
 

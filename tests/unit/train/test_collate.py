@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.utils.data import Dataset, Subset, TensorDataset, default_collate
 
-from pilot.train.data.collate import Batch, collate, reader
+from pilot.train.data.seeded import Batch, collate, reader
 
 Pair = namedtuple("Pair", "x y")
 ROW = torch.arange(3.0)

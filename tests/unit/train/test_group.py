@@ -63,6 +63,7 @@ def test_what_is_measured_after_an_epoch_is_reported() -> None:
             nn.functional.mse_loss(model(x), y).backward()
             session.step()
         session.report(accuracy=next(values))
+        assert session._training.catch_up.since is None, "nobody could take over a copy of the state"
     assert session._metrics["accuracy"] == 0.5
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -86,9 +85,6 @@ class Course:
     def rehearsal(self) -> None:
         return None
 
-    def reading(self) -> AbstractContextManager[None]:
-        return nullcontext()
-
     def steps_done(self) -> int:
         return self.steps
 
@@ -97,9 +93,6 @@ class Course:
 
     def epoch_is_over(self) -> bool:
         return True
-
-    def zipped(self) -> None:
-        pass
 
     def epoch_has(self, _samples: int) -> None:
         raise AssertionError("only a stream finds that out")

@@ -113,10 +113,6 @@ def test_over_many_epochs_a_sample_comes_in_each_place_equally_often() -> None:
     assert abs(chi_square(counts, 100.0)) < 4.5
 
 
-def test_without_shuffling_samples_come_as_they_are() -> None:
-    assert Sequential(10).indices(3, 4, 7).tolist() == [4, 5, 6]
-
-
 def test_drawing_does_not_depend_on_how_positions_are_divided() -> None:
     drawn = Drawn(3, 10, 1 << 18)
     whole = drawn.indices(1, 0, 1 << 18).tolist()
