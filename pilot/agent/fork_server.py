@@ -231,7 +231,7 @@ def run(job: ForkJob) -> None:
     try:
         take_own(Seat.of(os.environ))
         copied = submitted_code.install(job.code, job.code_sha256)
-        loaded_code.begin(copied)
+        loaded_code.begin(copied, job.code_sha256)
         if copied:  # where the script really was when it was submitted
             sys.path[0] = str(Path(next(iter(copied))).parent)
         content = submitted_code.source(copied, script)

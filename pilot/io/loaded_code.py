@@ -26,12 +26,15 @@ from pilot.io.printable import printable
 MOST_BYTES = 16 * 1024 * 1024
 """A larger file is no module."""
 
+COPY = "the copy made at the submission"
 _versions: dict[str, str] = {}
 _untold: dict[str, str] = {}
 
 
-def begin(copied: Mapping[str, bytes]) -> None:
-    """The script begins. ``copied``, by path, are the files of which it runs the copy made at its submission."""
+def begin(copied: Mapping[str, bytes], copy: str = "") -> None:
+    """The script begins. ``copied``, by path, are the files of which it runs the copy made at its submission, whose
+    version is ``copy``."""
+    _versions.update({COPY: copy} if copy else {})
     loaders: Any = SourceFileLoader
     get_code, open_code = loaders.get_code, io.open_code
 
@@ -46,6 +49,11 @@ def begin(copied: Mapping[str, bytes]) -> None:
 
     loaders.get_code = noted
     io.open_code = opened
+
+
+def versions() -> dict[str, str]:
+    """The versions of all that was loaded so far, by path, and of the ``COPY``."""
+    return dict(_versions)
 
 
 def news(trainer: str) -> Iterator[wire.CodeLoaded]:

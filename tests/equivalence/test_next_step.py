@@ -15,6 +15,7 @@ from torch.utils.data import TensorDataset
 import pilot.train
 from pilot.core.errors import ResumedOtherwise
 from pilot.core.run_identity import ACCEPT
+from pilot.io import loaded_code
 from pilot.train.check.group import CourseGroup
 from tests.equivalence.hidden import SCRIPTS, Script, X, Y, drawn, draws_a_constant, model, train
 from tests.equivalence.rows import in_world
@@ -134,6 +135,15 @@ def test_what_a_script_does_with_the_sums_does_not_count() -> None:
                 session.step()
 
     assert resumed(script) == ""
+
+
+def test_mended_code_is_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    def saved_by(version: str) -> Callable[[bytes], bytes]:
+        return lambda block: msgspec.msgpack.encode(msgspec.msgpack.decode(block) | {"code": {"train.py": version}})
+
+    monkeypatch.setattr(loaded_code, "versions", lambda: {"train.py": "1", "loaded_later.py": "1"})
+    assert "step 10 has another gradient of" in resumed(lambda: draws_a_constant(FIXED), damage=saved_by("1"))
+    assert resumed(lambda: draws_a_constant(FIXED), damage=saved_by("0")) == ""
 
 
 def shortened(block: bytes) -> bytes:
