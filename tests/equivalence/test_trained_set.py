@@ -165,9 +165,7 @@ def test_a_restart_goes_on_with_what_was_trained_whether_the_script_adds_its_gro
     model[0].requires_grad_(True)
     optimizer.add_param_group({"params": model[0].parameters(), "lr": 0.003})
     a_step(model, optimizer)
-    packed = Packed(training.encoded())
-    block = bytearray(packed.size)
-    packed.write(block)
+    block = Packed(training.encoded()).to_bytes()
     others = [made(), made()]
     for *_, restored in others:
         restored.restore(unpack(block))

@@ -67,7 +67,7 @@ class NodeGroup:
     def __init__(self, seat: Seat, store: Path, fabric: str) -> None:
         self.rank, self.size = seat.rank, seat.size
         self._gloo = fabric == "gloo"
-        self._sums = _gloo(seat, store, "sums") if self._gloo else _nccl(seat, store)
+        self._sums = gloo_group(seat, store, "sums") if self._gloo else _nccl(seat, store)
 
     def reduce(self, whole: torch.Tensor, own: torch.Tensor) -> Work:
         """``own`` becomes this process's part (number ``rank`` of ``size`` equal ones) of the sum of all ``whole``,
@@ -116,12 +116,8 @@ def store_of(path: Path, size: int, prefix: str) -> Any:
     return PrefixStore(prefix, FileStore(str(path), size))
 
 
-def words_group(seat: Seat, store: Path) -> Any:
-    """A process group for words."""
-    return _gloo(seat, store, "words")
-
-
-def _gloo(seat: Seat, store: Path, prefix: str) -> Any:
+def gloo_group(seat: Seat, store: Path, prefix: str) -> Any:
+    """A process group of the node's processes."""
     from torch.distributed import ProcessGroupGloo
 
     options: Any = ProcessGroupGloo._Options()  # type: ignore[attr-defined]  # its stubs leave it out

@@ -78,7 +78,7 @@ class Step:
         self._apart = training.steppers.apart
         self._alarm = Alarm(training, ties)
         self.rehearsal: Rehearsal | None = None
-        self.rehearsed: Callable[[], None] = _nobody
+        self.rehearsed: Callable[[], None] = lambda: None
         self.uncertain: Collection[int] = ()
         self._comparison = Comparison(training)
         self._share: StepShare | None = None
@@ -98,7 +98,7 @@ class Step:
         self._weights = Weights(together=not self._apart)
         self.max_norm: float | None = None
         self.is_stopping: Callable[[], bool] = lambda: False
-        self.is_last: IsLast = _never
+        self.is_last: IsLast = lambda _share, _size: False  # the last step is not known
         self.waited_s = 0.0
 
     # --- around it ---------------------------------------------------------------------------------------------------
@@ -179,7 +179,7 @@ class Step:
         self._alarm.held.forward_begins()
         if batch == 0:
             alone = not counts or group.size == len(share.batches) == 1
-            ring = self._group.ring if counts else _nobody
+            ring = self._group.ring if counts else lambda: None
             self._comparison.begins(rehearsal, group.rank)
             if counts:
                 self._group.next_steps.begins(share, group.rank, self._parts)
@@ -437,15 +437,6 @@ class Step:
             log.stepped(self.member, self._training.position.step, self._of_step)
         self._of_step = {}
         self._share = self._member = None
-
-
-def _never(_share: StepShare, _size: int) -> bool:
-    """The last step is not known."""
-    return False
-
-
-def _nobody() -> None:
-    return None
 
 
 _NO_STEP = (
