@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import psutil
 
@@ -121,21 +122,21 @@ class Elastic(RankGroup):
     def _group(self) -> Membership | None:
         return self._in_force.group
 
+    def _expect_group(self) -> Membership:
+        if self._group is None:
+            raise Gone
+        return self._group
+
     def attach(self) -> None:
         """See :class:`~pilot.train.ranks.group.RankGroup`."""
-        group = self._group
-        if group is not None:
-            try:
-                self._in_force.together(group, lambda: self._attach(group.generation))
-            except Gone:
-                return
+        with suppress(Gone):
+            group = self._expect_group()
+            self._in_force.together(group, lambda: self._attach(group.generation))
 
     def select(self, number: int) -> list[int]:
         """See :class:`~pilot.train.ranks.group.RankGroup`."""
         self._in_step = True
-        group = self._group
-        if group is None:
-            raise Gone
+        group = self._expect_group()
         if group.size == 1:
             return [number]
         return [row[0] for row in self._ask(group, Select(number), 1)]
@@ -201,9 +202,7 @@ class Elastic(RankGroup):
         for the next step, where newcomers enter.)
         """
         self._attend(0.0)
-        group = self._group
-        if group is None:
-            raise Gone
+        group = self._expect_group()
         rows = self._gather(group, [int(self._membership.pause_asked), *row])
         if not any(row[0] for row in rows):
             return [row[1:] for row in rows]
@@ -212,10 +211,7 @@ class Elastic(RankGroup):
 
     def hand_over(self, giver: int, takers: Sequence[int]) -> None:
         """Hand over the state as at the start of a generation."""
-        group = self._group
-        if group is None:
-            raise Gone
-        self._sharing.deal(group, Spreading(giver, tuple(takers), fresh=False))
+        self._sharing.deal(self._expect_group(), Spreading(giver, tuple(takers), fresh=False))
 
     def distrust(self, step: int) -> str:
         """See :class:`~pilot.train.ranks.group.RankGroup`. All ranks do this, because any of them may be the last
@@ -433,10 +429,8 @@ class Elastic(RankGroup):
 
     def _quit(self, group: Membership) -> None:
         """The generation ends normally: its rank processes are done with the arena."""
-        try:
+        with suppress(Gone):
             self._link.channel(group.generation).send(Quit())
-        except Gone:
-            return
 
     # --- checkpoints -------------------------------------------------------------------------------------------------
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from pilot.core.errors import UserError
 
@@ -48,7 +47,3 @@ class LearningRate:
             return self
         old = self.factor(step - 1) if step > 0 else self.old
         return LearningRate(self.rule, self.warmup_steps, old, new, step)
-
-    def as_dict(self) -> dict[str, Any]:
-        """For the state that is saved and sent."""
-        return asdict(self)

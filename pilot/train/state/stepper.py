@@ -82,9 +82,16 @@ class Stepper:
             group["lr"] = rate if group["lr"] is given else group["lr"] / factor  # an optimizer may set its own
 
     def schedule(self, *metrics: float) -> None:
-        """Step the schedulers."""
+        """Step the schedulers; :class:`UserError` if one has no more steps (``OneCycleLR`` counts them)."""
         for scheduler in self.schedulers.values():
-            _advance(scheduler, *metrics)
+            try:
+                scheduler.step(*metrics)
+            except ValueError as error:
+                raise UserError(
+                    f"{type(scheduler).__name__} cannot continue: {error}; create it for all steps of the run (with"
+                    " batch_size= an epoch has fewer steps on more nodes: count epochs with schedule='epoch', or use"
+                    " global_batch_size=)"
+                ) from error
 
     def unscale(self) -> None:
         """From now on the gradients are those of the unscaled loss."""
@@ -252,16 +259,4 @@ def _state_of_schedule(scheduler: Scheduler) -> dict[str, Any]:
         raise UserError(
             f"{type(scheduler).__name__} gives no state: {error}; torch saves the attributes of an object that it calls"
             " as a function: its class must not have __slots__, or pass a function"
-        ) from error
-
-
-def _advance(scheduler: Scheduler, *measured: float) -> None:
-    """One step of the schedule; :class:`UserError` if it has no more steps (``OneCycleLR`` counts them)."""
-    try:
-        scheduler.step(*measured)
-    except ValueError as error:
-        raise UserError(
-            f"{type(scheduler).__name__} cannot continue: {error}; create it for all steps of the run (with"
-            " batch_size= an epoch has fewer steps on more nodes: count epochs with schedule='epoch', or use"
-            " global_batch_size=)"
         ) from error

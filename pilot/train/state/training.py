@@ -17,7 +17,7 @@ from torch.nn.modules.module import _EXTRA_STATE_KEY_SUFFIX
 from pilot.checkpoint import shards
 from pilot.checkpoint.tree import Encoded, copied
 from pilot.core.errors import UserError
-from pilot.core.run_identity import OPTIONS, RULES, AcceptedChange
+from pilot.core.run_identity import ACCEPT, OPTIONS, RULES, AcceptedChange, acceptable
 from pilot.train.data import rng
 from pilot.train.data.sampler import StepShare
 from pilot.train.node.membership import Seat
@@ -91,7 +91,7 @@ class Training:
         self.phases: list[dict[str, Any]] = []
         self.on_restore: list[Callable[[], object]] = []
         self.agreed_step = 0
-        self.accepted = identity.accepted_by(os.environ)
+        self.accepted = acceptable(os.environ.get(ACCEPT, ""))
         self.changes: list[AcceptedChange] = []
         self._goals_taken: identity.Identity = {}
         self._options = options_of(self.steppers, scheduled=False)
@@ -252,7 +252,7 @@ class Training:
             "changes": [list(astuple(change)) for change in self.changes],
             "position": asdict(self.position),
             "ledger": self.ledger.table(),
-            "learning_rate": self.rate.as_dict(),
+            "learning_rate": asdict(self.rate),
             "minutes": self.agreements.rows(),
             "rng": rng.capture(),
             "model": dict(self.model.state_dict()),

@@ -72,10 +72,6 @@ class StepGuard:
         finally:
             self._ours = False
 
-    def batch_begins(self) -> None:
-        """The script gets a batch of the session's."""
-        self.passing = True
-
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Refuse a step that is not the session's."""
         if self._has(optimizer):

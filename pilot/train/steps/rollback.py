@@ -103,7 +103,8 @@ class Rollback:
         """Restore the marked values."""
         for one in self._kept or ():
             one.back()
-        self._forget()
+            if not one.changes:
+                one.forget()  # copies are kept only of what each step changes
         self._training.tell_restored()
 
     def phase_ends(self) -> None:
@@ -120,12 +121,6 @@ class Rollback:
             if one.name in then:
                 one.put(then[one.name])
         self._training.tell_restored()
-
-    def _forget(self) -> None:
-        """Keep copies only of what each step changes."""
-        for one in self._kept or ():
-            if not one.changes:
-                one.forget()
 
     def look_again(self) -> None:
         """Other parameters are trained."""

@@ -175,7 +175,7 @@ class Step:
         # Per micro-batch, so that how its samples were loaded does not affect what the model draws.
         rng.seed_all(mix(self._seed, self._training.position.step, self._draws_as, *([batch] if batch else [])))
         self._share, self._batch, self._stepped, self._counted = share, batch, False, None
-        self._guard.batch_begins()
+        self._guard.passing = True
         self._alarm.held.forward_begins()
         if batch == 0:
             alone = not counts or group.size == len(share.batches) == 1
@@ -244,7 +244,7 @@ class Step:
         if words is None:
             self._give_up()
             return False
-        self._apply(steppers, words)
+        self._apply(steppers, words, share)
         if not self._apart:
             self._close(share)
         return True
@@ -271,10 +271,6 @@ class Step:
     def _held(self) -> bool:
         """Whether only after backward it is known which gradients count."""
         return self._weights.possible and self._training.sharding is None
-
-    def _expect_share(self) -> StepShare:
-        assert self._share is not None
-        return self._share
 
     def _expect_batch(self) -> StepShare:
         if self._share is None or (self._stepped and not self._apart):
@@ -373,7 +369,7 @@ class Step:
         finally:
             self.waited_s += time.monotonic() - began_s
 
-    def _apply(self, steppers: list[Stepper], words: Words) -> None:
+    def _apply(self, steppers: list[Stepper], words: Words, share: StepShare) -> None:
         if self.max_norm is not None:
             self._of_step["grad_norm"] = self._training.clip(self.max_norm, steppers)
             self.max_norm = None
@@ -381,7 +377,7 @@ class Step:
             self._training.trained.check_frozen()
             self._trains_others = False
         with self._guard.session_steps():
-            self._training.apply_phase(steppers, self._expect_share())
+            self._training.apply_phase(steppers, share)
         self._training.position.weight = words.weight
         self._training.position.stopped |= words.stop > 0
         label = "_".join(["loss", *(stepper.name for stepper in steppers if stepper.name)])

@@ -28,11 +28,6 @@ def test_the_same_size_changes_nothing() -> None:
     assert rate.resized(5, step=101) == rate
 
 
-def test_it_survives_the_journey_through_a_state() -> None:
-    rate = LearningRate("sqrt", warmup_steps=3).resized(5, step=100)
-    assert LearningRate(**rate.as_dict()) == rate
-
-
 @pytest.mark.parametrize(("rule", "steps"), [("cubic", 0), ("linear", -1)])
 def test_unknown_rules_are_refused(rule: str, steps: int) -> None:
     with pytest.raises(UserError):
