@@ -34,7 +34,7 @@ from pilot.train.ranks.node_fabric import NodeFabric
 from pilot.train.script import refusal
 from pilot.train.state import identity
 from pilot.train.state.agreement_log import END_OF_EPOCH, STOP, Sums
-from pilot.train.state.catch_up import Stateful
+from pilot.train.state.loading import Stateful
 from pilot.train.state.session_checks import (
     check_callback,
     check_count,
@@ -73,7 +73,7 @@ class Session(Uncopied):
         self._metrics: dict[str, float] = {}
         self._check = StateCheck(training)
         self._guard = StepGuard(training.steppers)
-        self._rollback = Rollback(training, apart=training.steppers.apart)
+        self._rollback = Rollback(training)
         fabric = NodeFabric.of(os.environ, self._seat, training)
         exchanges = Exchanges(training, wire_dtype, fabric.group)
         self._group = group_of(os.environ, self._seat, training, exchanges, self._resized, fabric.ties)

@@ -55,13 +55,8 @@ def fabric_of(environment: Mapping[str, str], device: torch.device) -> str:
 
 
 class NodeGroup:
-    """The group of this process and the others of its node.
-
-    Parameters
-    ----------
-    seat : this process's
-    store : the file where they meet
-    fabric : ``gloo`` or ``nccl``
+    """The group of this process and the others of its node, which meet at the file ``store``; ``fabric``: ``gloo`` or
+    ``nccl``.
     """
 
     def __init__(self, seat: Seat, store: Path, fabric: str) -> None:

@@ -27,13 +27,9 @@ _Result = TypeVar("_Result")
 
 
 class NodeTies:
-    """The ties of one training process.
+    """The ties of one training process, by a gloo process group of the node's processes.
 
     ``tied``: it computes together with others of its node.
-
-    Parameters
-    ----------
-    group : a gloo process group of the node's processes; None: it computes alone
     """
 
     def __init__(self, group: Any = None) -> None:

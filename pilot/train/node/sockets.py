@@ -62,12 +62,8 @@ Happening = wire.ToAgent | RankCame | RankSaid | RankGone
 
 
 class WorkerSockets:
-    """All sockets of a worker, waited for together.
-
-    Parameters
-    ----------
-    control_fd : descriptor of the stream socket to the agent
-    worker_socket : where to listen for rank processes
+    """All sockets of a worker, waited for together: ``control_fd`` is a stream socket to the agent; rank processes come
+    to ``worker_socket``.
     """
 
     def __init__(self, control_fd: int, worker_socket: Path) -> None:

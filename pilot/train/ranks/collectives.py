@@ -33,13 +33,7 @@ Bring = Callable[[int, int], Sums]
 
 
 class Collectives:
-    """The meetings of one rank.
-
-    Parameters
-    ----------
-    group : the group
-    training : its state will include the outcomes
-    """
+    """The meetings of one rank. The state of ``training`` will include the outcomes."""
 
     def __init__(self, group: RankGroup, training: Training) -> None:
         self._group = group

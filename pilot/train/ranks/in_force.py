@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TypeVar
 
 from pilot.comm.channel import Gone
@@ -14,26 +15,21 @@ from pilot.train.node.node_ties import NodeTies
 _Result = TypeVar("_Result")
 
 
+@dataclass
 class InForce:
-    """One training process's view.
-
-    Parameters
-    ----------
-    membership : what this process knows
-    ties : to the other processes of the node
-    lose : called when a generation is gone
+    """One training process's view. ``membership``: what it knows; ``ties``: to the others of the node; ``lose`` is
+    called when a generation is gone.
     """
 
-    def __init__(self, membership: MembershipState, ties: NodeTies, lose: Callable[[int], None]) -> None:
-        self._membership = membership
-        self._ties = ties
-        self._lose = lose
-        self._started: Membership | None = None
+    membership: MembershipState
+    ties: NodeTies
+    lose: Callable[[int], None]
+    _started: Membership | None = None
 
     @property
     def group(self) -> Membership | None:
         """The generation in force. If the node's processes are tied, it counts as gone only once all of them know."""
-        return self._started if self._ties.tied else self._membership.current
+        return self._started if self.ties.tied else self.membership.current
 
     def started(self, group: Membership) -> None:
         """``group`` is in force, with the same state on all of its ranks."""
@@ -45,7 +41,7 @@ class InForce:
 
     def look_again(self) -> None:
         """At the end of a script, when nothing is computed any more, each process checks for itself."""
-        if self._membership.current is None:
+        if self.membership.current is None:
             self._started = None
 
     def next(self, attend: Callable[[], None], ready: Callable[[], bool]) -> int:
@@ -54,26 +50,26 @@ class InForce:
         """
         newest = 0
         while True:
-            membership = self._membership.startable() if ready() else None
+            membership = self.membership.startable() if ready() else None
             if membership is None or membership.generation < newest:
                 attend()
-            elif (said := self._ties.same_generation(membership.generation)) > 0:
+            elif (said := self.ties.same_generation(membership.generation)) > 0:
                 return said
             else:
                 newest = -said
 
     def begin(self, generation: int) -> Membership:
         """Start ``generation``; :class:`~pilot.comm.channel.Gone` if it was dissolved meanwhile."""
-        joining = self._membership.joining
+        joining = self.membership.joining
         if joining is None or joining.generation != generation:
             raise Gone
-        return self._membership.start(generation)
+        return self.membership.start(generation)
 
     def together(self, group: Membership, act: Callable[[], _Result]) -> _Result:
         """The result of ``act``. If it does not succeed on all processes of the node, ``group`` is gone."""
         try:
-            return self._ties.together(act)
+            return self.ties.together(act)
         except Gone:
-            self._lose(group.generation)
+            self.lose(group.generation)
             self._started = None
             raise

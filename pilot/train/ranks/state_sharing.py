@@ -39,7 +39,6 @@ class StateSharing:
 
     Parameters
     ----------
-    training, saver, next_steps : the session's
     link : to the rank processes
     gather : returns the rows of all ranks of a group
     answer : returns the next message of a generation's rank process

@@ -41,12 +41,7 @@ def encoded(state: Mapping[str, Any]) -> tree.Encoded:
 
 
 class Packed:
-    """A state with known size and index, before its bytes are copied.
-
-    Parameters
-    ----------
-    encoded : the state; its leaves must not change until they are written
-    """
+    """A state with known size and index, before its bytes are copied; its leaves must not change until then."""
 
     def __init__(self, encoded: Encoded) -> None:
         self._leaves = encoded.leaves

@@ -24,11 +24,17 @@ Keys = list[Any]
 """What leads to a value within nested containers."""
 
 
-class _Loads(Protocol):
-    def load_state_dict(self, state_dict: dict[str, Any]) -> Any: ...
+class Stateful(Protocol):
+    """What ``session.track`` accepts."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Its state, of types that :mod:`pilot.checkpoint.tree` can store."""
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> Any:
+        """Take over a state."""
 
 
-def load(state: Mapping[str, Any], into: _Loads) -> None:
+def load(state: Mapping[str, Any], into: Stateful) -> None:
     """Give buffers the shapes that they have in ``state``, and load it. (Parameters keep theirs.)"""
     for path, module in into.named_modules() if isinstance(into, nn.Module) else ():
         for key, buffer in module._buffers.items():
@@ -48,13 +54,7 @@ def filled(held: Any, value: Any) -> Any:
 
 
 class UnsavedBuffers:
-    """The buffers of one session that ``state_dict()`` leaves out.
-
-    Parameters
-    ----------
-    model : with all its parts
-    tracked : what the script tracks, by name; modules count
-    """
+    """The buffers of one session that ``state_dict()`` leaves out: those of ``model``, and of ``tracked`` modules."""
 
     def __init__(self, model: nn.Module, tracked: Mapping[str, object]) -> None:
         self._model = model

@@ -9,6 +9,7 @@ import torch
 
 from pilot.checkpoint.tree import copied
 from pilot.core.errors import UserError
+from pilot.train.state.loading import Stateful
 from pilot.train.state.optimizer_state import (
     OwnAttributes,
     layout_of,
@@ -18,17 +19,11 @@ from pilot.train.state.optimizer_state import (
 )
 
 
-class Scheduler(Protocol):
+class Scheduler(Stateful, Protocol):
     """The part of torch's learning-rate schedulers that we use."""
 
     def step(self, *metrics: float) -> None:
         """One step of the schedule; ``ReduceLROnPlateau`` takes a measure."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Its state."""
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over a state."""
 
 
 Scaler = torch.amp.GradScaler
@@ -40,11 +35,8 @@ Scalers = Scaler | dict[str, Scaler]
 class Stepper:
     """See the module.
 
-    ``effective_rate`` is the last step's learning rate of the first optimizer's first group.
-
-    Parameters
-    ----------
-    name : the name by which the script steps it; empty: there is only one
+    ``name``: the name by which the script steps it; empty: there is only one. ``effective_rate`` is the last step's
+    learning rate of the first optimizer's first group.
     """
 
     def __init__(

@@ -24,8 +24,8 @@ from pilot.train.node.membership import Seat
 from pilot.train.state import identity
 from pilot.train.state.agreement_log import END_OF_EPOCH, END_OF_LOOP, STOP, Agreement, AgreementLog, Place, Sums
 from pilot.train.state.block import encoded, in_host_memory
-from pilot.train.state.catch_up import CatchUp, Stateful, put_user
-from pilot.train.state.loading import UnsavedBuffers, load, places_in, put_back
+from pilot.train.state.catch_up import CatchUp, put_user
+from pilot.train.state.loading import Stateful, UnsavedBuffers, load, places_in, put_back
 from pilot.train.state.lr import LearningRate
 from pilot.train.state.metric_reports import METRIC, MetricReports
 from pilot.train.state.progress import Lineage, Position
@@ -197,8 +197,8 @@ class Training:
 
     def metrics(self) -> dict[str, float]:
         """The metrics of the last step, for reports."""
-        rates = {_labelled("learning_rate", one.name): one.effective_rate for one in self.steppers}
-        scales = {_labelled("loss_scale", name): one.get_scale() for name, one in self.steppers.scalers.items()}
+        rates = {f"learning_rate{one.name and f'_{one.name}'}": one.effective_rate for one in self.steppers}
+        scales = {f"loss_scale{name and f'_{name}'}": one.get_scale() for name, one in self.steppers.scalers.items()}
         return rates | scales
 
     def agree(self, topic: int, sums: Sums) -> None:
@@ -396,10 +396,6 @@ def _as_one(model: Models) -> nn.Module:
         f"pilot.train.session takes a model, or a dict of several by name, and got a {type(model).__name__}: tensors"
         " that are in no model belong into one (torch.nn.Module, or ParameterList and ParameterDict)"
     )
-
-
-def _labelled(what: str, name: str) -> str:
-    return f"{what}_{name}" if name else what
 
 
 def _check_schedule(schedulers: Collection[Scheduler], schedule: str | None) -> None:

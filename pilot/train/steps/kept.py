@@ -17,8 +17,7 @@ from pilot.checkpoint.leaves import why_no_array, why_no_tensor
 from pilot.checkpoint.shards import local_of
 from pilot.checkpoint.tree import copied
 from pilot.train.state.block import encoded
-from pilot.train.state.catch_up import Stateful
-from pilot.train.state.loading import filled, load
+from pilot.train.state.loading import Stateful, filled, load
 
 SMALL_BYTES = 1 << 20
 """Size of one tensor, or of all of a tracked object, below which copying is cheaper than checking."""

@@ -42,17 +42,11 @@ FEW_GROUPS = 16
 
 
 class Rollback:
-    """The rollback of one session. It restores what was *marked*.
+    """The rollback of one session. It restores what was *marked*."""
 
-    Parameters
-    ----------
-    training : of the session
-    apart : whether optimizers are stepped separately
-    """
-
-    def __init__(self, training: Training, *, apart: bool) -> None:
+    def __init__(self, training: Training) -> None:
         self._training = training
-        self._apart = apart
+        self._apart = training.steppers.apart
         self._kept: list[Kept] | None = None
         self._changing: list[Kept] = []
         self._of_script: list[Object] = []

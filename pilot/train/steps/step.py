@@ -49,7 +49,6 @@ class Step:
 
     Parameters
     ----------
-    training, group, exchanges, guard, rollback : the session's
     seed : for the ranks' random generators
     metrics : where measurements go
     ties : to the other processes of the node
