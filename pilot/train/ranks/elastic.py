@@ -31,10 +31,9 @@ from pilot.train.data.sampler import StepShare
 from pilot.train.gradients.exchanges import Exchanges
 from pilot.train.gradients.step_words import Words
 from pilot.train.node.membership import Membership, MembershipState, Seat, agreed
-from pilot.train.node.node_ties import NodeTies
+from pilot.train.node.node_ties import InForce, NodeTies
 from pilot.train.node.sockets import Happening, RankCame, RankGone, RankSaid, WorkerSockets
 from pilot.train.ranks.group import RankGroup
-from pilot.train.ranks.in_force import InForce
 from pilot.train.ranks.meters import PaceMeter, StallTimer
 from pilot.train.ranks.periodic import Periodic
 from pilot.train.ranks.reporter import Metrics, Reporter

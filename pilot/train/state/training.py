@@ -25,7 +25,7 @@ from pilot.train.state import identity
 from pilot.train.state.agreement_log import END_OF_EPOCH, END_OF_LOOP, STOP, Agreement, AgreementLog, Place, Sums
 from pilot.train.state.block import encoded, in_host_memory
 from pilot.train.state.catch_up import CatchUp, put_user
-from pilot.train.state.loading import Stateful, UnsavedBuffers, load, places_in, put_back
+from pilot.train.state.loading import Stateful, load, places_in, put_back, put_unsaved, unsaved
 from pilot.train.state.lr import LearningRate
 from pilot.train.state.metric_reports import METRIC, MetricReports
 from pilot.train.state.progress import Lineage, Position
@@ -86,7 +86,6 @@ class Training:
         self.catch_up = CatchUp(self.tell_restored)
         self.user: dict[str, Any] = {}
         self.tracked: dict[str, Stateful] = {}
-        self._unsaved = UnsavedBuffers(self.model, self.tracked)
         self.changing: set[str] = set()
         self.phases: list[dict[str, Any]] = []
         self.on_restore: list[Callable[[], object]] = []
@@ -258,7 +257,7 @@ class Training:
             "model": dict(self.model.state_dict()),
             "parameters": dict(self.trained.bare),
             "trained": self.trained.capture(),
-            "unsaved": self._unsaved.capture(),
+            "unsaved": unsaved(self.model, self.tracked),
             "tracked": {name: one.state_dict() for name, one in self.tracked.items()},
             "changing": sorted(self.changing),
             "phases": list(self.phases),
@@ -367,7 +366,7 @@ class Training:
             set_options(self.steppers, self._options)
         for name, one in self.tracked.items():
             load(copied(state["tracked"][name]), into=one)
-        self._unsaved.restore(state["unsaved"])
+        put_unsaved(state["unsaved"], self.model, self.tracked)
 
     def put_stepped(self, state: Mapping[str, Any]) -> None:
         """Take over what ``state`` has of optimizers, schedulers and scalers."""

@@ -58,7 +58,9 @@ class Rollback:
         """A step begins, or is repeated."""
         is_first = self._kept is None
         if self._kept is None:
-            self._kept = list(self._look_around())
+            self._kept = list(self._all())
+            for one in self._kept:
+                one.changes = one.small or one.name in self._training.changing
             self._changing = [one for one in self._kept if one.changes]
             self._of_script = [one for one in self._kept if isinstance(one, Object) and one.of_script]
         begins = not is_first and self._epoch != self._training.position.epoch and self._spaced.is_due()
@@ -119,11 +121,6 @@ class Rollback:
     def look_again(self) -> None:
         """Other parameters are trained."""
         self._kept = None
-
-    def _look_around(self) -> Iterator[Kept]:
-        for one in self._all():
-            one.changes = one.small or one.name in self._training.changing
-            yield one
 
     def _all(self) -> Iterator[Kept]:
         stepped = {id(parameter) for parameter in self._training.trained.trained().values()}
