@@ -1,14 +1,13 @@
 """Whole scripts as rows: each runs plain, and as a session through every course that a group can take.
 
-A script gets its session factory as an argument, so that the plain loop has the same text; :class:`Plain` steps torch's
-own objects.
+A script gets its session factory as an argument, so that the plain loop has the same text; see
+:mod:`tests.equivalence.plain_loop`.
 """
 
 from __future__ import annotations
 
 import copy
-import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from typing import Any
 
@@ -18,7 +17,7 @@ from torch.nn.functional import mse_loss
 from torch.utils.data import TensorDataset
 
 import pilot.train
-from pilot.train.data.order import permutation
+from tests.equivalence.plain_loop import Plain as Plain
 from tests.equivalence.rows import BATCH as BATCH
 from tests.equivalence.rows import EPOCHS as EPOCHS
 from tests.equivalence.rows import SAMPLES, SEED, on_ranks
@@ -33,84 +32,6 @@ DATA = TensorDataset(
 )
 GROWS_AND_SHRINKS = [End(6, (True,), (False,), 1), End(19, (True, False), (False, True), 0)]
 """One rank; a second joins in its first epoch; one of the two dies in the middle of the second."""
-
-
-class Plain:
-    """The session interface that scripts use, in plain torch."""
-
-    def __init__(self, _models: Any, optimizers: Any, schedulers: Any = None, **options: Any) -> None:
-        self._optimizers, self._schedulers = _named(optimizers), _named(schedulers)
-        self._schedule = options.get("schedule")
-        self._max_norm = math.inf
-        self.state: dict[str, Any] = {}
-        self.steps = 0
-        self.has_stepped = False
-
-    def loader(self, data: TensorDataset, **_: Any) -> Any:
-        return _Batches(self, data)
-
-    def epochs(self, count: int) -> Iterator[int]:
-        for self.epoch in range(count):
-            yield self.epoch
-            if self._schedule == "epoch":
-                for scheduler in self._schedulers.values():
-                    scheduler.step()
-
-    def iterations(self, count: int) -> Iterator[int]:
-        self.epoch = 0
-        yield from range(count)
-
-    def clip_grad_norm(self, max_norm: float) -> None:
-        self._max_norm = max_norm
-
-    def sum(self, *_: Any, **__: Any) -> bool:
-        return True
-
-    def step(self, _loss: Any = None, name: str | None = None) -> bool:
-        self.steps += not self.has_stepped
-        self.has_stepped = True
-        for one in self._optimizers if name is None else [name]:
-            parameters = [p for group in self._optimizers[one].param_groups for p in group["params"]]
-            if self._max_norm < math.inf:
-                nn.utils.clip_grad_norm_(parameters, self._max_norm)
-            self._optimizers[one].step()
-            if self._schedule == "step" and one in self._schedulers:
-                self._schedulers[one].step()
-        self._max_norm = math.inf
-        return True
-
-    def track(self, *_: Any) -> None:
-        pass
-
-    def on_restore(self, *_: Any) -> None:
-        pass
-
-
-class _Batches:
-    def __init__(self, plain: Plain, data: TensorDataset) -> None:
-        self._plain, self._data = plain, data
-        self._rest: Iterator[Any] | None = None
-
-    def next(self) -> Any:
-        """Epochs in sequence."""
-        self._rest = iter(self) if self._rest is None else self._rest
-        if (batch := next(self._rest, None)) is None:
-            self._plain.epoch += 1
-            self._rest = iter(self)
-            batch = next(self._rest)
-        return batch
-
-    def __iter__(self) -> Iterator[Any]:
-        order = torch.from_numpy(permutation(SEED, self._plain.epoch, SAMPLES))
-        for start in range(0, SAMPLES, BATCH):
-            self._plain.has_stepped = False
-            yield tuple(tensor[order[start : start + BATCH]] for tensor in self._data.tensors)
-
-
-def _named(given: Any) -> dict[str, Any]:
-    if isinstance(given, dict):
-        return given
-    return {} if given is None else {str(i): one for i, one in enumerate(given if isinstance(given, list) else [given])}
 
 
 @cache
@@ -182,10 +103,14 @@ def assert_equal(
     expected, alone = script(Plain), script(session)
     _assert_close(alone, expected, 0.0, "alone")
     for way, count, ends in [*ways(operations), *joined(joins)]:
-        ranks = on_ranks(lambda: script(session), count, ends)
-        for rank in ranks:
-            _assert_close(rank, ranks[0], 0.0, f"{way}, between ranks")
-            _assert_close(rank, expected, tolerance, way)
+        assert_agree(on_ranks(lambda: script(session), count, ends), expected, tolerance, way)
+
+
+def assert_agree(ranks: Sequence[Result], expected: Result, tolerance: float = 1e-12, way: str = "") -> None:
+    """These ranks agree to the last bit, and with what is expected up to rounding."""
+    for rank in ranks:
+        _assert_close(rank, ranks[0], 0.0, f"{way}, between ranks")
+        _assert_close(rank, expected, tolerance, way)
 
 
 def _assert_close(one: Result, other: Result, tolerance: float, what: str) -> None:
