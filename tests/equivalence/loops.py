@@ -25,6 +25,7 @@ from tests.unit.train.storm import End
 
 Result = dict[str, Any]
 Script = Callable[[Callable[..., Any]], Result]
+Body = Callable[[Any, nn.Module, torch.optim.Optimizer, torch.Tensor, torch.Tensor], object]
 
 DATA = TensorDataset(
     torch.randn(SAMPLES, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64),
@@ -58,6 +59,30 @@ def a_step(ours: Any, model: Any, optimizer: Any, x: torch.Tensor, y: torch.Tens
     loss = mse_loss(model(x), y)
     loss.backward()
     return bool(ours.step(loss))
+
+
+def trained(
+    made: Callable[..., Any],
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    *,
+    at_first: Callable[[int], object] = lambda _epoch: None,
+    body: Body = a_step,
+    at_last: Callable[[int], object] = lambda _epoch: None,
+    epochs: int = EPOCHS,
+    **tracked: Any,
+) -> Result:
+    """What there is after an ordinary training, which calls these in each epoch, and ``body`` for each batch."""
+    ours = made(model, optimizer)
+    loader = ours.loader(DATA, global_batch_size=BATCH)
+    for name, one in tracked.items():
+        ours.track(name, one)
+    for epoch in ours.epochs(epochs):
+        at_first(epoch)
+        for x, y in loader:
+            body(ours, model, optimizer, x, y)
+        at_last(epoch)
+    return tensors(model=model, optimizer=optimizer, **tracked)
 
 
 def mlp() -> nn.Module:

@@ -20,6 +20,7 @@ import pytest
 import torch
 
 import pilot.train
+from pilot.core.errors import UserError
 from tests.equivalence.history import Step
 from tests.unit.train.storm import End, World, group_of
 
@@ -157,3 +158,11 @@ def in_world(script: Callable[[], Any], count: int, ends: Sequence[End], **optio
 def on_ranks(script: Callable[[], Any], count: int, ends: Sequence[End]) -> list[Any]:
     """The same, without the world argument."""
     return in_world(script, count, ends)[1]
+
+
+def assert_refused(script: Callable[[], Any], line: str) -> None:
+    """Alone, on one rank and on two, with one line."""
+    for ranks in (0, 1, 2):
+        with pytest.raises(UserError, match=line) as refused:
+            script() if ranks == 0 else on_ranks(script, ranks, [])
+        assert "\n" not in str(refused.value)

@@ -28,7 +28,7 @@ from tests.equivalence.loops import (
     session,
     tensors,
 )
-from tests.equivalence.rows import on_ranks
+from tests.equivalence.rows import assert_refused, on_ranks
 
 
 def plain_critic() -> nn.Module:
@@ -307,9 +307,7 @@ REFUSED_WHEN_MADE = [
 
 @pytest.mark.parametrize(("made", "line"), REFUSED_WHEN_MADE, ids=[made.__name__ for made, _ in REFUSED_WHEN_MADE])
 def test_it_is_refused_when_the_session_is_made(made: Callable[[], Parts], line: str) -> None:
-    with pytest.raises(UserError, match=line) as refused:
-        pilot.train.session(*made(), schedule="step")
-    assert "\n" not in str(refused.value)
+    assert_refused(lambda: pilot.train.session(*made(), schedule="step"), line)
 
 
 class Two:
@@ -372,12 +370,9 @@ REFUSED_IN_THE_LOOP = [
 ]
 
 
-@pytest.mark.parametrize("ranks", [0, 1, 2])
 @pytest.mark.parametrize(("script", "line"), REFUSED_IN_THE_LOOP, ids=[one.__name__ for one, _ in REFUSED_IN_THE_LOOP])
-def test_it_is_refused_in_the_loop(script: Callable[[Two], None], line: str, ranks: int) -> None:
-    with pytest.raises(UserError, match=line) as refused:
-        script(Two()) if ranks == 0 else on_ranks(lambda: script(Two()), ranks, [])
-    assert "\n" not in str(refused.value)
+def test_it_is_refused_in_the_loop(script: Callable[[Two], None], line: str) -> None:
+    assert_refused(lambda: script(Two()), line)
 
 
 def test_ranks_that_step_different_optimizers_are_refused_with_both_names() -> None:
