@@ -7,7 +7,7 @@ A script gets its session factory as an argument, so that the plain loop has the
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from typing import Any
 
@@ -20,10 +20,9 @@ import pilot.train
 from tests.equivalence.plain_loop import Plain as Plain
 from tests.equivalence.rows import BATCH as BATCH
 from tests.equivalence.rows import EPOCHS as EPOCHS
-from tests.equivalence.rows import SAMPLES, SEED, on_ranks
+from tests.equivalence.rows import SAMPLES, SEED, Result, assert_agree, assert_close, on_ranks
 from tests.unit.train.storm import End
 
-Result = dict[str, Any]
 Script = Callable[[Callable[..., Any]], Result]
 Body = Callable[[Any, nn.Module, torch.optim.Optimizer, torch.Tensor, torch.Tensor], object]
 
@@ -126,28 +125,9 @@ def assert_equal(
 ) -> None:
     """All ranks of a run agree to the last bit; a session alone equals the plain loop, and so does one in a group."""
     expected, alone = script(Plain), script(session)
-    _assert_close(alone, expected, 0.0, "alone")
+    assert_close(alone, expected, 0.0, "alone")
     for way, count, ends in [*ways(operations), *joined(joins)]:
         assert_agree(on_ranks(lambda: script(session), count, ends), expected, tolerance, way)
-
-
-def assert_agree(ranks: Sequence[Result], expected: Result, tolerance: float = 1e-12, way: str = "") -> None:
-    """These ranks agree to the last bit, and with what is expected up to rounding."""
-    for rank in ranks:
-        _assert_close(rank, ranks[0], 0.0, f"{way}, between ranks")
-        _assert_close(rank, expected, tolerance, way)
-
-
-def _assert_close(one: Result, other: Result, tolerance: float, what: str) -> None:
-    assert one.keys() == other.keys(), what
-    for name, value in one.items():
-        torch.testing.assert_close(
-            value,
-            other[name],
-            rtol=tolerance,
-            atol=tolerance,
-            msg=lambda text, name=name: f"{what}, {name}: {text}",
-        )
 
 
 def tensors(**parts: Any) -> Result:

@@ -17,8 +17,8 @@ from torch.utils.data import TensorDataset
 from pilot.core.events import LedgerRange
 from pilot.core.ids import Generation
 from pilot.core.ledger import Ledger
-from tests.equivalence.loops import BATCH, DATA, SAMPLES, Plain, Result, assert_agree, fresh, session, tensors
-from tests.equivalence.rows import assert_refused, on_ranks
+from tests.equivalence.loops import BATCH, DATA, SAMPLES, Plain, Result, fresh, session, tensors
+from tests.equivalence.rows import assert_agree, assert_refused, on_ranks
 from tests.equivalence.ways import WAYS
 from tests.unit.train.storm import End
 

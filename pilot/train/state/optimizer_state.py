@@ -167,7 +167,6 @@ class OwnAttributes:
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self._optimizer = optimizer
         self._first = copied({name: value for name, value, _ in self._now()})
-        self._first_encoded = {name: encode({name: value}) for name, value in self._first.items()}
         self._by_object = self._tensors_by_object()
 
     def capture(self) -> dict[str, Any]:
@@ -180,7 +179,7 @@ class OwnAttributes:
                     " that join would not get them, and what it computes from a batch (K-FAC's statistics) differs"
                     " between ranks: keep in optimizer.state[parameter] what is computed from p.grad"
                 )
-        first = self._first_encoded
+        first = {name: encode({name: value}) for name, value in self._first.items()}
         return {name: value for name, value, now in self._now() if name not in first or not _equal(now, first[name])}
 
     def restore(self, changed: Mapping[str, Any]) -> None:

@@ -370,7 +370,9 @@ class Training:
 
     def put_stepped(self, state: Mapping[str, Any]) -> None:
         """Take over what ``state`` has of optimizers, schedulers and scalers."""
-        self.steppers.restore({**state, "optimizer": optimizers_adopted(state["optimizer"], self.steppers)})
+        if self.sharding is not None:
+            state = {**state, "optimizer": optimizers_adopted(state["optimizer"], self.steppers)}
+        self.steppers.restore(state)
 
     def tell_restored(self) -> None:
         """Tell the script that the state was replaced."""

@@ -72,35 +72,30 @@ class Rollback:
     def mark(self) -> None:
         """Remember the current values."""
         mark_all(self._changing)
-        if self._looking:
-            for one in self._kept or ():
-                if not one.changes:
-                    one.bits_before = one.bits()
-                    one.mark()
+        for one in self._others() if self._looking else ():
+            one.bits_before = one.bits()
+            one.mark()
 
     def seen(self) -> None:
         """Forward and backward are over: what changed in the first step will change in others."""
-        if self._looking:
-            for one in self._kept or ():
-                if one.changes:
-                    continue
-                if one.bits() == one.bits_before:
-                    one.forget()
-                else:
-                    one.changes = True
-                    self._changing.append(one)
-                    self._training.changing.add(one.name)
+        for one in self._others() if self._looking else ():
+            if one.bits() == one.bits_before:
+                one.forget()
+            else:
+                one.changes = True
+                self._changing.append(one)
+                self._training.changing.add(one.name)
 
     def hold(self) -> None:
         """The step is void: what the script changes from now on will be restored, too."""
-        mark_all([one for one in self._kept or () if not one.changes])
+        mark_all(self._others())
 
     def back(self) -> None:
         """Restore the marked values."""
         for one in self._kept or ():
             one.back()
-            if not one.changes:
-                one.forget()  # copies are kept only of what each step changes
+        for one in self._others():
+            one.forget()  # copies are kept only of what each step changes
         self._training.tell_restored()
 
     def phase_ends(self) -> None:
@@ -117,6 +112,10 @@ class Rollback:
             if one.name in then:
                 one.put(then[one.name])
         self._training.tell_restored()
+
+    def _others(self) -> list[Kept]:
+        """What no step was seen to change."""
+        return [one for one in self._kept or () if not one.changes]
 
     def look_again(self) -> None:
         """Other parameters are trained."""

@@ -10,8 +10,8 @@ from typing import Any
 
 from tests.equivalence.composed.covering import Composition
 from tests.equivalence.composed.script import Composed
-from tests.equivalence.loops import Plain, Result, assert_agree, session
-from tests.equivalence.rows import in_world
+from tests.equivalence.loops import Plain, Result, session
+from tests.equivalence.rows import assert_agree, in_world
 from tests.unit.train.storm import End, Keep
 
 
