@@ -61,11 +61,9 @@ class CatchUp:
             self._restored()
 
     def takes_again(self) -> None:
-        """The script has reached the position at which its state was made."""
-        if self._again is not None:
-            self._again()
-            self._again = None
-            self._restored()
+        """The script has reached the position at which its state was made: it takes it for the last time."""
+        self.loop_begins()
+        self._again = None
 
     def comes_to(self, topic: int) -> None:
         """The script has reached a meeting that is still to be held; if its state was made in this one, the script goes

@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 import torch
 
@@ -35,6 +36,7 @@ from pilot.train.steps.guards import StepGuard
 from pilot.train.steps.rollback import Rollback
 from pilot.train.steps.weights import Weights
 
+_Result = TypeVar("_Result")
 Number = torch.Tensor | float | None
 IsLast = Callable[[StepShare, int], bool]
 """Whether the training's last step has this share, in a group of this size; the same on all ranks."""
@@ -343,14 +345,8 @@ class Step:
 
     def _selected(self, number: int) -> bool:
         """Whether all ranks are about to sum the same arena."""
-        numbers: list[int] = []
-
-        def select() -> bool:
-            numbers.extend(self._group.select(number))
-            return True
-
         try:
-            self._waited(select)
+            numbers = self._waited(lambda: self._group.select(number))
         except Gone:
             return False
         if other := next((rank for rank, one in enumerate(numbers) if one != numbers[0]), 0):
@@ -361,7 +357,7 @@ class Step:
             )
         return True
 
-    def _waited(self, call: Callable[[], bool]) -> bool:
+    def _waited(self, call: Callable[[], _Result]) -> _Result:
         began_s = time.monotonic()
         try:
             return call()
