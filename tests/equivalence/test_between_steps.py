@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -25,12 +24,11 @@ from tests.equivalence.loops import (
     assert_equal,
     fresh,
     mlp,
-    session,
     tensors,
     trained,
 )
 from tests.equivalence.rotation import PARTS, in_parts
-from tests.equivalence.rows import assert_refused, on_ranks
+from tests.equivalence.rows import on_ranks
 from tests.unit.train.storm import End
 
 Deed = Callable[[nn.Module, torch.optim.Optimizer], object]
@@ -182,90 +180,6 @@ def test_it_counts_once(name: str, part: int) -> None:
 @pytest.mark.parametrize("name", VALUES)
 def test_values_are_put_back(name: str) -> None:
     assert_equal(globals()[name], operations=range(2, 14, 3), joins=range(3, 14, 3))
-
-
-class Masked(nn.Module):
-    """Its mask is created once the batch size is known."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.last = nn.Linear(3, 1)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if not hasattr(self, "mask"):
-            self.register_buffer("mask", torch.ones_like(x[0]))
-        return self.last(x * self.mask)
-
-
-def registers_in_forward() -> None:
-    doing(session, model=Masked)
-
-
-class LazyAverage(nn.Module):
-    """Created with its first update."""
-
-    def update(self, model: nn.Module) -> None:
-        self.average = copy.deepcopy(model)
-
-
-def tracks_what_is_made_later() -> None:
-    net, average = fresh(mlp), LazyAverage()
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
-    elastic = session(net, optimizer)
-    elastic.track("average", average)
-    loader = elastic.loader(DATA, global_batch_size=BATCH)
-    for _ in elastic.epochs(EPOCHS):
-        for x, y in loader:
-            a_step(elastic, net, optimizer, x, y)
-            average.update(net)
-
-
-def images() -> nn.Module:
-    return nn.Sequential(
-        nn.Unflatten(1, (3, 1, 1)), nn.ZeroPad2d(2), nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(36, 1)
-    )
-
-
-def turns_to_channels_last(model: nn.Module, _optimizer: torch.optim.Optimizer) -> None:
-    model.to(memory_format=torch.channels_last)
-
-
-def turns_to_float(model: nn.Module, _optimizer: torch.optim.Optimizer) -> None:
-    model.float()
-
-
-def changes_the_layout() -> None:
-    doing(session, model=images, at_first=turns_to_channels_last)
-
-
-def changes_the_type() -> None:
-    doing(session, at_first=turns_to_float)
-
-
-def steps_a_scheduler_by_itself() -> None:
-    net = fresh(mlp)
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
-    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 12)
-    elastic = session(net, optimizer)
-    loader = elastic.loader(DATA, global_batch_size=BATCH)
-    for _ in elastic.epochs(EPOCHS):
-        for x, y in loader:
-            a_step(elastic, net, optimizer, x, y)
-            scheduler.step()
-
-
-REFUSED = [
-    (changes_the_layout, r"parameter 2\.weight has another .* memory format"),
-    (changes_the_type, r"parameter 0\.weight has another dtype"),
-    (steps_a_scheduler_by_itself, r"schedule=, or .* session\.track"),
-    (registers_in_forward, r"names .*\(mask\).*persistent=False"),
-    (tracks_what_is_made_later, r"tracked object 'average' .*\(average.0.bias\).*before the loop"),
-]
-
-
-@pytest.mark.parametrize(("script", "line"), REFUSED, ids=[script.__name__ for script, _ in REFUSED])
-def test_what_a_newcomer_could_not_load_is_refused(script: Callable[[], None], line: str) -> None:
-    assert_refused(script, line)
 
 
 @pytest.mark.parametrize("at", [13, 14, 15])

@@ -30,7 +30,8 @@ from tests.equivalence.loops import (
     tensors,
     trained,
 )
-from tests.equivalence.rows import assert_refused, on_ranks
+from tests.equivalence.rows import on_ranks
+from tests.equivalence.topics.several import Counter
 from tests.unit.train.storm import End
 
 
@@ -133,19 +134,6 @@ def test_data_that_are_made_in_the_loop_are_tracked() -> None:
 def test_data_that_are_made_in_the_loop_and_differ_are_found() -> None:
     with pytest.raises(PilotError, match=r"dataset\.tensors\[0\] \(and 1 more\) has differed"):
         on_ranks(lambda: learns_from_rollouts(session), 1, [End(4, (True,), (False,), 1)])
-
-
-class Counter:
-    """The script's own object."""
-
-    def __init__(self) -> None:
-        self.seen: list[int] = []
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"seen": self.seen}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.seen = state["seen"]
 
 
 def counter(made: Callable[..., Any]) -> Result:
@@ -274,59 +262,6 @@ def test_a_hook_says_when_a_state_was_taken_over_or_put_back() -> None:
     assert not told
     assert on_ranks(script, 2, [End(4, (True, False), (False,), 1)]) == [12] * 3
     assert len(told) >= 2 + 1
-
-
-def tracks_late(ours: Any) -> None:
-    for _ in ours.epochs(1):
-        ours.track("late", Counter())
-
-
-def tracks_twice(ours: Any) -> None:
-    ours.track("counter", Counter())
-    ours.track("counter", Counter())
-
-
-def tracks_a_number(ours: Any) -> None:
-    ours.track("number", 3)
-
-
-def tracks_what_does_not_fit(ours: Any) -> None:
-    count = Counter()
-    count.seen = [object()]
-    ours.track("counter", count)
-    for _ in ours.epochs(1):
-        pass
-
-
-class Takes(Counter):
-    """Its state_dict has what its load_state_dict does not take."""
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        super().load_state_dict(state_dict["counter"])
-
-
-def tracks_what_cannot_be_loaded(ours: Any) -> None:
-    ours.track("counter", Takes())
-
-
-REFUSED: list[tuple[Callable[[Any], None], str]] = [
-    (tracks_late, "before session.epochs, once"),
-    (tracks_twice, "once per name"),
-    (tracks_a_number, "needs an object with state_dict"),
-    (tracks_what_does_not_fit, r"counter.state_dict\(\)\['seen'\]\[0\] is of type object"),
-    (tracks_what_cannot_be_loaded, r"load_state_dict does not take what its state_dict gave \(KeyError: 'counter'\)"),
-]
-
-
-@pytest.mark.parametrize(("script", "line"), REFUSED, ids=[script.__name__ for script, _ in REFUSED])
-def test_it_is_refused(script: Callable[[Any], None], line: str) -> None:
-    def made() -> None:
-        model = fresh(mlp)
-        ours = session(model, sgd(model))
-        ours.loader(DATA, global_batch_size=BATCH)
-        script(ours)
-
-    assert_refused(made, line)
 
 
 def test_ranks_that_track_different_things_are_refused() -> None:

@@ -16,7 +16,8 @@ from pilot.train.state.block import Packed, unpack
 from pilot.train.state.lr import LearningRate
 from pilot.train.state.training import Training
 from tests.equivalence.loops import BATCH, DATA, Result, Script, assert_equal, fresh, mlp, session, tensors, trained
-from tests.equivalence.rows import assert_refused, on_ranks
+from tests.equivalence.rows import on_ranks
+from tests.equivalence.topics.several import Loop, frozen
 from tests.unit.train.storm import End
 
 Change = Callable[[nn.Module, torch.optim.Optimizer, int], None]
@@ -25,12 +26,6 @@ Change = Callable[[nn.Module, torch.optim.Optimizer, int], None]
 def changing(made: Callable[..., Any], model: nn.Module, optimizer: torch.optim.Optimizer, change: Change) -> Result:
     result = trained(made, model, optimizer, at_first=lambda epoch: change(model, optimizer, epoch), epochs=3)
     return result | tensors(flags=[int(parameter.requires_grad) for parameter in model.parameters()])
-
-
-def frozen() -> Any:
-    model = fresh(mlp)
-    model[0].requires_grad_(False)
-    return model
 
 
 def unfrozen(made: Callable[..., Any]) -> Result:
@@ -169,52 +164,6 @@ def test_a_restart_goes_on_with_what_was_trained_whether_the_script_adds_its_gro
         a_step(other, steps)
         assert [group["lr"] for group in steps.param_groups] == [0.01, 0.003]
         torch.testing.assert_close(other.state_dict(), model.state_dict(), rtol=0, atol=0)
-
-
-class Loop:
-    """A script's objects."""
-
-    def __init__(self) -> None:
-        self.model = frozen()
-        self.optimizer = torch.optim.SGD(self.model[2].parameters(), lr=0.1)
-        self.session = session(self.model, self.optimizer)
-        self.loader = self.session.loader(DATA, global_batch_size=BATCH)
-
-    def passes(self, change: Callable[[int], None]) -> None:
-        for epoch in self.session.epochs(3):
-            change(epoch)
-            for x, y in self.loader:
-                self.optimizer.zero_grad()
-                mse_loss(self.model(x), y).backward()
-                self.session.step()
-
-
-def unfreezes_what_nobody_steps(loop: Loop) -> None:
-    loop.passes(lambda _: loop.model[0].requires_grad_(True))
-
-
-def adds_a_new_parameter(loop: Loop) -> None:
-    loop.passes(lambda _: loop.optimizer.add_param_group({"params": [nn.Parameter(torch.ones(1))]}))
-
-
-def replaces_a_parameter(loop: Loop) -> None:
-    def replace(epoch: int) -> None:
-        if epoch:
-            loop.model[0].bias = nn.Parameter(loop.model[0].bias * 0.9)
-
-    loop.passes(replace)
-
-
-REFUSED: list[tuple[Callable[[Loop], None], str]] = [
-    (unfreezes_what_nobody_steps, "0.weight was unfrozen but the optimizer does not have it"),
-    (adds_a_new_parameter, "number 0 of group 1 of the optimizer was added after the session was created"),
-    (replaces_a_parameter, r"another parameter has taken the place of 0.bias .* \(register_buffer\)"),
-]
-
-
-@pytest.mark.parametrize(("script", "line"), REFUSED, ids=[script.__name__ for script, _ in REFUSED])
-def test_it_is_refused(script: Callable[[Loop], None], line: str) -> None:
-    assert_refused(lambda: script(Loop()), line)
 
 
 def test_ranks_that_choose_differently_are_refused_with_the_name() -> None:
