@@ -174,8 +174,11 @@ class Elastic(RankGroup):
         group, position = self._group, self._training.position
         assert group is not None
         self._reporter.stepped(group, position.epoch, share, metrics)
-        self._tell_pace(group, share)
         self._agreed = group, words
+        if group.size > 1 and self._seat.rank == 0:  # within a node processes wait for each other while they compute
+            pace = self._pace.applied(time.monotonic(), self._stall_timer.ended_s, share.samples)
+            if pace is not None:
+                self._link.tell(pace)
 
     def settle(self) -> None:
         """The safe point after an applied step, when the script asks for the next batch: pause or switch if that was
@@ -346,14 +349,6 @@ class Elastic(RankGroup):
         group, step = self._membership.current, self._training.position.step
         waited_s, summing = self._stall_timer.waited_s(), self._stall_timer.summing
         self._link.tell(wire.RankStalled(self._trainer, group.generation if group else 0, step, waited_s, summing))
-
-    def _tell_pace(self, group: Membership, share: StepShare) -> None:
-        """One process speaks for the node: within a node they wait for each other while they compute."""
-        if group.size == 1 or self._seat.rank > 0:
-            return
-        pace = self._pace.applied(time.monotonic(), self._stall_timer.ended_s, share.samples)
-        if pace is not None:
-            self._link.tell(pace)
 
     # --- the start of a generation -----------------------------------------------------------------------------------
 

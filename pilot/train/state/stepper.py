@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -32,6 +33,7 @@ Schedulers = Scheduler | list[Scheduler] | dict[str, Scheduler]
 Scalers = Scaler | dict[str, Scaler]
 
 
+@dataclass(eq=False)
 class Stepper:
     """See the module.
 
@@ -39,18 +41,11 @@ class Stepper:
     learning rate of the first optimizer's first group.
     """
 
-    def __init__(
-        self,
-        name: str,
-        optimizers: Mapping[str, torch.optim.Optimizer],
-        schedulers: Mapping[str, Scheduler],
-        scaler: Scaler | None,
-    ) -> None:
-        self.name = name
-        self.optimizers = dict(optimizers)
-        self.schedulers = dict(schedulers)
-        self.scaler = scaler
-        self.effective_rate = 0.0
+    name: str
+    optimizers: dict[str, torch.optim.Optimizer]
+    schedulers: dict[str, Scheduler]
+    scaler: Scaler | None
+    effective_rate: float = 0.0
 
     def groups(self) -> Iterator[dict[str, Any]]:
         """The optimizers' parameter groups."""
