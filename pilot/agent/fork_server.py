@@ -220,7 +220,7 @@ def run(job: ForkJob) -> None:
     try:
         take_own(Seat.of(os.environ))
         copied = submitted_code.install(launch.archive, launch.code_sha256)
-        installed.note_loaded(copied)
+        installed.note_loaded(copied, launch.code_sha256)
         if copied:  # where the script really was when it was submitted
             sys.path[0] = str(Path(next(iter(copied))).parent)
         content = submitted_code.source(copied, script)

@@ -140,19 +140,22 @@ def add_imports(path: Path, modules: Iterable[str] = (), unfit: Iterable[str] = 
 MOST_BYTES = 16 * 1024 * 1024
 """A larger file is no module."""
 
+COPY = "the copy made at the submission"
 _versions: dict[str, str] = {}
 _untold: dict[str, str] = {}
 
 
-def note_loaded(copied: Mapping[str, bytes]) -> None:
+def note_loaded(copied: Mapping[str, bytes], copy: str = "") -> None:
     """The script begins: note from now on which of the user's Python files it runs from where they are, and their
-    versions. ``copied``, by path, are the files of which it runs the copy made at its submission.
+    versions. ``copied``, by path, are the files of which it runs the copy made at its submission, whose version is
+    ``copy``.
 
     The interpreter loads code from a file in two ways: any import, of any finder, takes a ``SourceFileLoader``, and
     ``runpy`` takes ``io.open_code``. Files are noted by the path by which they were found, so a link that leads
     elsewhere is another version. Not noted are compiled extensions, ``.pyc`` files without a source, modules in zip
     files, and text that a script itself reads and executes.
     """
+    _versions.update({COPY: copy} if copy else {})
     loaders: Any = SourceFileLoader
     get_code, open_code = loaders.get_code, io.open_code
 
@@ -167,6 +170,11 @@ def note_loaded(copied: Mapping[str, bytes]) -> None:
 
     loaders.get_code = noted
     io.open_code = opened
+
+
+def loaded_versions() -> dict[str, str]:
+    """Return the versions of all that was loaded so far, by path, and of the ``COPY``."""
+    return dict(_versions)
 
 
 def loaded_news(trainer: str) -> Iterator[wire.CodeLoaded]:

@@ -74,7 +74,7 @@ class SessionCourse(Course):
         exchanges = Exchanges(training, wire_dtype, fabric.group)
         self.group = group_of(os.environ, self.seat, training, exchanges, self._resized, fabric.ties)
         self.collectives = Collectives(self.group, training)
-        rollback = Rollback(training, apart=training.steppers.apart)
+        rollback = Rollback(training)
         self.step = Step(training, self.group, exchanges, self.guard, rollback, seed, self.metrics, fabric.ties)
         self.step.rehearsed = lambda: self._scale(self.step.member.size)
         self._ended: int | None = None

@@ -26,7 +26,7 @@ from pilot.train.node.membership import Membership
 from pilot.train.ranks import script_end
 from pilot.train.script import refusal
 from pilot.train.state import identity
-from pilot.train.state.catch_up import Stateful
+from pilot.train.state.loading import Stateful
 from pilot.train.state.lr import LearningRate
 from pilot.train.state.session_checks import (
     check_callback,

@@ -71,8 +71,9 @@ def test_a_wrong_script_stays_on_one_node_until_it_is_mended(checking: Pool, tmp
     (log,) = (pool.run_dir / "trainers" / name / "logs").glob("*.log")
     assert log.read_text().count("pilot check says: differs") == 1
     pool.pilot("cancel", name)
+    pool.until("it has ended", lambda s: s.trainer(name).phase == "cancelled")
     script.write_text(TRAIN.read_text())
-    pool.pilot("resume", name, "--accept-changes", "gradients")
+    pool.pilot("resume", name)
     mended = until_checked(pool, name, "passed")
     assert "train the same on changing nodes" in mended.check_text
     pool.until_step(name, mended.step + 1, nodes=2)

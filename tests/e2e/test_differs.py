@@ -95,7 +95,7 @@ def test_a_trainer_that_resumes_otherwise_on_one_node_is_resumed_on_another(pool
     (text,) = aside(pool.status())
     assert text.startswith(f"{other} was set aside: ")
     assert re.search(RESUMES, text)
-    assert "Possible causes: a script that was changed" in text
+    assert "Possible causes: a value that the script switches" in text
     pool.finish("cnn")
 
 

@@ -88,3 +88,19 @@ SCRIPTS = [
     registers_a_hook,
     draws_a_constant,
 ]
+
+
+def steps_two_by_name(options: Any, other: str = "") -> None:
+    """Each draws its own numbers; the loss of ``other`` is scaled by one that nobody has seeded."""
+    nets = {"d": model(), "g": model()}
+    optimizers = {name: torch.optim.SGD(net.parameters(), lr=0.01) for name, net in nets.items()}
+    session = pilot.train.session(nets, optimizers, seed=1, lr_rule="linear")
+    factor = drawn()
+    loader = session.loader(TensorDataset(X, Y), **options)
+    for _ in session.epochs(4):
+        for x, y in loader:
+            for name, net in nets.items():
+                optimizers[name].zero_grad()
+                error = mse_loss(net(x + torch.randn_like(x)) * (factor if name == other else 1.0), y)
+                error.backward()
+                session.step(error, name)

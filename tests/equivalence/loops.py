@@ -1,13 +1,12 @@
 """Whole scripts as rows: each runs plain, and as a session through every course that a group can take.
 
-A script gets its session factory as an argument, so that the plain loop has the same text; :class:`Plain` steps torch's
-own objects.
+A script gets its session factory as an argument, so that the plain loop has the same text; see
+:mod:`tests.equivalence.plain_loop`.
 """
 
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from typing import Any
@@ -18,14 +17,14 @@ from torch.nn.functional import mse_loss
 from torch.utils.data import TensorDataset
 
 import pilot.train
-from pilot.train.data.order import permutation
+from tests.equivalence.plain_loop import Plain as Plain
 from tests.equivalence.rows import BATCH as BATCH
 from tests.equivalence.rows import EPOCHS as EPOCHS
-from tests.equivalence.rows import SAMPLES, SEED, on_ranks
+from tests.equivalence.rows import SAMPLES, SEED, Result, assert_agree, assert_close, on_ranks
 from tests.unit.train.storm import End
 
-Result = dict[str, Any]
 Script = Callable[[Callable[..., Any]], Result]
+Body = Callable[[Any, nn.Module, torch.optim.Optimizer, torch.Tensor, torch.Tensor], object]
 
 DATA = TensorDataset(
     torch.randn(SAMPLES, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64),
@@ -33,84 +32,6 @@ DATA = TensorDataset(
 )
 GROWS_AND_SHRINKS = [End(6, (True,), (False,), 1), End(19, (True, False), (False, True), 0)]
 """One rank; a second joins in its first epoch; one of the two dies in the middle of the second."""
-
-
-class Plain:
-    """The session interface that scripts use, in plain torch."""
-
-    def __init__(self, _models: Any, optimizers: Any, schedulers: Any = None, **options: Any) -> None:
-        self._optimizers, self._schedulers = _named(optimizers), _named(schedulers)
-        self._schedule = options.get("schedule")
-        self._max_norm = math.inf
-        self.state: dict[str, Any] = {}
-        self.steps = 0
-        self.has_stepped = False
-
-    def loader(self, data: TensorDataset, **_: Any) -> Any:
-        return _Batches(self, data)
-
-    def epochs(self, count: int) -> Iterator[int]:
-        for self.epoch in range(count):
-            yield self.epoch
-            if self._schedule == "epoch":
-                for scheduler in self._schedulers.values():
-                    scheduler.step()
-
-    def iterations(self, count: int) -> Iterator[int]:
-        self.epoch = 0
-        yield from range(count)
-
-    def clip_grad_norm(self, max_norm: float) -> None:
-        self._max_norm = max_norm
-
-    def sum(self, *_: Any, **__: Any) -> bool:
-        return True
-
-    def step(self, _loss: Any = None, name: str | None = None) -> bool:
-        self.steps += not self.has_stepped
-        self.has_stepped = True
-        for one in self._optimizers if name is None else [name]:
-            parameters = [p for group in self._optimizers[one].param_groups for p in group["params"]]
-            if self._max_norm < math.inf:
-                nn.utils.clip_grad_norm_(parameters, self._max_norm)
-            self._optimizers[one].step()
-            if self._schedule == "step" and one in self._schedulers:
-                self._schedulers[one].step()
-        self._max_norm = math.inf
-        return True
-
-    def track(self, *_: Any) -> None:
-        pass
-
-    def on_restore(self, *_: Any) -> None:
-        pass
-
-
-class _Batches:
-    def __init__(self, plain: Plain, data: TensorDataset) -> None:
-        self._plain, self._data = plain, data
-        self._rest: Iterator[Any] | None = None
-
-    def next(self) -> Any:
-        """Epochs in sequence."""
-        self._rest = iter(self) if self._rest is None else self._rest
-        if (batch := next(self._rest, None)) is None:
-            self._plain.epoch += 1
-            self._rest = iter(self)
-            batch = next(self._rest)
-        return batch
-
-    def __iter__(self) -> Iterator[Any]:
-        order = torch.from_numpy(permutation(SEED, self._plain.epoch, SAMPLES))
-        for start in range(0, SAMPLES, BATCH):
-            self._plain.has_stepped = False
-            yield tuple(tensor[order[start : start + BATCH]] for tensor in self._data.tensors)
-
-
-def _named(given: Any) -> dict[str, Any]:
-    if isinstance(given, dict):
-        return given
-    return {} if given is None else {str(i): one for i, one in enumerate(given if isinstance(given, list) else [given])}
 
 
 @cache
@@ -137,6 +58,30 @@ def a_step(ours: Any, model: Any, optimizer: Any, x: torch.Tensor, y: torch.Tens
     loss = mse_loss(model(x), y)
     loss.backward()
     return bool(ours.step(loss))
+
+
+def trained(
+    made: Callable[..., Any],
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    *,
+    at_first: Callable[[int], object] = lambda _epoch: None,
+    body: Body = a_step,
+    at_last: Callable[[int], object] = lambda _epoch: None,
+    epochs: int = EPOCHS,
+    **tracked: Any,
+) -> Result:
+    """What there is after an ordinary training, which calls these in each epoch, and ``body`` for each batch."""
+    ours = made(model, optimizer)
+    loader = ours.loader(DATA, global_batch_size=BATCH)
+    for name, one in tracked.items():
+        ours.track(name, one)
+    for epoch in ours.epochs(epochs):
+        at_first(epoch)
+        for x, y in loader:
+            body(ours, model, optimizer, x, y)
+        at_last(epoch)
+    return tensors(model=model, optimizer=optimizer, **tracked)
 
 
 def mlp() -> nn.Module:
@@ -180,24 +125,9 @@ def assert_equal(
 ) -> None:
     """All ranks of a run agree to the last bit; a session alone equals the plain loop, and so does one in a group."""
     expected, alone = script(Plain), script(session)
-    _assert_close(alone, expected, 0.0, "alone")
+    assert_close(alone, expected, 0.0, "alone")
     for way, count, ends in [*ways(operations), *joined(joins)]:
-        ranks = on_ranks(lambda: script(session), count, ends)
-        for rank in ranks:
-            _assert_close(rank, ranks[0], 0.0, f"{way}, between ranks")
-            _assert_close(rank, expected, tolerance, way)
-
-
-def _assert_close(one: Result, other: Result, tolerance: float, what: str) -> None:
-    assert one.keys() == other.keys(), what
-    for name, value in one.items():
-        torch.testing.assert_close(
-            value,
-            other[name],
-            rtol=tolerance,
-            atol=tolerance,
-            msg=lambda text, name=name: f"{what}, {name}: {text}",
-        )
+        assert_agree(on_ranks(lambda: script(session), count, ends), expected, tolerance, way)
 
 
 def tensors(**parts: Any) -> Result:

@@ -46,7 +46,9 @@ class Refusals(list[Row]):
 
         return add
 
-    def made(self, name: str, line: str, instead: str) -> Callable[[Callable[[Made], None]], None]:
+    def made(
+        self, name: str, line: str, instead: str, make: Callable[[], Any] = Made
+    ) -> Callable[[Callable[[Any], None]], None]:
         """One that gets what was made before its loop."""
         add_script = self.script(name, line, instead)
-        return lambda script: add_script(lambda: script(Made()))
+        return lambda script: add_script(lambda: script(make()))

@@ -20,8 +20,9 @@ import pytest
 import torch
 
 import pilot.train
+from pilot.core.errors import UserError
 from tests.equivalence.history import Step
-from tests.unit.train.storm import End, World, group_of
+from tests.unit.train.storm import End, Keep, World, group_of
 
 SAMPLES, BATCH, EPOCHS, SEED = 22, 4, 2, 3
 """Samples per row; an epoch's last step is not full."""
@@ -30,6 +31,7 @@ DEVICE = torch.device(os.environ.get("EQUIVALENCE_DEVICE", "cpu"))
 """Where models are trained and batches are moved to; see ``make test-gpu``."""
 
 Tensors = dict[str, torch.Tensor]
+Result = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -154,6 +156,41 @@ def in_world(script: Callable[[], Any], count: int, ends: Sequence[End], **optio
         return world, world.run()
 
 
+def resumed(script: Callable[[], Any], keep: Keep, count: int = 1) -> tuple[Any, list[Any]]:
+    """The result of ``script`` on one rank, and those of ``count`` ranks that resume from the state kept on the way."""
+    world, (expected,) = in_world(script, 1, [], keep=keep)
+    assert world.kept is not None
+    return expected, in_world(script, count, [], begin=world.kept)[1]
+
+
 def on_ranks(script: Callable[[], Any], count: int, ends: Sequence[End]) -> list[Any]:
     """The same, without the world argument."""
     return in_world(script, count, ends)[1]
+
+
+def assert_refused(script: Callable[[], Any], line: str) -> None:
+    """Alone, on one rank and on two, with one line."""
+    for ranks in (0, 1, 2):
+        with pytest.raises(UserError, match=line) as refused:
+            script() if ranks == 0 else on_ranks(script, ranks, [])
+        assert "\n" not in str(refused.value)
+
+
+def assert_agree(ranks: Sequence[Result], expected: Result, tolerance: float = 1e-12, way: str = "") -> None:
+    """These ranks agree to the last bit, and with what is expected up to rounding."""
+    for rank in ranks:
+        assert_close(rank, ranks[0], 0.0, f"{way}, between ranks")
+        assert_close(rank, expected, tolerance, way)
+
+
+def assert_close(one: Result, other: Result, tolerance: float, what: str) -> None:
+    """Name by name."""
+    assert one.keys() == other.keys(), what
+    for name, value in one.items():
+        torch.testing.assert_close(
+            value,
+            other[name],
+            rtol=tolerance,
+            atol=tolerance,
+            msg=lambda text, name=name: f"{what}, {name}: {text}",
+        )

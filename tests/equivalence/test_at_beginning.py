@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn.functional import mse_loss
 
 from tests.equivalence.loops import BATCH, DATA, Result, a_step, assert_equal, fresh, linear, session, tensors
-from tests.equivalence.rows import in_world
+from tests.equivalence.rows import assert_agree, resumed
 from tests.everyday import PARTS, parts
 from tests.unit.train.storm import Keep
 
@@ -71,11 +71,8 @@ def test_what_the_beginning_changes_is_the_same_for_all(by: str, part: int) -> N
 @pytest.mark.parametrize("step", range(1, 11))
 def test_a_run_that_resumes_in_the_middle_has_the_same(step: int, point: int) -> None:
     script = _lowers_a_temperature("epochs")
-    world, (expected,) = in_world(lambda: script(session), 1, [], keep=Keep(step, point))
-    assert world.kept is not None
-    _, (resumed,) = in_world(lambda: script(session), 1, [], begin=world.kept)
-    assert resumed.keys() == expected.keys()
-    assert all(bool(torch.as_tensor(resumed[name] == value).all()) for name, value in expected.items())
+    expected, ranks = resumed(lambda: script(session), Keep(step, point))
+    assert_agree(ranks, expected, 0.0)
 
 
 @pytest.mark.parametrize("part", parts())

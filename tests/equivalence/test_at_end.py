@@ -13,7 +13,7 @@ from torch.nn.functional import mse_loss
 
 import pilot.train
 from tests.equivalence.loops import BATCH, DATA, fresh, linear
-from tests.equivalence.rows import in_world
+from tests.equivalence.rows import on_ranks, resumed
 from tests.unit.train.storm import End, Keep
 
 LARGE = 1 << 18
@@ -58,11 +58,8 @@ def assert_same(results: list[dict[str, Any]], expected: dict[str, Any]) -> None
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("point", range(0, 8, 2))
 def test_a_run_that_resumes_there(point: int, count: int) -> None:
-    expected = script()
-    world, results = in_world(script, 1, [], keep=Keep(6, point))
-    assert_same(results, expected)
-    assert world.kept is not None
-    assert_same(in_world(script, count, [], begin=world.kept)[1], expected)
+    result, results = resumed(script, Keep(6, point), count)
+    assert_same([result, *results], script())
 
 
 @pytest.mark.parametrize("die", [(False,), (True, False)])
@@ -70,4 +67,4 @@ def test_a_run_that_resumes_there(point: int, count: int) -> None:
 def test_those_that_come_when_one_is_lost_there(operation: int, die: tuple[bool, ...]) -> None:
     expected = script()
     ends = [End(operation, (True, False), die, 1, at="meeting"), End(operation, (False,), die, 1, at="meeting")]
-    assert_same(in_world(script, 2, ends)[1], expected)
+    assert_same(on_ranks(script, 2, ends), expected)

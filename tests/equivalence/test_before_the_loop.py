@@ -14,7 +14,7 @@ from torch.nn.functional import mse_loss
 from torch.utils.data import TensorDataset
 
 import pilot.train
-from tests.equivalence.rows import in_world
+from tests.equivalence.rows import assert_agree, on_ranks, resumed
 from tests.unit.train.storm import End, Keep
 
 DATA = TensorDataset(torch.arange(36.0, dtype=torch.float64).view(12, 3) / 36, torch.ones(12, 1, dtype=torch.float64))
@@ -67,15 +67,12 @@ BEGINS = [counts_from_nothing, asks_for_its_batch, loads_buffers]
 @pytest.mark.parametrize("begin", BEGINS)
 @pytest.mark.parametrize("operation", [2, 5, 7, 9, 12])
 def test_a_node_that_joins_has_at_its_loops_beginning_what_the_others_had(begin: Begin, operation: int) -> None:
-    _, (expected,) = in_world(lambda: script(begin), 1, [])
-    for rank in in_world(lambda: script(begin), 1, [End(operation, (True,), (False,), 1)])[1]:
-        torch.testing.assert_close(rank, expected, rtol=1e-12, atol=1e-12)
+    (expected,) = on_ranks(lambda: script(begin), 1, [])
+    assert_agree(on_ranks(lambda: script(begin), 1, [End(operation, (True,), (False,), 1)]), expected)
 
 
 @pytest.mark.parametrize("begin", BEGINS)
 @pytest.mark.parametrize("step", [3, 4, 5, 6, 10])
 def test_a_run_that_resumes_has_it_too(begin: Begin, step: int) -> None:
-    world, (expected,) = in_world(lambda: script(begin), 1, [], keep=Keep(step, 0))
-    assert world.kept is not None
-    _, (resumed,) = in_world(lambda: script(begin), 1, [], begin=world.kept)
-    torch.testing.assert_close(resumed, expected, rtol=0, atol=0)
+    expected, ranks = resumed(lambda: script(begin), Keep(step, 0))
+    assert_agree(ranks, expected, 0.0)

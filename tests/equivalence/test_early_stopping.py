@@ -15,7 +15,7 @@ from torch.nn.functional import mse_loss
 
 from pilot.train.ranks import script_end
 from tests.equivalence.loops import BATCH, DATA, Plain, Result, an_epoch, assert_equal, fresh, mlp, session, tensors
-from tests.equivalence.rows import in_world
+from tests.equivalence.rows import assert_agree, resumed
 from tests.unit.train.storm import Keep
 
 
@@ -81,8 +81,6 @@ def leaves_by_break() -> Result:
 @pytest.mark.parametrize("point", range(8))
 def test_a_run_that_resumes_after_the_loop_was_left(point: int) -> None:
     """Or from any moment between the last step and that: the code at the epoch's end is in the state, or runs."""
-    expected, (world, _) = leaves_by_break(), in_world(leaves_by_break, 1, [], keep=Keep(12, point))
-    assert world.kept is not None
     for count in (1, 2):
-        for result in in_world(leaves_by_break, count, [], begin=world.kept)[1]:
-            torch.testing.assert_close(result, expected, rtol=0.0, atol=0.0)
+        expected, ranks = resumed(leaves_by_break, Keep(12, point), count)
+        assert_agree(ranks, expected, 0.0)

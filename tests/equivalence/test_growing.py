@@ -10,7 +10,19 @@ import torch
 from torch import nn
 from torch.nn.functional import mse_loss
 
-from tests.equivalence.loops import BATCH, DATA, EPOCHS, Result, Script, a_step, assert_equal, fresh, mlp, tensors
+from tests.equivalence.loops import (
+    BATCH,
+    DATA,
+    EPOCHS,
+    Result,
+    Script,
+    a_step,
+    assert_equal,
+    fresh,
+    mlp,
+    tensors,
+    trained,
+)
 
 
 class Bank(nn.Module):
@@ -89,18 +101,17 @@ class Fading(nn.Module):
 
 def fading_in_later(made: Callable[..., Any]) -> Result:
     """Not in the first epoch; what else it changes only later is a parameter."""
-    model = fresh(Fading)
+    model, epochs = fresh(Fading), [0]
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    session = made(model, optimizer)
-    loader = session.loader(DATA, global_batch_size=BATCH)
-    for epoch in session.epochs(EPOCHS):
-        for x, y in loader:
-            if epoch:
-                model.alpha += 0.1
-                with torch.no_grad():
-                    model.second.weight.mul_(0.9)
-            a_step(session, model, optimizer, x, y)
-    return tensors(model=model, optimizer=optimizer)
+
+    def body(*parts: Any) -> None:
+        if epochs[-1]:
+            model.alpha += 0.1
+            with torch.no_grad():
+                model.second.weight.mul_(0.9)
+        a_step(*parts)
+
+    return trained(made, model, optimizer, at_first=epochs.append, body=body)
 
 
 def test_what_changes_only_from_a_later_epoch_on() -> None:

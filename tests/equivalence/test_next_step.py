@@ -15,8 +15,9 @@ from torch.utils.data import TensorDataset
 import pilot.train
 from pilot.core.errors import ResumedOtherwise
 from pilot.core.run_identity import ACCEPT
+from pilot.io import installed
 from pilot.train.check.group import CourseGroup
-from tests.equivalence.hidden import SCRIPTS, Script, X, Y, drawn, draws_a_constant, model, train
+from tests.equivalence.hidden import SCRIPTS, Script, X, Y, draws_a_constant, model, steps_two_by_name, train
 from tests.equivalence.rows import in_world
 from tests.unit.train.storm import NEXT_STEP, Keep
 
@@ -98,21 +99,7 @@ def test_a_loss_that_is_no_mean_is_remarked_on_another_number_of_nodes(remarks: 
 
 @pytest.mark.parametrize("other", ["", "d", "g"])
 def test_gradients_of_each_of_two_optimizers_are_compared(other: str) -> None:
-    def script() -> None:
-        nets = {"d": model(), "g": model()}
-        optimizers = {name: torch.optim.SGD(net.parameters(), lr=0.01) for name, net in nets.items()}
-        session = pilot.train.session(nets, optimizers, seed=1, lr_rule="linear")
-        factor = drawn()
-        loader = session.loader(TensorDataset(X, Y), **FIXED)
-        for _ in session.epochs(4):
-            for x, y in loader:
-                for name, net in nets.items():
-                    optimizers[name].zero_grad()
-                    error = mse_loss(net(x + torch.randn_like(x)) * (factor if name == other else 1.0), y)
-                    error.backward()
-                    session.step(error, name)
-
-    found = resumed(script, 2, 2)
+    found = resumed(lambda: steps_two_by_name(FIXED, other), 2, 2)
     assert f"another gradient of {other}." in found if other else not found
 
 
@@ -134,6 +121,15 @@ def test_what_a_script_does_with_the_sums_does_not_count() -> None:
                 session.step()
 
     assert resumed(script) == ""
+
+
+def test_mended_code_is_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    def saved_by(version: str) -> Callable[[bytes], bytes]:
+        return lambda block: msgspec.msgpack.encode(msgspec.msgpack.decode(block) | {"code": {"train.py": version}})
+
+    monkeypatch.setattr(installed, "loaded_versions", lambda: {"train.py": "1", "loaded_later.py": "1"})
+    assert "step 10 has another gradient of" in resumed(lambda: draws_a_constant(FIXED), damage=saved_by("1"))
+    assert resumed(lambda: draws_a_constant(FIXED), damage=saved_by("0")) == ""
 
 
 def shortened(block: bytes) -> bytes:

@@ -25,6 +25,7 @@ from tests.equivalence.hidden import (
     draws_a_constant,
     model,
     registers_a_hook,
+    steps_two_by_name,
     switches_its_loss,
     train,
 )
@@ -120,26 +121,7 @@ def test_samples_of_a_stream_are_repeated(size: str, others: bool) -> None:
 
 @pytest.mark.parametrize("other", ["", "d", "g"])
 def test_gradients_of_each_of_two_optimizers_are_compared(other: str) -> None:
-    """Between them each rank draws its own numbers."""
-
-    def script() -> None:
-        first, second = model(), model()
-        optimizers = {
-            "d": torch.optim.SGD(first.parameters(), lr=0.01),
-            "g": torch.optim.SGD(second.parameters(), lr=0.01),
-        }
-        session = pilot.train.session({"d": first, "g": second}, optimizers, seed=1, lr_rule="linear")
-        factor = drawn()
-        loader = session.loader(TensorDataset(X, Y), global_batch_size=4)
-        for _ in session.epochs(4):
-            for x, y in loader:
-                for name, net in (("d", first), ("g", second)):
-                    optimizers[name].zero_grad()
-                    error = mse_loss(net(x + torch.randn_like(x)) * (factor if name == other else 1.0), y)
-                    error.backward()
-                    session.step(error, name)
-
-    found = said(script)
+    found = said(lambda: steps_two_by_name({"global_batch_size": 4}, other))
     assert f"{SAID} {other}." in found if other else not found
 
 

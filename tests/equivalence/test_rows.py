@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.equivalence.rows import Elsewhere
+from tests.equivalence.rows import Elsewhere, assert_refused
 from tests.equivalence.table import ROWS
-from tests.equivalence.ways import WAYS, alone, assert_as_plain, assert_as_undisturbed, assert_refused, on_threads
+from tests.equivalence.ways import WAYS, alone, assert_as_plain, assert_as_undisturbed, on_threads
 from tests.everyday import one_in
 
 
@@ -36,7 +36,8 @@ def test_trains_as_its_plain_loop(name: str) -> None:
 
 @pytest.mark.parametrize("name", named("refused"))
 def test_is_refused_alone_as_on_many(name: str) -> None:
-    assert_refused(ROWS[name])
+    ROWS[name].prepare()
+    assert_refused(ROWS[name].script, ROWS[name].refused)
 
 
 def test_what_is_tested_elsewhere_is_there() -> None:

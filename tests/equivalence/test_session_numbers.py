@@ -5,6 +5,7 @@ as one undisturbed process does.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -12,17 +13,13 @@ from torch import nn
 from torch.nn.functional import mse_loss
 from torch.utils.data import TensorDataset
 
-from tests.equivalence.loops import BATCH, DATA, GROWS_AND_SHRINKS, an_epoch, fresh, mlp, session
-from tests.equivalence.rows import SAMPLES, on_ranks
+from tests.equivalence.loops import BATCH, DATA, GROWS_AND_SHRINKS, an_epoch, fresh, mlp, session, tensors, trained
+from tests.equivalence.rows import SAMPLES, Result, assert_agree, on_ranks
 
 X, Y = DATA.tensors
 
 
-def of_parameters(model: nn.Module) -> list[torch.Tensor]:
-    return [p.detach().clone() for p in model.parameters()]
-
-
-def by_labels_of_its_own() -> list[torch.Tensor]:
+def by_labels_of_its_own() -> Result:
     """Of the model at an epoch's beginning, which only ``session.state`` still has in the middle of it."""
     model = fresh(mlp)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
@@ -36,30 +33,25 @@ def by_labels_of_its_own() -> list[torch.Tensor]:
             loss = mse_loss(model(x), ours.state["labels"][index])
             loss.backward()
             ours.step(loss)
-    return of_parameters(model)
+    return tensors(model=model)
 
 
-def by_samples() -> list[torch.Tensor]:
+def by_samples() -> Result:
+    def body(ours: Any, model: nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor, y: torch.Tensor) -> None:
+        for group in optimizer.param_groups:
+            group["lr"] = 0.05 * min(1, (1 + ours.samples) / 40)
+        optimizer.zero_grad()
+        loss = mse_loss(model(x), y) * min(1.0, 0.1 + ours.samples / 30)
+        loss.backward()
+        ours.step(loss)
+
     model = fresh(mlp)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    ours = session(model, optimizer)
-    loader = ours.loader(DATA, global_batch_size=BATCH)
-    for _ in ours.epochs(2):
-        for x, y in loader:
-            for group in optimizer.param_groups:
-                group["lr"] = 0.05 * min(1, (1 + ours.samples) / 40)
-            optimizer.zero_grad()
-            loss = mse_loss(model(x), y) * min(1.0, 0.1 + ours.samples / 30)
-            loss.backward()
-            ours.step(loss)
-    return of_parameters(model)
+    return trained(session, model, torch.optim.SGD(model.parameters(), lr=0.05), body=body)
 
 
 @pytest.mark.parametrize("script", [by_labels_of_its_own, by_samples])
-def test_equal_to_one_process(script: Callable[[], list[torch.Tensor]]) -> None:
-    expected = script()
-    for values in on_ranks(script, 1, GROWS_AND_SHRINKS):
-        torch.testing.assert_close(values, expected, rtol=1e-12, atol=1e-12)
+def test_equal_to_one_process(script: Callable[[], Result]) -> None:
+    assert_agree(on_ranks(script, 1, GROWS_AND_SHRINKS), script())
 
 
 def test_samples_of_all_ranks_in_the_steps() -> None:

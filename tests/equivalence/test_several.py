@@ -12,7 +12,6 @@ from torch.nn.functional import mse_loss
 from torch.nn.utils.parametrizations import spectral_norm
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-import pilot.train
 from pilot.core.errors import UserError
 from pilot.train.ranks import script_end
 from tests.equivalence.loops import (
@@ -29,6 +28,7 @@ from tests.equivalence.loops import (
     tensors,
 )
 from tests.equivalence.rows import on_ranks
+from tests.equivalence.topics.several import Two
 
 
 def plain_critic() -> nn.Module:
@@ -269,115 +269,6 @@ SCRIPTS = [
 @pytest.mark.parametrize("script", SCRIPTS, ids=[script.__name__ for script in SCRIPTS])
 def test_equal_to_the_plain_loop(script: Callable[[Callable[..., Any]], Result]) -> None:
     assert_equal(script)
-
-
-Parts = tuple[Any, ...]
-
-
-def in_two_optimizers() -> Parts:
-    model = fresh(mlp)
-    return model, [torch.optim.SGD(model.parameters(), lr=1), torch.optim.SGD(model[2].parameters(), lr=1)]
-
-
-def scheduler_without_name() -> Parts:
-    model = fresh(mlp)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1)
-    return {"a": model}, {"a": optimizer}, torch.optim.lr_scheduler.StepLR(optimizer, 1)
-
-
-def list_of_models() -> Parts:
-    model = fresh(mlp)
-    return [model], torch.optim.SGD(model.parameters(), lr=1)
-
-
-def no_optimizer() -> Parts:
-    return fresh(mlp), {}
-
-
-REFUSED_WHEN_MADE = [
-    (
-        in_two_optimizers,
-        "number 0 of group 0 of the optimizer '1'.* is number 2 of group 0 of the optimizer '0' as well",
-    ),
-    (scheduler_without_name, "pass the schedulers as a dict with the same names"),
-    (list_of_models, "a dict of several by name"),
-    (no_optimizer, "needs an optimizer"),
-]
-
-
-@pytest.mark.parametrize(("made", "line"), REFUSED_WHEN_MADE, ids=[made.__name__ for made, _ in REFUSED_WHEN_MADE])
-def test_it_is_refused_when_the_session_is_made(made: Callable[[], Parts], line: str) -> None:
-    with pytest.raises(UserError, match=line) as refused:
-        pilot.train.session(*made(), schedule="step")
-    assert "\n" not in str(refused.value)
-
-
-class Two:
-    """Two models that use each other, and a session for both."""
-
-    def __init__(self) -> None:
-        self.one, self.other = nn.Linear(3, 1, dtype=torch.float64), nn.Linear(1, 1, dtype=torch.float64)
-        optimizers = {name: torch.optim.SGD(getattr(self, name).parameters(), lr=0.1) for name in ("one", "other")}
-        self.session = session({"one": self.one, "other": self.other}, optimizers)
-        self.optimizers = optimizers
-
-    def batches(self, **options: Any) -> Any:
-        loader = self.session.loader(DATA, global_batch_size=BATCH, **options)
-        for _ in self.session.epochs(1):
-            yield from loader
-
-    def zero_grad(self) -> None:
-        self.one.zero_grad()
-        self.other.zero_grad()
-
-
-def uses_the_others_gradients(two: Two) -> None:
-    for x, _ in two.batches():
-        two.zero_grad()
-        two.other(two.one(x)).sum().backward()
-        two.session.step(name="one")
-        two.other(x[:, :1]).sum().backward()
-        two.session.step(name="other")
-
-
-def steps_one_itself(two: Two) -> None:
-    for x, _ in two.batches():
-        two.zero_grad()
-        two.one(x).sum().backward()
-        two.optimizers["one"].step()
-        two.session.step(name="other")
-
-
-def unknown_name(two: Two) -> None:
-    for _ in two.batches():
-        two.session.step(name="third")
-
-
-def in_micro_batches(two: Two) -> None:
-    for _ in two.batches(micro_batch_size=1):
-        two.session.step()
-
-
-def steps_none(two: Two) -> None:
-    for x, _ in two.batches():
-        two.one(x).sum().backward()
-
-
-REFUSED_IN_THE_LOOP = [
-    (uses_the_others_gradients, "zero_grad"),
-    (steps_one_itself, r"optimizer.step\(\)"),
-    (unknown_name, "the names are 'one', 'other'"),
-    (in_micro_batches, "micro_batch_size needs"),
-    (steps_none, "without calling session.step"),
-]
-
-
-@pytest.mark.parametrize("ranks", [0, 1, 2])
-@pytest.mark.parametrize(("script", "line"), REFUSED_IN_THE_LOOP, ids=[one.__name__ for one, _ in REFUSED_IN_THE_LOOP])
-def test_it_is_refused_in_the_loop(script: Callable[[Two], None], line: str, ranks: int) -> None:
-    with pytest.raises(UserError, match=line) as refused:
-        script(Two()) if ranks == 0 else on_ranks(lambda: script(Two()), ranks, [])
-    assert "\n" not in str(refused.value)
 
 
 def test_ranks_that_step_different_optimizers_are_refused_with_both_names() -> None:

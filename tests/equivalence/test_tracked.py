@@ -28,24 +28,11 @@ from tests.equivalence.loops import (
     mlp,
     session,
     tensors,
+    trained,
 )
 from tests.equivalence.rows import on_ranks
+from tests.equivalence.topics.several import Counter
 from tests.unit.train.storm import End
-
-Body = Callable[[Any, nn.Module, torch.optim.Optimizer, torch.Tensor, torch.Tensor], None]
-
-
-def trained(
-    made: Callable[..., Any], model: nn.Module, body: Body, optimizer: torch.optim.Optimizer, **tracked: Any
-) -> Result:
-    session = made(model, optimizer)
-    loader = session.loader(DATA, global_batch_size=BATCH)
-    for name, one in tracked.items():
-        session.track(name, one)
-    for _ in session.epochs(EPOCHS):
-        for x, y in loader:
-            body(session, model, optimizer, x, y)
-    return tensors(model=model, optimizer=optimizer, **tracked)
 
 
 def sgd(model: nn.Module) -> torch.optim.Optimizer:
@@ -61,7 +48,7 @@ def average_after(made: Callable[..., Any]) -> Result:
         a_step(*parts)
         average.update_parameters(model)
 
-    return trained(made, model, body, sgd(model), average=average)
+    return trained(made, model, sgd(model), body=body, average=average)
 
 
 def average_before(made: Callable[..., Any]) -> Result:
@@ -76,7 +63,7 @@ def average_before(made: Callable[..., Any]) -> Result:
         loss.backward()
         session.step(loss)
 
-    return trained(made, model, body, sgd(model), teacher=teacher)
+    return trained(made, model, sgd(model), body=body, teacher=teacher)
 
 
 class Slow(torch.optim.Optimizer):
@@ -109,7 +96,7 @@ def slow_weights(made: Callable[..., Any]) -> Result:
         session.step()
         outer.pull()
 
-    return trained(made, model, body, inner, outer=outer)
+    return trained(made, model, inner, body=body, outer=outer)
 
 
 class Rollouts(nn.Module):
@@ -149,19 +136,6 @@ def test_data_that_are_made_in_the_loop_and_differ_are_found() -> None:
         on_ranks(lambda: learns_from_rollouts(session), 1, [End(4, (True,), (False,), 1)])
 
 
-class Counter:
-    """The script's own object."""
-
-    def __init__(self) -> None:
-        self.seen: list[int] = []
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"seen": self.seen}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.seen = state["seen"]
-
-
 def counter(made: Callable[..., Any]) -> Result:
     model, count = fresh(mlp), Counter()
 
@@ -170,7 +144,7 @@ def counter(made: Callable[..., Any]) -> Result:
         a_step(*parts)
         count.seen[-1] *= 2
 
-    return trained(made, model, body, sgd(model), counter=count)
+    return trained(made, model, sgd(model), body=body, counter=count)
 
 
 def counts_in_the_state(made: Callable[..., Any]) -> Result:
@@ -191,7 +165,7 @@ def counts_in_the_state(made: Callable[..., Any]) -> Result:
         state["beta"] *= 0.99
         state["after"] = state.get("after", 0) + len(state["options"]["seen"])
 
-    return trained(made, model, body, sgd(model))
+    return trained(made, model, sgd(model), body=body)
 
 
 def own_scheduler(made: Callable[..., Any]) -> Result:
@@ -204,7 +178,7 @@ def own_scheduler(made: Callable[..., Any]) -> Result:
         if a_step(session, model, optimizer, x, y):
             scheduler.step()
 
-    return trained(made, model, body, optimizer, scheduler=scheduler)
+    return trained(made, model, optimizer, body=body, scheduler=scheduler)
 
 
 class Remembering(nn.Module):
@@ -232,7 +206,7 @@ class Remembering(nn.Module):
 
 def forward_changes(made: Callable[..., Any]) -> Result:
     model = fresh(Remembering)
-    return trained(made, model, a_step, sgd(model))
+    return trained(made, model, sgd(model))
 
 
 SCRIPTS: list[Script] = [
@@ -288,58 +262,6 @@ def test_a_hook_says_when_a_state_was_taken_over_or_put_back() -> None:
     assert not told
     assert on_ranks(script, 2, [End(4, (True, False), (False,), 1)]) == [12] * 3
     assert len(told) >= 2 + 1
-
-
-def tracks_late(ours: Any) -> None:
-    for _ in ours.epochs(1):
-        ours.track("late", Counter())
-
-
-def tracks_twice(ours: Any) -> None:
-    ours.track("counter", Counter())
-    ours.track("counter", Counter())
-
-
-def tracks_a_number(ours: Any) -> None:
-    ours.track("number", 3)
-
-
-def tracks_what_does_not_fit(ours: Any) -> None:
-    count = Counter()
-    count.seen = [object()]
-    ours.track("counter", count)
-    for _ in ours.epochs(1):
-        pass
-
-
-class Takes(Counter):
-    """Its state_dict has what its load_state_dict does not take."""
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        super().load_state_dict(state_dict["counter"])
-
-
-def tracks_what_cannot_be_loaded(ours: Any) -> None:
-    ours.track("counter", Takes())
-
-
-REFUSED: list[tuple[Callable[[Any], None], str]] = [
-    (tracks_late, "before session.epochs, once"),
-    (tracks_twice, "once per name"),
-    (tracks_a_number, "needs an object with state_dict"),
-    (tracks_what_does_not_fit, r"counter.state_dict\(\)\['seen'\]\[0\] is of type object"),
-    (tracks_what_cannot_be_loaded, r"load_state_dict does not take what its state_dict gave \(KeyError: 'counter'\)"),
-]
-
-
-@pytest.mark.parametrize(("script", "line"), REFUSED, ids=[script.__name__ for script, _ in REFUSED])
-def test_it_is_refused(script: Callable[[Any], None], line: str) -> None:
-    model = fresh(mlp)
-    ours = session(model, sgd(model))
-    ours.loader(DATA, global_batch_size=BATCH)
-    with pytest.raises(UserError, match=line) as refused:
-        script(ours)
-    assert "\n" not in str(refused.value)
 
 
 def test_ranks_that_track_different_things_are_refused() -> None:

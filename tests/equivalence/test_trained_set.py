@@ -15,29 +15,17 @@ from pilot.core.errors import UserError
 from pilot.train.state.block import Packed, unpack
 from pilot.train.state.lr import LearningRate
 from pilot.train.state.training import Training
-from tests.equivalence.loops import BATCH, DATA, Result, Script, an_epoch, assert_equal, fresh, mlp, session, tensors
+from tests.equivalence.loops import BATCH, DATA, Result, Script, assert_equal, fresh, mlp, session, tensors, trained
 from tests.equivalence.rows import on_ranks
+from tests.equivalence.topics.several import Loop, frozen
 from tests.unit.train.storm import End
 
 Change = Callable[[nn.Module, torch.optim.Optimizer, int], None]
 
 
-def trained(
-    made: Callable[..., Any], model: nn.Module, optimizer: torch.optim.Optimizer, change: Change, epochs: int = 3
-) -> Result:
-    session = made(model, optimizer)
-    loader = session.loader(DATA, global_batch_size=BATCH)
-    for epoch in session.epochs(epochs):
-        change(model, optimizer, epoch)
-        an_epoch(session, loader, model, optimizer)
-    flags = [int(parameter.requires_grad) for parameter in model.parameters()]
-    return tensors(model=model, optimizer=optimizer, flags=flags)
-
-
-def frozen() -> Any:
-    model = fresh(mlp)
-    model[0].requires_grad_(False)
-    return model
+def changing(made: Callable[..., Any], model: nn.Module, optimizer: torch.optim.Optimizer, change: Change) -> Result:
+    result = trained(made, model, optimizer, at_first=lambda epoch: change(model, optimizer, epoch), epochs=3)
+    return result | tensors(flags=[int(parameter.requires_grad) for parameter in model.parameters()])
 
 
 def unfrozen(made: Callable[..., Any]) -> Result:
@@ -48,7 +36,7 @@ def unfrozen(made: Callable[..., Any]) -> Result:
             model[0].requires_grad_(True)
 
     model = frozen()
-    return trained(made, model, torch.optim.Adam(model.parameters(), lr=0.01), change)
+    return changing(made, model, torch.optim.Adam(model.parameters(), lr=0.01), change)
 
 
 def pruned_further(made: Callable[..., Any]) -> Result:
@@ -61,7 +49,7 @@ def pruned_further(made: Callable[..., Any]) -> Result:
             scores = model[0].weight_orig.detach() * model[0].weight_mask
             prune.l1_unstructured(model[0], "weight", amount=0.3, importance_scores=scores)
 
-    return trained(made, model, torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9), change)
+    return changing(made, model, torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9), change)
 
 
 def layer_by_layer(made: Callable[..., Any]) -> Result:
@@ -75,7 +63,7 @@ def layer_by_layer(made: Callable[..., Any]) -> Result:
             model[2].requires_grad_(False)
 
     model = frozen()
-    return trained(made, model, torch.optim.SGD(model[2].parameters(), lr=0.01, momentum=0.9), change)
+    return changing(made, model, torch.optim.SGD(model[2].parameters(), lr=0.01, momentum=0.9), change)
 
 
 def frozen_later(made: Callable[..., Any]) -> Result:
@@ -85,7 +73,7 @@ def frozen_later(made: Callable[..., Any]) -> Result:
         model[0].requires_grad_(epoch % 2 == 0)
 
     model = fresh(mlp)
-    return trained(made, model, torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9), change)
+    return changing(made, model, torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9), change)
 
 
 def by_name(made: Callable[..., Any]) -> Result:
@@ -97,7 +85,7 @@ def by_name(made: Callable[..., Any]) -> Result:
             optimizer.add_param_group({"params": list(model[0].named_parameters()), "lr": 0.003})
 
     model = frozen()
-    return trained(made, model, torch.optim.SGD(model[2].named_parameters(), lr=0.01, momentum=0.9), change)
+    return changing(made, model, torch.optim.SGD(model[2].named_parameters(), lr=0.01, momentum=0.9), change)
 
 
 SCRIPTS: list[Script] = [
@@ -165,9 +153,7 @@ def test_a_restart_goes_on_with_what_was_trained_whether_the_script_adds_its_gro
     model[0].requires_grad_(True)
     optimizer.add_param_group({"params": model[0].parameters(), "lr": 0.003})
     a_step(model, optimizer)
-    packed = Packed(training.encoded())
-    block = bytearray(packed.size)
-    packed.write(block)
+    block = Packed(training.encoded()).to_bytes()
     others = [made(), made()]
     for *_, restored in others:
         restored.restore(unpack(block))
@@ -178,55 +164,6 @@ def test_a_restart_goes_on_with_what_was_trained_whether_the_script_adds_its_gro
         a_step(other, steps)
         assert [group["lr"] for group in steps.param_groups] == [0.01, 0.003]
         torch.testing.assert_close(other.state_dict(), model.state_dict(), rtol=0, atol=0)
-
-
-class Loop:
-    """A script's objects."""
-
-    def __init__(self) -> None:
-        self.model = frozen()
-        self.optimizer = torch.optim.SGD(self.model[2].parameters(), lr=0.1)
-        self.session = session(self.model, self.optimizer)
-        self.loader = self.session.loader(DATA, global_batch_size=BATCH)
-
-    def passes(self, change: Callable[[int], None]) -> None:
-        for epoch in self.session.epochs(3):
-            change(epoch)
-            for x, y in self.loader:
-                self.optimizer.zero_grad()
-                mse_loss(self.model(x), y).backward()
-                self.session.step()
-
-
-def unfreezes_what_nobody_steps(loop: Loop) -> None:
-    loop.passes(lambda _: loop.model[0].requires_grad_(True))
-
-
-def adds_a_new_parameter(loop: Loop) -> None:
-    loop.passes(lambda _: loop.optimizer.add_param_group({"params": [nn.Parameter(torch.ones(1))]}))
-
-
-def replaces_a_parameter(loop: Loop) -> None:
-    def replace(epoch: int) -> None:
-        if epoch:
-            loop.model[0].bias = nn.Parameter(loop.model[0].bias * 0.9)
-
-    loop.passes(replace)
-
-
-REFUSED: list[tuple[Callable[[Loop], None], str]] = [
-    (unfreezes_what_nobody_steps, "0.weight was unfrozen but the optimizer does not have it"),
-    (adds_a_new_parameter, "number 0 of group 1 of the optimizer was added after the session was created"),
-    (replaces_a_parameter, r"another parameter has taken the place of 0.bias .* \(register_buffer\)"),
-]
-
-
-@pytest.mark.parametrize("ranks", [0, 1, 2])
-@pytest.mark.parametrize(("script", "line"), REFUSED, ids=[script.__name__ for script, _ in REFUSED])
-def test_it_is_refused(script: Callable[[Loop], None], line: str, ranks: int) -> None:
-    with pytest.raises(UserError, match=line) as refused:
-        script(Loop()) if ranks == 0 else on_ranks(lambda: script(Loop()), ranks, [])
-    assert "\n" not in str(refused.value)
 
 
 def test_ranks_that_choose_differently_are_refused_with_the_name() -> None:

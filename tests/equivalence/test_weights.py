@@ -10,25 +10,24 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-import pilot.train
 from pilot.core.errors import UserError
-from pilot.train.data.order import permutation
-from tests.equivalence.rows import on_ranks
+from tests.equivalence.loops import BATCH, EPOCHS, Plain, fresh, session, tensors
+from tests.equivalence.rows import SAMPLES, Result, assert_agree, on_ranks
 from tests.equivalence.ways import WAYS
 
-SAMPLES, LENGTH, BATCH, EPOCHS, SEED = 22, 5, 4, 2, 3
+LENGTH = 5
 generator = torch.Generator().manual_seed(1)
 tokens = torch.randn(SAMPLES, LENGTH, 2, generator=generator, dtype=torch.float64)
 mask = torch.rand(SAMPLES, LENGTH, generator=generator) < 0.4
 mask[::5] = False  # samples without any
-Result = dict[str, torch.Tensor]
 
 
-def made(dtype: torch.dtype = torch.float64) -> tuple[nn.Module, torch.optim.Optimizer]:
-    model = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1)).to(dtype)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.copy_(torch.linspace(-1, 1, parameter.numel()).view_as(parameter))
+def tagger() -> nn.Module:
+    return nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1))
+
+
+def parts() -> tuple[nn.Module, torch.optim.Optimizer]:
+    model = fresh(tagger)
     return model, torch.optim.Adam(model.parameters(), lr=0.05)
 
 
@@ -37,36 +36,22 @@ def token_loss(model: nn.Module, x: torch.Tensor, mask: torch.Tensor) -> tuple[t
     return (model(x).squeeze(-1)[mask] - 0.5).square().mean(), mask.sum()
 
 
-def elastic(options: dict[str, Any], clip: bool = False, scaled: bool = False) -> Result:
-    model, optimizer = made()
+def trained(made: Callable[..., Any], options: dict[str, Any], clip: bool = False, scaled: bool = False) -> Result:
+    """The plain loop takes the mean over all tokens of a batch."""
+    model, optimizer = parts()
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0) if scaled else None
-    session = pilot.train.session(model, optimizer, seed=SEED, scaler=scaler)
-    loader = session.loader(TensorDataset(tokens, mask), global_batch_size=BATCH, **options)
-    for _ in session.epochs(EPOCHS):
+    ours = made(model, optimizer, scaler=scaler)
+    loader = ours.loader(TensorDataset(tokens, mask), global_batch_size=BATCH, **options)
+    for _ in ours.epochs(EPOCHS):
         for x, m in loader:
             optimizer.zero_grad()
             loss, count = token_loss(model, x, m)
             (scaler.scale(loss) if scaler else loss).backward()
             if clip:
-                session.clip_grad_norm(0.1)
-            if session.step(loss, weight=count):
-                assert session._metrics["loss"] == session._metrics["loss"], "what counts nothing is no part of it"
-    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
-
-
-def plain(clip: bool = False) -> Result:
-    """The mean over all tokens of a batch."""
-    model, optimizer = made()
-    for epoch in range(EPOCHS):
-        order = torch.from_numpy(permutation(SEED, epoch, SAMPLES))
-        for start in range(0, SAMPLES, BATCH):
-            batch = order[start : start + BATCH]
-            optimizer.zero_grad()
-            token_loss(model, tokens[batch], mask[batch])[0].backward()
-            if clip:
-                nn.utils.clip_grad_norm_(model.parameters(), 0.1)
-            optimizer.step()
-    return dict(model.state_dict())
+                ours.clip_grad_norm(0.1)
+            if ours.step(loss, weight=count) and made is session:
+                assert ours._metrics["loss"] == ours._metrics["loss"], "what counts nothing is no part of it"
+    return tensors(model=model)
 
 
 ROWS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
@@ -80,20 +65,16 @@ ROWS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 @pytest.mark.parametrize("name", ROWS)
 def test_the_mean_over_tokens_is_that_of_the_plain_loop(name: str) -> None:
     options, rest = ROWS[name]
-    expected = plain(clip=rest.get("clip", False))
-    ran = [on_ranks(lambda: elastic(options, **rest), count, list(ends)) for count, ends in [*WAYS.values(), (3, [])]]
-    ran.append([elastic(options, **rest)])
-    for ranks in ran:
-        for rank in ranks:
-            for parameter, tensor in rank.items():
-                assert torch.equal(tensor, ranks[0][parameter])
-                torch.testing.assert_close(tensor, expected[parameter], rtol=1e-12, atol=1e-12)
+    expected = trained(Plain, options, **rest)
+    assert_agree([trained(session, options, **rest)], expected)
+    for count, ends in [*WAYS.values(), (3, [])]:
+        assert_agree(on_ranks(lambda: trained(session, options, **rest), count, list(ends)), expected)
 
 
 class Made:
     def __init__(self, **options: Any) -> None:
-        self.model, self.optimizer = made()
-        self.session = pilot.train.session(self.model, self.optimizer)
+        self.model, self.optimizer = parts()
+        self.session = session(self.model, self.optimizer)
         self.loader = self.session.loader(TensorDataset(tokens), global_batch_size=BATCH, **options)
 
     def run(self, weight: Callable[[int], Any]) -> None:

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import pytest
 import torch
 
-from pilot.core.errors import UserError
 from pilot.train.state.progress import LineageRow
 from tests.equivalence.history import Members, Rehearsing, Step, history, undisturbed
 from tests.equivalence.rows import EPOCHS, Ran, Row, Tensors, in_world
@@ -104,15 +102,6 @@ def _divided(row: Row, run: Run, rank: Rank) -> int:
 def _is_divided(row: Row, step: Step) -> bool:
     parts = step.parts(row.batch * step.divided_by if row.per_node else row.batch, None)
     return len({part.rank for part in parts if part.weight} - step.rehearsing.keys()) > 1
-
-
-def assert_refused(row: Row) -> None:
-    """Alone, on one rank and on two, with one line."""
-    row.prepare()
-    for ranks in (0, 1, 2):
-        with pytest.raises(UserError, match=row.refused) as refused:
-            row.script() if ranks == 0 else in_world(row.script, ranks, [])
-        assert "\n" not in str(refused.value)
 
 
 def assert_same_bits(one: Tensors, other: Tensors) -> None:

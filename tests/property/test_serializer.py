@@ -20,9 +20,7 @@ RoundTrip = Callable[[dict[str, Any]], dict[str, Any]]
 
 def through_a_block(state: dict[str, Any]) -> dict[str, Any]:
     """As it is sent between ranks."""
-    packed = Packed(encode(state))
-    block = bytearray(packed.size)
-    packed.write(block)
+    block = Packed(encode(state)).to_bytes()
     return unpack(block)
 
 

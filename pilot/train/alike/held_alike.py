@@ -33,14 +33,7 @@ Place = tuple[dict[str, Any], str]
 
 
 class HeldAlike:
-    """One rank's values.
-
-    ``of_shards``: names of sharded values, which are the same only on ranks with the same shard.
-
-    Parameters
-    ----------
-    training : the models and optimizers, and what the script keeps there
-    """
+    """One rank's values. ``of_shards``: names of sharded values, the same only on ranks with the same shard."""
 
     def __init__(self, training: Training) -> None:
         self._named = training.trained.named

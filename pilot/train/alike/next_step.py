@@ -2,8 +2,9 @@
 when the trainer resumes from that checkpoint. If they differ, the step is not done (see
 :mod:`pilot.train.steps.comparison`).
 
-The step must have the same samples. If they are divided among another number of ranks, sums may differ by design: they
-are not compared where forward draws random numbers, or normalises by its batch, and a difference is only remarked.
+The step must have the same samples, and no file of the script's code may have changed. If the samples are divided among
+another number of ranks, sums may differ by design: they are not compared where forward draws random numbers, or
+normalises by its batch, and a difference is only remarked.
 After a notice there is no next step, and nothing is kept.
 """
 
@@ -14,6 +15,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 from torch import nn
 
+from pilot.io import installed
 from pilot.train.data import rng
 from pilot.train.data.sampler import StepShare
 from pilot.train.gradients.sketch import LENGTH, Sketch, Sketched, differing
@@ -23,7 +25,8 @@ from pilot.train.state.training import Training
 
 class NextStep(msgspec.Struct):
     """The step after ``step`` others, of the samples [cursor, cursor_end) of its epoch, divided among ``parts`` ranks;
-    ``divides``: its sums do not depend on that number; ``sketched``: the sums, of each of its phases.
+    ``divides``: its sums do not depend on that number; ``code``: the versions of the script's files; ``sketched``: the
+    sums, of each of its phases.
     """
 
     step: int
@@ -31,6 +34,7 @@ class NextStep(msgspec.Struct):
     cursor_end: int
     parts: int
     divides: bool
+    code: dict[str, str]
     sketched: list[Sketched]
 
     def difference(self, before: NextStep) -> str:
@@ -40,7 +44,8 @@ class NextStep(msgspec.Struct):
         phase = len(self.sketched) - 1
         its, place = ((one.step, one.cursor, one.cursor_end) for one in (self, before))
         is_alike = its == place and (self.parts == before.parts or (self.divides and before.divides))
-        if not is_alike or phase >= len(before.sketched):
+        is_mended = any(before.code.get(path, version) != version for path, version in self.code.items())
+        if not is_alike or is_mended or phase >= len(before.sketched):
             return ""
         name = differing(self.sketched[phase], before.sketched[phase])
         ranks = f" ({before.parts} ranks divided them then, and {self.parts} now)" if self.parts != before.parts else ""
@@ -94,7 +99,9 @@ class NextSteps:
         self._now = None
         step, is_possible = self._training.position.step, not (self._training.position.phase or self._training.sharding)
         if not rank and is_possible and (self._is_next(step) or self._before is not None):
-            self._now = NextStep(step, share.cursor, share.cursor_end, parts, self._divides(), [])
+            self._now = NextStep(
+                step, share.cursor, share.cursor_end, parts, self._divides(), installed.loaded_versions(), []
+            )
 
     def forward_begins(self) -> None:
         """The script gets a batch."""

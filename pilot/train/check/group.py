@@ -209,7 +209,4 @@ class CourseGroup(RankGroup):
 
 def travelled(training: Training) -> bytes:
     """Its state as another rank receives it."""
-    packed = Packed(training.encoded())
-    block = bytearray(packed.size)
-    packed.write(block)
-    return bytes(block)
+    return bytes(Packed(training.encoded()).to_bytes())

@@ -55,19 +55,14 @@ def fabric_of(environment: Mapping[str, str], device: torch.device) -> str:
 
 
 class NodeGroup:
-    """The group of this process and the others of its node.
-
-    Parameters
-    ----------
-    seat : this process's
-    store : the file where they meet
-    fabric : ``gloo`` or ``nccl``
+    """The group of this process and the others of its node, which meet at the file ``store``; ``fabric``: ``gloo`` or
+    ``nccl``.
     """
 
     def __init__(self, seat: Seat, store: Path, fabric: str) -> None:
         self.rank, self.size = seat.rank, seat.size
         self._gloo = fabric == "gloo"
-        self._sums = _gloo(seat, store, "sums") if self._gloo else _nccl(seat, store)
+        self._sums = gloo_group(seat, store, "sums") if self._gloo else _nccl(seat, store)
 
     def reduce(self, whole: torch.Tensor, own: torch.Tensor) -> Work:
         """``own`` becomes this process's part (number ``rank`` of ``size`` equal ones) of the sum of all ``whole``,
@@ -103,6 +98,32 @@ class _ThenCopy:
         self._target.copy_(self._source)
 
 
+def node_mesh() -> Any:
+    """The ``DeviceMesh`` of this node's processes, one-dimensional, for ``fully_shard(module, mesh=mesh)``.
+
+    It creates the default process group of ``torch.distributed`` over them, so the script must not create one itself
+    (:class:`~pilot.core.errors.UserError`). Under plain ``python``, it is a mesh of one process.
+    """
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+
+    seat, accelerator = Seat.of(os.environ), torch.accelerator.current_accelerator()
+    kind = accelerator.type if accelerator is not None else "cpu"
+    if not dist.is_initialized():
+        keep_to_loopback()
+        store: Any = dist.HashStore()  # type: ignore[attr-defined]  # its stubs leave it out
+        if STORE in os.environ:
+            store = store_of(Path(os.environ[STORE]), seat.size, "mesh")
+        backend = "cpu:gloo" if kind == "cpu" else f"cpu:gloo,{kind}:nccl"
+        dist.init_process_group(backend, store=store, rank=seat.rank, world_size=seat.size, timeout=NEVER)
+    elif dist.get_world_size() != seat.size:
+        raise UserError(
+            f"pilot.train.node_mesh: the script has made a process group of {dist.get_world_size()}, and a node has"
+            f" {seat.size} training processes: leave init_process_group to node_mesh"
+        )
+    return init_device_mesh(kind, (seat.size,), mesh_dim_names=("node",))
+
+
 def keep_to_loopback() -> None:
     """Bind what gloo and NCCL open in this process to loopback, unless the job's environment says otherwise."""
     for name in INTERFACES:
@@ -116,12 +137,8 @@ def store_of(path: Path, size: int, prefix: str) -> Any:
     return PrefixStore(prefix, FileStore(str(path), size))
 
 
-def words_group(seat: Seat, store: Path) -> Any:
-    """A process group for words."""
-    return _gloo(seat, store, "words")
-
-
-def _gloo(seat: Seat, store: Path, prefix: str) -> Any:
+def gloo_group(seat: Seat, store: Path, prefix: str) -> Any:
+    """A process group of the node's processes."""
     from torch.distributed import ProcessGroupGloo
 
     options: Any = ProcessGroupGloo._Options()  # type: ignore[attr-defined]  # its stubs leave it out

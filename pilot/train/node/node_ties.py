@@ -14,6 +14,7 @@ meet, that counts as a failure.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
@@ -21,19 +22,16 @@ import torch
 from pilot.comm.channel import Gone
 from pilot.comm.naps import FIRST_NAP_S, longer
 from pilot.core.errors import PilotError
+from pilot.train.node.membership import Membership, MembershipState
 
 _FAILED, _DONE, _GENERATIONS = 0, 1, 2
 _Result = TypeVar("_Result")
 
 
 class NodeTies:
-    """The ties of one training process.
+    """The ties of one training process, by a gloo process group of the node's processes.
 
     ``tied``: it computes together with others of its node.
-
-    Parameters
-    ----------
-    group : a gloo process group of the node's processes; None: it computes alone
     """
 
     def __init__(self, group: Any = None) -> None:
@@ -80,6 +78,66 @@ class NodeTies:
             raise PilotError("another training process of this node has ended") from None
         words: list[int] = said.tolist()
         return words
+
+
+@dataclass
+class InForce:
+    """Which generation is in force on a node: what each of its processes knows, and what they agree on if they are
+    tied. ``membership``: what this one knows; ``lose`` is called when a generation is gone.
+    """
+
+    membership: MembershipState
+    ties: NodeTies
+    lose: Callable[[int], None]
+    _started: Membership | None = None
+
+    @property
+    def group(self) -> Membership | None:
+        """The generation in force. If the node's processes are tied, it counts as gone only once all of them know."""
+        return self._started if self.ties.tied else self.membership.current
+
+    def started(self, group: Membership) -> None:
+        """``group`` is in force, with the same state on all of its ranks."""
+        self._started = group
+
+    def ended(self) -> None:
+        """No generation is in force any more."""
+        self._started = None
+
+    def look_again(self) -> None:
+        """At the end of a script, when nothing is computed any more, each process checks for itself."""
+        if self.membership.current is None:
+            self._started = None
+
+    def next(self, attend: Callable[[], None], ready: Callable[[], bool]) -> int:
+        """Wait for the generation to start, the same on all tied processes. ``attend`` waits for events; ``ready``:
+        whether this process could start one.
+        """
+        newest = 0
+        while True:
+            membership = self.membership.startable() if ready() else None
+            if membership is None or membership.generation < newest:
+                attend()
+            elif (said := self.ties.same_generation(membership.generation)) > 0:
+                return said
+            else:
+                newest = -said
+
+    def begin(self, generation: int) -> Membership:
+        """Start ``generation``; :class:`~pilot.comm.channel.Gone` if it was dissolved meanwhile."""
+        joining = self.membership.joining
+        if joining is None or joining.generation != generation:
+            raise Gone
+        return self.membership.start(generation)
+
+    def together(self, group: Membership, act: Callable[[], _Result]) -> _Result:
+        """The result of ``act``. If it does not succeed on all processes of the node, ``group`` is gone."""
+        try:
+            return self.ties.together(act)
+        except Gone:
+            self.lose(group.generation)
+            self._started = None
+            raise
 
 
 def combined(words: Sequence[int], modulus: int) -> int:

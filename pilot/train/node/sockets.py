@@ -35,43 +35,6 @@ def inherited(fd: int) -> socket.socket:
         ) from None
 
 
-class AgentSocket:
-    """The stream socket to the agent: wire messages in frames."""
-
-    def __init__(self, fd: int) -> None:
-        self._socket = inherited(fd)
-        self._frames = Frames(wire.MAX_FRAME_BYTES)
-        self._sending = threading.Lock()
-
-    def fileno(self) -> int:
-        """For ``select``."""
-        return self._socket.fileno()
-
-    def send(self, message: wire.Message) -> None:
-        """Send one message; from any thread. A worker without an agent is an orphan and exits at once."""
-        frame = framed(wire.encode(message))
-        with self._sending:
-            try:
-                self._socket.sendall(frame)
-            except OSError:
-                os._exit(ORPHANED_STATUS)
-
-    def receive(self) -> Iterator[wire.ToAgent]:
-        """The messages that have arrived; call it when the socket is readable."""
-        try:
-            piece = self._socket.recv(1 << 16)
-        except OSError:
-            piece = b""
-        if not piece:
-            os._exit(ORPHANED_STATUS)
-        try:
-            for frame in self._frames.feed(piece):
-                yield wire.decode_at_agent(frame)
-        except ProtocolError as error:  # an agent that sends nonsense is useless
-            print(f"{REFUSAL}this process ends because of what its agent sent: {error}", file=sys.stderr, flush=True)
-            os._exit(1)
-
-
 @dataclass(frozen=True, slots=True)
 class RankCame:
     """Our rank process of ``generation`` is in MPI."""
@@ -99,24 +62,28 @@ Happening = wire.ToAgent | RankCame | RankSaid | RankGone
 
 
 class WorkerSockets:
-    """All sockets of a worker, waited for together.
-
-    Parameters
-    ----------
-    control_fd : descriptor of the stream socket to the agent
-    worker_socket : where to listen for rank processes
+    """All sockets of a worker, waited for together: ``control_fd`` is a stream socket to the agent; rank processes come
+    to ``worker_socket``.
     """
 
     def __init__(self, control_fd: int, worker_socket: Path) -> None:
-        self._control = AgentSocket(control_fd)
+        self._control = inherited(control_fd)
+        self._frames = Frames(wire.MAX_FRAME_BYTES)
+        self._sending = threading.Lock()
         self._listener = listen(worker_socket)
         self._strangers: list[Channel] = []
         self._channels: dict[int, Channel] = {}
         _close_in_forked_children(self)
 
     def tell(self, message: wire.Message) -> None:
-        """Send a message to the agent; from any thread."""
-        self._control.send(message)
+        """Send a message to the agent, in a frame; from any thread. A worker without an agent is an orphan and exits at
+        once."""
+        frame = framed(wire.encode(message))
+        with self._sending:
+            try:
+                self._control.sendall(frame)
+            except OSError:
+                os._exit(ORPHANED_STATUS)
 
     def channel(self, generation: int) -> Channel:
         """The channel to the rank process of ``generation``; :class:`~pilot.comm.channel.Gone` if there is none (any
@@ -144,7 +111,7 @@ class WorkerSockets:
         """
         ready = readable(self.fds(), timeout_s)
         if self._control.fileno() in ready:
-            yield from self._control.receive()
+            yield from self._told()
         for generation, channel in list(self._channels.items()):
             if channel.fileno() in ready:
                 yield self._hear(generation, channel)
@@ -157,13 +124,23 @@ class WorkerSockets:
 
     def fds(self) -> list[int]:
         """Every descriptor that a forked child must not keep."""
-        ends: list[AgentSocket | socket.socket | Channel] = [
-            self._control,
-            self._listener,
-            *self._strangers,
-            *self._channels.values(),
-        ]
-        return [end.fileno() for end in ends]
+        ends: list[socket.socket | Channel] = [self._control, self._listener, *self._strangers]
+        return [end.fileno() for end in (*ends, *self._channels.values())]
+
+    def _told(self) -> Iterator[wire.ToAgent]:
+        """What the agent has sent."""
+        try:
+            piece = self._control.recv(1 << 16)
+        except OSError:
+            piece = b""
+        if not piece:
+            os._exit(ORPHANED_STATUS)
+        try:
+            for frame in self._frames.feed(piece):
+                yield wire.decode_at_agent(frame)
+        except ProtocolError as error:  # an agent that sends nonsense is useless
+            print(f"{REFUSAL}this process ends because of what its agent sent: {error}", file=sys.stderr, flush=True)
+            os._exit(1)
 
     def _hear(self, generation: int, channel: Channel) -> Happening:
         try:

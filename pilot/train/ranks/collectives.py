@@ -33,13 +33,7 @@ Bring = Callable[[int, int], Sums]
 
 
 class Collectives:
-    """The meetings of one rank.
-
-    Parameters
-    ----------
-    group : the group
-    training : its state will include the outcomes
-    """
+    """The meetings of one rank. The state of ``training`` will include the outcomes."""
 
     def __init__(self, group: RankGroup, training: Training) -> None:
         self._group = group
@@ -78,7 +72,7 @@ class Collectives:
         self._group.enter()
         while self._aligned != self._group.revision and not self._training.position.left:
             self._training.catch_up.takes_again()
-            self._meet(TRAINING, _nothing)
+            self._meet(TRAINING)
             self._group.enter()
         self.here()
 
@@ -87,9 +81,9 @@ class Collectives:
         self.scatter()
         self.align()
         if not self._training.position.left:
-            self.hold(END_OF_LOOP, _nothing)
+            self.hold(END_OF_LOOP)
 
-    def hold(self, topic: int, bring: Bring) -> Sums | None:
+    def hold(self, topic: int, bring: Bring = lambda _number, _holders: {}) -> Sums | None:
         """Meet about ``topic``; returns the sums by name of the ranks' contributions, the same on all.
 
         None: the others passed this meeting long ago, have ended with the loop, or have no such one: the script runs
@@ -121,7 +115,7 @@ class Collectives:
             sums = self._meet(topic, bring)
         return sums
 
-    def _meet(self, mine: int, bring: Bring) -> Sums | None:
+    def _meet(self, mine: int, bring: Bring = lambda _number, _holders: {}) -> Sums | None:
         """One meeting of those furthest behind; returns its outcome if it was about our topic."""
         try:
             trained = self._training.trained.described() if mine == TRAINING else {}
@@ -169,7 +163,3 @@ class Collectives:
         others = [rank for rank in range(size) if rank not in holders]
         if others:
             self._group.hand_over(holders[0], others)
-
-
-def _nothing(_number: int, _holders: int) -> Sums:
-    return {}

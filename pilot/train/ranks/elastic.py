@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import psutil
 
@@ -31,10 +32,9 @@ from pilot.train.data.sampler import StepShare
 from pilot.train.gradients.exchanges import Exchanges
 from pilot.train.gradients.step_words import Words
 from pilot.train.node.membership import Membership, MembershipState, Seat, agreed
-from pilot.train.node.node_ties import NodeTies
+from pilot.train.node.node_ties import InForce, NodeTies
 from pilot.train.node.sockets import Happening, RankCame, RankGone, RankSaid, WorkerSockets
 from pilot.train.ranks.group import RankGroup
-from pilot.train.ranks.in_force import InForce
 from pilot.train.ranks.meters import PaceMeter, StallTimer
 from pilot.train.ranks.periodic import Periodic
 from pilot.train.ranks.reporter import Metrics, Reporter
@@ -122,21 +122,21 @@ class Elastic(RankGroup):
     def _group(self) -> Membership | None:
         return self._in_force.group
 
+    def _expect_group(self) -> Membership:
+        if self._group is None:
+            raise Gone
+        return self._group
+
     def attach(self) -> None:
         """See :class:`~pilot.train.ranks.group.RankGroup`."""
-        group = self._group
-        if group is not None:
-            try:
-                self._in_force.together(group, lambda: self._attach(group.generation))
-            except Gone:
-                return
+        with suppress(Gone):
+            group = self._expect_group()
+            self._in_force.together(group, lambda: self._attach(group.generation))
 
     def select(self, number: int) -> list[int]:
         """See :class:`~pilot.train.ranks.group.RankGroup`."""
         self._in_step = True
-        group = self._group
-        if group is None:
-            raise Gone
+        group = self._expect_group()
         if group.size == 1:
             return [number]
         return [row[0] for row in self._ask(group, Select(number), 1)]
@@ -175,8 +175,11 @@ class Elastic(RankGroup):
         group, position = self._group, self._training.position
         assert group is not None
         self._reporter.stepped(group, position.epoch, share, metrics)
-        self._tell_pace(group, share)
         self._agreed = group, words
+        if group.size > 1 and self._seat.rank == 0:  # within a node processes wait for each other while they compute
+            pace = self._pace.applied(time.monotonic(), self._stall_timer.ended_s, share.samples)
+            if pace is not None:
+                self._link.tell(pace)
 
     def settle(self) -> None:
         """The safe point after an applied step, when the script asks for the next batch: pause or switch if that was
@@ -202,9 +205,7 @@ class Elastic(RankGroup):
         for the next step, where newcomers enter.)
         """
         self._attend(0.0)
-        group = self._group
-        if group is None:
-            raise Gone
+        group = self._expect_group()
         rows = self._gather(group, [int(self._membership.pause_asked), *row])
         if not any(row[0] for row in rows):
             return [row[1:] for row in rows]
@@ -213,10 +214,7 @@ class Elastic(RankGroup):
 
     def hand_over(self, giver: int, takers: Sequence[int]) -> None:
         """Hand over the state as at the start of a generation."""
-        group = self._group
-        if group is None:
-            raise Gone
-        self._sharing.deal(group, Spreading(giver, tuple(takers), fresh=False))
+        self._sharing.deal(self._expect_group(), Spreading(giver, tuple(takers), fresh=False))
 
     def distrust(self, step: int) -> str:
         """See :class:`~pilot.train.ranks.group.RankGroup`. All ranks do this, because any of them may be the last
@@ -353,14 +351,6 @@ class Elastic(RankGroup):
         waited_s, summing = self._stall_timer.waited_s(), self._stall_timer.summing
         self._link.tell(wire.RankStalled(self._trainer, group.generation if group else 0, step, waited_s, summing))
 
-    def _tell_pace(self, group: Membership, share: StepShare) -> None:
-        """One process speaks for the node: within a node they wait for each other while they compute."""
-        if group.size == 1 or self._seat.rank > 0:
-            return
-        pace = self._pace.applied(time.monotonic(), self._stall_timer.ended_s, share.samples)
-        if pace is not None:
-            self._link.tell(pace)
-
     # --- the start of a generation -----------------------------------------------------------------------------------
 
     def _start(self, generation: int) -> None:
@@ -434,10 +424,8 @@ class Elastic(RankGroup):
 
     def _quit(self, group: Membership) -> None:
         """The generation ends normally: its rank processes are done with the arena."""
-        try:
+        with suppress(Gone):
             self._link.channel(group.generation).send(Quit())
-        except Gone:
-            return
 
     # --- checkpoints -------------------------------------------------------------------------------------------------
 

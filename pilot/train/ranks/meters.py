@@ -100,12 +100,8 @@ class PaceMeter:
 
 class StallTimer:
     """Times one wait at a time. It expires at the site's time-out, whenever the wait has doubled, and when the
-    trainer's patience ends. ``ended_s`` is how long all waits that are over have lasted.
-
-    Parameters
-    ----------
-    silent_s : the site's time-out
-    patience_s : the trainer's
+    trainer's patience ends. ``ended_s`` is how long all waits that are over have lasted; ``silent_s`` the site's
+    time-out.
     """
 
     def __init__(self, silent_s: float, patience_s: float) -> None:

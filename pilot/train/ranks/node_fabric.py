@@ -10,7 +10,7 @@ import torch
 
 from pilot.train.node.devices import check_own
 from pilot.train.node.membership import Seat
-from pilot.train.node.node_group import STORE, NodeGroup, fabric_of, words_group
+from pilot.train.node.node_group import STORE, NodeGroup, fabric_of, gloo_group
 from pilot.train.node.node_ties import NodeTies
 from pilot.train.state.training import Training
 
@@ -29,11 +29,10 @@ class NodeFabric:
         if seat.size == 1 or STORE not in environment:
             return cls()
         check_own(training.trained.named.values(), seat)
-        store = Path(environment[STORE])
-        if training.sharding is not None:
-            return cls(None, NodeTies(words_group(seat, store)))
-        device = next((p.device for p in training.trained.named.values()), torch.device("cpu"))
-        fabric = fabric_of(environment, device)
-        if fabric == "shared-memory":
-            return cls()
-        return cls(NodeGroup(seat, store, fabric), NodeTies(words_group(seat, store)))
+        store, sums = Path(environment[STORE]), None
+        if training.sharding is None:
+            device = next((p.device for p in training.trained.named.values()), torch.device("cpu"))
+            if (fabric := fabric_of(environment, device)) == "shared-memory":
+                return cls()
+            sums = NodeGroup(seat, store, fabric)
+        return cls(sums, NodeTies(gloo_group(seat, store, "words")))

@@ -24,13 +24,8 @@ from pilot.train.state.training import Training
 
 
 class Periodic:
-    """Each rank has one; it is used only at safe points.
-
-    Parameters
-    ----------
-    saver, training : the session's
-    next_steps : told of each checkpoint
-    interval_s : between two checkpoints; may be set at any time
+    """Each rank has one; it is used only at safe points. ``interval_s``, between two checkpoints, may be set at any
+    time; ``next_steps`` is told of each.
     """
 
     def __init__(self, saver: Saver, training: Training, next_steps: NextSteps, interval_s: float) -> None:

@@ -35,12 +35,7 @@ Metrics = Callable[[], dict[str, float]]
 
 
 class Reporter:
-    """Every rank has one, because any may become the leader; only rank 0 reports.
-
-    Parameters
-    ----------
-    tell : sends a message to the agent
-    """
+    """Every rank has one, because any may become the leader; only rank 0 reports, by ``tell``."""
 
     def __init__(self, trainer: str, training: Training, tell: Callable[[wire.Message], None]) -> None:
         self._trainer = trainer

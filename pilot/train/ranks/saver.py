@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -37,6 +38,7 @@ _READ_AGAIN_S = (0.2, 0.5, 1.0, 2.0, 4.0, 4.0)
 """The pauses before a checkpoint that cannot be read is tried again on this node."""
 
 
+@dataclass
 class Saver:
     """Writes one checkpoint, or one part of one, at a time.
 
@@ -54,30 +56,20 @@ class Saver:
     per_node : how many ranks of a node hold shards of the state
     """
 
-    def __init__(
-        self,
-        trainer: str,
-        uid: str,
-        directory: Path,
-        kept: int,
-        tell: Callable[[wire.CheckpointWritten], None],
-        agreed_step: Callable[[], int | None] = lambda: None,
-        per_node: int = 1,
-    ) -> None:
-        self._per_node = per_node
-        self._trainer = trainer
-        self._uid = uid
-        self._directory = directory
-        self._kept = kept
-        self._tell = tell
-        self._agreed_step = agreed_step
-        self._thread: threading.Thread | None = None
-        self._snapshots = Snapshots()
-        self._part: WrittenPart | None = None
-        self._beside: threading.Thread | None = None
-        self.failed_in = 0
-        self.next_step = b""
-        self.given_up = 0
+    trainer: str
+    uid: str
+    directory: Path
+    kept: int
+    tell: Callable[[wire.CheckpointWritten], None]
+    agreed_step: Callable[[], int | None] = lambda: None
+    per_node: int = 1
+    failed_in: int = field(default=0, init=False)
+    next_step: bytes = field(default=b"", init=False)
+    given_up: int = field(default=0, init=False)
+    _thread: threading.Thread | None = field(default=None, init=False)
+    _beside: threading.Thread | None = field(default=None, init=False)
+    _part: WrittenPart | None = field(default=None, init=False)
+    _snapshots: Snapshots = field(default_factory=Snapshots, init=False)
 
     @property
     def busy(self) -> bool:
@@ -94,7 +86,7 @@ class Saver:
 
         ``shared`` says which arrays are the same on all ranks.
         """
-        copy = self._snapshots.take(own_rows(state, group.rank // self._per_node, group.size // self._per_node))
+        copy = self._snapshots.take(own_rows(state, group.rank // self.per_node, group.size // self.per_node))
         self._part = None
 
         def write() -> None:
@@ -119,14 +111,14 @@ class Saver:
     def distrust(self, step: int) -> Path | None:
         """Set aside what was saved after ``step``; returns the newest remaining checkpoint."""
         self.wait()
-        return store.set_apart(self._directory, step, self._uid, self.given_up)
+        return store.set_apart(self.directory, step, self.uid, self.given_up)
 
     def keep_next(self, generation: int, step: int, block: bytes) -> None:
         """Write ``block`` in the background, beside the checkpoint of this step, which may still be being written."""
 
         def write() -> None:
             with suppress(CheckpointError):  # the checkpoint's own failure is reported, and nothing depends on this
-                store.write_next_step(self._directory, generation, step, block, self._uid)
+                store.write_next_step(self.directory, generation, step, block, self.uid)
 
         self._beside = _started(write)
 
@@ -134,7 +126,7 @@ class Saver:
         """Remove the part that was or is being written, because there will be no checkpoint of it."""
         self.wait()
         if self._part is not None:
-            store.remove_part(self._part.path, self._uid)
+            store.remove_part(self._part.path, self.uid)
             self._part = None
 
     def write(self, generation: int, step: int, state: Encoded, *, asked: bool, part: Part | None = None) -> None:
@@ -148,7 +140,7 @@ class Saver:
             self._write_whole(age, state, asked)
             return
         rank, shared = part
-        written = self._write_part(age, rank, self._per_node, state, shared, asked)
+        written = self._write_part(age, rank, self.per_node, state, shared, asked)
         if written is not None and rank == 0:
             self._start(lambda: self._combine_node(age, written, asked))
             if not asked:
@@ -164,7 +156,7 @@ class Saver:
         self, age: Age, part: int, parts: int, state: Encoded, shared: Shared, asked: bool
     ) -> WrittenPart | None:
         def write() -> WrittenPart:
-            return store.write_part(self._directory, age.generation, age.step, part, parts, state, shared, self._uid)
+            return store.write_part(self.directory, age.generation, age.step, part, parts, state, shared, self.uid)
 
         return self._tried(age, asked, write)
 
@@ -179,10 +171,10 @@ class Saver:
 
     def _combine_node(self, age: Age, part: WrittenPart, asked: bool) -> None:
         """The same for the parts of a node's processes, which always write them together."""
-        size = self._per_node
+        size = self.per_node
 
         def write(*what: Any, **how: Any) -> Written:
-            self._await([self._directory / names.part_name(age.generation, age.step, n, size) for n in range(size)])
+            self._await([self.directory / names.part_name(age.generation, age.step, n, size) for n in range(size)])
             return store.write_index(*what, **how)
 
         self._publish(write, age, size, asked, lambda done: (part.seconds + done.seconds,) * 2)
@@ -192,11 +184,11 @@ class Saver:
 
         def told(done: Written) -> None:
             seconds, alone_s = took(done)
-            told = (self._trainer, age.generation, age.step, asked, str(done.path), "", seconds, done.bytes, alone_s)
-            self._tell(wire.CheckpointWritten(*told))
+            told = (self.trainer, age.generation, age.step, asked, str(done.path), "", seconds, done.bytes, alone_s)
+            self.tell(wire.CheckpointWritten(*told))
 
-        keep = {"kept": self._kept, "agreed_step": self._agreed_step(), "given_up": self.given_up, "uid": self._uid}
-        publish = partial(write, self._directory, age.generation, age.step, what, told=told, **keep)
+        keep = {"kept": self.kept, "agreed_step": self.agreed_step(), "given_up": self.given_up, "uid": self.uid}
+        publish = partial(write, self.directory, age.generation, age.step, what, told=told, **keep)
         return self._tried(age, asked, publish) is not None
 
     def _tried(self, age: Age, asked: bool, write: Callable[[], _Result]) -> _Result | None:
@@ -204,7 +196,7 @@ class Saver:
         try:
             return write()
         except (CheckpointError, OSError) as error:
-            self._tell(wire.CheckpointWritten(self._trainer, age.generation, age.step, asked, error=str(error)))
+            self.tell(wire.CheckpointWritten(self.trainer, age.generation, age.step, asked, error=str(error)))
             return None
 
     def _await(self, parts: Sequence[Path]) -> None:
@@ -212,7 +204,7 @@ class Saver:
         written, waited_s = -1, _PARTS_LIMIT_S
         while not all(path.exists() for path in parts):
             if waited_s >= _PARTS_LIMIT_S:
-                before, written = written, _bytes_under_way(self._directory)
+                before, written = written, _bytes_under_way(self.directory)
                 if written == before:
                     return
                 waited_s = 0.0
@@ -255,22 +247,22 @@ class Saver:
         def skipped(path: Path, why: str) -> None:
             remark(f"checkpoint {path.name} was skipped: {why}")
 
-        loaded = store.load_newest(self._directory, group.generation, skipped, self._uid, wanted, group.given_up)
+        loaded = store.load_newest(self.directory, group.generation, skipped, self.uid, wanted, group.given_up)
         if loaded is not None:
             try:
-                self.next_step = store.next_step_of(loaded.path, self._uid)
+                self.next_step = store.next_step_of(loaded.path, self.uid)
             except Unreadable as error:
                 remark(f"the next step is not compared with the one before: {error}")
             return loaded.state
         if group.saved_step:
-            raise Unreadable(f"step {group.saved_step} was saved, and there is no checkpoint in {self._directory}")
+            raise Unreadable(f"step {group.saved_step} was saved, and there is no checkpoint in {self.directory}")
         return self._given(wanted)
 
     def _given(self, wanted: Wanted) -> Mapping[str, Any] | None:
         """The state that the trainer was submitted with; None: it starts from scratch."""
-        start = trainer_folder.start_of(self._directory.parent)
+        start = trainer_folder.start_of(self.directory.parent)
         try:
-            with held(start.parent, self._uid) as place:
+            with held(start.parent, self.uid) as place:
                 return for_another(store.load(place / start.name, wanted).state)
         except FileNotFoundError:
             return None

@@ -26,19 +26,18 @@ class Released(SystemExit):
 @contextmanager
 def released() -> Iterator[None]:
     """Within, SIGTERM raises :class:`Released` (in the main thread; elsewhere nothing changes)."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, _release)
+    before = signal.getsignal(signal.SIGTERM)
+    release_when(lambda: True)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        if _is_main():
+            signal.signal(signal.SIGTERM, before)
 
 
 def release_when(told: Callable[[], bool]) -> None:
     """From now on, SIGTERM raises :class:`Released` if ``told`` says so; otherwise it does what it did before."""
-    if threading.current_thread() is not threading.main_thread():
+    if not _is_main():
         return
     before = signal.getsignal(signal.SIGTERM)
 
@@ -79,5 +78,5 @@ def script_ended(leaving: SystemExit | None = None) -> None:
         _left.pop()()
 
 
-def _release(_number: int, _frame: FrameType | None) -> None:
-    raise Released(0)
+def _is_main() -> bool:
+    return threading.current_thread() is threading.main_thread()

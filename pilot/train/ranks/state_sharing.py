@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from pilot.comm.arena import Arena
 from pilot.comm.channel import Gone
@@ -32,12 +33,12 @@ _STRANGER = (
 )
 
 
+@dataclass(frozen=True)
 class StateSharing:
     """One rank's part; all methods raise :class:`~pilot.comm.channel.Gone` if the generation is gone.
 
     Parameters
     ----------
-    training, saver, next_steps : the session's
     link : to the rank processes
     gather : returns the rows of all ranks of a group
     answer : returns the next message of a generation's rank process
@@ -46,95 +47,81 @@ class StateSharing:
     ranks_per_node : the number of these processes
     """
 
-    def __init__(
-        self,
-        trainer: str,
-        training: Training,
-        saver: Saver,
-        next_steps: NextSteps,
-        link: WorkerSockets,
-        gather: Callable[[Membership, list[int]], list[list[int]]],
-        answer: Callable[[int], AnyNote | int | None],
-        lose: Callable[[int], None],
-        ties: NodeTies,
-        ranks_per_node: int,
-    ) -> None:
-        self._trainer = trainer
-        self._training = training
-        self._saver = saver
-        self._next_steps = next_steps
-        self._link = link
-        self._gather = gather
-        self._answer = answer
-        self._lose = lose
-        self._ties = ties
-        self._ranks_per_node = ranks_per_node
-        self._per_node = training.shards
+    trainer: str
+    training: Training
+    saver: Saver
+    next_steps: NextSteps
+    link: WorkerSockets
+    gather: Callable[[Membership, list[int]], list[list[int]]]
+    answer: Callable[[int], AnyNote | int | None]
+    lose: Callable[[int], None]
+    ties: NodeTies
+    ranks_per_node: int
 
     def share(self, group: Membership, held: int) -> tuple[int | None, Newcomers]:
         """At the start of a generation; ``held``: the generation in which this rank's state was last confirmed. Returns
         the step from which the group resumes, if no rank had a state; and whose state is new to them.
         """
-        own = self._training.holding(held)
-        table = [Holding(*row) for row in self._gather(group, own.row())]
+        own = self.training.holding(held)
+        table = [Holding(*row) for row in self.gather(group, own.row())]
         if len({holding.fingerprint for holding in table}) > 1:
-            compare(self._training.identity, lambda row: self._gather(group, row))
-        spreading = who_spreads(table, self._per_node)
+            compare(self.training.identity, lambda row: self.gather(group, row))
+        spreading = who_spreads(table, self.training.shards)
         if group.rank in strangers(table, spreading):
             raise UserError(_STRANGER.format(*("a GPU", "the CPU") if own.on_gpu else ("the CPU", "GPUs")))
-        self._saver.given_up = group.given_up
-        if spreading.fresh and group.rank // self._per_node == spreading.root // self._per_node:
+        self.saver.given_up = group.given_up
+        if spreading.fresh and group.rank // self.training.shards == spreading.root // self.training.shards:
             self._load(group)
         self.deal(group, spreading)
-        resumed = self._training.position.step if spreading.fresh else None
-        return resumed, Newcomers.of(table, spreading, self._ranks_per_node)
+        resumed = self.training.position.step if spreading.fresh else None
+        return resumed, Newcomers.of(table, spreading, self.ranks_per_node)
 
     def deal(self, group: Membership, spreading: Spreading) -> None:
         """One rank gives its state to others; for a sharded model, each process of its node gives its shard to the same
         local rank of others."""
-        arenas = [self._dealt(group, one) for one in by_local_rank(spreading, self._per_node) if one.takers]
+        arenas = [self._dealt(group, one) for one in by_local_rank(spreading, self.training.shards) if one.takers]
         for arena in filter(None, arenas):  # only once all have arrived: the shards of a node must be of one step
             arena.close_fd()
-            self._training.restore(unpack(arena.memory))
+            self.training.restore(unpack(arena.memory))
 
     def _dealt(self, group: Membership, spreading: Spreading) -> Arena | None:
         deal = self._spread if group.rank == spreading.root else self._take
-        return self._ties.together(lambda: deal(group.generation, spreading))
+        return self.ties.together(lambda: deal(group.generation, spreading))
 
     def _spread(self, generation: int, spreading: Spreading) -> None:
-        packed = Packed(self._training.encoded())
+        packed = Packed(self.training.encoded())
         arena = packed.to_arena()
         note = Spread(spreading.root, list(spreading.takers), packed.size)
         try:
-            self._link.channel(generation).send(note, arena.fd)
+            self.link.channel(generation).send(note, arena.fd)
         finally:
             arena.close_fd()
-        self._answer(generation)
+        self.answer(generation)
 
     def _take(self, generation: int, spreading: Spreading) -> Arena | None:
         """The root's state; None for a rank that already has it."""
-        self._link.channel(generation).send(Spread(spreading.root, list(spreading.takers)))
-        given = self._answer(generation)
+        self.link.channel(generation).send(Spread(spreading.root, list(spreading.takers)))
+        given = self.answer(generation)
         return self._received(generation, given) if isinstance(given, int) else None
 
     def _received(self, generation: int, fd: int) -> Arena:
         try:
             return Arena.received(fd)
         except ProtocolError:
-            self._lose(generation)
+            self.lose(generation)
             raise Gone from None
 
     def _load(self, group: Membership) -> None:
         """If that fails, another node may be able to: this one says so, and waits for the next generation."""
         try:
-            state = self._saver.load(
-                group, lambda text: self._link.tell(wire.Remark(self._trainer, text)), self._training.rows_wanted()
+            state = self.saver.load(
+                group, lambda text: self.link.tell(wire.Remark(self.trainer, text)), self.training.rows_wanted()
             )
         except CheckpointError as error:
             unloaded = Unloaded.UNREAD if error.transient else Unloaded.DAMAGED
-            self._link.tell(wire.GroupBroken(self._trainer, group.generation, str(error), unloaded))
-            self._answer(group.generation)
+            self.link.tell(wire.GroupBroken(self.trainer, group.generation, str(error), unloaded))
+            self.answer(group.generation)
             raise Gone from None
         if state is not None:
-            self._training.restore(state)
-            self._next_steps.resumed(self._saver.next_step)
+            self.training.restore(state)
+            self.next_steps.resumed(self.saver.next_step)

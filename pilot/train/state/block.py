@@ -41,12 +41,7 @@ def encoded(state: Mapping[str, Any]) -> tree.Encoded:
 
 
 class Packed:
-    """A state with known size and index, before its bytes are copied.
-
-    Parameters
-    ----------
-    encoded : the state; its leaves must not change until they are written
-    """
+    """A state with known size and index, before its bytes are copied; its leaves must not change until then."""
 
     def __init__(self, encoded: Encoded) -> None:
         self._leaves = encoded.leaves
@@ -71,6 +66,12 @@ class Packed:
         for leaf, offset in zip(self._leaves, self._offsets, strict=True):
             leaf.write(flat[offset : offset + leaf.size])
 
+    def to_bytes(self) -> bytearray:
+        """The block, of its own."""
+        block = bytearray(self.size)
+        self.write(block)
+        return block
+
     def to_arena(self) -> Arena:
         """The block in shared memory."""
         arena = Arena.of_size(self.size)
@@ -90,10 +91,7 @@ def unpack(block: Buffer) -> dict[str, Any]:
 
 def in_host_memory(state: Mapping[str, Any]) -> dict[str, Any]:
     """A copy of ``state``, as another rank receives it."""
-    packed = Packed(encoded(state))
-    block = bytearray(packed.size)
-    packed.write(block)
-    return unpack(block)
+    return unpack(Packed(encoded(state)).to_bytes())
 
 
 def gather_values(own: _Value, kind: Any, gather: Gather) -> list[_Value]:

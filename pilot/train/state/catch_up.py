@@ -13,21 +13,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from pilot.checkpoint.tree import copied
 from pilot.train.state.loading import filled
-
-
-class Stateful(Protocol):
-    """What ``session.track`` accepts."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Its state, of types that :mod:`pilot.checkpoint.tree` can store."""
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> Any:
-        """Take over a state."""
-
 
 State = Mapping[str, Any]
 """A result of :meth:`Training.capture <pilot.train.state.training.Training.capture>`."""
@@ -39,11 +28,8 @@ class CatchUp:
     ``meeting``: the topic of the meeting in which the script is (:mod:`pilot.train.ranks.collectives`); ``behind``: the
     state was taken over from a rank in a meeting between two steps, which has done more since; ``since``: the state
     from which the script runs what it does until its next batch, if that was kept; ``made_in``: the topic of the
-    meeting in which the state was made, if the script has not come to it.
-
-    Parameters
-    ----------
-    restored : called when a state was taken again
+    meeting in which the state was made, if the script has not come to it. ``restored`` is called when a state was taken
+    again.
     """
 
     def __init__(self, restored: Callable[[], None]) -> None:
@@ -75,11 +61,9 @@ class CatchUp:
             self._restored()
 
     def takes_again(self) -> None:
-        """The script has reached the position at which its state was made."""
-        if self._again is not None:
-            self._again()
-            self._again = None
-            self._restored()
+        """The script has reached the position at which its state was made: it takes it for the last time."""
+        self.loop_begins()
+        self._again = None
 
     def comes_to(self, topic: int) -> None:
         """The script has reached a meeting that is still to be held; if its state was made in this one, the script goes

@@ -12,7 +12,6 @@ from torch import nn
 
 from pilot.core.errors import UserError
 from pilot.core.run_identity import (
-    ACCEPT,
     ACCEPTABLE,
     ALL_EPOCHS,
     ALL_ITERATIONS,
@@ -24,7 +23,6 @@ from pilot.core.run_identity import (
     SAMPLES,
     STREAM,
     WHOLE,
-    acceptable,
     ends_later,
 )
 from pilot.train.data.sampler import Batching
@@ -111,11 +109,6 @@ def expect_same(identities: Sequence[Identity]) -> None:
                 " the script must do the same on all nodes (use no process id, host name or time, no generator of"
                 " its own without a seed, no file that another of them has saved, and no unsorted list of files)"
             )
-
-
-def accepted_by(environment: Mapping[str, str]) -> frozenset[str]:
-    """What may have changed since a checkpoint, according to ``pilot submit --accept-changes``."""
-    return acceptable(environment.get(ACCEPT, ""))
 
 
 def changes(saved: Mapping[str, str], own: Identity, accepted: frozenset[str]) -> list[tuple[str, str, str]]:

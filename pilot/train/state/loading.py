@@ -24,11 +24,17 @@ Keys = list[Any]
 """What leads to a value within nested containers."""
 
 
-class _Loads(Protocol):
-    def load_state_dict(self, state_dict: dict[str, Any]) -> Any: ...
+class Stateful(Protocol):
+    """What ``session.track`` accepts."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Its state, of types that :mod:`pilot.checkpoint.tree` can store."""
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> Any:
+        """Take over a state."""
 
 
-def load(state: Mapping[str, Any], into: _Loads) -> None:
+def load(state: Mapping[str, Any], into: Stateful) -> None:
     """Give buffers the shapes that they have in ``state``, and load it. (Parameters keep theirs.)"""
     for path, module in into.named_modules() if isinstance(into, nn.Module) else ():
         for key, buffer in module._buffers.items():
@@ -47,34 +53,23 @@ def filled(held: Any, value: Any) -> Any:
     return held
 
 
-class UnsavedBuffers:
-    """The buffers of one session that ``state_dict()`` leaves out.
+def unsaved(model: nn.Module, tracked: Mapping[str, object]) -> Unsaved:
+    """The buffers of ``model`` and of ``tracked`` modules that ``state_dict()`` leaves out, not copied."""
+    return {path: dict(its) for path, module in _modules(model, tracked) if (its := list(unsaved_of(module)))}
 
-    Parameters
-    ----------
-    model : with all its parts
-    tracked : what the script tracks, by name; modules count
-    """
 
-    def __init__(self, model: nn.Module, tracked: Mapping[str, object]) -> None:
-        self._model = model
-        self._tracked = tracked
+def put_unsaved(state: Unsaved, model: nn.Module, tracked: Mapping[str, object]) -> None:
+    """Take over what :func:`unsaved` gave."""
+    for path, module in _modules(model, tracked):
+        for name, value in state.get(path, {}).items():
+            _put(module, name, value)
 
-    def capture(self) -> Unsaved:
-        """Return them, not copied."""
-        return {path: dict(its) for path, module in self._modules() if (its := list(unsaved_of(module)))}
 
-    def restore(self, state: Unsaved) -> None:
-        """Take over what :meth:`capture` gave."""
-        for path, module in self._modules():
-            for name, value in state.get(path, {}).items():
-                _put(module, name, value)
-
-    def _modules(self) -> Iterator[tuple[str, nn.Module]]:
-        yield from self._model.named_modules()
-        for name, one in self._tracked.items():
-            if isinstance(one, nn.Module):
-                yield from one.named_modules(prefix=f"tracked {name}")
+def _modules(model: nn.Module, tracked: Mapping[str, object]) -> Iterator[tuple[str, nn.Module]]:
+    yield from model.named_modules()
+    for name, one in tracked.items():
+        if isinstance(one, nn.Module):
+            yield from one.named_modules(prefix=f"tracked {name}")
 
 
 def unsaved_of(module: nn.Module) -> Iterator[tuple[str, torch.Tensor | None]]:

@@ -32,9 +32,7 @@ CONSTANT = (Enum, type, torch.dtype, FunctionType, BuiltinFunctionType)
 def state_of(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """``optimizer.state_dict()`` without constants in its groups."""
     state = optimizer.state_dict()
-    if any(_constants(optimizer)):
-        state = state | {"param_groups": [without_constants(group) for group in state["param_groups"]]}
-    return state
+    return state | {"param_groups": [without_constants(group) for group in state["param_groups"]]}
 
 
 def _constants(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
@@ -65,29 +63,19 @@ def layout_of(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> Layout
         for group in optimizer.param_groups
         for p in group["params"]
     }
-    layout: Layout = []
-    for keys, tensor, parameter in _of_parameters(optimizer, state):
-        strides, is_beside = (
-            None if _is_usual(tensor, parameter) else list(tensor.stride()),
-            tensor.device.type != "cpu",
-        )
-        if parameter is None or parameter.device.type == "cpu":
-            is_inferred = True
-        else:
-            is_inferred = is_beside == (keys[-1] != "step" or on_device[id(parameter)])
-        if strides is not None or not is_inferred:
-            layout.append((keys, strides, None if is_inferred else is_beside))
-    return layout
-
-
-def _of_parameters(
-    optimizer: torch.optim.Optimizer, state: dict[str, Any]
-) -> Iterator[tuple[Keys, torch.Tensor, torch.Tensor | None]]:
-    """The tensors of a state, with what leads to each, and the parameter that each belongs to."""
-    parameters = parameters_of(optimizer)
+    parameters, layout = parameters_of(optimizer), Layout()
     for index, its in state["state"].items():
+        parameter = parameters[index] if isinstance(index, int) else None  # some keep shared state under a name
         for keys, tensor in tensors_in(its, [index]):
-            yield keys, tensor, parameters[index] if _is_place(index) else None
+            strides = None if _is_usual(tensor, parameter) else list(tensor.stride())
+            is_beside = tensor.device.type != "cpu"
+            if parameter is None or parameter.device.type == "cpu":
+                is_inferred = True
+            else:
+                is_inferred = is_beside == (keys[-1] != "step" or on_device[id(parameter)])
+            if strides is not None or not is_inferred:
+                layout.append((keys, strides, None if is_inferred else is_beside))
+    return layout
 
 
 def take_over(optimizer: torch.optim.Optimizer, state: dict[str, Any], layout: Layout) -> None:
@@ -97,8 +85,8 @@ def take_over(optimizer: torch.optim.Optimizer, state: dict[str, Any], layout: L
     memory order). It also takes texts and arrays apart, as it does lists. ``layout``: from :func:`layout_of`. The
     groups stay the same dicts: the script may have one in a variable.
     """
-    if any(own := _constants(optimizer)):
-        state = state | {"param_groups": [a | b for a, b in zip(state["param_groups"], own, strict=True)]}
+    groups = zip(state["param_groups"], _constants(optimizer), strict=True)
+    state = state | {"param_groups": [stored | constants for stored, constants in groups]}
     defaults = dict(optimizer.defaults)
     _load(optimizer, state | {"state": _without_texts(state["state"])})
     vars(optimizer)["_opt_called"] = True  # by others; torch warns of a schedule that is stepped before its optimizer
@@ -106,7 +94,7 @@ def take_over(optimizer: torch.optim.Optimizer, state: dict[str, Any], layout: L
     parameters = parameters_of(optimizer)
     placing = _Placing({tuple(keys): its for keys, *its in layout})
     for index, given in state["state"].items():
-        its = parameters[index] if _is_place(index) else None
+        its = parameters[index] if isinstance(index, int) else None
         key = index if its is None else its
         states: dict[Any, Any] = optimizer.state
         states[key] = placing.as_given(given, states[key], its, (index,))
@@ -136,11 +124,6 @@ def _without_texts(value: Any) -> Any:
     return None if isinstance(value, str | np.ndarray) else value
 
 
-def _is_place(key: object) -> bool:
-    """Whether it is a parameter's index; some optimizers keep shared state under a name."""
-    return isinstance(key, int)
-
-
 def _is_usual(tensor: torch.Tensor, parameter: torch.Tensor | None) -> bool:
     """Whether it has its parameter's strides, if it has its shape, or else is contiguous; tensors with gaps become
     contiguous."""
@@ -167,7 +150,6 @@ class OwnAttributes:
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self._optimizer = optimizer
         self._first = copied({name: value for name, value, _ in self._now()})
-        self._first_encoded = {name: encode({name: value}) for name, value in self._first.items()}
         self._by_object = self._tensors_by_object()
 
     def capture(self) -> dict[str, Any]:
@@ -180,7 +162,7 @@ class OwnAttributes:
                     " that join would not get them, and what it computes from a batch (K-FAC's statistics) differs"
                     " between ranks: keep in optimizer.state[parameter] what is computed from p.grad"
                 )
-        first = self._first_encoded
+        first = {name: encode({name: value}) for name, value in self._first.items()}
         return {name: value for name, value, now in self._now() if name not in first or not _equal(now, first[name])}
 
     def restore(self, changed: Mapping[str, Any]) -> None:

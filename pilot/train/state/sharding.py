@@ -38,12 +38,7 @@ Wanted = Callable[[str, tuple[int, ...]], shards.Rows | None]
 class Sharding:
     """The sharding of a session's model, created after the session; FSDP calls it in place of its ``ReduceScatter``.
 
-    ``weight``: of what this process computes from now on.
-
-    Parameters
-    ----------
-    model : contains the sharded modules
-    size : number of processes on the node
+    ``weight``: of what this process computes from now on; ``size``: number of processes on the node.
     """
 
     def __init__(self, model: nn.Module, size: int) -> None:

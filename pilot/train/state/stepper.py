@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 
 from pilot.checkpoint.tree import copied
 from pilot.core.errors import UserError
+from pilot.train.state.loading import Stateful
 from pilot.train.state.optimizer_state import (
     OwnAttributes,
     layout_of,
@@ -18,17 +20,11 @@ from pilot.train.state.optimizer_state import (
 )
 
 
-class Scheduler(Protocol):
+class Scheduler(Stateful, Protocol):
     """The part of torch's learning-rate schedulers that we use."""
 
     def step(self, *metrics: float) -> None:
         """One step of the schedule; ``ReduceLROnPlateau`` takes a measure."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Its state."""
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over a state."""
 
 
 Scaler = torch.amp.GradScaler
@@ -37,28 +33,19 @@ Schedulers = Scheduler | list[Scheduler] | dict[str, Scheduler]
 Scalers = Scaler | dict[str, Scaler]
 
 
+@dataclass(eq=False)
 class Stepper:
     """See the module.
 
-    ``effective_rate`` is the last step's learning rate of the first optimizer's first group.
-
-    Parameters
-    ----------
-    name : the name by which the script steps it; empty: there is only one
+    ``name``: the name by which the script steps it; empty: there is only one. ``effective_rate`` is the last step's
+    learning rate of the first optimizer's first group.
     """
 
-    def __init__(
-        self,
-        name: str,
-        optimizers: Mapping[str, torch.optim.Optimizer],
-        schedulers: Mapping[str, Scheduler],
-        scaler: Scaler | None,
-    ) -> None:
-        self.name = name
-        self.optimizers = dict(optimizers)
-        self.schedulers = dict(schedulers)
-        self.scaler = scaler
-        self.effective_rate = 0.0
+    name: str
+    optimizers: dict[str, torch.optim.Optimizer]
+    schedulers: dict[str, Scheduler]
+    scaler: Scaler | None
+    effective_rate: float = 0.0
 
     def groups(self) -> Iterator[dict[str, Any]]:
         """The optimizers' parameter groups."""
@@ -82,9 +69,16 @@ class Stepper:
             group["lr"] = rate if group["lr"] is given else group["lr"] / factor  # an optimizer may set its own
 
     def schedule(self, *metrics: float) -> None:
-        """Step the schedulers."""
+        """Step the schedulers; :class:`UserError` if one has no more steps (``OneCycleLR`` counts them)."""
         for scheduler in self.schedulers.values():
-            _advance(scheduler, *metrics)
+            try:
+                scheduler.step(*metrics)
+            except ValueError as error:
+                raise UserError(
+                    f"{type(scheduler).__name__} cannot continue: {error}; create it for all steps of the run (with"
+                    " batch_size= an epoch has fewer steps on more nodes: count epochs with schedule='epoch', or use"
+                    " global_batch_size=)"
+                ) from error
 
     def unscale(self) -> None:
         """From now on the gradients are those of the unscaled loss."""
@@ -252,16 +246,4 @@ def _state_of_schedule(scheduler: Scheduler) -> dict[str, Any]:
         raise UserError(
             f"{type(scheduler).__name__} gives no state: {error}; torch saves the attributes of an object that it calls"
             " as a function: its class must not have __slots__, or pass a function"
-        ) from error
-
-
-def _advance(scheduler: Scheduler, *measured: float) -> None:
-    """One step of the schedule; :class:`UserError` if it has no more steps (``OneCycleLR`` counts them)."""
-    try:
-        scheduler.step(*measured)
-    except ValueError as error:
-        raise UserError(
-            f"{type(scheduler).__name__} cannot continue: {error}; create it for all steps of the run (with"
-            " batch_size= an epoch has fewer steps on more nodes: count epochs with schedule='epoch', or use"
-            " global_batch_size=)"
         ) from error

@@ -9,7 +9,7 @@ or evaluation modes are set as in the state.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from operator import attrgetter, is_
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -62,11 +62,7 @@ class TrainedSet:
 
     def changed(self) -> bool:
         """Whether it has changed since the last :meth:`laid_out`; for the cost see ``benchmarks.guards``."""
-        (required, groups), (was_required, were) = self._now(), self._laid_out
-        return required != was_required or not (
-            len(groups) == len(were)
-            and all(len(now) == len(was) and all(map(is_, now, was)) for now, was in zip(groups, were, strict=True))
-        )
+        return self._now() != self._laid_out
 
     def laid_out(self) -> None:
         """The exchange now matches the current set."""
@@ -167,9 +163,9 @@ class TrainedSet:
             for parameters in groups[len(optimizer.param_groups) :]:
                 readding.add(parameters)
 
-    def _now(self) -> tuple[list[bool], list[list[nn.Parameter]]]:
+    def _now(self) -> tuple[list[bool], list[list[int]]]:
         required = [] if self._steppers.apart else list(map(_requires_grad, self._parameters))
-        return required, [list(group["params"]) for group in self._steppers.groups()]
+        return required, [list(map(id, group["params"])) for group in self._steppers.groups()]
 
     def _difference(self) -> str:
         required, _ = self._laid_out

@@ -17,15 +17,15 @@ from torch.nn.modules.module import _EXTRA_STATE_KEY_SUFFIX
 from pilot.checkpoint import shards
 from pilot.checkpoint.tree import Encoded, copied
 from pilot.core.errors import UserError
-from pilot.core.run_identity import OPTIONS, RULES, AcceptedChange
+from pilot.core.run_identity import ACCEPT, OPTIONS, RULES, AcceptedChange, acceptable
 from pilot.train.data import rng
 from pilot.train.data.sampler import StepShare
 from pilot.train.node.membership import Seat
 from pilot.train.state import identity
 from pilot.train.state.agreement_log import END_OF_EPOCH, END_OF_LOOP, STOP, Agreement, AgreementLog, Place, Sums
 from pilot.train.state.block import encoded, in_host_memory
-from pilot.train.state.catch_up import CatchUp, Stateful, put_user
-from pilot.train.state.loading import UnsavedBuffers, load, places_in, put_back
+from pilot.train.state.catch_up import CatchUp, put_user
+from pilot.train.state.loading import Stateful, load, places_in, put_back, put_unsaved, unsaved
 from pilot.train.state.lr import LearningRate
 from pilot.train.state.metric_reports import METRIC, MetricReports
 from pilot.train.state.progress import Lineage, Position
@@ -86,12 +86,11 @@ class Training:
         self.catch_up = CatchUp(self.tell_restored)
         self.user: dict[str, Any] = {}
         self.tracked: dict[str, Stateful] = {}
-        self._unsaved = UnsavedBuffers(self.model, self.tracked)
         self.changing: set[str] = set()
         self.phases: list[dict[str, Any]] = []
         self.on_restore: list[Callable[[], object]] = []
         self.agreed_step = 0
-        self.accepted = identity.accepted_by(os.environ)
+        self.accepted = acceptable(os.environ.get(ACCEPT, ""))
         self.changes: list[AcceptedChange] = []
         self._goals_taken: identity.Identity = {}
         self._options = options_of(self.steppers, scheduled=False)
@@ -196,8 +195,8 @@ class Training:
 
     def metrics(self) -> dict[str, float]:
         """The metrics of the last step, for reports."""
-        rates = {_labelled("learning_rate", one.name): one.effective_rate for one in self.steppers}
-        scales = {_labelled("loss_scale", name): one.get_scale() for name, one in self.steppers.scalers.items()}
+        rates = {f"learning_rate{one.name and f'_{one.name}'}": one.effective_rate for one in self.steppers}
+        scales = {f"loss_scale{name and f'_{name}'}": one.get_scale() for name, one in self.steppers.scalers.items()}
         return rates | scales
 
     def agree(self, topic: int, sums: Sums) -> None:
@@ -256,7 +255,7 @@ class Training:
             "model": dict(self.model.state_dict()),
             "parameters": dict(self.trained.bare),
             "trained": self.trained.capture(),
-            "unsaved": self._unsaved.capture(),
+            "unsaved": unsaved(self.model, self.tracked),
             "tracked": {name: one.state_dict() for name, one in self.tracked.items()},
             "changing": sorted(self.changing),
             "phases": list(self.phases),
@@ -364,11 +363,13 @@ class Training:
             set_options(self.steppers, self._options)
         for name, one in self.tracked.items():
             load(copied(state["tracked"][name]), into=one)
-        self._unsaved.restore(state["unsaved"])
+        put_unsaved(state["unsaved"], self.model, self.tracked)
 
     def put_stepped(self, state: Mapping[str, Any]) -> None:
         """Take over what ``state`` has of optimizers, schedulers and scalers."""
-        self.steppers.restore({**state, "optimizer": optimizers_adopted(state["optimizer"], self.steppers)})
+        if self.sharding is not None:
+            state = {**state, "optimizer": optimizers_adopted(state["optimizer"], self.steppers)}
+        self.steppers.restore(state)
 
     def tell_restored(self) -> None:
         """Tell the script that the state was replaced."""
@@ -393,10 +394,6 @@ def _as_one(model: Models) -> nn.Module:
         f"pilot.train.session takes a model, or a dict of several by name, and got a {type(model).__name__}: tensors"
         " that are in no model belong into one (torch.nn.Module, or ParameterList and ParameterDict)"
     )
-
-
-def _labelled(what: str, name: str) -> str:
-    return f"{what}_{name}" if name else what
 
 
 def _check_schedule(schedulers: Collection[Scheduler], schedule: str | None) -> None:

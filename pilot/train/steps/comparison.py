@@ -23,7 +23,7 @@ _CAUSES = (
     " in session.state, track it, or seed it; if it is meant to differ: pilot resume --accept-changes gradients"
 )
 
-_NO_MEAN = "a loss that is no mean over the samples (pilot check shows that); a script that was changed"
+_NO_MEAN = "a loss that is no mean over the samples (pilot check shows that)"
 
 
 class Comparison:
@@ -78,7 +78,7 @@ class Comparison:
             difference = ""
         told = gather_values(difference, str, group.gather)[0]
         if told and not self._accepts(told, group):
-            raise ResumedOtherwise(f"{told}. Possible causes: a script that was changed; {_CAUSES}")
+            raise ResumedOtherwise(f"{told}. Possible causes: {_CAUSES}")
 
     def _accepts(self, difference: str, group: RankGroup) -> bool:
         """Whether the user accepts it; then it is remarked."""

@@ -37,7 +37,7 @@ class StepGuard:
         self._optimizers = list(steppers.optimizers.values())
         self._scalers = list(steppers.scalers.values())
         self._ours = False
-        self.backward_ended: Callable[[], None] = _nobody
+        self.backward_ended: Callable[[], None] = lambda: None
         self.summed: Sequence[torch.Tensor] = ()
         self.looping = False
         self.passing = False
@@ -71,10 +71,6 @@ class StepGuard:
             yield
         finally:
             self._ours = False
-
-    def batch_begins(self) -> None:
-        """The script gets a batch of the session's."""
-        self.passing = True
 
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Refuse a step that is not the session's."""
@@ -222,7 +218,3 @@ def _before_step(optimizer: torch.optim.Optimizer, _arguments: Any, _keywords: A
 def _steps_parameters(optimizer: torch.optim.Optimizer) -> bool:
     """Whether it steps parameters, and not temporary tensors, as in an attack on the inputs."""
     return any(isinstance(parameter, nn.Parameter) for parameter in parameters_of(optimizer))
-
-
-def _nobody() -> None:
-    return None

@@ -17,8 +17,7 @@ from pilot.checkpoint.leaves import why_no_array, why_no_tensor
 from pilot.checkpoint.shards import local_of
 from pilot.checkpoint.tree import copied
 from pilot.train.state.block import encoded
-from pilot.train.state.catch_up import Stateful
-from pilot.train.state.loading import filled, load
+from pilot.train.state.loading import Stateful, filled, load
 
 SMALL_BYTES = 1 << 20
 """Size of one tensor, or of all of a tracked object, below which copying is cheaper than checking."""
@@ -28,6 +27,7 @@ _DEPTH = 8
 _PLAIN = (bool, int, float, str, bytes, bytearray, NoneType, np.number, np.bool_)
 
 
+@dataclass(eq=False)
 class Slot:
     """A tensor of a module, which a forward pass may change or replace; or, if it is ``trained``, a parameter that an
     optimizer trains, and that the script may change, too.
@@ -35,25 +35,24 @@ class Slot:
     ``changes``: it may change in a forward pass; ``bits_before``: its previous value, while that is not known yet.
     """
 
-    def __init__(self, name: str, holder: dict[str, Any], key: str, *, trained: bool = False) -> None:
-        self.name = name
-        self.changes = False
-        self.bits_before: Any = None
-        self._holder = holder
-        self._key = key
-        self._trained = trained
-        self.tensor: torch.Tensor | None = None
-        self.copy: torch.Tensor | None = None
-        self._marked = False
+    name: str
+    holder: dict[str, Any]
+    key: str
+    trained: bool = False
+    changes: bool = False
+    bits_before: Any = None
+    tensor: torch.Tensor | None = None
+    copy: torch.Tensor | None = None
+    _marked: bool = False
 
     @property
     def now(self) -> torch.Tensor | None:
-        found: torch.Tensor | None = self._holder[self._key]
+        found: torch.Tensor | None = self.holder[self.key]
         return found
 
     @property
     def small(self) -> bool:
-        return not self._trained and (self.now is None or self.now.nbytes <= SMALL_BYTES)
+        return not self.trained and (self.now is None or self.now.nbytes <= SMALL_BYTES)
 
     @property
     def resized(self) -> bool:
@@ -69,13 +68,13 @@ class Slot:
 
     def _copied(self, tensor: torch.Tensor) -> torch.Tensor:
         """On a GPU there may be no space for copies of all large ones."""
-        on_device = self.small or (self.changes and not self._trained)
+        on_device = self.small or (self.changes and not self.trained)
         return tensor.clone() if on_device else tensor.to("cpu", copy=True)
 
     def back(self) -> None:
         if self._marked:
-            if self._holder[self._key] is not self.tensor:
-                self._holder[self._key] = self.tensor
+            if self.holder[self.key] is not self.tensor:
+                self.holder[self.key] = self.tensor
             if self.tensor is not None and self.copy is not None:
                 # Through .data, because a graph that the step still needs has saved the tensor and would notice a
                 # change.

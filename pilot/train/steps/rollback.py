@@ -42,17 +42,11 @@ FEW_GROUPS = 16
 
 
 class Rollback:
-    """The rollback of one session. It restores what was *marked*.
+    """The rollback of one session. It restores what was *marked*."""
 
-    Parameters
-    ----------
-    training : of the session
-    apart : whether optimizers are stepped separately
-    """
-
-    def __init__(self, training: Training, *, apart: bool) -> None:
+    def __init__(self, training: Training) -> None:
         self._training = training
-        self._apart = apart
+        self._apart = training.steppers.apart
         self._kept: list[Kept] | None = None
         self._changing: list[Kept] = []
         self._of_script: list[Object] = []
@@ -64,7 +58,9 @@ class Rollback:
         """A step begins, or is repeated."""
         is_first = self._kept is None
         if self._kept is None:
-            self._kept = list(self._look_around())
+            self._kept = list(self._all())
+            for one in self._kept:
+                one.changes = one.small or one.name in self._training.changing
             self._changing = [one for one in self._kept if one.changes]
             self._of_script = [one for one in self._kept if isinstance(one, Object) and one.of_script]
         begins = not is_first and self._epoch != self._training.position.epoch and self._spaced.is_due()
@@ -76,34 +72,30 @@ class Rollback:
     def mark(self) -> None:
         """Remember the current values."""
         mark_all(self._changing)
-        if self._looking:
-            for one in self._kept or ():
-                if not one.changes:
-                    one.bits_before = one.bits()
-                    one.mark()
+        for one in self._others() if self._looking else ():
+            one.bits_before = one.bits()
+            one.mark()
 
     def seen(self) -> None:
         """Forward and backward are over: what changed in the first step will change in others."""
-        if self._looking:
-            for one in self._kept or ():
-                if one.changes:
-                    continue
-                if one.bits() == one.bits_before:
-                    one.forget()
-                else:
-                    one.changes = True
-                    self._changing.append(one)
-                    self._training.changing.add(one.name)
+        for one in self._others() if self._looking else ():
+            if one.bits() == one.bits_before:
+                one.forget()
+            else:
+                one.changes = True
+                self._changing.append(one)
+                self._training.changing.add(one.name)
 
     def hold(self) -> None:
         """The step is void: what the script changes from now on will be restored, too."""
-        mark_all([one for one in self._kept or () if not one.changes])
+        mark_all(self._others())
 
     def back(self) -> None:
         """Restore the marked values."""
         for one in self._kept or ():
             one.back()
-        self._forget()
+        for one in self._others():
+            one.forget()  # copies are kept only of what each step changes
         self._training.tell_restored()
 
     def phase_ends(self) -> None:
@@ -121,20 +113,13 @@ class Rollback:
                 one.put(then[one.name])
         self._training.tell_restored()
 
-    def _forget(self) -> None:
-        """Keep copies only of what each step changes."""
-        for one in self._kept or ():
-            if not one.changes:
-                one.forget()
+    def _others(self) -> list[Kept]:
+        """What no step was seen to change."""
+        return [one for one in self._kept or () if not one.changes]
 
     def look_again(self) -> None:
         """Other parameters are trained."""
         self._kept = None
-
-    def _look_around(self) -> Iterator[Kept]:
-        for one in self._all():
-            one.changes = one.small or one.name in self._training.changing
-            yield one
 
     def _all(self) -> Iterator[Kept]:
         stepped = {id(parameter) for parameter in self._training.trained.trained().values()}

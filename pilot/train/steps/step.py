@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 import torch
 
@@ -35,6 +36,7 @@ from pilot.train.steps.guards import StepGuard
 from pilot.train.steps.rollback import Rollback
 from pilot.train.steps.weights import Weights
 
+_Result = TypeVar("_Result")
 Number = torch.Tensor | float | None
 IsLast = Callable[[StepShare, int], bool]
 """Whether the training's last step has this share, in a group of this size; the same on all ranks."""
@@ -49,7 +51,6 @@ class Step:
 
     Parameters
     ----------
-    training, group, exchanges, guard, rollback : the session's
     seed : for the ranks' random generators
     metrics : where measurements go
     ties : to the other processes of the node
@@ -78,7 +79,7 @@ class Step:
         self._apart = training.steppers.apart
         self._alarm = Alarm(training, ties)
         self.rehearsal: Rehearsal | None = None
-        self.rehearsed: Callable[[], None] = _nobody
+        self.rehearsed: Callable[[], None] = lambda: None
         self.uncertain: Collection[int] = ()
         self._comparison = Comparison(training)
         self._share: StepShare | None = None
@@ -98,7 +99,7 @@ class Step:
         self._weights = Weights(together=not self._apart)
         self.max_norm: float | None = None
         self.is_stopping: Callable[[], bool] = lambda: False
-        self.is_last: IsLast = _never
+        self.is_last: IsLast = lambda _share, _size: False  # the last step is not known
         self.waited_s = 0.0
 
     # --- around it ---------------------------------------------------------------------------------------------------
@@ -175,11 +176,11 @@ class Step:
         # Per micro-batch, so that how its samples were loaded does not affect what the model draws.
         rng.seed_all(mix(self._seed, self._training.position.step, self._draws_as, *([batch] if batch else [])))
         self._share, self._batch, self._stepped, self._counted = share, batch, False, None
-        self._guard.batch_begins()
+        self._guard.passing = True
         self._alarm.held.forward_begins()
         if batch == 0:
             alone = not counts or group.size == len(share.batches) == 1
-            ring = self._group.ring if counts else _nobody
+            ring = self._group.ring if counts else lambda: None
             self._comparison.begins(rehearsal, group.rank)
             if counts:
                 self._group.next_steps.begins(share, group.rank, self._parts)
@@ -247,7 +248,7 @@ class Step:
         if words is None:
             self._give_up()
             return False
-        self._apply(steppers, words)
+        self._apply(steppers, words, share)
         if not self._apart:
             self._close(share)
         return True
@@ -274,10 +275,6 @@ class Step:
     def _held(self) -> bool:
         """Whether only after backward it is known which gradients count."""
         return self._weights.possible and self._training.sharding is None
-
-    def _expect_share(self) -> StepShare:
-        assert self._share is not None
-        return self._share
 
     def _expect_batch(self) -> StepShare:
         if self._share is None or (self._stepped and not self._apart):
@@ -352,14 +349,8 @@ class Step:
 
     def _selected(self, number: int) -> bool:
         """Whether all ranks are about to sum the same arena."""
-        numbers: list[int] = []
-
-        def select() -> bool:
-            numbers.extend(self._group.select(number))
-            return True
-
         try:
-            self._waited(select)
+            numbers = self._waited(lambda: self._group.select(number))
         except Gone:
             return False
         if other := next((rank for rank, one in enumerate(numbers) if one != numbers[0]), 0):
@@ -370,14 +361,14 @@ class Step:
             )
         return True
 
-    def _waited(self, call: Callable[[], bool]) -> bool:
+    def _waited(self, call: Callable[[], _Result]) -> _Result:
         began_s = time.monotonic()
         try:
             return call()
         finally:
             self.waited_s += time.monotonic() - began_s
 
-    def _apply(self, steppers: list[Stepper], words: Words) -> None:
+    def _apply(self, steppers: list[Stepper], words: Words, share: StepShare) -> None:
         if self.max_norm is not None:
             self._of_step["grad_norm"] = self._training.clip(self.max_norm, steppers)
             self.max_norm = None
@@ -385,7 +376,7 @@ class Step:
             self._training.trained.check_frozen()
             self._trains_others = False
         with self._guard.session_steps():
-            self._training.apply_phase(steppers, self._expect_share())
+            self._training.apply_phase(steppers, share)
         self._training.position.weight = words.weight
         self._training.position.stopped |= words.stop > 0
         label = "_".join(["loss", *(stepper.name for stepper in steppers if stepper.name)])
@@ -442,15 +433,6 @@ class Step:
             log.stepped(self.member, self._training.position.step, self._of_step)
         self._of_step = {}
         self._share = self._member = None
-
-
-def _never(_share: StepShare, _size: int) -> bool:
-    """The last step is not known."""
-    return False
-
-
-def _nobody() -> None:
-    return None
 
 
 _NO_STEP = (

@@ -24,11 +24,8 @@ from pilot.train.state.session_checks import number
 class Weights:
     """One rank's weights in one step.
 
-    ``possible``: the script gives weights, or may do so in this first step; ``local``: the sum on this rank so far.
-
-    Parameters
-    ----------
-    together : whether all optimizers are stepped together
+    ``possible``: the script gives weights, or may do so in this first step; ``local``: the sum on this rank so far;
+    ``together``: all optimizers are stepped together.
     """
 
     def __init__(self, *, together: bool) -> None:

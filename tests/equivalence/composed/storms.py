@@ -5,16 +5,13 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
-import torch
-
 from tests.equivalence.composed.covering import Composition
-from tests.equivalence.composed.plain_loop import PlainLoop
 from tests.equivalence.composed.script import Composed
-from tests.equivalence.loops import Result, session
-from tests.equivalence.rows import in_world
+from tests.equivalence.loops import Plain, Result, session
+from tests.equivalence.rows import assert_agree, in_world
 from tests.unit.train.storm import End, Keep
 
 
@@ -81,7 +78,7 @@ def assert_stormy(chosen: Composition, seed: int) -> None:
 @cache
 def _alone(chosen: tuple[tuple[str, str], ...]) -> tuple[Result, list[int]]:
     """What the plain loop has, and after how many steps its epochs have ended."""
-    script = Composed(PlainLoop, dict(chosen))
+    script = Composed(Plain, dict(chosen))
     result = script.run()
     return result, [*script.session.ended, script.session.steps]
 
@@ -97,10 +94,5 @@ def assert_equal(chosen: Composition, count: int, ends: Iterable[End], **options
     """The ranks have what the plain loop has, and agree to the last bit; returns the state kept on the way."""
     expected, _ = _alone((*chosen.items(),))
     world, ranks = in_world(lambda: scripted(chosen, session), count, [*ends], **options)
-    for rank in ranks:
-        assert rank.keys() == expected.keys()
-        for name, value in expected.items():
-            for other, tolerance in ((ranks[0][name], 0.0), (value, 1e-9)):
-                message = partial("{}: {}".format, name)
-                torch.testing.assert_close(rank[name], other, rtol=tolerance, atol=tolerance, msg=message)
+    assert_agree(ranks, expected, 1e-9)
     return world.kept

@@ -140,7 +140,7 @@ class Rank(CourseGroup):
 
 def travelled(training: Training) -> dict[str, Any]:
     """Its state as another rank receives it."""
-    return unpack(bytearray(_block(Packed(training.encoded()))))
+    return unpack(Packed(training.encoded()).to_bytes())
 
 
 def group_of(
@@ -156,10 +156,4 @@ def group_of(
 
 
 def _packed(state: dict[str, Any]) -> bytes:
-    return _block(Packed(encoded(state))) if state else b""
-
-
-def _block(packed: Packed) -> bytes:
-    block = bytearray(packed.size)
-    packed.write(block)
-    return bytes(block)
+    return bytes(Packed(encoded(state)).to_bytes()) if state else b""

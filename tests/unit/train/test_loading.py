@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from pilot.train.state.loading import UnsavedBuffers, places_in, put_back
+from pilot.train.state.loading import places_in, put_back, put_unsaved, unsaved
 from pilot.train.state.optimizer_state import layout_of, take_over
 
 META = torch.device("meta")
@@ -32,9 +32,9 @@ def test_they_are_taken_over_in_place_also_in_tracked_modules() -> None:
     giver[0].scale.fill_(0.5)
     given.scale.fill_(0.25)
     held = taker[0].scale
-    state = UnsavedBuffers(giver, {"loss": given, "count": object()}).capture()
+    state = unsaved(giver, {"loss": given, "count": object()})
     assert {path: [*its] for path, its in state.items()} == {"0": ["scale"], "tracked loss": ["scale"]}
-    UnsavedBuffers(taker, {"loss": taken}).restore(state)
+    put_unsaved(state, taker, {"loss": taken})
     assert taker[0].scale is held, "modules may share it"
     assert held.tolist() == [0.5, 0.5]
     assert taken.scale.tolist() == [0.25, 0.25]
@@ -44,7 +44,7 @@ def test_one_that_forward_has_made_or_replaced_is_made_here_too() -> None:
     giver, taker = Layer(), Layer()
     giver.register_buffer("mask", torch.ones(3), persistent=False)
     giver.scale = torch.zeros(4, dtype=torch.float64)
-    UnsavedBuffers(taker, {}).restore(UnsavedBuffers(giver, {}).capture())
+    put_unsaved(unsaved(giver, {}), taker, {})
     assert torch.equal(taker.mask, giver.mask)
     assert taker.mask is not giver.mask
     assert taker.scale.dtype == torch.float64

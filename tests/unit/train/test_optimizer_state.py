@@ -26,9 +26,7 @@ def newcomer(model: nn.Module, optimizer: torch.optim.Optimizer, other: Any) -> 
     """A rank that takes over everything from bytes."""
     theirs = copy.deepcopy(model)
     steps = other(theirs.parameters())
-    packed = Packed(Training(model, optimizer, None, None, LearningRate("none")).encoded())
-    block = bytearray(packed.size)
-    packed.write(block)
+    block = Packed(Training(model, optimizer, None, None, LearningRate("none")).encoded()).to_bytes()
     Training(theirs, steps, None, None, LearningRate("none")).restore(unpack(block))
     return theirs, steps
 

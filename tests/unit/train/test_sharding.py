@@ -17,7 +17,7 @@ from torch.utils.data import TensorDataset
 import pilot.train
 from pilot.checkpoint import shards
 from pilot.core.errors import UserError
-from pilot.train.node.node_mesh import node_mesh
+from pilot.train.node.node_group import node_mesh
 from pilot.train.state.sharding import Sharding, _groups_of, sharding_of
 from pilot.train.state.stepper import Steppers
 from pilot.train.steps.alarm import Alarm

@@ -32,9 +32,7 @@ def test_tied_tensors_travel_once_and_stay_tied() -> None:
 
 
 def test_what_came_looks_into_the_block_and_nothing_was_copied() -> None:
-    packed = Packed(encode({"tensor": torch.zeros(3), "array": np.zeros(3)}))
-    block = bytearray(packed.size)
-    packed.write(block)
+    block = Packed(encode({"tensor": torch.zeros(3), "array": np.zeros(3)})).to_bytes()
     back = unpack(block)
     back["tensor"] += 1
     back["array"] += 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +13,8 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import pilot.train
-from tests.unit.train.storm import End, World, group_of, travelled
+from tests.equivalence.rows import in_world
+from tests.unit.train.storm import End, travelled
 
 flags = st.lists(st.booleans(), min_size=1, max_size=4).map(tuple)
 which = (st.sampled_from(["any", "step", "meeting"]), st.sampled_from(["oldest", "newest"]))
@@ -100,10 +100,7 @@ def test_a_script_gives_what_it_gives_alone(count: int, ends: list[End], stream:
 
 @pytest.mark.parametrize("at", range(8))
 def test_a_training_that_has_ended_goes_on_with_more_steps(at: int) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(importlib.import_module("pilot.train.course"), "group_of", group_of)
-        short = World(lambda: train_by_iteration(6, 3, 100), 1, [])
-        short.run()
+    short, _ = in_world(lambda: train_by_iteration(6, 3, 100), 1, [])
     check(lambda: train_by_iteration(12, 3, 100), 2, [End(at, (False,), (False,), 1)], begin=short.ended)
 
 
@@ -131,11 +128,9 @@ def test_what_is_not_done_after_an_evaluation_is_told(after_a_step: bool, capsys
                 if after_a_step and session.steps == 7:
                     session.evaluate(data, error)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(importlib.import_module("pilot.train.course"), "group_of", group_of)
-        World(script, 1, []).run()
-        capsys.readouterr()
-        World(script, 1, [], begin=saved[-1]).run()
+    in_world(script, 1, [])
+    capsys.readouterr()
+    in_world(script, 1, [], begin=saved[-1])
     assert ("is not done now" in capsys.readouterr().err) is after_a_step
 
 
@@ -160,10 +155,7 @@ def check(
     script: Callable[[], dict[str, Any]], count: int, ends: list[End], begin: dict[str, Any] | None = None
 ) -> None:
     alone = script()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(importlib.import_module("pilot.train.course"), "group_of", group_of)
-        results = World(script, count, ends, begin).run()
-    for result in results:
+    for result in in_world(script, count, ends, begin=begin)[1]:
         assert result.keys() == alone.keys()
         for name, value in alone.items():
             near = name in ("weights", "errors")

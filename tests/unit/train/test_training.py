@@ -61,9 +61,7 @@ def test_ranks_that_take_over_the_same_bytes_share_nothing_afterwards() -> None:
     (model, training), (other, newcomer) = made(), made(seed=1)
     for number in range(4):
         step(model, training, number)
-    packed = Packed(training.encoded())
-    block = bytearray(packed.size)
-    packed.write(block)
+    block = Packed(training.encoded()).to_bytes()
     before = bytes(block)
     newcomer.restore(unpack(block))
     for number in range(4, 8):

@@ -1,6 +1,4 @@
-"""The plain loop that a composition is compared with: other data and loops than in :mod:`tests.equivalence.loops`,
-weights, loss scalers and evaluations.
-"""
+"""The session interface that scripts use, in plain torch: it steps torch's own objects, in one process."""
 
 from __future__ import annotations
 
@@ -10,23 +8,29 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, default_collate
+from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 from pilot.train.data import rng
 from pilot.train.data.order import Drawn, permutation
 from pilot.train.data.sampler import mix
 from tests import sample_streams
-from tests.equivalence.composed.data import Sequence
-from tests.equivalence.loops import SAMPLES, SEED, Plain
+from tests.equivalence.rows import BATCH, SAMPLES, SEED
+
+MOST_DRAWN = 1000
 
 
-class PlainLoop(Plain):
-    """A plain session with these data and loops."""
+class Plain:
+    """A plain session."""
 
     def __init__(self, models: Any, optimizers: Any, schedulers: Any = None, **options: Any) -> None:
-        super().__init__(models, optimizers, schedulers, **options)
-        self._model = models["model"] if isinstance(models, dict) else models
+        self._model = models.get("model") if isinstance(models, dict) else models
+        self._optimizers, self._schedulers = _named(optimizers), _named(schedulers)
+        self._schedule = options.get("schedule")
         self._scaler = options.get("scaler")
+        self._max_norm = math.inf
+        self.state: dict[str, Any] = {}
+        self.steps = 0
+        self.has_stepped = False
         self._phases = 0
         self._summed = self._stopping = self._stopped = False
         self._reported: dict[str, float] = {}
@@ -37,7 +41,17 @@ class PlainLoop(Plain):
         self._batches = PlainBatches(self, data, options)
         return self._batches
 
-    stream = loader
+    def stream(self, data: Any, **options: Any) -> PlainBatches:
+        return self.loader(data, shuffle=False, **options)
+
+    def track(self, *_: Any) -> None:
+        pass
+
+    def on_restore(self, *_: Any) -> None:
+        pass
+
+    def clip_grad_norm(self, max_norm: float) -> None:
+        self._max_norm = max_norm
 
     def epochs(self, count: int) -> Iterator[int]:
         for self.epoch in range(count):
@@ -131,7 +145,7 @@ class PlainLoop(Plain):
 class PlainBatches:
     """One process's batches; it splits none into micro-batches."""
 
-    def __init__(self, plain: PlainLoop, data: Any, options: dict[str, Any]) -> None:
+    def __init__(self, plain: Plain, data: Any, options: dict[str, Any]) -> None:
         self._plain, self._options = plain, options
         self.dataset = data.dataset if isinstance(data, DataLoader) else data
         self._turn: Iterator[Any] | None = None
@@ -156,14 +170,14 @@ class PlainBatches:
     def steps(self) -> list[range]:
         """Of an epoch: the positions of each."""
         options = self._options
-        size = options["global_batch_size"]
-        samples = options.get("num_samples", SAMPLES)
+        size = options.get("global_batch_size", BATCH)
+        samples = options.get("num_samples", MOST_DRAWN if options.get("replacement") else SAMPLES)
         steps = [range(start, min(start + size, samples)) for start in range(0, samples, size)]
         return [one for one in steps if not options.get("drop_last") or len(one) == size]
 
     def _loaded(self, batches: Iterable[range]) -> Iterator[Any]:
         epoch, order, samples = self._plain.epoch, self._order(), list[Any]()
-        streamed = isinstance(self.dataset, Sequence)
+        streamed = isinstance(self.dataset, IterableDataset)
         for positions in batches:
             self._plain.batch_begins()
             for position in positions:
@@ -178,10 +192,17 @@ class PlainBatches:
 
     def _order(self) -> list[int]:
         epoch = self._plain.epoch
-        if isinstance(self.dataset, Sequence):
+        if isinstance(self.dataset, IterableDataset):
             return self.dataset.order(epoch)
         if self._options.get("shuffle") is False:
             return list(range(SAMPLES))
-        if "num_samples" in self._options:
-            return [int(i) for i in Drawn(SEED, SAMPLES, SAMPLES).indices(epoch, 0, SAMPLES)]
+        if self._options.get("replacement"):
+            draws = self._options.get("num_samples", MOST_DRAWN)
+            return Drawn(SEED, SAMPLES, draws).indices(epoch, 0, draws).tolist()
         return [int(i) for i in permutation(SEED, epoch, SAMPLES)]
+
+
+def _named(given: Any) -> dict[str, Any]:
+    if isinstance(given, dict):
+        return given
+    return {} if given is None else {str(i): one for i, one in enumerate(given if isinstance(given, list) else [given])}
