@@ -1,5 +1,9 @@
 """The processes of a check, forked from one that has imported torch: for each run a *stage*, in a sandbox of its own,
 and from that the run's ranks, each of which runs the script as ``python SCRIPT`` would.
+
+A stage is ordered with the names of modules that it imports once for all that follow; it says :data:`READY`, or why
+this machine makes no sandbox. A rank is ordered with its :class:`~pilot.train.check.settings.Run` and two descriptors:
+its connection to the course, and a pipe that is open as long as it lives.
 """
 
 from __future__ import annotations
@@ -21,8 +25,8 @@ import torch
 from pilot.io import loaded_code, proc, sandbox
 from pilot.io.system import become_subreaper, drop_capabilities
 from pilot.train.check import quiet, records
-from pilot.train.check.link import say_ended
-from pilot.train.check.settings import SEAT, Run
+from pilot.train.check.link import ProcessLink
+from pilot.train.check.settings import SEAT, Job, Run
 from pilot.train.data.rng import seed_all
 from pilot.train.ranks.script_end import script_ended
 from pilot.train.script import as_main, imported, refusal
@@ -33,39 +37,15 @@ SEED = 0
 LARGEST = 1 << 20
 
 
-class Stage(msgspec.Struct):
-    """To be made, with ``folder`` for the run's files. It says :data:`READY`, or why this machine does not let it.
-    ``imports``: what is imported once for all that follow.
-    """
-
-    folder: str
-    covered: bool
-    imports: list[str]
-
-
-class Rank(msgspec.Struct):
-    """To be started in a stage, with two descriptors: its connection to the course, and a pipe that is open as long as
-    it lives.
-    """
-
-    script: str
-    arguments: list[str]
-    log: str
-    folder: str
-    covered: bool
-    run: Run
-
-
-def serve(channel: socket.socket) -> None:
+def serve(job: Job, channel: socket.socket) -> None:
     """Fork a stage for each packet in ``channel``. Returns in the processes of the script, when that has ended."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     torch.optim.SGD([torch.zeros(1)])  # torch imports half of itself with the first one
-    packet, (ours,) = _forked(channel, _preload)
-    stage = msgspec.json.decode(packet, type=Stage)
+    _, (ours,) = _forked(channel, _preload)
     with socket.socket(fileno=ours) as orders:
         try:
-            if stage.covered:
-                sandbox.enter(Path(stage.folder))
+            if job.covered:
+                sandbox.enter(Path(job.folder))
             else:
                 become_subreaper()
         except OSError as error:
@@ -74,11 +54,11 @@ def serve(channel: socket.socket) -> None:
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)
         orders.send(READY)
         packet, (link, life) = _forked(orders)
-    _run(msgspec.json.decode(packet, type=Rank), link, life)
+    _run(job, msgspec.structs.replace(msgspec.json.decode(packet, type=Run), link=link), life)
 
 
 def _preload(order: bytes) -> None:
-    for name in msgspec.json.decode(order, type=Stage).imports:
+    for name in msgspec.json.decode(order, type=list[str]):
         with suppress(Exception):  # the script may import it otherwise
             importlib.import_module(name)
 
@@ -101,34 +81,34 @@ def _forked(channel: socket.socket, before: Callable[[bytes], object] = bytes) -
             os.close(descriptor)
 
 
-def _run(rank: Rank, link: int, life: int) -> None:
+def _run(job: Job, run: Run, life: int) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    if rank.covered:
+    if job.covered:
         drop_capabilities()
-    log = os.open(rank.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    log = os.open(run.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     for standard in (1, 2):
         os.dup2(log, standard)
     os.close(log)
-    os.set_inheritable(link, False)
+    os.set_inheritable(run.link, False)
     os.set_inheritable(life, True)  # also as another program
-    os.environ.update({SEAT: json.dumps(msgspec.to_builtins(rank.run) | {"link": link}), "TMPDIR": rank.folder})
-    own_link = os.dup(link)  # the session's may be closed with it
+    os.environ.update({SEAT: json.dumps(msgspec.to_builtins(run)), "TMPDIR": str(Path(run.place).parent)})
+    link = ProcessLink(os.dup(run.link))  # the session's may be closed with it
     quiet.take_out()
     refusal.show_in_one_line()
-    sys.argv = [rank.script, *rank.arguments]
-    sys.path.insert(0, str(Path(rank.script).resolve().parent))
-    namespace = as_main.main_module(rank.script)
+    sys.argv = [job.script, *job.arguments]
+    sys.path.insert(0, str(Path(job.script).resolve().parent))
+    namespace = as_main.main_module(job.script)
     torch.set_num_threads(1)  # sums in another order would not be the same twice
-    if rank.run.double:
+    if run.double:
         torch.set_default_dtype(torch.float64)
     seed_all(SEED)
     loaded_code.begin({})
     imported.begin()
     try:
-        with io.open_code(str(Path(rank.script).absolute())) as file:
+        with io.open_code(str(Path(job.script).absolute())) as file:
             content = file.read()
-        records.note_loaded(rank.run.records)  # it may become another program
-        exec(compile(content, rank.script, "exec"), namespace)
+        records.note_loaded(run)  # it may become another program
+        exec(compile(content, job.script, "exec"), namespace)
         script_ended()
     except SystemExit as leaving:
         script_ended(leaving)
@@ -137,5 +117,5 @@ def _run(rank: Rank, link: int, life: int) -> None:
     except BaseException as error:
         as_main.fail(error)
     finally:
-        records.note_loaded(rank.run.records)
-    say_ended(own_link)
+        records.note_loaded(run)
+    link.ended()

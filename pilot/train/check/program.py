@@ -1,5 +1,5 @@
-"""``python -m pilot.train.check.program``: one check. Reads a :class:`Job` from its standard input, and prints JSON: a
-line for each part of the work, and one for the verdict.
+"""``python -m pilot.train.check.program``: one check. Reads a :class:`~pilot.train.check.settings.Job` from its
+standard input, and prints JSON: a line for each part of the work, and one for the verdict.
 """
 
 from __future__ import annotations
@@ -14,21 +14,8 @@ import msgspec
 
 from pilot.train.check import processes
 from pilot.train.check.runs import Subject, Unfit
+from pilot.train.check.settings import Job
 from pilot.train.check.verdict import Check
-
-
-class Job(msgspec.Struct):
-    """To check ``script`` with ``arguments``, for ``epochs`` of ``steps`` each, until ``until_s`` (``time.monotonic``);
-    files are in ``folder``. ``covered``: in sandboxes.
-    """
-
-    script: str
-    arguments: list[str]
-    epochs: int
-    steps: int
-    until_s: float
-    folder: str
-    covered: bool
 
 
 def main() -> None:
@@ -39,12 +26,12 @@ def main() -> None:
     orders, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     if os.fork() == 0:
         orders.close()
-        processes.serve(theirs)
+        processes.serve(job, theirs)
         return
     theirs.close()
-    subject = Subject(job.script, job.arguments, Path(job.folder), job.covered, job.until_s, orders)
+    subject = Subject(job, orders)
     try:
-        verdict = Check(subject, job.epochs, job.steps, lambda text: _tell("progress", text)).verdict()
+        verdict = Check(subject, lambda text: _tell("progress", text)).verdict()
     except Unfit as unfit:
         _tell("unfit", str(unfit))
     else:

@@ -18,9 +18,9 @@ from pilot.core.errors import PilotError
 from pilot.core.evidence import headline
 from pilot.core.last_words import is_refusal, last_words
 from pilot.train.check.link import serve
-from pilot.train.check.processes import LARGEST, READY, Rank, Stage
+from pilot.train.check.processes import LARGEST, READY
 from pilot.train.check.records import Record, loaded_by, read
-from pilot.train.check.settings import Run
+from pilot.train.check.settings import Job, Run
 from pilot.train.check.world import End, Killed, World
 
 _STAGE_S = 30.0
@@ -43,34 +43,25 @@ class Unfit(PilotError):
 
 @dataclass(frozen=True)
 class Subject:
-    """What is checked: ``script`` with ``arguments``; files are in ``folder``; ``covered``: in sandboxes. ``until_s``:
-    when there is no time left (``time.monotonic``). ``stages``: where those are ordered. ``files``: the user's Python
-    files that its runs have loaded, by path, with their SHA-256; ``imports``: and the packages' modules.
+    """What is checked. ``stages``: where those are ordered. ``files``: the user's Python files that its runs have
+    loaded, by path, with their SHA-256; ``imports``: and the packages' modules.
     """
 
-    script: str
-    arguments: list[str]
-    folder: Path
-    covered: bool
-    until_s: float
+    job: Job
     stages: socket.socket
     files: dict[str, str] = field(default_factory=dict)
     imports: dict[str, None] = field(default_factory=dict)
 
 
-@dataclass
+@dataclass(frozen=True)
 class Played:
     """What the processes of a run recorded; ``failed``: why it did not reach its end; ``slowest_s``: the longest time
     that a rank was on its own.
     """
 
-    records: list[list[Record]] = field(default_factory=list)
-    failed: Failed | None = None
-    slowest_s: float = 0.0
-
-    def first(self) -> list[Record]:
-        """Those of the first process."""
-        return self.records[0] if self.records else []
+    records: list[list[Record]]
+    failed: Failed | None
+    slowest_s: float
 
 
 class Playing:
@@ -83,16 +74,15 @@ class Playing:
     ) -> None:
         self._subject = subject
         self._run = run
-        self._folder = subject.folder / f"run-{time.monotonic_ns()}"
+        self._folder = Path(subject.job.folder, f"run-{time.monotonic_ns()}")
         self._folder.mkdir()
         self._world = World(self._spawn, ends, deadline_s=patience_s)
+        self._runs: list[Run] = []
         self._threads: list[threading.Thread] = []
         self._why: Failed | None = None
-        self._born = 0
         self._orders, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            order = msgspec.json.encode(Stage(str(subject.folder), subject.covered, list(subject.imports)))
-            socket.send_fds(subject.stages, [order], [theirs.fileno()])
+            socket.send_fds(subject.stages, [msgspec.json.encode([*subject.imports])], [theirs.fileno()])
         self._orders.settimeout(_STAGE_S)
         try:
             said = self._orders.recv(LARGEST)
@@ -105,18 +95,19 @@ class Playing:
 
     def result(self) -> Played:
         """Wait for its end."""
+        until_s = self._subject.job.until_s
         try:
             while self._why is None and (alive := [one for one in self._threads if one.is_alive()]):
-                alive[0].join(max(0.0, min(0.5, self._subject.until_s - time.monotonic())))
-                if time.monotonic() > self._subject.until_s:
+                alive[0].join(max(0.0, min(0.5, until_s - time.monotonic())))
+                if time.monotonic() > until_s:
                     self._fail(Failed("there was no time left", late=True))
         finally:
             self.stop()
-        paths = [str(self._folder / f"records-{number}") for number in range(1, self._born + 1)]
-        for loaded in map(loaded_by, paths):
+        for run in self._runs:
+            loaded = loaded_by(run)
             self._subject.files.update(loaded.files)
             self._subject.imports.update(dict.fromkeys(loaded.modules))
-        records = [read(Path(path)) for path in paths]
+        records = [read(run) for run in self._runs]
         if self._why is None and not any(records):
             self._why = Failed(NO_SESSION, refused=True)
         if self._why is None and not any(record.last for one in records for record in one):
@@ -132,25 +123,22 @@ class Playing:
 
     def _spawn(self, count: int) -> None:
         for _ in range(count):
-            self._born += 1
+            run = msgspec.structs.replace(self._run, place=str(self._folder / str(len(self._runs))))
             (ours, theirs), (life, end_of_life) = socket.socketpair(), os.pipe()
-            run = msgspec.structs.replace(self._run, records=str(self._folder / f"records-{self._born}"))
-            log, folder, subject = str(self._folder / f"log-{self._born}"), str(self._folder), self._subject
-            order = Rank(subject.script, subject.arguments, log, folder, subject.covered, run)
             with theirs, suppress(OSError):  # the stage has ended, as the thread finds
-                socket.send_fds(self._orders, [msgspec.json.encode(order)], [theirs.fileno(), end_of_life])
+                socket.send_fds(self._orders, [msgspec.json.encode(run)], [theirs.fileno(), end_of_life])
             os.close(end_of_life)
-            given = self._born, Connection(ours.detach()), life
-            thread = threading.Thread(target=self._attend, args=given, daemon=True)
-            self._threads.append(thread)
-            thread.start()
+            given = run, Connection(ours.detach()), life
+            self._runs.append(run)
+            self._threads.append(threading.Thread(target=self._attend, args=given, daemon=True))
+            self._threads[-1].start()
 
-    def _attend(self, number: int, connection: Connection, life: int) -> None:
+    def _attend(self, run: Run, connection: Connection, life: int) -> None:
         with open(life, "rb") as open_until_it_ends:
             try:
                 if not serve(self._world, connection):
                     open_until_it_ends.read()
-                    self._fail(self._failure(number))
+                    self._fail(_failure(run))
             except Exception as error:
                 self._fail(Failed(f"{error}"))
 
@@ -160,8 +148,10 @@ class Playing:
                 self._why = why
             self._world.fail(why)
 
-    def _failure(self, number: int) -> Failed:
-        log = self._folder / f"log-{number}"
-        tail = log.read_text(errors="replace").strip() if log.exists() else ""
-        tail = tail or "the script ended without output"
-        return Failed(headline(last_words(tail)), refused=is_refusal(tail))
+
+def _failure(run: Run) -> Failed:
+    """Why a process of a script ended, by its last words."""
+    log = Path(run.log)
+    tail = log.read_text(errors="replace").strip() if log.exists() else ""
+    tail = tail or "the script ended without output"
+    return Failed(headline(last_words(tail)), refused=is_refusal(tail))

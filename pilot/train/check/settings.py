@@ -1,4 +1,4 @@
-"""What ``pilot check`` tells a process of a script that it runs."""
+"""What is checked, and what ``pilot check`` tells a process of the script that it runs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import torch
 from torch import nn
+from torch.utils import _pytree
 
 from pilot.train.data.loader import DatasetBatches
 from pilot.train.data.stream import StreamBatches
@@ -17,18 +18,32 @@ SEAT = "PILOT_CHECK"
 """The variable with a :class:`Run`, as JSON."""
 
 
+class Job(msgspec.Struct, frozen=True):
+    """To check ``script`` with ``arguments``, for ``epochs`` of ``steps`` each, until ``until_s`` (``time.monotonic``);
+    files are in ``folder``. ``covered``: in sandboxes.
+    """
+
+    script: str
+    arguments: list[str]
+    epochs: int
+    steps: int
+    until_s: float
+    folder: str
+    covered: bool
+
+
 class Run(msgspec.Struct, frozen=True):
-    """``link``: a descriptor, the connection to the course; ``records``: the file for what this process records.
+    """``link``: a descriptor, the connection to the course; ``place``: how the names of this process's files begin.
 
     Each of ``epochs`` has ``steps`` batches at most. ``nodes``: of how many undisturbed nodes, if a batch is per node.
     ``double``: train in float64; ``rounding``: this is the run that shows what one rounding of the initial parameters
     grows to.
     """
 
-    link: int
-    records: str
     epochs: int
     steps: int
+    link: int = -1
+    place: str = ""
     double: bool = False
     rounding: bool = False
     nodes: int = 2
@@ -37,6 +52,21 @@ class Run(msgspec.Struct, frozen=True):
     def of(cls, environment: Mapping[str, str]) -> Run | None:
         """None: this process is not checked."""
         return msgspec.json.decode(environment[SEAT], type=cls) if SEAT in environment else None
+
+    @property
+    def records(self) -> str:
+        """The file for what this process records."""
+        return f"{self.place}-records"
+
+    @property
+    def loaded(self) -> str:
+        """That for the code that it has loaded."""
+        return f"{self.place}-loaded"
+
+    @property
+    def log(self) -> str:
+        """That for its output."""
+        return f"{self.place}-log"
 
     def cut(self, batches: DatasetBatches | StreamBatches) -> None:
         """Make its epochs short, with a last step that is as short as without the cut."""
@@ -52,7 +82,7 @@ class Run(msgspec.Struct, frozen=True):
 
     def cast(self, batch: Any) -> Any:
         """The batch in the type that is trained in."""
-        return _doubled(batch) if self.double else batch
+        return _pytree.tree_map_only(torch.Tensor, _doubled, batch) if self.double else batch
 
     def adopt(self, model: object) -> None:
         """One model or several, before their optimizers hold a state."""
@@ -75,23 +105,16 @@ class _Short:
         return (lambda cursor: islice(found(cursor), self._samples - cursor)) if name == "from_cursor" else found
 
 
-def perturb(model: nn.Module, digits: float) -> None:
-    """Change each parameter by one rounding of a type with these ``digits`` (its relative error)."""
+def perturb(model: nn.Module) -> None:
+    """Change each parameter by one rounding of the coarsest of their types."""
+    parameters = [one for one in model.parameters() if one.is_floating_point() or one.is_complex()]
+    digits = max((torch.finfo(one.dtype).eps for one in parameters), default=0.0)
     draw = torch.Generator().manual_seed(1)
     with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.is_floating_point() or parameter.is_complex():
-                signs = torch.randint(0, 2, parameter.shape, generator=draw, dtype=torch.int8) * 2 - 1
-                parameter.mul_(1 + digits * signs.to(parameter.device, torch.float64)).to(parameter.dtype)
+        for one in parameters:
+            signs = torch.randint(0, 2, one.shape, generator=draw, dtype=torch.int8) * 2 - 1
+            one.mul_(1 + digits * signs.to(one.device, torch.float64))
 
 
-def _doubled(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return value.double() if value.is_floating_point() else value
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(_doubled(one) for one in value))
-    if isinstance(value, list | tuple):
-        return type(value)(_doubled(one) for one in value)
-    if isinstance(value, dict):
-        return {key: _doubled(one) for key, one in value.items()}
-    return value
+def _doubled(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.double() if tensor.is_floating_point() else tensor

@@ -5,11 +5,12 @@ be compared that were computed in different processes), anything else as text.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from pilot.train.gradients.sketch import projected
 
@@ -25,26 +26,52 @@ _SAMPLE = 1 << 16
 """Numbers of one tensor that are compared in each step."""
 
 
-def flatten(value: Any, name: str, into: Values, depth: int = 12) -> None:
-    """The values in ``value`` by name."""
-    if isinstance(value, torch.Tensor):
-        into[name] = of_tensor(value)
-    elif isinstance(value, np.ndarray) and value.dtype.kind in "fiubc":
-        into[name] = of_tensor(torch.from_numpy(np.ascontiguousarray(value)))
-    elif isinstance(value, bool | int | float | str) or value is None:
-        into[name] = value if not isinstance(value, int) or abs(value) < 1 << 62 else str(value)
-    elif isinstance(value, Mapping) and depth and len(value) < _LARGEST:
-        for key, one in value.items():
-            flatten(one, f"{name}[{key!r}]", into, depth - 1)
-    elif isinstance(value, list | tuple) and depth and len(value) < _LARGEST:
-        for number, one in enumerate(value):
-            flatten(one, f"{name}[{number}]", into, depth - 1)
-    elif isinstance(value, set | frozenset) and len(value) < _LARGEST:
-        into[name] = str(sorted(map(repr, value)))
+def is_declared(name: str) -> bool:
+    """Whether a value of this name is the trained state's."""
+    return not name.startswith((VARIABLE, REPORTED, MODULE))
+
+
+def values_in(held: object, name: str) -> Values:
+    """The values in ``held`` by name."""
+    return {place: of(one) for place, one in leaves(held, name)}
+
+
+def leaves(
+    held: Any, name: str, depth: int = 12, enters: Callable[[object], bool] = lambda _: False
+) -> Iterator[tuple[str, Any]]:
+    """Yield the numbers, texts, arrays, tensors and modules in ``held`` by name. ``enters``: into which objects it
+    looks, besides collections.
+    """
+    if isinstance(held, bool | int | float | str | np.ndarray | torch.Tensor | nn.Module) or held is None:
+        yield name, held
+    elif isinstance(held, set | frozenset) and len(held) < _LARGEST:
+        yield name, str(sorted(map(repr, held)))
+    elif depth:
+        for place, one in _parts(held, enters):
+            yield from leaves(one, f"{name}{place}", depth - 1, enters)
+
+
+def of(leaf: Any) -> Value:
+    """The value of one."""
+    if isinstance(leaf, torch.Tensor):
+        return _of_tensor(leaf)
+    if isinstance(leaf, np.ndarray):
+        numeric = leaf.dtype.kind in "fiubc"
+        return _of_tensor(torch.from_numpy(np.ascontiguousarray(leaf))) if numeric else f"{leaf.dtype}"
+    is_large = isinstance(leaf, int) and abs(leaf) >= 1 << 62
+    return leaf if isinstance(leaf, bool | int | float | str | None) and not is_large else str(leaf)
+
+
+def _parts(held: Any, enters: Callable[[object], bool]) -> Iterator[tuple[str, Any]]:
+    if isinstance(held, Mapping | list | tuple):
+        items = held.items() if isinstance(held, Mapping) else enumerate(held)
+        yield from ((f"[{key!r}]", one) for key, one in list(items) if len(held) < _LARGEST)
+    elif enters(held):
+        yield from ((f".{key}", one) for key, one in list(getattr(held, "__dict__", {}).items()))
 
 
 @torch.no_grad()
-def of_tensor(tensor: torch.Tensor) -> Value:
+def _of_tensor(tensor: torch.Tensor) -> Value:
     """A sketch, or a checksum of what is compared exactly; a number alone is itself."""
     if tensor.layout != torch.strided or tensor.device.type == "meta":
         return f"{tensor.layout}"

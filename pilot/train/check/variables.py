@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import sys
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
-import torch
 from torch import nn
 
-from pilot.train.check.values import MODULE, VARIABLE, Values, flatten
+from pilot.train.check.values import MODULE, VARIABLE, Values, leaves, of, values_in
 from pilot.train.script.refusal import is_of_a_library
 from pilot.train.state.training import Training
 
@@ -24,16 +24,21 @@ def of_script(training: Training) -> Values:
     """What its running functions and its main module hold now."""
     values: Values = {}
     ours = {id(one) for one in training.model.parameters()}
-    seen = {id(training), *(id(one) for one in training.tracked.values())}
-    for name, value in _variables():
-        for place, one in _held(value, name, _DEPTH, seen):
-            if len(values) > _MOST:
-                return values
-            if isinstance(one, nn.Module):
-                if not ours.intersection(id(parameter) for parameter in one.parameters()):
-                    flatten(dict(one.named_parameters()), f"{MODULE}{place}", values)
-            else:
-                flatten(one, f"{VARIABLE}{place}", values, 1)
+    seen = {id(one) for one in training.tracked.values()}
+
+    def is_new(held: object) -> bool:
+        """Whether it is an object of the script's own class, not seen yet."""
+        if id(held) in seen or not _is_its_own(held):
+            return False
+        seen.add(id(held))
+        return True
+
+    found = (one for name, value in _variables() for one in leaves(value, name, _DEPTH, is_new))
+    for name, one in islice(found, _MOST):
+        if not isinstance(one, nn.Module):
+            values[f"{VARIABLE}{name}"] = of(one)
+        elif id(one) not in seen and not ours.intersection(id(parameter) for parameter in one.parameters()):
+            values |= values_in(dict(one.named_parameters()), f"{MODULE}{name}")
     return values
 
 
@@ -48,31 +53,9 @@ def _variables() -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
-def _held(value: Any, name: str, depth: int, seen: set[int]) -> Iterator[tuple[str, Any]]:
-    """Numbers, tensors, and modules in ``value``; of other objects only the script's own are looked into."""
-    if isinstance(value, bool | int | float | str) or value is None:
-        yield name, value
-        return
-    if id(value) in seen or not depth:
-        return
-    seen.add(id(value))
-    if isinstance(value, torch.Tensor | nn.Module):
-        yield name, value
-    elif isinstance(value, Mapping):
-        for key, one in list(value.items()):
-            yield from _held(one, f"{name}[{key!r}]", depth - 1, seen)
-    elif isinstance(value, list | tuple | set):
-        for number, one in enumerate(value):
-            yield from _held(one, f"{name}[{number}]", depth - 1, seen)
-    elif _is_its_own(value):
-        for key, one in list(getattr(value, "__dict__", {}).items()):
-            yield from _held(one, f"{name}.{key}", depth - 1, seen)
-
-
-def _is_its_own(value: Any) -> bool:
+def _is_its_own(held: object) -> bool:
     """Whether its class is the script's."""
-    if isinstance(value, type | types.ModuleType | types.FunctionType):
+    if isinstance(held, type | types.ModuleType | types.FunctionType):
         return False
-    module = sys.modules.get(type(value).__module__)
-    file = getattr(module, "__file__", None)
+    file = getattr(sys.modules.get(type(held).__module__), "__file__", None)
     return file is not None and not is_of_a_library(file)

@@ -41,9 +41,9 @@ class Verdict:
 class Check:
     """Of one script. ``progress`` is told what runs now."""
 
-    def __init__(self, subject: Subject, epochs: int, steps: int, progress: Callable[[str], None]) -> None:
+    def __init__(self, subject: Subject, progress: Callable[[str], None]) -> None:
         self._subject = subject
-        self._run = Run(-1, "", epochs, steps, double=True)
+        self._run = Run(subject.job.epochs, subject.job.steps, double=True)
         self._progress = progress
         self._nodes = 1
         self._by_design: list[str] = []
@@ -152,7 +152,7 @@ class Check:
 def _sound(played: Played) -> list[Record]:
     if played.failed is not None:
         raise played.failed
-    return played.first()
+    return played.records[0]
 
 
 def _shape(once: Sequence[Record], nodes: int) -> Shape:

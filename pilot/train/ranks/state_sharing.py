@@ -22,7 +22,7 @@ from pilot.train.node.node_ties import NodeTies
 from pilot.train.node.sockets import WorkerSockets
 from pilot.train.ranks.saver import Saver
 from pilot.train.state.block import Packed, unpack
-from pilot.train.state.identity import expect_same, fingerprint, tell
+from pilot.train.state.identity import expect_same, tell
 from pilot.train.state.state_transfer import Holding, Spreading, by_local_rank, strangers, who_spreads
 from pilot.train.state.training import Training
 
@@ -75,16 +75,13 @@ class StateSharing:
         """At the start of a generation; ``held``: the generation in which this rank's state was last confirmed. Returns
         the step from which the group resumes, if no rank had a state; and whose state is new to them.
         """
-        position, met = self._training.position, self._training.agreements.count(self._training.place)
-        run, behind = fingerprint(self._training.identity), int(self._training.catch_up.behind)
-        standing, on_gpu = int(self._training.standing), int(self._training.is_on_gpu)
-        own = Holding(held, position.step, run, position.epoch, met, position.phase, behind, standing, on_gpu)
+        own = self._training.holding(held)
         table = [Holding(*row) for row in self._gather(group, own.row())]
         if len({holding.fingerprint for holding in table}) > 1:
             expect_same(tell(self._training.identity, lambda row: self._gather(group, row)))
         spreading = who_spreads(table, self._per_node)
         if group.rank in strangers(table, spreading):
-            raise UserError(_STRANGER.format(*("a GPU", "the CPU") if on_gpu else ("the CPU", "GPUs")))
+            raise UserError(_STRANGER.format(*("a GPU", "the CPU") if own.on_gpu else ("the CPU", "GPUs")))
         self._saver.given_up = group.given_up
         if spreading.fresh and group.rank // self._per_node == spreading.root // self._per_node:
             self._load(group)

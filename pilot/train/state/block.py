@@ -81,12 +81,17 @@ def unpack(block: Buffer) -> dict[str, Any]:
     return state
 
 
+def packed(encoded: Encoded) -> bytearray:
+    """The block of a state."""
+    one = Packed(encoded)
+    block = bytearray(one.size)
+    one.write(block)
+    return block
+
+
 def in_host_memory(state: Mapping[str, Any]) -> dict[str, Any]:
     """A copy of ``state``, as another rank receives it."""
-    packed = Packed(encoded(state))
-    block = bytearray(packed.size)
-    packed.write(block)
-    return unpack(block)
+    return unpack(packed(encoded(state)))
 
 
 def _leaf(flat: leaves.Bytes, dtype: str, shape: tuple[int, ...], offset: int) -> Any:

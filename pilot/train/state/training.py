@@ -34,7 +34,7 @@ from pilot.train.state.position import Position
 from pilot.train.state.session_checks import admit, check_scheduler
 from pilot.train.state.sharded_state import Wanted, models_adopted, optimizers_adopted, rows_wanted
 from pilot.train.state.sharding import sharding_of
-from pilot.train.state.state_transfer import Standing
+from pilot.train.state.state_transfer import Holding, Standing
 from pilot.train.state.stepper import (
     Optimizers,
     Scalers,
@@ -121,6 +121,16 @@ class Training:
     def place(self) -> Place:
         """The two steps between which it is."""
         return self.position.epoch, self.position.step
+
+    def holding(self, generation: int) -> Holding:
+        """What this rank has, last confirmed in ``generation``."""
+        position, met = self.position, self.agreements.count(self.place)
+        run, behind = identity.fingerprint(self.identity), int(self.catch_up.behind)
+        return Holding(
+            *(generation, position.step, run, position.epoch, met, position.phase, behind),
+            int(self.standing),
+            self.is_on_gpu,
+        )
 
     @property
     def is_scheduled_by_step(self) -> bool:

@@ -14,11 +14,12 @@ from typing import Any
 import pilot.train.check.world
 from pilot.train.check.group import CourseGroup
 from pilot.train.check.world import End as End
-from pilot.train.check.world import Generation, Killed, Member
 from pilot.train.check.world import Keep as Keep
+from pilot.train.check.world import Killed, Member
 from pilot.train.data import rng
 from pilot.train.gradients.exchanges import Exchanges
-from pilot.train.state.block import Packed, encoded, unpack
+from pilot.train.ranks.reporter import Metrics
+from pilot.train.state.block import encoded, packed, unpack
 from pilot.train.state.training import Training
 
 DEADLINE_S = 20.0
@@ -29,7 +30,8 @@ _here = threading.local()
 
 class World:
     """Runs ``script`` on each rank; its session's group comes from :func:`group_of`. ``begin``: the state of an earlier
-    run that it resumes from; the others are those of :class:`pilot.train.check.world.World`.
+    run that it resumes from; ``ended``: the one after the loop; the others are those of
+    :class:`pilot.train.check.world.World`.
     """
 
     def __init__(
@@ -43,11 +45,13 @@ class World:
         self._script = script
         self._threads: list[threading.Thread] = []
         self.results: list[Any] = []
+        self.ended: dict[str, Any] = {}
         self.groups: dict[Member, CourseGroup] = {}
         self.rehearsals: dict[int, dict[int, int]] = {}
         resumed = dict(begin or {})
         beside = resumed.pop(NEXT_STEP, b"")
-        self.of = _World(self._spawn, ends, begin=(_packed(resumed), beside), keep=keep, deadline_s=DEADLINE_S)
+        state = bytes(packed(encoded(resumed))) if resumed else b""
+        self.of = _World(self._spawn, ends, begin=(state, beside), keep=keep, deadline_s=DEADLINE_S)
         with self.of.changed:
             self.of.spawn(count)
 
@@ -58,13 +62,8 @@ class World:
         return {**unpack(bytearray(block)), **({NEXT_STEP: beside} if beside else {})} if block else None
 
     @property
-    def ended(self) -> dict[str, Any]:
-        """The one after the loop."""
-        return unpack(bytearray(self.of.ended))
-
-    @property
-    def generations(self) -> list[Generation]:
-        """All that there were."""
+    def generations(self) -> list[list[Member]]:
+        """The ranks of each."""
         return self.of.generations
 
     def run(self) -> list[Any]:
@@ -74,8 +73,7 @@ class World:
         if self.of.errors:
             raise self.of.errors[0]
         assert not any(thread.is_alive() for thread in self._threads), "the ranks wait for each other"
-        assert self.of.now is not None
-        assert len(self.results) == len(self.of.now.ranks)
+        assert len(self.results) == len(self.of.ranks)
         return self.results
 
     def _spawn(self, count: int) -> None:
@@ -107,26 +105,14 @@ class _World(pilot.train.check.world.World):
         rng.restore(generators)
 
 
-class _Link:
-    """A thread's: it calls the world."""
-
-    def __init__(self, world: _World) -> None:
-        self._world = world
-        self.rank = world.member()
-
-    def __getattr__(self, name: str) -> Any:
-        method = getattr(self._world, name)
-        return lambda *given: method(self.rank, *given)
-
-
 class Rank(CourseGroup):
     """One rank's group."""
 
     def __init__(self, world: World, training: Training, exchanges: Exchanges, resized: Callable[[int], None]) -> None:
-        link = _Link(world.of)
-        super().__init__(link, training, exchanges, resized)
+        rank = world.of.member()
+        super().__init__(rank, training, exchanges, resized)
         self._world = world
-        world.groups[link.rank] = self
+        world.groups[rank] = self
 
     def enter(self) -> Any:
         before = self.member
@@ -137,10 +123,14 @@ class Rank(CourseGroup):
             self._world.rehearsals[member.generation] = of
         return member
 
+    def finish(self, metrics: Metrics) -> None:
+        super().finish(metrics)
+        self._world.ended = travelled(self.training)
+
 
 def travelled(training: Training) -> dict[str, Any]:
     """Its state as another rank receives it."""
-    return unpack(bytearray(_block(Packed(training.encoded()))))
+    return unpack(packed(training.encoded()))
 
 
 def group_of(
@@ -153,13 +143,3 @@ def group_of(
 ) -> Rank:
     """For a session in a rank's thread; see :func:`pilot.train.group_choice.group_of`."""
     return Rank(_here.world, training, exchanges, resized)
-
-
-def _packed(state: dict[str, Any]) -> bytes:
-    return _block(Packed(encoded(state))) if state else b""
-
-
-def _block(packed: Packed) -> bytes:
-    block = bytearray(packed.size)
-    packed.write(block)
-    return bytes(block)
