@@ -58,6 +58,6 @@ def session(
         raise UserError(f"pilot.train.session: seed must be a whole number, got {seed!r}")
     rate = LearningRate("linear" if lr_rule is None else lr_rule, warmup_steps)
     if (run := Run.of(os.environ)) is not None:
-        run.adopt(model)
+        run.adopt(model, scaler)
     training = Training(model, optimizer, scheduler, schedule, rate, scaler)
     return Session(training, int(seed), wire_dtype, has_rule=lr_rule is not None)

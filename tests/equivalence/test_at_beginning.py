@@ -72,8 +72,8 @@ def test_what_the_beginning_changes_is_the_same_for_all(by: str, part: int) -> N
 def test_a_run_that_resumes_in_the_middle_has_the_same(step: int, point: int) -> None:
     script = _lowers_a_temperature("epochs")
     world, (expected,) = in_world(lambda: script(session), 1, [], keep=Keep(step, point))
-    assert world.kept is not None
-    _, (resumed,) = in_world(lambda: script(session), 1, [], begin=world.kept)
+    assert world.kept_state is not None
+    _, (resumed,) = in_world(lambda: script(session), 1, [], begin=world.kept_state)
     assert resumed.keys() == expected.keys()
     assert all(bool(torch.as_tensor(resumed[name] == value).all()) for name, value in expected.items())
 

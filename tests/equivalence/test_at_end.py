@@ -61,8 +61,8 @@ def test_a_run_that_resumes_there(point: int, count: int) -> None:
     expected = script()
     world, results = in_world(script, 1, [], keep=Keep(6, point))
     assert_same(results, expected)
-    assert world.kept is not None
-    assert_same(in_world(script, count, [], begin=world.kept)[1], expected)
+    assert world.kept_state is not None
+    assert_same(in_world(script, count, [], begin=world.kept_state)[1], expected)
 
 
 @pytest.mark.parametrize("die", [(False,), (True, False)])

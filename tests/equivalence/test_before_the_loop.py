@@ -76,6 +76,6 @@ def test_a_node_that_joins_has_at_its_loops_beginning_what_the_others_had(begin:
 @pytest.mark.parametrize("step", [3, 4, 5, 6, 10])
 def test_a_run_that_resumes_has_it_too(begin: Begin, step: int) -> None:
     world, (expected,) = in_world(lambda: script(begin), 1, [], keep=Keep(step, 0))
-    assert world.kept is not None
-    _, (resumed,) = in_world(lambda: script(begin), 1, [], begin=world.kept)
+    assert world.kept_state is not None
+    _, (resumed,) = in_world(lambda: script(begin), 1, [], begin=world.kept_state)
     torch.testing.assert_close(resumed, expected, rtol=0, atol=0)

@@ -82,7 +82,7 @@ def leaves_by_break() -> Result:
 def test_a_run_that_resumes_after_the_loop_was_left(point: int) -> None:
     """Or from any moment between the last step and that: the code at the epoch's end is in the state, or runs."""
     expected, (world, _) = leaves_by_break(), in_world(leaves_by_break, 1, [], keep=Keep(12, point))
-    assert world.kept is not None
+    assert world.kept_state is not None
     for count in (1, 2):
-        for result in in_world(leaves_by_break, count, [], begin=world.kept)[1]:
+        for result in in_world(leaves_by_break, count, [], begin=world.kept_state)[1]:
             torch.testing.assert_close(result, expected, rtol=0.0, atol=0.0)

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from pilot.comm.channel import Gone
-from pilot.train.check.world import Killed, Start, World
+from pilot.train.check.world import Killed, Member, Start
 
 _CALLS = ("arrive", "together", "wants", "keep")
 _ENDED = "ended"
@@ -46,9 +46,9 @@ class ProcessLink:
         return msgspec.convert(answer, Start) if name == "arrive" else answer
 
 
-def serve(world: World, connection: Connection) -> bool:
+def serve(rank: Member, connection: Connection) -> bool:
     """Answer a process until it ends; returns whether its script, or the world, meant it to."""
-    rank = world.member()
+    world = rank.world
     with connection:
         while True:
             since_s = time.monotonic()

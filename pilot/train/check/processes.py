@@ -35,6 +35,8 @@ READY = b"ready"
 SEED = 0
 """As on the nodes of a trainer, the generators are seeded identically before the script starts."""
 LARGEST = 1 << 20
+LOG = "-log"
+"""How the name of the file with a rank's output ends."""
 
 
 def serve(job: Job, channel: socket.socket) -> None:
@@ -85,7 +87,7 @@ def _run(job: Job, run: Run, life: int) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     if job.covered:
         drop_capabilities()
-    log = os.open(run.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    log = os.open(f"{run.place}{LOG}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     for standard in (1, 2):
         os.dup2(log, standard)
     os.close(log)

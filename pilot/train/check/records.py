@@ -5,20 +5,19 @@ A record is made when the script comes for its next batch: with all that it did 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
 import torch
+from torch import nn
 
 from pilot.core.run_identity import ALL_EPOCHS, PER_NODE
 from pilot.io import loaded_code
-from pilot.io.files import publish
 from pilot.train.check import quiet
 from pilot.train.check.group import CourseGroup
 from pilot.train.check.settings import Run, perturb
-from pilot.train.check.values import REPORTED, Values, values_in
-from pilot.train.check.variables import of_script
+from pilot.train.check.values import REPORTED, Values, of_declared, of_variables
 from pilot.train.check.world import Member
 from pilot.train.data.sampler import StepShare
 from pilot.train.gradients.exchanges import Exchanges
@@ -32,9 +31,10 @@ _OURS = ("learning_rate", "loss_scale")
 """How the names of metrics begin that are the session's own."""
 _LENGTH = 8
 """Bytes, before each record."""
+_FILE = "-records"
 
 
-class Record(msgspec.Struct):
+class Record(msgspec.Struct, tag=True):
     """After ``step`` steps of all, in ``epoch``; ``sums``: how many sums the step had; ``digits``: the relative
     rounding error of the coarsest type that was computed in; ``per_node``: a batch is; ``by_epoch``: the loop counts
     epochs; ``by_design``: what differs on several nodes by design; ``last``: the loop has ended.
@@ -70,7 +70,8 @@ class RecordedGroup(CourseGroup):
             self._types = {torch.float64, *parameters}
             if self._run.rounding:
                 perturb(self.training.model)
-            torch.autograd.graph.saved_tensors_hooks(self._saved, lambda tensor: tensor).__enter__()
+            torch.autograd.graph.saved_tensors_hooks(self._noted, lambda tensor: tensor).__enter__()
+            nn.modules.module.register_module_forward_hook(self._computed)
         return super().enter()
 
     def summed(self) -> bool:
@@ -106,70 +107,54 @@ class RecordedGroup(CourseGroup):
             training.position.epoch,
             self._sums,
             max(torch.finfo(one).eps for one in self._types),
-            _state_of(training) | said | of_script(training),
+            of_declared(training) | said | of_variables(training),
             PER_NODE in training.identity,
             ALL_EPOCHS in training.identity,
             quiet.seen(),
             last,
         )
         self._sums = 0
-        block = msgspec.msgpack.encode(record)
-        with Path(self._run.records).open("ab") as file:
-            file.write(len(block).to_bytes(_LENGTH, "little") + block)
+        _append(self._run, record)
         note_loaded(self._run)
 
-    def _saved(self, tensor: torch.Tensor) -> torch.Tensor:
+    def _computed(self, _module: nn.Module, _given: object, result: object) -> None:
+        """A module's output: where activations are checkpointed, autograd keeps nothing that our hook sees."""
+        if isinstance(result, torch.Tensor):
+            self._noted(result)
+
+    def _noted(self, tensor: torch.Tensor) -> torch.Tensor:
         """Autograd keeps this of a forward pass: its type is one that the script computes in."""
         if _is_rounded(tensor):
             self._types.add(tensor.dtype)
         return tensor
 
 
-def read(run: Run) -> list[Record]:
-    """The records of one process; without the last one, if it was killed while it wrote it."""
-    path = Path(run.records)
-    rest = memoryview(path.read_bytes() if path.exists() else b"")
-    found = []
-    while len(rest) >= (end := _LENGTH + int.from_bytes(rest[:_LENGTH], "little")) > _LENGTH:
-        found.append(msgspec.msgpack.decode(rest[_LENGTH:end], type=Record))
-        rest = rest[end:]
-    return found
-
-
-class Loaded(msgspec.Struct):
+class Loaded(msgspec.Struct, tag=True):
     """What a process has loaded: the user's ``files``, by path, with their SHA-256; and ``modules`` of packages."""
 
-    files: dict[str, str] = {}
-    modules: list[str] = []
+    files: dict[str, str]
+    modules: list[str]
 
 
 def note_loaded(run: Run) -> None:
-    """Note what this process has loaded so far."""
-    before = loaded_by(run)
+    """Note what this process has loaded by now."""
     files = {name: version for news in loaded_code.news("") for name, version in news.files.items()}
-    now = Loaded(before.files | files, imported.new_modules())
-    if now != before:
-        publish(Path(run.loaded), msgspec.json.encode(now))
+    _append(run, Loaded(files, imported.new_modules()))
 
 
-def loaded_by(run: Run) -> Loaded:
-    """Return what a process noted so."""
-    path = Path(run.loaded)
-    return msgspec.json.decode(path.read_bytes(), type=Loaded) if path.exists() else Loaded()
+def read(run: Run) -> Iterator[Record | Loaded]:
+    """Yield what a process has recorded; not the end of it, if it was killed while it wrote that."""
+    path = Path(f"{run.place}{_FILE}")
+    rest = memoryview(path.read_bytes() if path.exists() else b"")
+    while len(rest) >= (end := _LENGTH + int.from_bytes(rest[:_LENGTH], "little")) > _LENGTH:
+        yield msgspec.msgpack.decode(rest[_LENGTH:end], type=Record | Loaded)
+        rest = rest[end:]
 
 
-def _state_of(training: Training) -> Values:
-    """What is declared: the models, the optimizers, ``session.state``, tracked objects."""
-    model, stepped = training.model, training.steppers.capture()
-    trained = {name for name, _ in model.named_parameters(remove_duplicate=False)}
-    tensors = [*model.named_parameters(), *model.named_buffers()]
-    held: list[tuple[str, object]] = [
-        *((f"the {'parameter' if name in trained else 'buffer'} {name}", tensor) for name, tensor in tensors),
-        *((f"the {part}'s ", stepped[part]) for part in ("optimizer", "scheduler", "scaler") if part in stepped),
-        ("session.state", training.user),
-        *((f"the tracked object {name}: ", one.state_dict()) for name, one in training.tracked.items()),
-    ]
-    return {place: value for name, one in held for place, value in values_in(one, name).items()}
+def _append(run: Run, one: Record | Loaded) -> None:
+    block = msgspec.msgpack.encode(one)
+    with Path(f"{run.place}{_FILE}").open("ab") as file:
+        file.write(len(block).to_bytes(_LENGTH, "little") + block)
 
 
 def _is_rounded(tensor: torch.Tensor) -> bool:

@@ -6,7 +6,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
@@ -17,11 +17,12 @@ import msgspec
 from pilot.core.errors import PilotError
 from pilot.core.evidence import headline
 from pilot.core.last_words import is_refusal, last_words
+from pilot.train.check.courses import Course
 from pilot.train.check.link import serve
-from pilot.train.check.processes import LARGEST, READY
-from pilot.train.check.records import Record, loaded_by, read
+from pilot.train.check.processes import LARGEST, LOG, READY
+from pilot.train.check.records import Record, read
 from pilot.train.check.settings import Job, Run
-from pilot.train.check.world import End, Killed, World
+from pilot.train.check.world import Killed, World
 
 _STAGE_S = 30.0
 """Time within which a sandbox is made, and its processes end with it."""
@@ -64,22 +65,17 @@ class Played:
     slowest_s: float
 
 
-class Playing:
-    """A run that has begun, with ``count`` ranks whose generations end so; :meth:`result` waits for it. ``patience_s``:
-    the longest that a rank waits for others.
-    """
+class Playing(World):
+    """A run that has begun; :meth:`result` waits for it. ``patience_s``: the longest that a rank waits for others."""
 
-    def __init__(
-        self, subject: Subject, run: Run, count: int, ends: Sequence[End] = (), patience_s: float | None = None
-    ) -> None:
+    def __init__(self, subject: Subject, run: Run, course: Course, patience_s: float | None = None) -> None:
+        super().__init__(course.ends, deadline_s=patience_s)
         self._subject = subject
         self._run = run
         self._folder = Path(subject.job.folder, f"run-{time.monotonic_ns()}")
         self._folder.mkdir()
-        self._world = World(self._spawn, ends, deadline_s=patience_s)
         self._runs: list[Run] = []
         self._threads: list[threading.Thread] = []
-        self._why: Failed | None = None
         self._orders, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             socket.send_fds(subject.stages, [msgspec.json.encode([*subject.imports])], [theirs.fileno()])
@@ -90,68 +86,66 @@ class Playing:
             said = f"its sandbox was not there after {_STAGE_S:.0f} s".encode()
         if said != READY:
             raise Unfit(said.decode())
-        with self._world.changed:
-            self._world.spawn(count)
+        self.spawn(course.count)
 
     def result(self) -> Played:
         """Wait for its end."""
         until_s = self._subject.job.until_s
         try:
-            while self._why is None and (alive := [one for one in self._threads if one.is_alive()]):
+            while not self.errors and (alive := [one for one in self._threads if one.is_alive()]):
                 alive[0].join(max(0.0, min(0.5, until_s - time.monotonic())))
                 if time.monotonic() > until_s:
-                    self._fail(Failed("there was no time left", late=True))
+                    self.fail(Failed("there was no time left", late=True))
         finally:
             self.stop()
-        for run in self._runs:
-            loaded = loaded_by(run)
-            self._subject.files.update(loaded.files)
-            self._subject.imports.update(dict.fromkeys(loaded.modules))
-        records = [read(run) for run in self._runs]
-        if self._why is None and not any(records):
-            self._why = Failed(NO_SESSION, refused=True)
-        if self._why is None and not any(record.last for one in records for record in one):
-            self._why = Failed("no process of it reached the loop's end")
-        return Played(records, self._why, self._world.slowest_s)
+        records = [list(self._records(run)) for run in self._runs]
+        why = self.errors[0]
+        if isinstance(why, Killed) and not any(records):
+            why = Failed(NO_SESSION, refused=True)
+        if isinstance(why, Killed) and not any(record.last for one in records for record in one):
+            why = Failed("no process of it reached the loop's end")
+        return Played(records, why if isinstance(why, Failed) else None, self.slowest_s)
 
     def stop(self) -> None:
         """End all of its processes, with its stage."""
-        self._world.fail(Killed())
+        self.fail(Killed())
         self._orders.close()
         for thread in self._threads:
             thread.join(_STAGE_S)
 
-    def _spawn(self, count: int) -> None:
-        for _ in range(count):
-            run = msgspec.structs.replace(self._run, place=str(self._folder / str(len(self._runs))))
-            (ours, theirs), (life, end_of_life) = socket.socketpair(), os.pipe()
-            with theirs, suppress(OSError):  # the stage has ended, as the thread finds
-                socket.send_fds(self._orders, [msgspec.json.encode(run)], [theirs.fileno(), end_of_life])
-            os.close(end_of_life)
-            given = run, Connection(ours.detach()), life
-            self._runs.append(run)
-            self._threads.append(threading.Thread(target=self._attend, args=given, daemon=True))
-            self._threads[-1].start()
+    def start_rank(self) -> None:
+        """Start a process, and a thread that attends it."""
+        run = msgspec.structs.replace(self._run, place=str(self._folder / str(len(self._runs))))
+        (ours, theirs), (life, end_of_life) = socket.socketpair(), os.pipe()
+        with theirs, suppress(OSError):  # the stage has ended, as the thread finds
+            socket.send_fds(self._orders, [msgspec.json.encode(run)], [theirs.fileno(), end_of_life])
+        os.close(end_of_life)
+        given = run, Connection(ours.detach()), life
+        self._runs.append(run)
+        self._threads.append(threading.Thread(target=self._attend, args=given, daemon=True))
+        self._threads[-1].start()
 
     def _attend(self, run: Run, connection: Connection, life: int) -> None:
         with open(life, "rb") as open_until_it_ends:
             try:
-                if not serve(self._world, connection):
+                if not serve(self.member(), connection):
                     open_until_it_ends.read()
-                    self._fail(_failure(run))
+                    self.fail(_failure(run))
             except Exception as error:
-                self._fail(Failed(f"{error}"))
+                self.fail(Failed(f"{error}"))
 
-    def _fail(self, why: Failed) -> None:
-        with self._world.changed:
-            if self._why is None and not self._world.errors:
-                self._why = why
-            self._world.fail(why)
+    def _records(self, run: Run) -> Iterator[Record]:
+        for one in read(run):
+            if isinstance(one, Record):
+                yield one
+            else:
+                self._subject.files.update(one.files)
+                self._subject.imports.update(dict.fromkeys(one.modules))
 
 
 def _failure(run: Run) -> Failed:
     """Why a process of a script ended, by its last words."""
-    log = Path(run.log)
+    log = Path(f"{run.place}{LOG}")
     tail = log.read_text(errors="replace").strip() if log.exists() else ""
     tail = tail or "the script ended without output"
     return Failed(headline(last_words(tail)), refused=is_refusal(tail))

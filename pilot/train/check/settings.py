@@ -17,6 +17,8 @@ from pilot.train.data.stream import StreamBatches
 SEAT = "PILOT_CHECK"
 """The variable with a :class:`Run`, as JSON."""
 
+_SCALE = 256.0
+
 
 class Job(msgspec.Struct, frozen=True):
     """To check ``script`` with ``arguments``, for ``epochs`` of ``steps`` each, until ``until_s`` (``time.monotonic``);
@@ -53,21 +55,6 @@ class Run(msgspec.Struct, frozen=True):
         """None: this process is not checked."""
         return msgspec.json.decode(environment[SEAT], type=cls) if SEAT in environment else None
 
-    @property
-    def records(self) -> str:
-        """The file for what this process records."""
-        return f"{self.place}-records"
-
-    @property
-    def loaded(self) -> str:
-        """That for the code that it has loaded."""
-        return f"{self.place}-loaded"
-
-    @property
-    def log(self) -> str:
-        """That for its output."""
-        return f"{self.place}-log"
-
     def cut(self, batches: DatasetBatches | StreamBatches) -> None:
         """Make its epochs short, with a last step that is as short as without the cut."""
         batching = batches.batching
@@ -84,11 +71,20 @@ class Run(msgspec.Struct, frozen=True):
         """The batch in the type that is trained in."""
         return _pytree.tree_map_only(torch.Tensor, _doubled, batch) if self.double else batch
 
-    def adopt(self, model: object) -> None:
-        """One model or several, before their optimizers hold a state."""
-        for one in model.values() if isinstance(model, dict) else [model]:
-            if self.double and isinstance(one, nn.Module):
-                one.double()
+    def adopt(self, models: object, scalers: object) -> None:
+        """One model or several, before their optimizers hold a state; and loss scalers: with a scale at which no
+        gradient overflows, because which steps are skipped until that is found differs with their division.
+        """
+        for model in _each(models):
+            if self.double and isinstance(model, nn.Module):
+                model.double()
+        for scaler in _each(scalers):
+            if isinstance(scaler, torch.amp.GradScaler) and scaler.is_enabled():
+                scaler.load_state_dict({**scaler.state_dict(), "scale": _SCALE})
+
+
+def _each(given: object) -> list[object]:
+    return [*given.values()] if isinstance(given, dict) else [given]
 
 
 class _Short:

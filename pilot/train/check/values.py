@@ -1,11 +1,15 @@
 """Values by name, as they are compared: numbers as they are, tensors as sketches (random projections, by which two can
-be compared that were computed in different processes), anything else as text.
+be compared that were computed in different processes), anything else as text. Those of what is declared; and those that
+the script's variables hold, which explain a difference. (A module that is trained beside the session's is one itself.)
 """
 
 from __future__ import annotations
 
+import sys
+import types
 import zlib
 from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -13,6 +17,8 @@ import torch
 from torch import nn
 
 from pilot.train.gradients.sketch import projected
+from pilot.train.script.refusal import is_of_a_library
+from pilot.train.state.training import Training
 
 Value = list[float] | float | int | bool | str | None
 """A sketch: the norm, then the projections; a number; or anything else as text."""
@@ -22,6 +28,8 @@ REPORTED, VARIABLE, MODULE = "reported ", "variable ", "module "
 """How the names of values begin that are not the trained state's: what the script reports, and what its variables
 hold."""
 _LARGEST = 10_000
+_DEPTH, _MOST = 3, 2000
+"""How deep, and how many, of the script's variables."""
 _SAMPLE = 1 << 16
 """Numbers of one tensor that are compared in each step."""
 
@@ -31,12 +39,48 @@ def is_declared(name: str) -> bool:
     return not name.startswith((VARIABLE, REPORTED, MODULE))
 
 
-def values_in(held: object, name: str) -> Values:
+def of_declared(training: Training) -> Values:
+    """Of the models, the optimizers, ``session.state``, tracked objects."""
+    model, stepped = training.model, training.steppers.capture()
+    trained = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    tensors = [*model.named_parameters(), *model.named_buffers()]
+    held: list[tuple[str, object]] = [
+        *((f"the {'parameter' if name in trained else 'buffer'} {name}", tensor) for name, tensor in tensors),
+        *((f"the {part}'s ", stepped[part]) for part in ("optimizer", "scheduler", "scaler") if part in stepped),
+        ("session.state", training.user),
+        *((f"the tracked object {name}: ", one.state_dict()) for name, one in training.tracked.items()),
+    ]
+    return {place: value for name, one in held for place, value in _values_in(one, name).items()}
+
+
+def of_variables(training: Training) -> Values:
+    """What its running functions and its main module hold now."""
+    values: Values = {}
+    ours = {id(one) for one in training.model.parameters()}
+    seen = {id(one) for one in training.tracked.values()}
+
+    def is_new(held: object) -> bool:
+        """Whether it is an object of the script's own class, not seen yet."""
+        if id(held) in seen or not _is_its_own(held):
+            return False
+        seen.add(id(held))
+        return True
+
+    found = (one for name, value in _variables() for one in _leaves(value, name, _DEPTH, is_new))
+    for name, one in islice(found, _MOST):
+        if not isinstance(one, nn.Module):
+            values[f"{VARIABLE}{name}"] = _of(one)
+        elif id(one) not in seen and not ours.intersection(id(parameter) for parameter in one.parameters()):
+            values |= _values_in(dict(one.named_parameters()), f"{MODULE}{name}")
+    return values
+
+
+def _values_in(held: object, name: str) -> Values:
     """The values in ``held`` by name."""
-    return {place: of(one) for place, one in leaves(held, name)}
+    return {place: _of(one) for place, one in _leaves(held, name)}
 
 
-def leaves(
+def _leaves(
     held: Any, name: str, depth: int = 12, enters: Callable[[object], bool] = lambda _: False
 ) -> Iterator[tuple[str, Any]]:
     """Yield the numbers, texts, arrays, tensors and modules in ``held`` by name. ``enters``: into which objects it
@@ -48,10 +92,10 @@ def leaves(
         yield name, str(sorted(map(repr, held)))
     elif depth:
         for place, one in _parts(held, enters):
-            yield from leaves(one, f"{name}{place}", depth - 1, enters)
+            yield from _leaves(one, f"{name}{place}", depth - 1, enters)
 
 
-def of(leaf: Any) -> Value:
+def _of(leaf: Any) -> Value:
     """The value of one."""
     if isinstance(leaf, torch.Tensor):
         return _of_tensor(leaf)
@@ -93,3 +137,22 @@ def _sampled(tensor: torch.Tensor) -> torch.Tensor:
         spacing = min(tensor.shape[longest], -(-tensor.numel() // _SAMPLE))
         tensor = tensor.movedim(longest, 0)[::spacing]
     return tensor
+
+
+def _variables() -> Iterator[tuple[str, Any]]:
+    frame: types.FrameType | None = sys._getframe()
+    while frame is not None:
+        if not is_of_a_library(frame.f_code.co_filename) and frame.f_locals is not frame.f_globals:
+            yield from list(frame.f_locals.items())
+        frame = frame.f_back
+    for name, value in list(vars(sys.modules["__main__"]).items()):
+        if not name.startswith("__"):
+            yield name, value
+
+
+def _is_its_own(held: object) -> bool:
+    """Whether its class is the script's."""
+    if isinstance(held, type | types.ModuleType | types.FunctionType):
+        return False
+    file = getattr(sys.modules.get(type(held).__module__), "__file__", None)
+    return file is not None and not is_of_a_library(file)

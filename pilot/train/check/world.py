@@ -9,6 +9,7 @@ survivors have noticed.
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -50,9 +51,9 @@ class End:
     """
 
     operation: int
-    receive: tuple[bool, ...]
-    die: tuple[bool, ...]
-    come: int
+    receive: tuple[bool, ...] = (True,)
+    die: tuple[bool, ...] = (False,)
+    come: int = 0
     void: bool = False
     at: str = "any"
     heir: str = "oldest"
@@ -142,12 +143,11 @@ class Member:
         self.world.kept = state or self.world.kept[0], next_step
 
 
-class World:
+class World(ABC):
     """The ranks and their generations.
 
     Parameters
     ----------
-    spawn : starts this many ranks, each of which becomes a :meth:`member`
     ends : of consecutive generations; the one after the last runs to the end
     begin : the state of an earlier run that it resumes from, and what lay beside it
     keep : when the state is kept, in ``kept``
@@ -159,7 +159,6 @@ class World:
 
     def __init__(
         self,
-        spawn: Callable[[int], None],
         ends: Sequence[End],
         *,
         begin: tuple[bytes, bytes] = (b"", b""),
@@ -176,7 +175,6 @@ class World:
         self.points = 0
         self.errors: list[BaseException] = []
         self.slowest_s = 0.0
-        self._spawn_more = spawn
         self._ends = list(ends)
         self._counted = 0
         self._deadline_s = deadline_s
@@ -184,8 +182,14 @@ class World:
 
     def spawn(self, count: int) -> None:
         """Start new ranks."""
-        self._expected += count
-        self._spawn_more(count)
+        with self.changed:
+            self._expected += count
+            for _ in range(count):
+                self.start_rank()
+
+    @abstractmethod
+    def start_rank(self) -> None:
+        """Start one, which becomes a :meth:`member`."""
 
     def member(self) -> Member:
         """A new rank."""
@@ -198,7 +202,7 @@ class World:
         return born
 
     def fail(self, error: BaseException) -> None:
-        """A rank failed by itself: so do all."""
+        """A rank failed by itself: so do all. (The first of ``errors`` says why.)"""
         with self.changed:
             self.errors.append(error)
             self.changed.notify_all()

@@ -103,4 +103,4 @@ def assert_equal(chosen: Composition, count: int, ends: Iterable[End], **options
             for other, tolerance in ((ranks[0][name], 0.0), (value, 1e-9)):
                 message = partial("{}: {}".format, name)
                 torch.testing.assert_close(rank[name], other, rtol=tolerance, atol=tolerance, msg=message)
-    return world.kept
+    return world.kept_state

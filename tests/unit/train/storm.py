@@ -28,10 +28,9 @@ NEXT_STEP = "next step"
 _here = threading.local()
 
 
-class World:
+class World(pilot.train.check.world.World):
     """Runs ``script`` on each rank; its session's group comes from :func:`group_of`. ``begin``: the state of an earlier
-    run that it resumes from; ``ended``: the one after the loop; the others are those of
-    :class:`pilot.train.check.world.World`.
+    run that it resumes from; ``ended``: the one after the loop.
     """
 
     def __init__(
@@ -42,58 +41,38 @@ class World:
         begin: dict[str, Any] | None = None,
         keep: Keep | None = None,
     ) -> None:
+        resumed = dict(begin or {})
+        beside = resumed.pop(NEXT_STEP, b"")
+        state = bytes(packed(encoded(resumed))) if resumed else b""
+        super().__init__(ends, begin=(state, beside), keep=keep, deadline_s=DEADLINE_S)
         self._script = script
         self._threads: list[threading.Thread] = []
         self.results: list[Any] = []
         self.ended: dict[str, Any] = {}
         self.groups: dict[Member, CourseGroup] = {}
         self.rehearsals: dict[int, dict[int, int]] = {}
-        resumed = dict(begin or {})
-        beside = resumed.pop(NEXT_STEP, b"")
-        state = bytes(packed(encoded(resumed))) if resumed else b""
-        self.of = _World(self._spawn, ends, begin=(state, beside), keep=keep, deadline_s=DEADLINE_S)
-        with self.of.changed:
-            self.of.spawn(count)
+        self.spawn(count)
 
     @property
-    def kept(self) -> dict[str, Any] | None:
+    def kept_state(self) -> dict[str, Any] | None:
         """The state that was to be kept."""
-        block, beside = self.of.kept
+        block, beside = self.kept
         return {**unpack(bytearray(block)), **({NEXT_STEP: beside} if beside else {})} if block else None
-
-    @property
-    def generations(self) -> list[list[Member]]:
-        """The ranks of each."""
-        return self.of.generations
 
     def run(self) -> list[Any]:
         """The script's result on each rank of the last generation."""
         for thread in self._threads:
             thread.join(DEADLINE_S)
-        if self.of.errors:
-            raise self.of.errors[0]
+        if self.errors:
+            raise self.errors[0]
         assert not any(thread.is_alive() for thread in self._threads), "the ranks wait for each other"
-        assert len(self.results) == len(self.of.ranks)
+        assert len(self.results) == len(self.ranks)
         return self.results
 
-    def _spawn(self, count: int) -> None:
-        threads = [threading.Thread(target=self._live, daemon=True) for _ in range(count)]
-        self._threads += threads
-        for thread in threads:
-            thread.start()
+    def start_rank(self) -> None:
+        self._threads.append(threading.Thread(target=self._live, daemon=True))
+        self._threads[-1].start()
 
-    def _live(self) -> None:
-        _here.world = self
-        with self.of.changed:
-            try:
-                self.results.append(self._script())
-            except Killed:
-                pass
-            except BaseException as error:
-                self.of.fail(error)
-
-
-class _World(pilot.train.check.world.World):
     def order(self, born: int) -> int:
         """Newcomers come first, in the middle, and last."""
         return (born - 1) * 7 % 11
@@ -104,12 +83,22 @@ class _World(pilot.train.check.world.World):
         super().wait(done)
         rng.restore(generators)
 
+    def _live(self) -> None:
+        _here.world = self
+        with self.changed:
+            try:
+                self.results.append(self._script())
+            except Killed:
+                pass
+            except BaseException as error:
+                self.fail(error)
+
 
 class Rank(CourseGroup):
     """One rank's group."""
 
     def __init__(self, world: World, training: Training, exchanges: Exchanges, resized: Callable[[int], None]) -> None:
-        rank = world.of.member()
+        rank = world.member()
         super().__init__(rank, training, exchanges, resized)
         self._world = world
         world.groups[rank] = self
