@@ -23,18 +23,6 @@ class Shape:
     by_epoch: bool
     nodes: int
 
-    def at(self, epoch: int, step: int) -> int | None:
-        """The number of a step, counted from an epoch's first one; None: there is no such epoch."""
-        if epoch >= len(self.steps):
-            return None
-        return sum(self.steps[:epoch]) + min(step, self.steps[epoch] - 1)
-
-    def later(self, epoch: int, step: int) -> int | None:
-        """The same, also in the next epochs."""
-        while epoch < len(self.steps) and step >= self.steps[epoch]:
-            epoch, step = epoch + 1, step - self.steps[epoch]
-        return self.at(epoch, step)
-
 
 @dataclass(frozen=True)
 class Course:
@@ -68,30 +56,34 @@ class _Plan:
     _begins: int = 0
     """The step with which the generation begins, from which its end is counted."""
 
-    def at(self, step: int | None, *, void: bool, first: bool = False, **end: Any) -> bool:
-        """At the last sum of ``step``: of several optimizers the others have been stepped. ``first``: at the first one.
-        False: there is no room.
+    def at(self, epoch: int, step: int, *, first: bool = False, **end: Any) -> bool:
+        """So many steps after an epoch's first one, or in the last one: at its last sum, when the others of several
+        optimizers have been stepped; ``first``: at its first one. False: there is no room.
         """
-        if step is None or step < self._begins:
+        number = min(sum(self.shape.steps[:epoch]) + step, sum(self.shape.steps) - 1)
+        if epoch >= len(self.shape.steps) or number < self._begins:
             return False
-        operation = (step - self._begins) * self.shape.sums + (0 if first else self.shape.sums - 1)
-        self.ends.append(End(operation, void=void, at="step", **end))
-        self._begins = end["resume"].step if "resume" in end else step + (not void)
+        operation = (number - self._begins) * self.shape.sums + (0 if first else self.shape.sums - 1)
+        self.ends.append(End(operation, at="step", **end))
+        self._begins = number if end.get("void") else number + 1
         return True
 
     def at_end_of(self, epoch: int, **end: Any) -> bool:
         """In the meeting at an epoch's end, if another epoch follows."""
-        if not self.shape.by_epoch or epoch + 1 >= len(self.shape.steps):
+        number = sum(self.shape.steps[: epoch + 1])
+        if not self.shape.by_epoch or epoch + 1 >= len(self.shape.steps) or number < self._begins:
             return False
         self.ends.append(End(0, at="meeting", **end))
-        self._begins = sum(self.shape.steps[: epoch + 1])
+        self._begins = number
         return True
 
     def resume_within(self, epoch: int, come: int = 0) -> None:
-        """All nodes are lost within an epoch; ``come`` others resume (0: as many as undisturbed)."""
-        first, step = self.shape.at(epoch, 0), self.shape.at(epoch, 2)
-        if first is not None and step is not None and step > first:
-            self.at(step, void=True, come=come or self.shape.nodes, resume=Keep(step - 1, 0))
+        """All nodes are lost within an epoch, one step after the state was kept; ``come`` others resume (0: as many as
+        undisturbed).
+        """
+        kept, come = sum(self.shape.steps[:epoch]) + 1, come or self.shape.nodes
+        if kept >= self._begins and self.at(epoch, 2, void=True, come=come, resume=Keep(kept, 0)):
+            self._begins = kept
 
     def resume_at_end(self, epoch: int) -> None:
         """They are lost at its end."""
@@ -99,24 +91,23 @@ class _Plan:
 
     def replace(self, epoch: int, step: int) -> None:
         """A node comes, and stays alone; or it takes another's place."""
-        shape = self.shape
-        if shape.nodes > 1:
-            self.at(shape.at(epoch, step), void=False, die=_ALL, come=1)
-            self.at(shape.at(epoch, step + 1), void=False, die=_ALL, heir="newest", come=1)
-        elif self.at(shape.at(epoch, step), void=False, come=1):
-            self.at(shape.later(epoch, step + 2), void=True, first=True, die=_ALL, heir="newest")
+        if self.shape.nodes > 1:
+            self.at(epoch, step, die=_ALL, come=1)
+            self.at(epoch, step + 1, die=_ALL, heir="newest", come=1)
+        elif self.at(epoch, step, come=1):
+            self.at(epoch, step + 2, void=True, first=True, die=_ALL, heir="newest")
 
     def replace_at_end(self, epoch: int) -> None:
         """The same in the meeting at an epoch's end."""
         if self.shape.nodes > 1:
             self.at_end_of(epoch, die=_ALL, come=1)
         elif self.at_end_of(epoch, come=1):
-            self.at(self.shape.at(epoch + 1, 1), void=True, first=True, die=_ALL, heir="newest")
+            self.at(epoch + 1, 1, void=True, first=True, die=_ALL, heir="newest")
 
     def lose(self, epoch: int, step: int) -> None:
         """A node is lost in a step; alone, it survives a step that does not count."""
         lost: dict[str, Any] = {"die": _ALL, "come": 1} if self.shape.nodes > 1 else {}
-        self.at(self.shape.at(epoch, step), void=True, **lost)
+        self.at(epoch, step, void=True, **lost)
 
     def course(self, name: str, count: int) -> Course:
         """What it has become."""
@@ -133,13 +124,13 @@ def all_at_once(shape: Shape) -> Course:
     if shape.nodes > 1:
         return in_turn(shape)
     plan = _Plan(shape)
-    plan.at(shape.at(0, 1), void=False, come=1)
-    plan.at(shape.at(0, 3), void=True, die=_SECOND)
+    plan.at(0, 1, come=1)
+    plan.at(0, 3, void=True, die=_SECOND)
     plan.at_end_of(0, come=1)
     plan.resume_within(1, 2)
     plan.resume_at_end(1)
-    plan.at(shape.at(2, 1), void=False, come=1)
-    plan.at(shape.at(2, 2), void=True, die=_ALL, heir="newest")
+    plan.at(2, 1, come=1)
+    plan.at(2, 2, void=True, die=_ALL, heir="newest")
     return plan.course("all at once", 2)
 
 

@@ -17,6 +17,7 @@ import msgspec
 from pilot.core.errors import PilotError
 from pilot.core.evidence import headline
 from pilot.core.last_words import is_refusal, last_words
+from pilot.io import proc
 from pilot.train.check.courses import Course
 from pilot.train.check.link import serve
 from pilot.train.check.processes import LARGEST, LOG, READY
@@ -124,6 +125,10 @@ class Playing(World):
         self._runs.append(run)
         self._threads.append(threading.Thread(target=self._attend, args=given, daemon=True))
         self._threads[-1].start()
+
+    def is_working(self) -> bool:
+        """Also if it is one of another run."""
+        return any(proc.is_working(process) for process in proc.tree(os.getpid())[1:])
 
     def _attend(self, run: Run, connection: Connection, life: int) -> None:
         with open(life, "rb") as open_until_it_ends:

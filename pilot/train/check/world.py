@@ -18,6 +18,9 @@ from pilot.comm.channel import Gone
 _NEVER_LAST = ("state", "finish")
 """Operations at which no generation ends: those that begin it, and that release its ranks."""
 
+_PERIODS = 10
+"""For so many times the deadline ranks wait for others that work: on a busy machine these may take long."""
+
 
 @dataclass(frozen=True)
 class Keep:
@@ -151,7 +154,7 @@ class World(ABC):
     ends : of consecutive generations; the one after the last runs to the end
     begin : the state of an earlier run that it resumes from, and what lay beside it
     keep : when the state is kept, in ``kept``
-    deadline_s : for waits for other ranks; None: no limit
+    deadline_s : for waits for other ranks that do not work; None: no limit
 
     ``generations``: the ranks of each; ``is_over``: the newest one has ended; ``brought``: to its current operation.
     ``slowest_s``: the longest time that a rank was on its own.
@@ -217,15 +220,23 @@ class World(ABC):
         complete = [one for one in self.ranks if one.complete] or self.ranks
         return sorted(complete, key=lambda one: one.since)
 
+    def is_working(self) -> bool:
+        """Whether one of the ranks computes, or would if it had a processor."""
+        return False
+
     # --- what ranks call ---------------------------------------------------------------------------------------------
 
     def wait(self, done: Callable[[], bool]) -> None:
         """It is the others' turn until ``done``."""
-        if not self.changed.wait_for(lambda: done() or bool(self.errors), self._deadline_s):
-            raise RuntimeError(
-                f"a rank has waited for the others for {self._deadline_s:.0f} s, far longer than what they do takes"
-                " undisturbed: the script does not do the same on all ranks"
-            )
+        periods = 1
+        while not self.changed.wait_for(lambda: done() or bool(self.errors), self._deadline_s):
+            assert self._deadline_s is not None
+            if periods == _PERIODS or not self.is_working():
+                raise RuntimeError(
+                    f"a rank has waited for the others for {periods * self._deadline_s:.0f} s, far longer than what"
+                    " they do takes undisturbed: the script does not do the same on all ranks"
+                )
+            periods += 1
         if self.errors:
             raise Killed
 
