@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pilot.io.pool_status import TrainerStatus
+from pilot.io.pool_status import PoolStatus, TrainerStatus
 from tests.pools import TRAIN, Pool
 
 WRONG = TRAIN.read_text().replace("mse_loss(model(x), y)", 'mse_loss(model(x), y, reduction="sum")')
@@ -32,7 +32,13 @@ def submit(pool: Pool, script: Path) -> str:
 def until_checked(pool: Pool, name: str, check: str) -> TrainerStatus:
     """Wait until the check of the trainer's script has come so far."""
     before = ("waiting",) if check == "running" else ("waiting", "running")
-    found = pool.until(f"its check: {check}", lambda s: s.trainer(name).check not in before, CHECK_S).trainer(name)
+
+    def is_over(status: PoolStatus) -> bool:
+        trainer = status.trainer(name)
+        assert trainer.phase != "failed", trainer.reason
+        return trainer.check not in before
+
+    found = pool.until(f"its check: {check}", is_over, CHECK_S).trainer(name)
     assert found.check == check, found.check_text
     return found
 

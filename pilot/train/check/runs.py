@@ -25,7 +25,7 @@ from pilot.train.check.records import Record, read
 from pilot.train.check.settings import Job, Run
 from pilot.train.check.world import Killed, World
 
-_STAGE_S = 30.0
+_STAGE_S = 120.0
 """Time within which a sandbox is made, and its processes end with it."""
 NO_SESSION = "the script ended without a step of a pilot.train session: nothing to check"
 
@@ -55,19 +55,11 @@ class Subject:
     imports: dict[str, None] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Played:
-    """What the processes of a run recorded; ``failed``: why it did not reach its end; ``slowest_s``: the longest time
-    that a rank was on its own.
-    """
-
-    records: list[list[Record]]
-    failed: Failed | None
-    slowest_s: float
-
-
 class Playing(World):
-    """A run that has begun; :meth:`result` waits for it. ``patience_s``: the longest that a rank waits for others."""
+    """A run that has begun; ``patience_s``: the longest that a rank waits for others.
+
+    After :meth:`end`, ``records`` are what its processes recorded; ``failed``: why it did not reach its end.
+    """
 
     def __init__(self, subject: Subject, run: Run, course: Course, patience_s: float | None = None) -> None:
         super().__init__(course.ends, deadline_s=patience_s)
@@ -75,6 +67,8 @@ class Playing(World):
         self._run = run
         self._folder = Path(subject.job.folder, f"run-{time.monotonic_ns()}")
         self._folder.mkdir()
+        self.records: list[list[Record]] = []
+        self.failed: Failed | None = None
         self._runs: list[Run] = []
         self._threads: list[threading.Thread] = []
         self._orders, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -89,7 +83,7 @@ class Playing(World):
             raise Unfit(said.decode())
         self.spawn(course.count)
 
-    def result(self) -> Played:
+    def end(self) -> None:
         """Wait for its end."""
         until_s = self._subject.job.until_s
         try:
@@ -99,13 +93,14 @@ class Playing(World):
                     self.fail(Failed("there was no time left", late=True))
         finally:
             self.stop()
-        records = [list(self._records(run)) for run in self._runs]
+        self.records = [list(self._records(run)) for run in self._runs]
         why = self.errors[0]
-        if isinstance(why, Killed) and not any(records):
-            why = Failed(NO_SESSION, refused=True)
-        if isinstance(why, Killed) and not any(record.last for one in records for record in one):
-            why = Failed("no process of it reached the loop's end")
-        return Played(records, why if isinstance(why, Failed) else None, self.slowest_s)
+        if isinstance(why, Failed):
+            self.failed = why
+        elif not any(self.records):
+            self.failed = Failed(NO_SESSION, refused=True)
+        elif not any(record.last for one in self.records for record in one):
+            self.failed = Failed("no process of it reached the loop's end")
 
     def stop(self) -> None:
         """End all of its processes, with its stage."""

@@ -12,7 +12,7 @@ import msgspec
 from pilot.train.check.compare import Undisturbed
 from pilot.train.check.courses import DIVIDED, NOT_TRACKED, Course, Shape, all_at_once, in_turn, single, undisturbed
 from pilot.train.check.records import Record
-from pilot.train.check.runs import Failed, Played, Playing, Subject
+from pilot.train.check.runs import Failed, Playing, Subject
 from pilot.train.check.settings import Run
 from pilot.train.check.values import MODULE
 
@@ -74,7 +74,7 @@ class Check:
             return self._undisturbed()
         return once, _sound(rounded)
 
-    def _both_alone(self) -> list[Played]:
+    def _both_alone(self) -> list[Playing]:
         alone, rounded = undisturbed(self._nodes), msgspec.structs.replace(self._run, rounding=True)
         return self._played((self._run, alone), (rounded, alone))
 
@@ -110,16 +110,18 @@ class Check:
         (played,) = self._played((self._run, course))
         return self._compared(alone, course, played, explain=course.means != DIVIDED)
 
-    def _played(self, *wanted: tuple[Run, Course]) -> list[Played]:
+    def _played(self, *wanted: tuple[Run, Course]) -> list[Playing]:
         """What these runs, all at the same time, have recorded."""
         with ExitStack() as stack:
             playing = []
             for run, course in wanted:
                 playing.append(Playing(self._subject, run, course, self._patience_s))
                 stack.callback(playing[-1].stop)
-            return [one.result() for one in playing]
+            for one in playing:
+                one.end()
+        return playing
 
-    def _compared(self, alone: Undisturbed, course: Course, played: Played, *, explain: bool = False) -> Verdict:
+    def _compared(self, alone: Undisturbed, course: Course, played: Playing, *, explain: bool = False) -> Verdict:
         """Of one run: it passed, or it differs."""
         if (found := alone.first_difference(played.records, explain=explain)) is not None:
             means = NOT_TRACKED if found.name.startswith(MODULE) else course.means
@@ -136,7 +138,7 @@ class Check:
         return Verdict("different by design" if self._by_design else "equal", text, self._by_design)
 
 
-def _sound(played: Played) -> list[Record]:
+def _sound(played: Playing) -> list[Record]:
     if played.failed is not None:
         raise played.failed
     return played.records[0]

@@ -125,12 +125,8 @@ class Training:
     def holding(self, generation: int) -> Holding:
         """What this rank has, last confirmed in ``generation``."""
         position, met = self.position, self.agreements.count(self.place)
-        run, behind = identity.fingerprint(self.identity), int(self.catch_up.behind)
-        return Holding(
-            *(generation, position.step, run, position.epoch, met, position.phase, behind),
-            int(self.standing),
-            self.is_on_gpu,
-        )
+        place = position.step, identity.fingerprint(self.identity), position.epoch, met, position.phase
+        return Holding(generation, *place, self.catch_up.behind, self.standing, self.is_on_gpu)
 
     @property
     def is_scheduled_by_step(self) -> bool:
