@@ -17,6 +17,8 @@ from pilot.train.data.stream import StreamBatches
 SEAT = "PILOT_CHECK"
 """The variable with a :class:`Run`, as JSON."""
 
+NODES = 2
+"""So many train undisturbed if a batch is per node."""
 _SCALE = 256.0
 
 
@@ -37,9 +39,8 @@ class Job(msgspec.Struct, frozen=True):
 class Run(msgspec.Struct, frozen=True):
     """``link``: a descriptor, the connection to the course; ``place``: how the names of this process's files begin.
 
-    Each of ``epochs`` has ``steps`` batches at most. ``nodes``: of how many undisturbed nodes, if a batch is per node.
-    ``double``: train in float64; ``rounding``: this is the run that shows what one rounding of the initial parameters
-    grows to.
+    Each of ``epochs`` has ``steps`` batches at most. ``double``: train in float64; ``rounding``: this is the run that
+    shows what one rounding of the initial parameters grows to.
     """
 
     epochs: int
@@ -48,7 +49,6 @@ class Run(msgspec.Struct, frozen=True):
     place: str = ""
     double: bool = False
     rounding: bool = False
-    nodes: int = 2
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> Run | None:
@@ -58,14 +58,13 @@ class Run(msgspec.Struct, frozen=True):
     def cut(self, batches: DatasetBatches | StreamBatches) -> None:
         """Make its epochs short, with a last step that is as short as without the cut."""
         batching = batches.batching
-        full = batching.full((self.nodes if batching.per_node is not None else 1) * batching.ranks_per_node)
+        full = batching.full((NODES if batching.per_node is not None else 1) * batching.ranks_per_node)
         if isinstance(batches, StreamBatches):
             batches.source = _Short(batches.source, self.steps * full)
         else:
             rest = 0 if batching.drop_last else batches.length % full
             batches.length = min(batches.length, (self.steps - (rest > 0)) * full + rest)
-        if self.double:
-            batches.cast = self.cast
+        batches.cast = self.cast
 
     def cast(self, batch: Any) -> Any:
         """The batch in the type that is trained in."""

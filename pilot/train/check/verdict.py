@@ -13,7 +13,7 @@ from pilot.train.check.compare import Undisturbed
 from pilot.train.check.courses import DIVIDED, NOT_TRACKED, Course, Shape, all_at_once, in_turn, single, undisturbed
 from pilot.train.check.records import Record
 from pilot.train.check.runs import Failed, Playing, Subject
-from pilot.train.check.settings import Run
+from pilot.train.check.settings import NODES, Run
 from pilot.train.check.values import MODULE
 
 _PATIENCE, _PATIENCE_S = 10.0, 10.0
@@ -70,7 +70,7 @@ class Check:
         once = _sound(alone)
         self._patience_s = max(_PATIENCE_S, _PATIENCE * alone.slowest_s)
         if self._nodes == 1 and any(record.per_node for record in once):
-            self._nodes = self._run.nodes
+            self._nodes = NODES
             return self._undisturbed()
         return once, _sound(rounded)
 
