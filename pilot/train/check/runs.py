@@ -20,13 +20,12 @@ from pilot.core.last_words import is_refusal, last_words
 from pilot.io import proc
 from pilot.train.check.courses import Course
 from pilot.train.check.link import serve
-from pilot.train.check.processes import LARGEST, LOG, READY
 from pilot.train.check.records import Record, read
-from pilot.train.check.settings import Job, Run
+from pilot.train.check.settings import LARGEST, LOG, READY, Job, Run
 from pilot.train.check.world import Killed, World
 
-_STAGE_S = 120.0
-"""Time within which a sandbox is made, and its processes end with it."""
+_END_S = 30.0
+"""Time within which the processes of a sandbox end with it."""
 NO_SESSION = "the script ended without a step of a pilot.train session: nothing to check"
 
 
@@ -74,11 +73,11 @@ class Playing(World):
         self._orders, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             socket.send_fds(subject.stages, [msgspec.json.encode([*subject.imports])], [theirs.fileno()])
-        self._orders.settimeout(_STAGE_S)
+        self._orders.settimeout(max(0.1, subject.job.until_s - time.monotonic()))
         try:
             said = self._orders.recv(LARGEST)
         except TimeoutError:
-            said = f"its sandbox was not there after {_STAGE_S:.0f} s".encode()
+            raise Failed("there was no time left: its sandbox is not there yet", late=True) from None
         if said != READY:
             raise Unfit(said.decode())
         self.spawn(course.count)
@@ -107,7 +106,7 @@ class Playing(World):
         self.fail(Killed())
         self._orders.close()
         for thread in self._threads:
-            thread.join(_STAGE_S)
+            thread.join(_END_S)
 
     def start_rank(self) -> None:
         """Start a process, and a thread that attends it."""

@@ -17,6 +17,12 @@ from pilot.train.data.stream import StreamBatches
 SEAT = "PILOT_CHECK"
 """The variable with a :class:`Run`, as JSON."""
 
+READY = b"ready"
+"""What a stage says, see :mod:`pilot.train.check.program`."""
+LARGEST = 1 << 20
+"""Bytes of an order."""
+LOG = "-log"
+"""How the name of the file with a rank's output ends."""
 NODES = 2
 """So many train undisturbed if a batch is per node."""
 _SCALE = 256.0
