@@ -8,6 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from pilot.cli.main import run
 from pilot.io.pool_status import PoolStatus, TrainerStatus
 from tests.pools import TRAIN, Pool
 
@@ -56,8 +57,18 @@ def _command(process: psutil.Process) -> list[str]:
         return []
 
 
-def test_a_wrong_script_stays_on_one_node_until_it_is_mended(checking: Pool, tmp_path: Path) -> None:
+def test_a_wrong_script_stays_on_one_node_until_it_is_mended(
+    checking: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     pool, script = checking, tmp_path / "train.py"
+    for variable in ("PILOT_RUN_DIR", "XDG_STATE_HOME"):
+        monkeypatch.setenv(variable, pool.environment()[variable])
+
+    def shown(*command: str) -> str:
+        """What a command prints, without a process of its own."""
+        assert run([*command]) == 0
+        return " ".join(capsys.readouterr().out.split())
+
     for _ in range(2):
         pool.agent()
     script.write_text(WRONG)
@@ -65,14 +76,14 @@ def test_a_wrong_script_stays_on_one_node_until_it_is_mended(checking: Pool, tmp
     script.write_text("raise SystemExit('an edit after the submission')\n")
     beside = until_checked(pool, name, "running")
     assert len(beside.nodes) == len(beside.target) == 1
-    assert "being checked on" in pool.pilot("ls").stdout
-    assert "It stays on one node until its script has been checked" in pool.pilot("explain", name).stdout
+    assert "being checked on" in shown("ls")
+    assert "It stays on one node until its script has been checked" in shown("explain", name)
     wrong = until_checked(pool, name, "differs")
     assert "the loss is no mean over the" in wrong.check_text
     pool.until_step(name, wrong.step + 20, nodes=1)
     assert pool.trainer(name).target == wrong.target
     for command in (("status",), ("ls",), ("status", name), ("explain", name)):
-        assert "stays on one node: " in " ".join(pool.pilot(*command).stdout.split())
+        assert "stays on one node: " in shown(*command)
     (log,) = (pool.run_dir / "trainers" / name / "logs").glob("*.log")
     assert log.read_text().count("pilot check says: differs") == 1
     pool.pilot("cancel", name)
@@ -87,7 +98,6 @@ def test_a_wrong_script_stays_on_one_node_until_it_is_mended(checking: Pool, tmp
     again = submit(pool, script)
     until_checked(pool, again, "passed")
     assert [file.stat().st_mtime_ns for file in kept] == [status.st_mtime_ns for status in kept.values()]
-    pool.pilot("cancel", again)
 
 
 def test_a_check_ends_with_its_node_and_begins_anew_on_the_next(checking: Pool, tmp_path: Path) -> None:
