@@ -77,8 +77,8 @@ class Run(msgspec.Struct, frozen=True):
         return _pytree.tree_map_only(torch.Tensor, _doubled, batch) if self.double else batch
 
     def adopt(self, models: object, scalers: object) -> None:
-        """One model or several, before their optimizers hold a state; and loss scalers: with a scale at which no
-        gradient overflows, because which steps are skipped until that is found differs with their division.
+        """One model or several, before their optimizers hold a state; and loss scalers, with a small scale: with a
+        large one, which first steps overflow depends on how samples are divided.
         """
         for model in _each(models):
             if self.double and isinstance(model, nn.Module):
