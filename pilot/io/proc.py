@@ -83,6 +83,14 @@ def is_stopped(pid: int) -> bool:
         return False
 
 
+def is_working(process: psutil.Process) -> bool:
+    """Whether the process computes, waits for a processor to do so, or for a disk."""
+    try:
+        return process.status() in (psutil.STATUS_RUNNING, psutil.STATUS_DISK_SLEEP)
+    except psutil.Error:
+        return False
+
+
 def segments(pid: int) -> set[str]:
     """Names under /dev/shm that the process has mapped; empty if it has ended."""
     prefix = f"{SHARED_MEMORY}/"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from pilot.core.errors import UserError
 from pilot.core.run_identity import GRADIENTS
@@ -47,13 +48,12 @@ def group_of(
 def _on_course(run: Run, training: Training, exchanges: Exchanges, resized: Callable[[int], None]) -> RankGroup:
     if training.sharding is not None:
         raise UserError("pilot check does not run sharded models: try the script on two nodes")
-    from pilot.train.check.group import CourseGroup  # not in a process that trains
-    from pilot.train.check.link import ProcessLink
-    from pilot.train.check.records import Recorder
+    from pilot.train.check.link import ProcessLink  # not in a process that trains
+    from pilot.train.check.records import RecordedGroup
 
     training.accepted |= {GRADIENTS}  # what differs on a course is found after its steps
-    link = ProcessLink(inherited(run.link).detach())
-    return CourseGroup(link, training, exchanges, resized, Recorder(run))
+    link: Any = ProcessLink(inherited(run.link).detach())
+    return RecordedGroup(run, link, training, exchanges, resized)
 
 
 _claimed: list[bool] = []

@@ -422,6 +422,6 @@ def session(
     if not isinstance(seed, SupportsIndex):
         raise UserError(f"pilot.train.session: seed must be a whole number, got {seed!r}")
     if (run := Run.of(os.environ)) is not None:
-        run.adopt(model)
+        run.adopt(model, scaler)
     training = Training(model, optimizer, scheduler, schedule, LearningRate(lr_rule), scaler)
     return Session(training, int(seed), wire_dtype)

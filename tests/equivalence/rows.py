@@ -159,8 +159,8 @@ def in_world(script: Callable[[], Any], count: int, ends: Sequence[End], **optio
 def resumed(script: Callable[[], Any], keep: Keep, count: int = 1) -> tuple[Any, list[Any]]:
     """The result of ``script`` on one rank, and those of ``count`` ranks that resume from the state kept on the way."""
     world, (expected,) = in_world(script, 1, [], keep=keep)
-    assert world.kept is not None
-    return expected, in_world(script, count, [], begin=world.kept)[1]
+    assert world.kept_state is not None
+    return expected, in_world(script, count, [], begin=world.kept_state)[1]
 
 
 def on_ranks(script: Callable[[], Any], count: int, ends: Sequence[End]) -> list[Any]:

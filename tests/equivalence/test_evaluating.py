@@ -98,10 +98,10 @@ def test_a_run_that_resumes_draws_the_same(where: str, after: bool, step: int, p
     script = partial(draws, session, where, after)
     torch.manual_seed(3)
     world, (expected,) = in_world(script, 1, [], keep=Keep(step, point))
-    if world.kept is None:
+    if world.kept_state is None:
         pytest.skip("the run has fewer points there")
     torch.manual_seed(4)
-    _, (resumed,) = in_world(script, 1, [], begin=world.kept)
+    _, (resumed,) = in_world(script, 1, [], begin=world.kept_state)
     for name, value in expected.items():
         assert bool(torch.as_tensor(resumed[name] == value).all()), name
 

@@ -184,7 +184,7 @@ def ending_at(begin: dict[str, Any] | None, *counts: int, early: bool = False) -
 
     ends = [End(1, (True,), (False,), len(counts) - 1, at="step")] if len(counts) > 1 else []
     world, results = in_world(script, 1, ends, begin=begin, keep=Keep(3, 0))
-    return [world.kept, *results]
+    return [world.kept_state, *results]
 
 
 @pytest.mark.parametrize("early", [False, True])

@@ -61,7 +61,7 @@ def nobody_left(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def run(script: Callable[[], int], begin: Any = None) -> tuple[Any, int]:
     world, (steps,) = in_world(script, 1, [], begin=begin, keep=MIDDLE)
-    return world.kept, steps
+    return world.kept_state, steps
 
 
 def test_one_by_the_model_is_refused_where_others_went_on() -> None:

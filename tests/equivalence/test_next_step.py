@@ -37,10 +37,10 @@ def resumed(
     "": they reach the loop's end.
     """
     world, _ = in_world(script, before, [], keep=keep)
-    assert world.kept is not None
-    assert world.kept[NEXT_STEP]
+    assert world.kept_state is not None
+    assert world.kept_state[NEXT_STEP]
     try:
-        in_world(script, after, [], begin=world.kept | {NEXT_STEP: damage(world.kept[NEXT_STEP])})
+        in_world(script, after, [], begin=world.kept_state | {NEXT_STEP: damage(world.kept_state[NEXT_STEP])})
     except ResumedOtherwise as error:
         return str(error)
     return ""

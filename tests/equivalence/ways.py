@@ -54,11 +54,11 @@ def on_threads(row: Row, way: str) -> Run:
     count, ends = WAYS[way]
     row.prepare()
     world, ran = in_world(lambda: _ran(row), count, ends)
-    members = {rank: i for i, rank in enumerate(dict.fromkeys(r for g in world.generations for r in g.ranks))}
-    groups = {g.number: tuple(members[rank] for rank in g.ranks) for g in world.generations}
+    members = {rank: i for i, rank in enumerate(dict.fromkeys(rank for ranks in world.generations for rank in ranks))}
+    groups = {number: tuple(members[rank] for rank in ranks) for number, ranks in enumerate(world.generations, 1)}
     assert len(groups) == len(ends) + 1, "not all that was to happen happened"
     of_session = {id(world.groups[rank].training): member for rank, member in members.items()}
-    rehearsals = {g.number: world.rehearsals.get(g.number, {}) for g in world.generations}
+    rehearsals = {number: world.rehearsals.get(number, {}) for number in groups}
     return Run(groups, rehearsals, [Rank(of_session[id(r.session._training)], r.tensors, ledger_of(r)) for r in ran])
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from pilot.train.check.world import End, Keep
 
-_ALL, _NONE, _SECOND = (True,), (False,), (False, True)
+_ALL, _SECOND = (True,), (False, True)
 """The second of three; of those that die the heir is never one."""
 
 
@@ -21,12 +22,6 @@ class Shape:
     sums: int
     by_epoch: bool
     nodes: int
-
-    def at(self, epoch: int, step: int) -> int | None:
-        """The number of a step, counted from an epoch's first one; None: there is no such epoch."""
-        if epoch >= len(self.steps):
-            return None
-        return sum(self.steps[:epoch]) + min(step, self.steps[epoch] - 1)
 
 
 @dataclass(frozen=True)
@@ -54,38 +49,74 @@ DIVIDED = (
 
 @dataclass
 class _Plan:
-    """Ends, one after the other: each counts the sums from where its generation begins."""
+    """Ends, one after the other; an event for which there is no room is left out."""
 
     shape: Shape
     ends: list[End] = field(default_factory=list)
     _begins: int = 0
+    """The step with which the generation begins, from which its end is counted."""
 
-    def at(self, step: int | None, *, void: bool, first: bool = False, **end: Any) -> bool:
-        """At the last sum of ``step``: of several optimizers the others have been stepped. ``first``: at the first one.
-        False: there is no room.
+    def at(self, epoch: int, step: int, *, first: bool = False, **end: Any) -> bool:
+        """So many steps after an epoch's first one, or in the last one: at its last sum, when the others of several
+        optimizers have been stepped; ``first``: at its first one. False: there is no room.
         """
-        if step is None or step < self._begins:
+        number = min(sum(self.shape.steps[:epoch]) + step, sum(self.shape.steps) - 1)
+        if epoch >= len(self.shape.steps) or number < self._begins:
             return False
-        options: dict[str, Any] = {"receive": _ALL, "die": _NONE, "come": 0} | end
-        operation = (step - self._begins) * self.shape.sums + (0 if first else self.shape.sums - 1)
-        self.ends.append(End(operation, void=void, at="step", **options))
-        keep = options.get("resume")
-        self._begins = keep.step if isinstance(keep, Keep) else step + (not void)
+        operation = (number - self._begins) * self.shape.sums + (0 if first else self.shape.sums - 1)
+        self.ends.append(End(operation, at="step", **end))
+        self._begins = number if end.get("void") else number + 1
         return True
 
     def at_end_of(self, epoch: int, **end: Any) -> bool:
         """In the meeting at an epoch's end, if another epoch follows."""
-        if not self.shape.by_epoch or epoch + 1 >= len(self.shape.steps):
+        number = sum(self.shape.steps[: epoch + 1])
+        if not self.shape.by_epoch or epoch + 1 >= len(self.shape.steps) or number < self._begins:
             return False
-        options: dict[str, Any] = {"receive": _ALL, "die": _NONE, "come": 0} | end
-        self.ends.append(End(0, at="meeting", **options))
-        self._begins = sum(self.shape.steps[: epoch + 1])
+        self.ends.append(End(0, at="meeting", **end))
+        self._begins = number
         return True
 
+    def resume_within(self, epoch: int, come: int = 0) -> None:
+        """All nodes are lost within an epoch, one step after the state was kept; ``come`` others resume (0: as many as
+        undisturbed).
+        """
+        kept, come = sum(self.shape.steps[:epoch]) + 1, come or self.shape.nodes
+        if kept >= self._begins and self.at(epoch, 2, void=True, come=come, resume=Keep(kept, 0)):
+            self._begins = kept
 
-def divided() -> Course:
-    """Three ranks, whose shares are mostly uneven; nothing else."""
-    return Course("on several nodes", 3, (), DIVIDED)
+    def resume_at_end(self, epoch: int) -> None:
+        """They are lost at its end."""
+        self.at_end_of(epoch, come=self.shape.nodes, resume=Keep(sum(self.shape.steps[: epoch + 1])))
+
+    def replace(self, epoch: int, step: int) -> None:
+        """A node comes, and stays alone; or it takes another's place."""
+        if self.shape.nodes > 1:
+            self.at(epoch, step, die=_ALL, come=1)
+            self.at(epoch, step + 1, die=_ALL, heir="newest", come=1)
+        elif self.at(epoch, step, come=1):
+            self.at(epoch, step + 2, void=True, first=True, die=_ALL, heir="newest")
+
+    def replace_at_end(self, epoch: int) -> None:
+        """The same in the meeting at an epoch's end."""
+        if self.shape.nodes > 1:
+            self.at_end_of(epoch, die=_ALL, come=1)
+        elif self.at_end_of(epoch, come=1):
+            self.at(epoch + 1, 1, void=True, first=True, die=_ALL, heir="newest")
+
+    def lose(self, epoch: int, step: int) -> None:
+        """A node is lost in a step; alone, it survives a step that does not count."""
+        lost: dict[str, Any] = {"die": _ALL, "come": 1} if self.shape.nodes > 1 else {}
+        self.at(epoch, step, void=True, **lost)
+
+    def course(self, name: str, count: int) -> Course:
+        """What it has become."""
+        return Course(name, count, tuple(self.ends), _KEPT_NOWHERE)
+
+
+def undisturbed(count: int) -> Course:
+    """Nothing happens to these ranks."""
+    return Course("undisturbed", count, (), "")
 
 
 def all_at_once(shape: Shape) -> Course:
@@ -93,88 +124,40 @@ def all_at_once(shape: Shape) -> Course:
     if shape.nodes > 1:
         return in_turn(shape)
     plan = _Plan(shape)
-    plan.at(shape.at(0, 1), void=False, come=1)
-    plan.at(shape.at(0, 3), void=True, die=_SECOND)
+    plan.at(0, 1, come=1)
+    plan.at(0, 3, void=True, die=_SECOND)
     plan.at_end_of(0, come=1)
-    _resume_within(plan, 1, 2)
-    _resume_at_end(plan, 1, 1)
-    plan.at(shape.at(2, 1), void=False, come=1)
-    plan.at(shape.at(2, 2), void=True, die=_ALL, heir="newest")
-    return Course("all at once", 2, tuple(plan.ends), _KEPT_NOWHERE)
+    plan.resume_within(1, 2)
+    plan.resume_at_end(1)
+    plan.at(2, 1, come=1)
+    plan.at(2, 2, void=True, die=_ALL, heir="newest")
+    return plan.course("all at once", 2)
+
+
+_IN_TURN: tuple[tuple[str, Callable[[_Plan], None]], ...] = (
+    ("when a node joins within an epoch", lambda plan: plan.replace(0, 1)),
+    ("when a node is lost in the middle of a step", lambda plan: plan.lose(0, 4)),
+    ("when a node joins for the next epoch", lambda plan: plan.replace_at_end(0)),
+    ("when all nodes are lost and it resumes within an epoch", lambda plan: plan.resume_within(0)),
+    ("when all nodes are lost and it resumes within a later epoch", lambda plan: plan.resume_within(1)),
+    ("when all nodes are lost and it resumes at an epoch's end", lambda plan: plan.resume_at_end(1)),
+    ("when a node joins within a later epoch", lambda plan: plan.replace(2, 1)),
+)
 
 
 def in_turn(shape: Shape) -> Course:
     """The same without that a step's samples are ever divided otherwise than undisturbed."""
     plan = _Plan(shape)
-    _hand_over(plan, 0, 1)
-    plan.at(shape.at(0, 4), void=True, **_replaced(shape))
-    _join_at_end(plan, 0)
-    _resume_within(plan, 1, shape.nodes)
-    _resume_at_end(plan, 1, shape.nodes)
-    _hand_over(plan, 2, 1)
-    return Course("one after the other", shape.nodes, tuple(plan.ends), _KEPT_NOWHERE)
+    for _, happens in _IN_TURN:
+        happens(plan)
+    return plan.course("one after the other", shape.nodes)
 
 
 def single(shape: Shape) -> list[Course]:
-    """One event each, to explain a difference."""
-    found = [divided()] if shape.nodes == 1 else []
-    for name, begin in (
-        ("when a node joins within an epoch", lambda plan: _hand_over(plan, 0, 1)),
-        (
-            "when a node is lost in the middle of a step",
-            lambda plan: plan.at(shape.at(0, 2), void=True, **_replaced(shape)),
-        ),
-        ("when a node joins for the next epoch", lambda plan: _join_at_end(plan, 0)),
-        ("when all nodes are lost and it resumes within an epoch", lambda plan: _resume_within(plan, 0, shape.nodes)),
-        (
-            "when all nodes are lost and it resumes within a later epoch",
-            lambda plan: _resume_within(plan, 1, shape.nodes),
-        ),
-        ("when all nodes are lost and it resumes at an epoch's end", lambda plan: _resume_at_end(plan, 0, shape.nodes)),
-    ):
-        plan = _Plan(shape)
-        begin(plan)
+    """One event each, to explain a difference; first, with three ranks, whose shares are mostly uneven, none."""
+    found = [Course("on several nodes", 3, (), DIVIDED)] if shape.nodes == 1 else []
+    for name, happens in _IN_TURN:
+        happens(plan := _Plan(shape))
         if plan.ends:
-            found.append(Course(name, shape.nodes, tuple(plan.ends), _KEPT_NOWHERE))
+            found.append(plan.course(name, shape.nodes))
     return found
-
-
-def _replaced(shape: Shape) -> dict[str, Any]:
-    """A node is lost in a step; alone, it survives a step that does not count."""
-    return {"die": _ALL, "come": 1} if shape.nodes > 1 else {}
-
-
-def _hand_over(plan: _Plan, epoch: int, step: int) -> None:
-    """A node comes, and stays alone; or it takes another's place."""
-    shape = plan.shape
-    if shape.nodes > 1:
-        plan.at(shape.at(epoch, step), void=False, die=_ALL, come=1)
-        plan.at(shape.at(epoch, step + 1), void=False, die=_ALL, heir="newest", come=1)
-    elif plan.at(shape.at(epoch, step), void=False, come=1):
-        plan.at(_later(shape, epoch, step + 2), void=True, first=True, die=_ALL, heir="newest")
-
-
-def _join_at_end(plan: _Plan, epoch: int) -> None:
-    shape = plan.shape
-    if shape.nodes > 1:
-        plan.at_end_of(epoch, die=_ALL, come=1)
-    elif plan.at_end_of(epoch, come=1):
-        plan.at(shape.at(epoch + 1, 1), void=True, first=True, die=_ALL, heir="newest")
-
-
-def _resume_within(plan: _Plan, epoch: int, come: int) -> None:
-    shape = plan.shape
-    first, step = shape.at(epoch, 0), shape.at(epoch, 2)
-    if first is not None and step is not None and step > first:
-        plan.at(step, void=True, come=come, resume=Keep(step - 1, 0))
-
-
-def _resume_at_end(plan: _Plan, epoch: int, come: int) -> None:
-    plan.at_end_of(epoch, come=come, resume=Keep(sum(plan.shape.steps[: epoch + 1])))
-
-
-def _later(shape: Shape, epoch: int, step: int) -> int | None:
-    """Also in the next epoch."""
-    while epoch < len(shape.steps) and step >= shape.steps[epoch]:
-        epoch, step = epoch + 1, step - shape.steps[epoch]
-    return shape.at(epoch, step)

@@ -5,15 +5,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from contextlib import suppress
 
 import msgspec
 import numpy as np
 
 from pilot.comm.channel import Gone
 from pilot.train.alike.newcomers import Newcomers
-from pilot.train.check.records import Recorder
-from pilot.train.check.world import Start
+from pilot.train.check.world import Member, Start
 from pilot.train.data.sampler import StepShare
 from pilot.train.gradients.exchanges import Exchanges
 from pilot.train.gradients.step_words import Words
@@ -21,31 +20,9 @@ from pilot.train.node.membership import Membership
 from pilot.train.ranks.group import RankGroup
 from pilot.train.ranks.reporter import Metrics
 from pilot.train.state.block import Packed, unpack
-from pilot.train.state.identity import expect_same
+from pilot.train.state.identity import Identity, expect_same
 from pilot.train.state.state_transfer import NOTHING, Holding, who_spreads
 from pilot.train.state.training import Training
-
-
-class Link(Protocol):
-    """The world, as a rank reaches it; see there."""
-
-    def arrive(self, holding: list[int], identity: dict[str, str]) -> Start:
-        """See :meth:`World.arrive`."""
-
-    def together(self, kind: str, block: bytes, meeting: bool, complete: bool) -> list[bytes]:
-        """See :meth:`World.together`."""
-
-    def wants(self, step: int, complete: bool) -> bool:
-        """See :meth:`World.wants`."""
-
-    def keep(self, block: bytes) -> None:
-        """See :meth:`World.keep`."""
-
-    def keep_next(self, block: bytes) -> None:
-        """See :meth:`World.keep_next`."""
-
-    def finish(self, block: bytes) -> bool:
-        """See :meth:`World.finish`."""
 
 
 class CourseGroup(RankGroup):
@@ -53,26 +30,17 @@ class CourseGroup(RankGroup):
 
     Parameters
     ----------
-    link : to the world
+    link : this rank in its world
     training, exchanges, resized : the session's
-    recorder : of what is trained
     """
 
-    def __init__(
-        self,
-        link: Link,
-        training: Training,
-        exchanges: Exchanges,
-        resized: Callable[[int], None],
-        recorder: Recorder | None = None,
-    ) -> None:
-        super().__init__(training, resized, lambda _generation, _step, block: link.keep_next(block))
+    def __init__(self, link: Member, training: Training, exchanges: Exchanges, resized: Callable[[int], None]) -> None:
+        super().__init__(training, resized, lambda _generation, _step, block: link.keep(b"", block))
         self.training = training
         self.member: Membership | None = None
         self._link = link
         self._exchanges = exchanges
-        self._exchange = exchanges.each[0]
-        self._recorder = recorder
+        self._selected = 0
         self._held = NOTHING
         self._keeps = self._in_step = False
 
@@ -82,67 +50,69 @@ class CourseGroup(RankGroup):
         """Enter a group; waits for the next one if none is in force."""
         self._in_step = False
         if self.member is None:
-            self._begin(self._link.arrive(self.training.holding(self._held).row(), dict(self.training.identity)))
+            own = self.training.holding(self._held).row(), self.training.identity
+            self._begin(self._link.arrive(msgspec.msgpack.encode(own)))
         assert self.member is not None
         return self.member
 
-    def attach(self) -> None:
-        """The arena is looked up with each sum."""
-        self._exchange = self._exchanges.each[0]
-
     def select(self, number: int) -> list[int]:
         """What all ranks selected."""
-        rows = [int.from_bytes(row, "little") for row in self._together("select", number.to_bytes(8, "little"))]
-        self._exchange = self._exchanges.each[number]
-        return rows
+        rows = self._rows("select", [number])
+        self._selected = number
+        return [row[0] for row in rows]
 
     def summed(self) -> bool:
         """Add up the gradients of all ranks."""
         self._in_step = True
-        if self._recorder is not None:
-            self._recorder.summed()
-        arena, is_open = self._exchange.arena, self._exchange.open
+        exchange = self._exchanges.each[self._selected]
+        arena = exchange.arena.memory
         try:
-            rows = self._together("step", bytes(arena.memory) if is_open else b"")
+            rows = self._together("step", bytes(arena) if exchange.open else b"")
         except Gone:
             return False
-        summands = [np.frombuffer(row, np.uint8) for row in rows if row]
-        for part in self._exchange.layout.parts if is_open and len(summands) > 1 else ():
+        summands = [row for row in rows if row]
+        for part in exchange.layout.parts if exchange.open and len(summands) > 1 else ():
             views = [np.frombuffer(row, part.dtype, part.count, part.offset) for row in summands]
-            np.frombuffer(arena.memory, part.dtype, part.count, part.offset)[:] = np.sum(views, axis=0)
+            np.frombuffer(arena, part.dtype, part.count, part.offset)[:] = np.sum(views, axis=0)
         return True
 
-    def applied(self, words: Words, share: StepShare, metrics: Metrics) -> None:
-        """Remember what the step said."""
-        super().applied(words, share, metrics)
+    def applied(self, words: Words, share: StepShare, metrics: Metrics) -> None:  # noqa: ARG002  # the protocol's
+        """The step is over."""
         self._in_step = False
-        if self._recorder is not None:
-            self._recorder.applied(words.loss, metrics())
 
     def settle(self) -> None:
-        """The safe point after a step."""
-        self._record()
-        self._safe_point()
+        """The safe point after a step: the state may be saved here. Not in a meeting between two steps of an epoch:
+        what the script does between them would be lost.
+        """
+        position = self.training.position
+        if not self._keeps or (self._is_meeting and position.cursor and not (position.at_end or position.stopped)):
+            return
+        if self._link.wants(position.step, self._is_complete):
+            self.next_steps.saved(0)
+            self._link.keep(travelled(self.training))
 
     def gather(self, row: list[int]) -> list[list[int]]:
         """The rows of all ranks."""
         if not self._in_step:  # in a step, whose gradients are compared, a real group writes later
-            self._record()
-            self._safe_point()
-        return [msgspec.msgpack.decode(one) for one in self._together("gather", msgspec.msgpack.encode(row))]
+            self.settle()
+        return self._rows("gather", row)
 
-    def hand_over(self, giver: int, takers: Sequence[int]) -> None:
+    def hand_over(self, giver: int, takers: Sequence[int], kind: str = "hand over") -> None:
         """The state of ``giver``."""
-        self._hand_over("hand over", giver, takers)
+        if self.member is None:
+            raise Gone
+        rank = self.member.rank
+        rows = self._together(kind, travelled(self.training) if rank == giver else b"")
+        if rank in takers:
+            self.training.restore(unpack(bytearray(rows[giver])))
 
     def finish(self, metrics: Metrics) -> None:  # noqa: ARG002  # the protocol's signature
         """Wait until all ranks have arrived here."""
-        self.enter()
-        if self._recorder is not None:
-            self._recorder.ended(self.training)
-        while not self._link.finish(travelled(self.training)):
-            self.member = None
+        while True:
             self.enter()
+            with suppress(Gone):
+                self._together("finish", b"")
+                return
 
     # --- its parts ---------------------------------------------------------------------------------------------------
 
@@ -156,31 +126,26 @@ class CourseGroup(RankGroup):
         return self.training.catch_up.meeting is not None
 
     def _begin(self, start: Start) -> None:
-        expect_same(start.identities)
+        hellos: list[tuple[list[int], Identity]] = [msgspec.msgpack.decode(one) for one in start.hellos]
+        expect_same([identity for _, identity in hellos])
         if start.begin:
             self.training.restore(unpack(bytearray(start.begin)))
             self.next_steps.resumed(start.next_step)
-        table = [Holding(*row) for row in start.table]
+        table = [Holding(*row) for row, _ in hellos]
         spreading = who_spreads(table)
         self.newcomers = Newcomers.of(table, spreading, 1)
-        if not start.begin and start.number == 1 and self._recorder is not None:
-            self._recorder.starts(self.training)
         self.member = Membership(start.number, start.index, len(table))
         if spreading.takers:
-            self._hand_over("state", spreading.root, spreading.takers)
+            self.hand_over(spreading.root, spreading.takers, "state")
         self.next_steps.group_begins(resumes=spreading.fresh and self.training.position.step > 0)
         self._held, self._keeps = start.number, start.keeps
         self.revision += 1
         self._exchanges.idle()
-        self._exchange = self._exchanges.each[0]
+        self._selected = 0
         self._resized(len(table))
 
-    def _hand_over(self, kind: str, giver: int, takers: Sequence[int]) -> None:
-        assert self.member is not None
-        rank = self.member.rank
-        rows = self._together(kind, travelled(self.training) if rank == giver else b"")
-        if rank in takers:
-            self.training.restore(unpack(bytearray(rows[giver])))
+    def _rows(self, kind: str, row: list[int]) -> list[list[int]]:
+        return [msgspec.msgpack.decode(one) for one in self._together(kind, msgspec.msgpack.encode(row))]
 
     def _together(self, kind: str, block: bytes) -> list[bytes]:
         if self.member is None:
@@ -190,21 +155,6 @@ class CourseGroup(RankGroup):
         except Gone:
             self.member = None
             raise
-
-    def _record(self) -> None:
-        if self._recorder is not None:
-            self._recorder.settled(self.training)
-
-    def _safe_point(self) -> None:
-        """The state may be saved here. Not in a meeting between two steps of an epoch: what the script does between
-        them would be lost.
-        """
-        position = self.training.position
-        if not self._keeps or (self._is_meeting and position.cursor and not (position.at_end or position.stopped)):
-            return
-        if self._link.wants(position.step, self._is_complete):
-            self.next_steps.saved(0)
-            self._link.keep(travelled(self.training))
 
 
 def travelled(training: Training) -> bytes:

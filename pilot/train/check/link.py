@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
@@ -13,14 +14,14 @@ from typing import Any
 import msgspec
 
 from pilot.comm.channel import Gone
-from pilot.train.check.world import Killed, Start, World
+from pilot.train.check.world import Killed, Member, Start
 
-_CALLS = ("arrive", "together", "wants", "keep", "keep_next", "finish")
-_GONE, _KILLED, _ANSWER, _ENDED = "gone", "killed", "answer", "ended"
+_CALLS = ("arrive", "together", "wants", "keep")
+_ENDED = "ended"
 
 
 class ProcessLink:
-    """A process's end; the methods are those of :class:`~pilot.train.check.group.Link`."""
+    """A process's end; the methods are those of :class:`~pilot.train.check.world.Member`."""
 
     def __init__(self, descriptor: int) -> None:
         self._connection = Connection(descriptor)
@@ -28,27 +29,26 @@ class ProcessLink:
     def __getattr__(self, name: str) -> Callable[..., Any]:
         return partial(self._call, name)
 
+    def ended(self) -> None:
+        """The script has ended well."""
+        self._connection.send_bytes(msgspec.msgpack.encode((_ENDED, ())))
+
     def _call(self, name: str, *given: Any) -> Any:
         try:
             self._connection.send_bytes(msgspec.msgpack.encode((name, given)))
             kind, answer = msgspec.msgpack.decode(self._connection.recv_bytes())
         except (EOFError, OSError):  # the check has ended
-            kind, answer = _KILLED, None
-        if kind == _KILLED:  # as a node's end does, without a word to the script
+            kind, answer = Killed.__name__, None
+        if kind == Killed.__name__:  # as a node's end does, without a word to the script
             os.kill(os.getpid(), signal.SIGKILL)
-        if kind == _GONE:
+        if kind == Gone.__name__:
             raise Gone
         return msgspec.convert(answer, Start) if name == "arrive" else answer
 
 
-def say_ended(descriptor: int) -> None:
-    """The script has ended well."""
-    Connection(descriptor).send_bytes(msgspec.msgpack.encode((_ENDED, ())))
-
-
-def serve(world: World, connection: Connection) -> bool:
+def serve(rank: Member, connection: Connection) -> bool:
     """Answer a process until it ends; returns whether its script, or the world, meant it to."""
-    rank = world.member()
+    world = rank.world
     with connection:
         while True:
             since_s = time.monotonic()
@@ -61,12 +61,8 @@ def serve(world: World, connection: Connection) -> bool:
                 return True
             assert name in _CALLS, name
             try:
-                answer = _ANSWER, getattr(world, name)(rank, *given)
-            except Gone:
-                answer = _GONE, None
-            except Killed:
-                answer = _KILLED, None
-            try:
+                answer = name, getattr(rank, name)(*given)
+            except (Gone, Killed) as end:
+                answer = type(end).__name__, None
+            with suppress(OSError):  # it has ended, as the next call finds
                 connection.send_bytes(msgspec.msgpack.encode(answer))
-            except OSError:
-                return rank.killed

@@ -15,27 +15,20 @@ from torch.nn import functional
 
 from pilot.train.data import rng
 
-_DROPOUTS = (
-    "dropout",
-    "dropout1d",
-    "dropout2d",
-    "dropout3d",
-    "alpha_dropout",
-    "feature_alpha_dropout",
-)
+_DROPOUTS = ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout")
 
 _seen: dict[str, None] = {}
 
 Function = Callable[..., Any]
+Arguments = dict[str, Any]
 
 
 def take_out() -> None:
     """Disable it in this process from now on."""
     for name in _DROPOUTS:
-        setattr(functional, name, _without_dropout(getattr(functional, name)))
-    replaced: Any = functional
-    replaced.batch_norm = _with_running_statistics(functional.batch_norm)
-    replaced.scaled_dot_product_attention = _attention(functional.scaled_dot_product_attention)
+        _change(name, _dropout, inspect.signature(getattr(functional, name)))
+    _change("batch_norm", _batch_norm, inspect.signature(functional.batch_norm))
+    _change("scaled_dot_product_attention", _attention, inspect.signature(_like_attention))
 
 
 def look_at_random_numbers() -> None:
@@ -53,41 +46,39 @@ def seen() -> list[str]:
     return list(_seen)
 
 
-def _without_dropout(original: Function) -> Function:
-    signature = inspect.signature(original)
+def _change(name: str, change: Callable[[Arguments], str], signature: inspect.Signature) -> None:
+    """Have ``change`` change the arguments of a function, and say what was taken out ("": nothing)."""
+    original: Function = getattr(functional, name)
 
-    def dropout(*given: Any, **named: Any) -> Any:
+    def changed(*given: Any, **named: Any) -> Any:
         bound = signature.bind(*given, **named)
         bound.apply_defaults()
-        if bound.arguments["p"] and bound.arguments["training"]:
-            _seen["dropout"] = None
-        bound.arguments["training"] = False
+        if used := change(bound.arguments):
+            _seen[used] = None
         return original(*bound.args, **bound.kwargs)
 
-    return dropout
+    setattr(functional, name, changed)
 
 
-def _with_running_statistics(original: Function) -> Function:
-    signature = inspect.signature(original)
-
-    def batch_norm(*given: Any, **named: Any) -> Any:
-        bound = signature.bind(*given, **named)
-        bound.apply_defaults()
-        if bound.arguments["training"]:
-            known = bound.arguments["running_mean"] is not None
-            _seen["batch norm" if known else "batch norm without running statistics (not taken out)"] = None
-            bound.arguments["training"] = not known
-        return original(*bound.args, **bound.kwargs)
-
-    return batch_norm
+def _dropout(given: Arguments) -> str:
+    is_used = given["p"] and given["training"]
+    given["training"] = False
+    return "dropout" if is_used else ""
 
 
-def _attention(original: Function) -> Function:
-    def scaled_dot_product_attention(
-        query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, *rest: Any, **named: Any
-    ) -> Any:
-        if dropout_p:
-            _seen["dropout"] = None
-        return original(query, key, value, attn_mask, 0.0, *rest, **named)
+def _batch_norm(given: Arguments) -> str:
+    if not given["training"]:
+        return ""
+    given["training"] = given["running_mean"] is None
+    return "batch norm without running statistics (not taken out)" if given["training"] else "batch norm"
 
-    return scaled_dot_product_attention
+
+def _attention(given: Arguments) -> str:
+    is_used = given["dropout_p"]
+    given["dropout_p"] = 0.0
+    return "dropout" if is_used else ""
+
+
+def _like_attention(  # torch does not tell the signature of its own
+    query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, *rest: Any, **named: Any
+) -> None: ...

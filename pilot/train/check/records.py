@@ -5,19 +5,25 @@ A record is made when the script comes for its next batch: with all that it did 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
 import torch
+from torch import nn
 
 from pilot.core.run_identity import ALL_EPOCHS, PER_NODE
 from pilot.io import installed
-from pilot.io.files import publish
 from pilot.train.check import quiet
+from pilot.train.check.group import CourseGroup
 from pilot.train.check.settings import Run, perturb
-from pilot.train.check.values import REPORTED, Values, flatten
-from pilot.train.check.variables import of_script
+from pilot.train.check.values import REPORTED, Values, of_declared, of_variables
+from pilot.train.check.world import Member
+from pilot.train.data.sampler import StepShare
+from pilot.train.gradients.exchanges import Exchanges
+from pilot.train.gradients.step_words import Words
+from pilot.train.node.membership import Membership
+from pilot.train.ranks.reporter import Metrics
 from pilot.train.script import imported
 from pilot.train.state.training import Training
 
@@ -25,9 +31,10 @@ _OURS = ("learning_rate", "loss_scale")
 """How the names of metrics begin that are the session's own."""
 _LENGTH = 8
 """Bytes, before each record."""
+_FILE = "-records"
 
 
-class Record(msgspec.Struct):
+class Record(msgspec.Struct, tag=True):
     """After ``step`` steps of all, in ``epoch``; ``sums``: how many sums the step had; ``digits``: the relative
     rounding error of the coarsest type that was computed in; ``per_node``: a batch is; ``by_epoch``: the loop counts
     epochs; ``by_design``: what differs on several nodes by design; ``last``: the loop has ended.
@@ -40,117 +47,115 @@ class Record(msgspec.Struct):
     values: Values
     per_node: bool
     by_epoch: bool
-    by_design: list[str] = []
-    last: bool = False
+    by_design: list[str]
+    last: bool
 
 
-class Recorder:
-    """Of one process, to a file of its own."""
+class RecordedGroup(CourseGroup):
+    """A group that writes records to the file of its process in ``run``."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(
+        self, run: Run, link: Member, training: Training, exchanges: Exchanges, resized: Callable[[int], None]
+    ) -> None:
+        super().__init__(link, training, exchanges, resized)
         self._run = run
-        self._path = Path(run.records)
         self._sums = 0
         self._said: Values | None = None
         self._types: set[torch.dtype] = set()
 
-    def starts(self, training: Training) -> None:
-        """The parameters are the initial ones, and the first batch comes next."""
-        types = [one.dtype for one in training.model.parameters() if one.is_floating_point() or one.is_complex()]
-        if self._run.rounding and types:
-            perturb(training.model, max(torch.finfo(one).eps for one in types))
-        self._types.update(types)
-        torch.autograd.graph.saved_tensors_hooks(self._saved, _same).__enter__()
+    def enter(self) -> Membership:
+        """At first the parameters are the initial ones, and the first batch comes next."""
+        if not self._types:
+            parameters = [one.dtype for one in self.training.model.parameters() if _is_rounded(one)]
+            self._types = {torch.float64, *parameters}
+            if self._run.rounding:
+                perturb(self.training.model)
+            torch.autograd.graph.saved_tensors_hooks(self._noted, lambda tensor: tensor).__enter__()
+            nn.modules.module.register_module_forward_hook(self._computed)
+        return super().enter()
 
-    def summed(self) -> None:
+    def summed(self) -> bool:
         """A sum of gradients is next."""
         self._sums += 1
         quiet.look_at_random_numbers()
+        return super().summed()
 
-    def applied(self, loss: float, metrics: Mapping[str, float]) -> None:
+    def applied(self, words: Words, share: StepShare, metrics: Metrics) -> None:
         """A step was applied."""
-        named = {
-            name: f"the {name.replace('_', ' ')}" if name.startswith(_OURS) else f"{REPORTED}{name}" for name in metrics
-        }
-        self._said = {"the loss": loss, **{named[name]: value for name, value in metrics.items()}}
+        super().applied(words, share, metrics)
+        self._said = {"the loss": words.loss}
+        for name, value in metrics().items():
+            self._said[f"the {name.replace('_', ' ')}" if name.startswith(_OURS) else f"{REPORTED}{name}"] = value
 
-    def settled(self, training: Training) -> None:
+    def settle(self) -> None:
         """The script comes back from what it did since."""
         said, self._said = self._said, None
         if said is not None:
-            self._write(training, said)
+            self._write(said)
+        super().settle()
 
-    def ended(self, training: Training) -> None:
+    def finish(self, metrics: Metrics) -> None:
         """The script's loop is over."""
-        self._write(training, {}, last=True)
+        self.enter()
+        self._write({}, last=True)
+        super().finish(metrics)
 
-    def _write(self, training: Training, said: Values, *, last: bool = False) -> None:
-        values = state_of(training) | said | of_script(training)
-        digits = max((torch.finfo(one).eps for one in self._types), default=0.0)
-        position = training.position
-        per_node, by_epoch = (name in training.identity for name in (PER_NODE, ALL_EPOCHS))
+    def _write(self, said: Values, *, last: bool = False) -> None:
+        training = self.training
         record = Record(
-            position.step, position.epoch, self._sums, digits, values, per_node, by_epoch, quiet.seen(), last
+            training.position.step,
+            training.position.epoch,
+            self._sums,
+            max(torch.finfo(one).eps for one in self._types),
+            of_declared(training) | said | of_variables(training),
+            PER_NODE in training.identity,
+            ALL_EPOCHS in training.identity,
+            quiet.seen(),
+            last,
         )
         self._sums = 0
-        block = msgspec.msgpack.encode(record)
-        with self._path.open("ab") as file:
-            file.write(len(block).to_bytes(_LENGTH, "little") + block)
-        note_loaded(self._run.records)
+        _append(self._run, record)
+        note_loaded(self._run)
 
-    def _saved(self, tensor: torch.Tensor) -> torch.Tensor:
+    def _computed(self, _module: nn.Module, _given: object, result: object) -> None:
+        """A module's output: where activations are checkpointed, autograd keeps nothing that our hook sees."""
+        if isinstance(result, torch.Tensor):
+            self._noted(result)
+
+    def _noted(self, tensor: torch.Tensor) -> torch.Tensor:
         """Autograd keeps this of a forward pass: its type is one that the script computes in."""
-        if tensor.is_floating_point() or tensor.is_complex():
+        if _is_rounded(tensor):
             self._types.add(tensor.dtype)
         return tensor
 
 
-def read(path: Path) -> list[Record]:
-    """The records of one process; without the last one, if it was killed while it wrote it."""
-    rest = memoryview(path.read_bytes() if path.exists() else b"")
-    found = []
-    while len(rest) >= (end := _LENGTH + int.from_bytes(rest[:_LENGTH], "little")) > _LENGTH:
-        found.append(msgspec.msgpack.decode(rest[_LENGTH:end], type=Record))
-        rest = rest[end:]
-    return found
-
-
-class Loaded(msgspec.Struct):
+class Loaded(msgspec.Struct, tag=True):
     """What a process has loaded: the user's ``files``, by path, with their SHA-256; and ``modules`` of packages."""
 
-    files: dict[str, str] = {}
-    modules: list[str] = []
+    files: dict[str, str]
+    modules: list[str]
 
 
-def note_loaded(path: str) -> None:
-    """Add, beside the records at ``path``, what this process has loaded since the last call."""
-    before = loaded_by(path)
+def note_loaded(run: Run) -> None:
+    """Note what this process has loaded by now."""
     files = {name: version for news in installed.loaded_news("") for name, version in news.files.items()}
-    now = Loaded(before.files | files, imported.new_modules())
-    if now != before:
-        publish(Path(f"{path}-loaded"), msgspec.json.encode(now))
+    _append(run, Loaded(files, imported.new_modules()))
 
 
-def loaded_by(path: str) -> Loaded:
-    """Return what a process noted so."""
-    noted = Path(f"{path}-loaded")
-    return msgspec.json.decode(noted.read_bytes(), type=Loaded) if noted.exists() else Loaded()
+def read(run: Run) -> Iterator[Record | Loaded]:
+    """Yield what a process has recorded; not the end of it, if it was killed while it wrote that."""
+    path = Path(f"{run.place}{_FILE}")
+    rest = memoryview(path.read_bytes() if path.exists() else b"")
+    while len(rest) >= (end := _LENGTH + int.from_bytes(rest[:_LENGTH], "little")) > _LENGTH:
+        yield msgspec.msgpack.decode(rest[_LENGTH:end], type=Record | Loaded)
+        rest = rest[end:]
 
 
-def state_of(training: Training) -> Values:
-    """What is declared: the models, the optimizers, ``session.state``, tracked objects."""
-    values: Values = {}
-    trained = {name for name, _ in training.model.named_parameters(remove_duplicate=False)}
-    for name, tensor in [*training.model.named_parameters(), *training.model.named_buffers()]:
-        flatten(tensor, f"{'the parameter' if name in trained else 'the buffer'} {name}", values)
-    for part, state in training.steppers.capture().items():
-        if part in ("optimizer", "scheduler", "scaler"):
-            flatten(state, f"the {part}'s ", values)
-    flatten(training.user, "session.state", values)
-    for name, one in training.tracked.items():
-        flatten(one.state_dict(), f"the tracked object {name}: ", values)
-    return values
+def _append(run: Run, one: Record | Loaded) -> None:
+    block = msgspec.msgpack.encode(one)
+    with Path(f"{run.place}{_FILE}").open("ab") as file:
+        file.write(len(block).to_bytes(_LENGTH, "little") + block)
 
 
-def _same(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor
+def _is_rounded(tensor: torch.Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()

@@ -6,7 +6,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
@@ -16,14 +16,15 @@ import msgspec
 
 from pilot.core.errors import PilotError
 from pilot.core.evidence import headline, is_refusal, last_words
+from pilot.io import proc
+from pilot.train.check.courses import Course
 from pilot.train.check.link import serve
-from pilot.train.check.processes import LARGEST, READY, Rank, Stage
-from pilot.train.check.records import Record, loaded_by, read
-from pilot.train.check.settings import Run
-from pilot.train.check.world import End, Killed, World
+from pilot.train.check.records import Record, read
+from pilot.train.check.settings import LARGEST, LOG, READY, Job, Run
+from pilot.train.check.world import Killed, World
 
-_STAGE_S = 30.0
-"""Time within which a sandbox is made, and its processes end with it."""
+_END_S = 30.0
+"""Time within which the processes of a sandbox end with it."""
 NO_SESSION = "the script ended without a step of a pilot.train session: nothing to check"
 
 
@@ -42,125 +43,107 @@ class Unfit(PilotError):
 
 @dataclass(frozen=True)
 class Subject:
-    """What is checked: ``script`` with ``arguments``; files are in ``folder``; ``covered``: in sandboxes. ``until_s``:
-    when there is no time left (``time.monotonic``). ``stages``: where those are ordered. ``files``: the user's Python
-    files that its runs have loaded, by path, with their SHA-256; ``imports``: and the packages' modules.
+    """What is checked. ``stages``: where those are ordered. ``files``: the user's Python files that its runs have
+    loaded, by path, with their SHA-256; ``imports``: and the packages' modules.
     """
 
-    script: str
-    arguments: list[str]
-    folder: Path
-    covered: bool
-    until_s: float
+    job: Job
     stages: socket.socket
     files: dict[str, str] = field(default_factory=dict)
     imports: dict[str, None] = field(default_factory=dict)
 
 
-@dataclass
-class Played:
-    """What the processes of a run recorded; ``failed``: why it did not reach its end; ``slowest_s``: the longest time
-    that a rank was on its own.
+class Playing(World):
+    """A run that has begun; ``patience_s``: the longest that a rank waits for others.
+
+    After :meth:`end`, ``records`` are what its processes recorded; ``failed``: why it did not reach its end.
     """
 
-    records: list[list[Record]] = field(default_factory=list)
-    failed: Failed | None = None
-    slowest_s: float = 0.0
-
-    def first(self) -> list[Record]:
-        """Those of the first process."""
-        return self.records[0] if self.records else []
-
-
-class Playing:
-    """A run that has begun, with ``count`` ranks whose generations end so; :meth:`result` waits for it. ``patience_s``:
-    the longest that a rank waits for others.
-    """
-
-    def __init__(
-        self, subject: Subject, run: Run, count: int, ends: Sequence[End] = (), patience_s: float | None = None
-    ) -> None:
+    def __init__(self, subject: Subject, run: Run, course: Course, patience_s: float | None = None) -> None:
+        super().__init__(course.ends, deadline_s=patience_s)
         self._subject = subject
         self._run = run
-        self._folder = subject.folder / f"run-{time.monotonic_ns()}"
+        self._folder = Path(subject.job.folder, f"run-{time.monotonic_ns()}")
         self._folder.mkdir()
-        self._world = World(self._spawn, ends, deadline_s=patience_s)
+        self.records: list[list[Record]] = []
+        self.failed: Failed | None = None
+        self._runs: list[Run] = []
         self._threads: list[threading.Thread] = []
-        self._why: Failed | None = None
-        self._born = 0
         self._orders, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            order = msgspec.json.encode(Stage(str(subject.folder), subject.covered, list(subject.imports)))
-            socket.send_fds(subject.stages, [order], [theirs.fileno()])
-        self._orders.settimeout(_STAGE_S)
+            socket.send_fds(subject.stages, [msgspec.json.encode([*subject.imports])], [theirs.fileno()])
+        self._orders.settimeout(max(0.1, subject.job.until_s - time.monotonic()))
         try:
             said = self._orders.recv(LARGEST)
         except TimeoutError:
-            said = f"its sandbox was not there after {_STAGE_S:.0f} s".encode()
+            raise Failed("there was no time left: its sandbox is not there yet", late=True) from None
         if said != READY:
             raise Unfit(said.decode())
-        with self._world.changed:
-            self._world.spawn(count)
+        self.spawn(course.count)
 
-    def result(self) -> Played:
+    def end(self) -> None:
         """Wait for its end."""
+        until_s = self._subject.job.until_s
         try:
-            while self._why is None and (alive := [one for one in self._threads if one.is_alive()]):
-                alive[0].join(max(0.0, min(0.5, self._subject.until_s - time.monotonic())))
-                if time.monotonic() > self._subject.until_s:
-                    self._fail(Failed("there was no time left", late=True))
+            while not self.errors and (alive := [one for one in self._threads if one.is_alive()]):
+                alive[0].join(max(0.0, min(0.5, until_s - time.monotonic())))
+                if time.monotonic() > until_s:
+                    self.fail(Failed("there was no time left", late=True))
         finally:
             self.stop()
-        paths = [str(self._folder / f"records-{number}") for number in range(1, self._born + 1)]
-        for loaded in map(loaded_by, paths):
-            self._subject.files.update(loaded.files)
-            self._subject.imports.update(dict.fromkeys(loaded.modules))
-        records = [read(Path(path)) for path in paths]
-        if self._why is None and not any(records):
-            self._why = Failed(NO_SESSION, refused=True)
-        if self._why is None and not any(record.last for one in records for record in one):
-            self._why = Failed("no process of it reached the loop's end")
-        return Played(records, self._why, self._world.slowest_s)
+        self.records = [list(self._records(run)) for run in self._runs]
+        why = self.errors[0]
+        if isinstance(why, Failed):
+            self.failed = why
+        elif not any(self.records):
+            self.failed = Failed(NO_SESSION, refused=True)
+        elif not any(record.last for one in self.records for record in one):
+            self.failed = Failed("no process of it reached the loop's end")
 
     def stop(self) -> None:
         """End all of its processes, with its stage."""
-        self._world.fail(Killed())
+        self.fail(Killed())
         self._orders.close()
         for thread in self._threads:
-            thread.join(_STAGE_S)
+            thread.join(_END_S)
 
-    def _spawn(self, count: int) -> None:
-        for _ in range(count):
-            self._born += 1
-            (ours, theirs), (life, end_of_life) = socket.socketpair(), os.pipe()
-            run = msgspec.structs.replace(self._run, records=str(self._folder / f"records-{self._born}"))
-            log, folder, subject = str(self._folder / f"log-{self._born}"), str(self._folder), self._subject
-            order = Rank(subject.script, subject.arguments, log, folder, subject.covered, run)
-            with theirs, suppress(OSError):  # the stage has ended, as the thread finds
-                socket.send_fds(self._orders, [msgspec.json.encode(order)], [theirs.fileno(), end_of_life])
-            os.close(end_of_life)
-            given = self._born, Connection(ours.detach()), life
-            thread = threading.Thread(target=self._attend, args=given, daemon=True)
-            self._threads.append(thread)
-            thread.start()
+    def start_rank(self) -> None:
+        """Start a process, and a thread that attends it."""
+        run = msgspec.structs.replace(self._run, place=str(self._folder / str(len(self._runs))))
+        (ours, theirs), (life, end_of_life) = socket.socketpair(), os.pipe()
+        with theirs, suppress(OSError):  # the stage has ended, as the thread finds
+            socket.send_fds(self._orders, [msgspec.json.encode(run)], [theirs.fileno(), end_of_life])
+        os.close(end_of_life)
+        given = run, Connection(ours.detach()), life
+        self._runs.append(run)
+        self._threads.append(threading.Thread(target=self._attend, args=given, daemon=True))
+        self._threads[-1].start()
 
-    def _attend(self, number: int, connection: Connection, life: int) -> None:
+    def is_working(self) -> bool:
+        """Also if it is one of another run."""
+        return any(proc.is_working(process) for process in proc.tree(os.getpid())[1:])
+
+    def _attend(self, run: Run, connection: Connection, life: int) -> None:
         with open(life, "rb") as open_until_it_ends:
             try:
-                if not serve(self._world, connection):
+                if not serve(self.member(), connection):
                     open_until_it_ends.read()
-                    self._fail(self._failure(number))
+                    self.fail(_failure(run))
             except Exception as error:
-                self._fail(Failed(f"{error}"))
+                self.fail(Failed(f"{error}"))
 
-    def _fail(self, why: Failed) -> None:
-        with self._world.changed:
-            if self._why is None and not self._world.errors:
-                self._why = why
-            self._world.fail(why)
+    def _records(self, run: Run) -> Iterator[Record]:
+        for one in read(run):
+            if isinstance(one, Record):
+                yield one
+            else:
+                self._subject.files.update(one.files)
+                self._subject.imports.update(dict.fromkeys(one.modules))
 
-    def _failure(self, number: int) -> Failed:
-        log = self._folder / f"log-{number}"
-        tail = log.read_text(errors="replace").strip() if log.exists() else ""
-        tail = tail or "the script ended without output"
-        return Failed(headline(last_words(tail)), refused=is_refusal(tail))
+
+def _failure(run: Run) -> Failed:
+    """Why a process of a script ended, by its last words."""
+    log = Path(f"{run.place}{LOG}")
+    tail = log.read_text(errors="replace").strip() if log.exists() else ""
+    tail = tail or "the script ended without output"
+    return Failed(headline(last_words(tail)), refused=is_refusal(tail))

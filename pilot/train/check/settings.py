@@ -1,4 +1,4 @@
-"""What ``pilot check`` tells a process of a script that it runs."""
+"""What is checked, and what ``pilot check`` tells a process of the script that it runs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import torch
 from torch import nn
+from torch.utils import _pytree
 
 from pilot.train.data.loader import DatasetBatches
 from pilot.train.data.stream import StreamBatches
@@ -16,22 +17,44 @@ from pilot.train.data.stream import StreamBatches
 SEAT = "PILOT_CHECK"
 """The variable with a :class:`Run`, as JSON."""
 
+READY = b"ready"
+"""What a stage says, see :mod:`pilot.train.check.program`."""
+LARGEST = 1 << 20
+"""Bytes of an order."""
+LOG = "-log"
+"""How the name of the file with a rank's output ends."""
+NODES = 2
+"""So many train undisturbed if a batch is per node."""
+_SCALE = 256.0
 
-class Run(msgspec.Struct, frozen=True):
-    """``link``: a descriptor, the connection to the course; ``records``: the file for what this process records.
 
-    Each of ``epochs`` has ``steps`` batches at most. ``nodes``: of how many undisturbed nodes, if a batch is per node.
-    ``double``: train in float64; ``rounding``: this is the run that shows what one rounding of the initial parameters
-    grows to.
+class Job(msgspec.Struct, frozen=True):
+    """To check ``script`` with ``arguments``, for ``epochs`` of ``steps`` each, until ``until_s`` (``time.monotonic``);
+    files are in ``folder``. ``covered``: in sandboxes.
     """
 
-    link: int
-    records: str
+    script: str
+    arguments: list[str]
     epochs: int
     steps: int
+    until_s: float
+    folder: str
+    covered: bool
+
+
+class Run(msgspec.Struct, frozen=True):
+    """``link``: a descriptor, the connection to the course; ``place``: how the names of this process's files begin.
+
+    Each of ``epochs`` has ``steps`` batches at most. ``double``: train in float64; ``rounding``: this is the run that
+    shows what one rounding of the initial parameters grows to.
+    """
+
+    epochs: int
+    steps: int
+    link: int = -1
+    place: str = ""
     double: bool = False
     rounding: bool = False
-    nodes: int = 2
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> Run | None:
@@ -41,24 +64,32 @@ class Run(msgspec.Struct, frozen=True):
     def cut(self, batches: DatasetBatches | StreamBatches) -> None:
         """Make its epochs short, with a last step that is as short as without the cut."""
         batching = batches.batching
-        full = batching.full((self.nodes if batching.per_node is not None else 1) * batching.ranks_per_node)
+        full = batching.full((NODES if batching.per_node is not None else 1) * batching.ranks_per_node)
         if isinstance(batches, StreamBatches):
             batches.source = _Short(batches.source, self.steps * full)
         else:
             rest = 0 if batching.drop_last else batches.length % full
             batches.length = min(batches.length, (self.steps - (rest > 0)) * full + rest)
-        if self.double:
-            batches.cast = self.cast
+        batches.cast = self.cast
 
     def cast(self, batch: Any) -> Any:
         """The batch in the type that is trained in."""
-        return _doubled(batch) if self.double else batch
+        return _pytree.tree_map_only(torch.Tensor, _doubled, batch) if self.double else batch
 
-    def adopt(self, model: object) -> None:
-        """One model or several, before their optimizers hold a state."""
-        for one in model.values() if isinstance(model, dict) else [model]:
-            if self.double and isinstance(one, nn.Module):
-                one.double()
+    def adopt(self, models: object, scalers: object) -> None:
+        """One model or several, before their optimizers hold a state; and loss scalers, with a small scale: with a
+        large one, which first steps overflow depends on how samples are divided.
+        """
+        for model in _each(models):
+            if self.double and isinstance(model, nn.Module):
+                model.double()
+        for scaler in _each(scalers):
+            if isinstance(scaler, torch.amp.GradScaler) and scaler.is_enabled():
+                scaler.load_state_dict({**scaler.state_dict(), "scale": _SCALE})
+
+
+def _each(given: object) -> list[object]:
+    return [*given.values()] if isinstance(given, dict) else [given]
 
 
 class _Short:
@@ -75,23 +106,16 @@ class _Short:
         return (lambda cursor: islice(found(cursor), self._samples - cursor)) if name == "from_cursor" else found
 
 
-def perturb(model: nn.Module, digits: float) -> None:
-    """Change each parameter by one rounding of a type with these ``digits`` (its relative error)."""
+def perturb(model: nn.Module) -> None:
+    """Change each parameter by one rounding of the coarsest of their types."""
+    parameters = [one for one in model.parameters() if one.is_floating_point() or one.is_complex()]
+    digits = max((torch.finfo(one.dtype).eps for one in parameters), default=0.0)
     draw = torch.Generator().manual_seed(1)
     with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.is_floating_point() or parameter.is_complex():
-                signs = torch.randint(0, 2, parameter.shape, generator=draw, dtype=torch.int8) * 2 - 1
-                parameter.mul_(1 + digits * signs.to(parameter.device, torch.float64)).to(parameter.dtype)
+        for one in parameters:
+            signs = torch.randint(0, 2, one.shape, generator=draw, dtype=torch.int8) * 2 - 1
+            one.mul_(1 + digits * signs.to(one.device, torch.float64))
 
 
-def _doubled(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return value.double() if value.is_floating_point() else value
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(_doubled(one) for one in value))
-    if isinstance(value, list | tuple):
-        return type(value)(_doubled(one) for one in value)
-    if isinstance(value, dict):
-        return {key: _doubled(one) for key, one in value.items()}
-    return value
+def _doubled(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.double() if tensor.is_floating_point() else tensor

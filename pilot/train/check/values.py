@@ -1,17 +1,24 @@
 """Values by name, as they are compared: numbers as they are, tensors as sketches (random projections, by which two can
-be compared that were computed in different processes), anything else as text.
+be compared that were computed in different processes), anything else as text. Those of what is declared; and those that
+the script's variables hold, which explain a difference. (A module that is trained beside the session's is one itself.)
 """
 
 from __future__ import annotations
 
+import sys
+import types
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from pilot.train.gradients.sketch import projected
+from pilot.train.script.refusal import is_of_a_library
+from pilot.train.state.training import Training
 
 Value = list[float] | float | int | bool | str | None
 """A sketch: the norm, then the projections; a number; or anything else as text."""
@@ -21,30 +28,94 @@ REPORTED, VARIABLE, MODULE = "reported ", "variable ", "module "
 """How the names of values begin that are not the trained state's: what the script reports, and what its variables
 hold."""
 _LARGEST = 10_000
+_DEPTH, _MOST = 3, 2000
+"""How deep, and how many, of the script's variables."""
 _SAMPLE = 1 << 16
 """Numbers of one tensor that are compared in each step."""
 
 
-def flatten(value: Any, name: str, into: Values, depth: int = 12) -> None:
-    """The values in ``value`` by name."""
-    if isinstance(value, torch.Tensor):
-        into[name] = of_tensor(value)
-    elif isinstance(value, np.ndarray) and value.dtype.kind in "fiubc":
-        into[name] = of_tensor(torch.from_numpy(np.ascontiguousarray(value)))
-    elif isinstance(value, bool | int | float | str) or value is None:
-        into[name] = value if not isinstance(value, int) or abs(value) < 1 << 62 else str(value)
-    elif isinstance(value, Mapping) and depth and len(value) < _LARGEST:
-        for key, one in value.items():
-            flatten(one, f"{name}[{key!r}]", into, depth - 1)
-    elif isinstance(value, list | tuple) and depth and len(value) < _LARGEST:
-        for number, one in enumerate(value):
-            flatten(one, f"{name}[{number}]", into, depth - 1)
-    elif isinstance(value, set | frozenset) and len(value) < _LARGEST:
-        into[name] = str(sorted(map(repr, value)))
+def is_declared(name: str) -> bool:
+    """Whether a value of this name is the trained state's."""
+    return not name.startswith((VARIABLE, REPORTED, MODULE))
+
+
+def of_declared(training: Training) -> Values:
+    """Of the models, the optimizers, ``session.state``, tracked objects."""
+    model, stepped = training.model, training.steppers.capture()
+    trained = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    tensors = [*model.named_parameters(), *model.named_buffers()]
+    held: list[tuple[str, object]] = [
+        *((f"the {'parameter' if name in trained else 'buffer'} {name}", tensor) for name, tensor in tensors),
+        *((f"the {part}'s ", stepped[part]) for part in ("optimizer", "scheduler", "scaler") if part in stepped),
+        ("session.state", training.user),
+        *((f"the tracked object {name}: ", one.state_dict()) for name, one in training.tracked.items()),
+    ]
+    return {place: value for name, one in held for place, value in _values_in(one, name).items()}
+
+
+def of_variables(training: Training) -> Values:
+    """What its running functions and its main module hold now."""
+    values: Values = {}
+    ours = {id(one) for one in training.model.parameters()}
+    seen = {id(one) for one in training.tracked.values()}
+
+    def is_new(held: object) -> bool:
+        """Whether it is an object of the script's own class, not seen yet."""
+        if id(held) in seen or not _is_its_own(held):
+            return False
+        seen.add(id(held))
+        return True
+
+    found = (one for name, value in _variables() for one in _leaves(value, name, _DEPTH, is_new))
+    for name, one in islice(found, _MOST):
+        if not isinstance(one, nn.Module):
+            values[f"{VARIABLE}{name}"] = _of(one)
+        elif id(one) not in seen and not ours.intersection(id(parameter) for parameter in one.parameters()):
+            values |= _values_in(dict(one.named_parameters()), f"{MODULE}{name}")
+    return values
+
+
+def _values_in(held: object, name: str) -> Values:
+    """The values in ``held`` by name."""
+    return {place: _of(one) for place, one in _leaves(held, name)}
+
+
+def _leaves(
+    held: Any, name: str, depth: int = 12, enters: Callable[[object], bool] = lambda _: False
+) -> Iterator[tuple[str, Any]]:
+    """Yield the numbers, texts, arrays, tensors and modules in ``held`` by name. ``enters``: into which objects it
+    looks, besides collections.
+    """
+    if isinstance(held, bool | int | float | str | np.ndarray | torch.Tensor | nn.Module) or held is None:
+        yield name, held
+    elif isinstance(held, set | frozenset) and len(held) < _LARGEST:
+        yield name, str(sorted(map(repr, held)))
+    elif depth:
+        for place, one in _parts(held, enters):
+            yield from _leaves(one, f"{name}{place}", depth - 1, enters)
+
+
+def _of(leaf: Any) -> Value:
+    """The value of one."""
+    if isinstance(leaf, torch.Tensor):
+        return _of_tensor(leaf)
+    if isinstance(leaf, np.ndarray):
+        numeric = leaf.dtype.kind in "fiubc"
+        return _of_tensor(torch.from_numpy(np.ascontiguousarray(leaf))) if numeric else f"{leaf.dtype}"
+    is_large = isinstance(leaf, int) and abs(leaf) >= 1 << 62
+    return leaf if isinstance(leaf, bool | int | float | str | None) and not is_large else str(leaf)
+
+
+def _parts(held: Any, enters: Callable[[object], bool]) -> Iterator[tuple[str, Any]]:
+    if isinstance(held, Mapping | list | tuple):
+        items = held.items() if isinstance(held, Mapping) else enumerate(held)
+        yield from ((f"[{key!r}]", one) for key, one in list(items) if len(held) < _LARGEST)
+    elif enters(held):
+        yield from ((f".{key}", one) for key, one in list(getattr(held, "__dict__", {}).items()))
 
 
 @torch.no_grad()
-def of_tensor(tensor: torch.Tensor) -> Value:
+def _of_tensor(tensor: torch.Tensor) -> Value:
     """A sketch, or a checksum of what is compared exactly; a number alone is itself."""
     if tensor.layout != torch.strided or tensor.device.type == "meta":
         return f"{tensor.layout}"
@@ -66,3 +137,22 @@ def _sampled(tensor: torch.Tensor) -> torch.Tensor:
         spacing = min(tensor.shape[longest], -(-tensor.numel() // _SAMPLE))
         tensor = tensor.movedim(longest, 0)[::spacing]
     return tensor
+
+
+def _variables() -> Iterator[tuple[str, Any]]:
+    frame: types.FrameType | None = sys._getframe()
+    while frame is not None:
+        if not is_of_a_library(frame.f_code.co_filename) and frame.f_locals is not frame.f_globals:
+            yield from list(frame.f_locals.items())
+        frame = frame.f_back
+    for name, value in list(vars(sys.modules["__main__"]).items()):
+        if not name.startswith("__"):
+            yield name, value
+
+
+def _is_its_own(held: object) -> bool:
+    """Whether its class is the script's."""
+    if isinstance(held, type | types.ModuleType | types.FunctionType):
+        return False
+    file = getattr(sys.modules.get(type(held).__module__), "__file__", None)
+    return file is not None and not is_of_a_library(file)

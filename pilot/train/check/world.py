@@ -9,10 +9,17 @@ survivors have noticed.
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from pilot.comm.channel import Gone
+
+_NEVER_LAST = ("state", "finish")
+"""Operations at which no generation ends: those that begin it, and that release its ranks."""
+
+_PERIODS = 10
+"""For so many times the deadline ranks wait for others that work: on a busy machine these may take long."""
 
 
 @dataclass(frozen=True)
@@ -23,6 +30,15 @@ class Keep:
 
     step: int
     point: int = 1 << 30
+
+
+@dataclass(frozen=True)
+class Brought:
+    """What a rank brings to an operation of ``kind``; ``meeting``: it is in one."""
+
+    kind: str
+    block: bytes
+    meeting: bool
 
 
 @dataclass(frozen=True)
@@ -38,13 +54,19 @@ class End:
     """
 
     operation: int
-    receive: tuple[bool, ...]
-    die: tuple[bool, ...]
-    come: int
+    receive: tuple[bool, ...] = (True,)
+    die: tuple[bool, ...] = (False,)
+    come: int = 0
     void: bool = False
     at: str = "any"
     heir: str = "oldest"
     resume: Keep | None = None
+
+    def counts(self, brought: Sequence[Brought]) -> bool:
+        """Whether an operation to which the ranks bring this is one of those that are counted."""
+        kind = brought[0].kind
+        counted = self.at in ("any", kind) or (self.at == "meeting" and any(one.meeting for one in brought))
+        return counted and kind not in _NEVER_LAST
 
 
 class Killed(BaseException):
@@ -52,105 +74,94 @@ class Killed(BaseException):
 
 
 @dataclass(frozen=True)
-class Brought:
-    """What a rank brings to an operation of ``kind``; ``meeting``: it is in one."""
-
-    kind: str
-    block: bytes
-    meeting: bool
-
-
-@dataclass(eq=False)
-class Member:
-    """A rank, as the world sees it; ``complete``: it has done what the script does between these steps."""
-
-    order: int
-    complete: bool = True
-    killed: bool = False
-    since: int = 1 << 30
-    operation: int = 0
-    generation: Generation | None = None
-    hello: tuple[list[int], dict[str, str]] = field(default_factory=lambda: ([], {}))
-
-
-@dataclass(frozen=True)
 class Start:
-    """Of a generation, on one rank: its ``number``, the rank's ``index``, what each rank holds and is; the state that
-    all resume from (b"": none) with what lay beside it (:mod:`pilot.train.alike.next_step`), and whether a state is
-    kept in it.
+    """Of a generation, on one rank: its ``number``, the rank's ``index``, with which words each rank arrived; the state
+    that all resume from (b"": none) with what lay beside it (:mod:`pilot.train.alike.next_step`), and whether a state
+    is kept in it.
     """
 
     number: int
     index: int
-    table: list[list[int]]
-    identities: list[dict[str, str]]
+    hellos: list[bytes]
     begin: bytes
     next_step: bytes
     keeps: bool
 
 
 @dataclass(eq=False)
-class Generation:
-    """The ranks of a generation, and their contributions to each operation."""
+class Member:
+    """A rank in its world: what it calls. ``complete``: it has done what the script does between these steps.
+    ``since``: the number of its first generation; ``told``: it gets the outcome of the newest operation.
+    """
 
-    number: int
-    ranks: list[Member]
-    end: End | None
-    begin: tuple[bytes, bytes] = (b"", b"")
-    brought: dict[int, dict[Member, Brought]] = field(default_factory=dict)
-    done: dict[int, list[Brought]] = field(default_factory=dict)
-    counted: int = 0
-    last: int | None = None
-    heir: Member | None = None
-    finished: int = 0
+    world: World
+    order: int
+    hello: bytes = b""
+    since: int = 0
+    complete: bool = True
+    killed: bool = False
+    told: bool = True
 
-    @property
-    def broken(self) -> bool:
-        """Whether it has ended."""
-        return self.last is not None
+    def arrive(self, hello: bytes) -> Start:
+        """Wait for the next generation, which begins when all have arrived; ``hello`` is for all of its ranks."""
+        world = self.world
+        with world.changed:
+            self.hello = hello
+            world.arrived(self)
+            world.wait(lambda: self not in world.waiting)
+            hellos = [one.hello for one in world.ranks]
+            return Start(len(world.generations), world.ranks.index(self), hellos, *world.begin, world.keep is not None)
 
-    def heirs(self) -> list[Member]:
-        """Those that may survive: the oldest first."""
-        complete = [one for one in self.ranks if one.complete] or self.ranks
-        return sorted(complete, key=lambda one: one.since)
+    def together(self, kind: str, block: bytes, meeting: bool, complete: bool) -> list[bytes]:
+        """One operation: return what each rank brings. :class:`Gone` if the generation ended before or here."""
+        world = self.world
+        with world.changed:
+            if world.is_over:
+                raise Gone
+            self.complete, brought = complete, world.brought
+            brought[self] = Brought(kind, block, meeting)
+            if len(brought) == len(world.ranks):
+                world.all_brought()
+            world.wait(lambda: world.brought is not brought)
+            if self.killed:
+                raise Killed
+            if not self.told:
+                raise Gone
+            if len(kinds := {one.kind for one in brought.values()}) > 1:
+                raise RuntimeError(f"the ranks do different things at the same time: {', '.join(sorted(kinds))}")
+            return [brought[rank].block for rank in world.ranks]
 
-    def oldest(self) -> Member:
-        """The one whose state is kept."""
-        return self.heirs()[0]
+    def wants(self, step: int, complete: bool) -> bool:
+        """Whether the state of this rank, after ``step`` steps, is to be kept now: that of the oldest is."""
+        world = self.world
+        with world.changed:
+            self.complete = complete
+            if world.keep is None or step != world.keep.step or world.heirs()[0] is not self:
+                return False
+            world.points += 1
+            return world.points <= world.keep.point + 1
 
-    def receives(self, rank: Member) -> bool:
-        """Whether ``rank`` gets the outcome of the last operation."""
-        assert self.end is not None
-        told = rank is self.heir or self.end.receive[self.ranks.index(rank) % len(self.end.receive)]
-        return told and not self.end.void and self.end.resume is None
-
-    def counts(self, rows: Sequence[Brought]) -> bool:
-        """Whether an operation is one of those that its end counts."""
-        match self.end.at if self.end is not None else "any":
-            case "step":
-                return rows[0].kind == "step"
-            case "meeting":
-                return any(row.meeting for row in rows)
-        return True
+    def keep(self, state: bytes, next_step: bytes = b"") -> None:
+        """Keep this state (b"": the one that is kept), with this beside it."""
+        self.world.kept = state or self.world.kept[0], next_step
 
 
-class World:
+class World(ABC):
     """The ranks and their generations.
 
     Parameters
     ----------
-    spawn : starts this many ranks, each of which becomes a :meth:`member`
     ends : of consecutive generations; the one after the last runs to the end
     begin : the state of an earlier run that it resumes from, and what lay beside it
-    keep : when the state is kept, in ``kept`` (in ``ended``: the one after the loop)
-    deadline_s : for waits for other ranks; None: no limit
+    keep : when the state is kept, in ``kept``
+    deadline_s : for waits for other ranks that do not work; None: no limit
 
+    ``generations``: the ranks of each; ``is_over``: the newest one has ended; ``brought``: to its current operation.
     ``slowest_s``: the longest time that a rank was on its own.
     """
 
     def __init__(
         self,
-        spawn: Callable[[int], None],
         ends: Sequence[End],
         *,
         begin: tuple[bytes, bytes] = (b"", b""),
@@ -158,171 +169,117 @@ class World:
         deadline_s: float | None = None,
     ) -> None:
         self.changed = threading.Condition()
-        self.now: Generation | None = None
-        self.generations: list[Generation] = []
-        self.kept = (b"", b"")
-        self.ended = b""
+        self.generations: list[list[Member]] = []
+        self.waiting: list[Member] = []
+        self.brought: dict[Member, Brought] = {}
+        self.is_over = False
+        self.begin, self.kept = begin, (b"", b"")
+        self.keep = keep
+        self.points = 0
         self.errors: list[BaseException] = []
         self.slowest_s = 0.0
-        self._begin = begin
-        self._keep = keep
-        self._points = 0
-        self._spawn_more = spawn
         self._ends = list(ends)
+        self._counted = 0
         self._deadline_s = deadline_s
-        self._waiting: list[Member] = []
         self._expected = self._born = 0
 
     def spawn(self, count: int) -> None:
         """Start new ranks."""
-        self._expected += count
-        self._spawn_more(count)
+        with self.changed:
+            self._expected += count
+            for _ in range(count):
+                self.start_rank()
+
+    @abstractmethod
+    def start_rank(self) -> None:
+        """Start one, which becomes a :meth:`member`."""
 
     def member(self) -> Member:
         """A new rank."""
         with self.changed:
             self._born += 1
-            return Member(self.order(self._born))
+            return Member(self, self.order(self._born))
 
     def order(self, born: int) -> int:
         """By what ranks are put in order: newcomers come last, so that the others draw the same numbers as before."""
         return born
 
     def fail(self, error: BaseException) -> None:
-        """A rank failed by itself: so do all."""
+        """A rank failed by itself: so do all. (The first of ``errors`` says why.)"""
         with self.changed:
             self.errors.append(error)
             self.changed.notify_all()
 
+    @property
+    def ranks(self) -> list[Member]:
+        """Those of the newest generation."""
+        return self.generations[-1]
+
+    def heirs(self) -> list[Member]:
+        """Those that may survive: the oldest first."""
+        complete = [one for one in self.ranks if one.complete] or self.ranks
+        return sorted(complete, key=lambda one: one.since)
+
+    def is_working(self) -> bool:
+        """Whether one of the ranks computes, or would if it had a processor."""
+        return False
+
     # --- what ranks call ---------------------------------------------------------------------------------------------
-
-    def arrive(self, rank: Member, holding: list[int], identity: dict[str, str]) -> Start:
-        """``rank`` is in no generation; the last one to arrive starts the next."""
-        with self.changed:
-            rank.hello, rank.generation = (holding, identity), None
-            self._waiting.append(rank)
-            if len(self._waiting) == self._expected:
-                self._start()
-            self.wait(lambda: rank not in self._waiting)
-            generation = self._generation_of(rank)
-            hellos = [one.hello for one in generation.ranks]
-            return Start(
-                generation.number,
-                generation.ranks.index(rank),
-                [list(held) for held, _ in hellos],
-                [own for _, own in hellos],
-                *generation.begin,
-                self._keep is not None,
-            )
-
-    def together(self, rank: Member, kind: str, block: bytes, meeting: bool, complete: bool) -> list[bytes]:
-        """One operation: the contributions of all ranks. :class:`Gone` if the generation ended before or here."""
-        with self.changed:
-            generation, operation = rank.generation, rank.operation
-            if generation is None or generation.broken:
-                raise Gone
-            rank.operation, rank.complete = operation + 1, complete
-            table = generation.brought.setdefault(operation, {})
-            table[rank] = Brought(kind, block, meeting)
-            if len(table) == len(generation.ranks):
-                generation.done[operation] = rows = [table[one] for one in generation.ranks]
-                generation.done.pop(operation - 2, None)  # its blocks may be large
-                generation.brought.pop(operation)
-                self._end_if_due(generation, operation, rows)
-                self.changed.notify_all()
-            self.wait(lambda: operation in generation.done or generation.broken)
-            if rank.killed:
-                raise Killed
-            rows = generation.done.get(operation, [])
-            if not rows or (operation == generation.last and not generation.receives(rank)):
-                raise Gone
-            if (kinds := {row.kind for row in rows}) != {kind}:
-                raise RuntimeError(f"the ranks do different things at the same time: {', '.join(sorted(kinds))}")
-            return [row.block for row in rows]
-
-    def wants(self, rank: Member, step: int, complete: bool) -> bool:
-        """Whether the state of ``rank`` is to be kept now, after ``step`` steps."""
-        with self.changed:
-            rank.complete = complete
-            generation, keep = self.now, self._keep
-            if keep is None or step != keep.step or generation is None or rank is not generation.oldest():
-                return False
-            self._points += 1
-            return self._points - 1 <= keep.point
-
-    def keep(self, _rank: Member, block: bytes) -> None:
-        """Keep this state."""
-        self.kept = block, b""
-
-    def keep_next(self, _rank: Member, block: bytes) -> None:
-        """Keep this beside it."""
-        self.kept = self.kept[0], block
-
-    def finish(self, rank: Member, block: bytes) -> bool:
-        """Wait until all ranks have arrived at their end, with this state. False: the generation broke for those that
-        missed its last operation."""
-        with self.changed:
-            self.ended, generation = block, self._generation_of(rank)
-            generation.finished += 1
-            self.changed.notify_all()
-            self.wait(lambda: generation.broken or generation.finished == len(generation.ranks))
-            if rank.killed:
-                raise Killed
-            return not generation.broken
-
-    # --- what happens to them ----------------------------------------------------------------------------------------
 
     def wait(self, done: Callable[[], bool]) -> None:
         """It is the others' turn until ``done``."""
-        if not self.changed.wait_for(lambda: done() or bool(self.errors), self._deadline_s):
-            raise TimeoutError(
-                f"a rank has waited for the others for {self._deadline_s:.0f} s, far longer than what they do takes"
-                " undisturbed: the script does not do the same on all ranks"
-            )
+        periods = 1
+        while not self.changed.wait_for(lambda: done() or bool(self.errors), self._deadline_s):
+            assert self._deadline_s is not None
+            if periods == _PERIODS or not self.is_working():
+                raise RuntimeError(
+                    f"a rank has waited for the others for {periods * self._deadline_s:.0f} s, far longer than what"
+                    " they do takes undisturbed: the script does not do the same on all ranks"
+                )
+            periods += 1
         if self.errors:
             raise Killed
 
-    def _generation_of(self, rank: Member) -> Generation:
-        assert rank.generation is not None
-        return rank.generation
-
-    def _start(self) -> None:
-        number = self.now.number + 1 if self.now else 1
-        ranks, self._waiting = sorted(self._waiting, key=lambda one: one.order), []
-        end = self._ends.pop(0) if self._ends else None
-        self.now = Generation(number, ranks, end, self._begin)
+    def arrived(self, rank: Member) -> None:
+        """``rank`` is in no generation; the last one to arrive starts the next."""
+        self.waiting.append(rank)
+        if len(self.waiting) < self._expected:
+            return
+        self.generations.append(sorted(self.waiting, key=lambda one: one.order))
+        self.waiting, self.is_over, self._counted = [], False, 0
+        for one in self.ranks:
+            one.told, one.since = True, one.since or len(self.generations)
+        end = self._end()
         if end is not None and end.resume is not None:
-            self._keep, self._points = end.resume, 0
-        self._begin = (b"", b"")
-        self.generations.append(self.now)
-        for rank in ranks:
-            rank.generation, rank.operation, rank.since = self.now, 0, min(rank.since, number)
+            self.keep, self.points = end.resume, 0
         self.changed.notify_all()
 
-    def _end_if_due(self, generation: Generation, operation: int, rows: Sequence[Brought]) -> None:
-        """When all have contributed: end the generation here if it is due."""
-        end = generation.end
-        if end is None or rows[0].kind == "state" or not generation.counts(rows):
+    def all_brought(self) -> None:
+        """An operation is done: the generation may end here."""
+        brought, self.brought = self.brought, {}
+        self.changed.notify_all()
+        end = self._end()
+        if end is None or not end.counts([*brought.values()]):
             return
-        generation.counted += 1
-        if generation.counted <= end.operation:
-            return
-        generation.last = operation
-        heirs = generation.heirs()
-        generation.heir = (
-            heirs[0]
-            if end.heir == "oldest"
-            else next(one for one in reversed(generation.ranks) if one.since == heirs[-1].since and one in heirs)
-        )
-        dying = [
-            one
-            for i, one in enumerate(generation.ranks)
-            if end.resume or (end.die[i % len(end.die)] and one is not generation.heir)
-        ]
-        for rank in dying:
-            rank.killed = True
-        self._expected -= len(dying)
+        self._counted += 1
+        if self._counted > end.operation:
+            self._ends_by(end)
+
+    def _end(self) -> End | None:
+        """That of the newest generation."""
+        number = len(self.generations)
+        return self._ends[number - 1] if number <= len(self._ends) else None
+
+    def _ends_by(self, end: End) -> None:
+        self.is_over = True
+        heir = self.heirs()[0 if end.heir == "oldest" else -1]
+        for index, rank in enumerate(self.ranks):
+            receives, dies = (flags[index % len(flags)] for flags in (end.receive, end.die))
+            rank.told = (receives or rank is heir) and not end.void
+            rank.killed = end.resume is not None or (dies and rank is not heir)
+        self._expected -= sum(rank.killed for rank in self.ranks)
+        self.begin = (b"", b"")
         if end.resume is not None:
-            self._begin, self._keep = self.kept, None
+            self.begin, self.keep = self.kept, None
         if end.come:
             self.spawn(end.come)

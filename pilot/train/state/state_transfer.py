@@ -48,7 +48,7 @@ class Holding:
 
     def row(self) -> list[int]:
         """For the gather."""
-        return list(astuple(self))
+        return [int(one) for one in astuple(self)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,25 +117,16 @@ class Training:
         """How many processes of a node have a part of the state; 1: each has all of it."""
         return self.sharding.size if self.sharding is not None else 1
 
-    def holding(self, generation: int) -> Holding:
-        """The state that this process has, last confirmed in ``generation``."""
-        position = self.position
-        return Holding(
-            generation,
-            position.step,
-            identity.fingerprint(self.identity),
-            position.epoch,
-            self.agreements.count(self.place),
-            position.phase,
-            int(self.catch_up.behind),
-            int(self.standing),
-            int(self.is_on_gpu),
-        )
-
     @property
     def place(self) -> Place:
         """The two steps between which it is."""
         return self.position.epoch, self.position.step
+
+    def holding(self, generation: int) -> Holding:
+        """The state that this process has, last confirmed in ``generation``."""
+        position, met = self.position, self.agreements.count(self.place)
+        place = position.step, identity.fingerprint(self.identity), position.epoch, met, position.phase
+        return Holding(generation, *place, self.catch_up.behind, self.standing, self.is_on_gpu)
 
     @property
     def is_scheduled_by_step(self) -> bool:

@@ -95,4 +95,4 @@ def assert_equal(chosen: Composition, count: int, ends: Iterable[End], **options
     expected, _ = _alone((*chosen.items(),))
     world, ranks = in_world(lambda: scripted(chosen, session), count, [*ends], **options)
     assert_agree(ranks, expected, 1e-9)
-    return world.kept
+    return world.kept_state

@@ -14,10 +14,11 @@ from typing import Any
 import pilot.train.check.world
 from pilot.train.check.group import CourseGroup
 from pilot.train.check.world import End as End
-from pilot.train.check.world import Generation, Killed, Member
 from pilot.train.check.world import Keep as Keep
+from pilot.train.check.world import Killed, Member
 from pilot.train.data import rng
 from pilot.train.gradients.exchanges import Exchanges
+from pilot.train.ranks.reporter import Metrics
 from pilot.train.state.block import Packed, encoded, unpack
 from pilot.train.state.training import Training
 
@@ -27,9 +28,9 @@ NEXT_STEP = "next step"
 _here = threading.local()
 
 
-class World:
+class World(pilot.train.check.world.World):
     """Runs ``script`` on each rank; its session's group comes from :func:`group_of`. ``begin``: the state of an earlier
-    run that it resumes from; the others are those of :class:`pilot.train.check.world.World`.
+    run that it resumes from; ``ended``: the one after the loop.
     """
 
     def __init__(
@@ -40,62 +41,38 @@ class World:
         begin: dict[str, Any] | None = None,
         keep: Keep | None = None,
     ) -> None:
+        resumed = dict(begin or {})
+        beside = resumed.pop(NEXT_STEP, b"")
+        state = bytes(Packed(encoded(resumed)).to_bytes()) if resumed else b""
+        super().__init__(ends, begin=(state, beside), keep=keep, deadline_s=DEADLINE_S)
         self._script = script
         self._threads: list[threading.Thread] = []
         self.results: list[Any] = []
+        self.ended: dict[str, Any] = {}
         self.groups: dict[Member, CourseGroup] = {}
         self.rehearsals: dict[int, dict[int, int]] = {}
-        resumed = dict(begin or {})
-        beside = resumed.pop(NEXT_STEP, b"")
-        self.of = _World(self._spawn, ends, begin=(_packed(resumed), beside), keep=keep, deadline_s=DEADLINE_S)
-        with self.of.changed:
-            self.of.spawn(count)
+        self.spawn(count)
 
     @property
-    def kept(self) -> dict[str, Any] | None:
+    def kept_state(self) -> dict[str, Any] | None:
         """The state that was to be kept."""
-        block, beside = self.of.kept
+        block, beside = self.kept
         return {**unpack(bytearray(block)), **({NEXT_STEP: beside} if beside else {})} if block else None
-
-    @property
-    def ended(self) -> dict[str, Any]:
-        """The one after the loop."""
-        return unpack(bytearray(self.of.ended))
-
-    @property
-    def generations(self) -> list[Generation]:
-        """All that there were."""
-        return self.of.generations
 
     def run(self) -> list[Any]:
         """The script's result on each rank of the last generation."""
         for thread in self._threads:
             thread.join(DEADLINE_S)
-        if self.of.errors:
-            raise self.of.errors[0]
+        if self.errors:
+            raise self.errors[0]
         assert not any(thread.is_alive() for thread in self._threads), "the ranks wait for each other"
-        assert self.of.now is not None
-        assert len(self.results) == len(self.of.now.ranks)
+        assert len(self.results) == len(self.ranks)
         return self.results
 
-    def _spawn(self, count: int) -> None:
-        threads = [threading.Thread(target=self._live, daemon=True) for _ in range(count)]
-        self._threads += threads
-        for thread in threads:
-            thread.start()
+    def start_rank(self) -> None:
+        self._threads.append(threading.Thread(target=self._live, daemon=True))
+        self._threads[-1].start()
 
-    def _live(self) -> None:
-        _here.world = self
-        with self.of.changed:
-            try:
-                self.results.append(self._script())
-            except Killed:
-                pass
-            except BaseException as error:
-                self.of.fail(error)
-
-
-class _World(pilot.train.check.world.World):
     def order(self, born: int) -> int:
         """Newcomers come first, in the middle, and last."""
         return (born - 1) * 7 % 11
@@ -106,27 +83,25 @@ class _World(pilot.train.check.world.World):
         super().wait(done)
         rng.restore(generators)
 
-
-class _Link:
-    """A thread's: it calls the world."""
-
-    def __init__(self, world: _World) -> None:
-        self._world = world
-        self.rank = world.member()
-
-    def __getattr__(self, name: str) -> Any:
-        method = getattr(self._world, name)
-        return lambda *given: method(self.rank, *given)
+    def _live(self) -> None:
+        _here.world = self
+        with self.changed:
+            try:
+                self.results.append(self._script())
+            except Killed:
+                pass
+            except BaseException as error:
+                self.fail(error)
 
 
 class Rank(CourseGroup):
     """One rank's group."""
 
     def __init__(self, world: World, training: Training, exchanges: Exchanges, resized: Callable[[int], None]) -> None:
-        link = _Link(world.of)
-        super().__init__(link, training, exchanges, resized)
+        rank = world.member()
+        super().__init__(rank, training, exchanges, resized)
         self._world = world
-        world.groups[link.rank] = self
+        world.groups[rank] = self
 
     def enter(self) -> Any:
         before = self.member
@@ -136,6 +111,10 @@ class Rank(CourseGroup):
             of = {rank: rehearsal.stands_for(rank) for rank in range(member.size) if rehearsal.rehearses(rank)}
             self._world.rehearsals[member.generation] = of
         return member
+
+    def finish(self, metrics: Metrics) -> None:
+        super().finish(metrics)
+        self._world.ended = travelled(self.training)
 
 
 def travelled(training: Training) -> dict[str, Any]:
@@ -153,7 +132,3 @@ def group_of(
 ) -> Rank:
     """For a session in a rank's thread; see :func:`pilot.train.group_choice.group_of`."""
     return Rank(_here.world, training, exchanges, resized)
-
-
-def _packed(state: dict[str, Any]) -> bytes:
-    return bytes(Packed(encoded(state)).to_bytes()) if state else b""

@@ -13,6 +13,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import pilot.train
+import pilot.train.check.world
 from tests.equivalence.rows import in_world
 from tests.unit.train.storm import End, travelled
 
@@ -149,6 +150,24 @@ def test_one_list_under_two_names_stays_two_where_a_state_is_received() -> None:
         return dict(session.state)
 
     check(script, 1, [End(4, (True,), (False,), 1)])
+
+
+def test_a_rank_waits_longer_for_others_that_work() -> None:
+    class Busy(pilot.train.check.world.World):
+        asked = 0
+
+        def start_rank(self) -> None:
+            """It never comes."""
+
+        def is_working(self) -> bool:
+            self.asked += 1
+            return self.asked < 3
+
+    world = Busy([], deadline_s=0.001)
+    world.spawn(2)
+    with pytest.raises(RuntimeError, match="a rank has waited for the others"):
+        world.member().arrive(b"")
+    assert world.asked == 3
 
 
 def check(
