@@ -28,9 +28,9 @@ from pilot.train.gradients.exchanges import Exchanges
 from pilot.train.group_choice import group_of
 from pilot.train.metric_log import metric_log
 from pilot.train.node.membership import Membership, Seat
+from pilot.train.node.node_ties import NodeFabric
 from pilot.train.ranks import script_end
 from pilot.train.ranks.collectives import Collectives
-from pilot.train.ranks.node_fabric import NodeFabric
 from pilot.train.script import refusal
 from pilot.train.state import identity
 from pilot.train.state.agreement_log import END_OF_EPOCH, STOP, Sums
@@ -74,7 +74,8 @@ class Session(Uncopied):
         self._check = StateCheck(training)
         self._guard = StepGuard(training.steppers)
         self._rollback = Rollback(training)
-        fabric = NodeFabric.of(os.environ, self._seat, training)
+        trained, sharded = [*training.trained.named.values()], training.sharding is not None
+        fabric = NodeFabric.of(os.environ, self._seat, trained, sharded=sharded)
         exchanges = Exchanges(training, wire_dtype, fabric.group)
         self._group = group_of(os.environ, self._seat, training, exchanges, self._resized, fabric.ties)
         self._collectives = Collectives(self._group, training)
