@@ -20,9 +20,9 @@ from pilot.train.gradients.exchanges import Exchanges
 from pilot.train.group_choice import group_of
 from pilot.train.iterations import Turns
 from pilot.train.node.membership import Seat
+from pilot.train.node.node_ties import NodeFabric
 from pilot.train.ranks import script_end
 from pilot.train.ranks.collectives import Collectives
-from pilot.train.ranks.node_fabric import NodeFabric
 from pilot.train.ranks.script_end import Released
 from pilot.train.script import refusal
 from pilot.train.state.agreement_log import END_OF_EPOCH, STOP, Sums
@@ -70,7 +70,8 @@ class SessionCourse(Course):
         self.check = StateCheck(training)
         self.guard = StepGuard(training.steppers)
         self._training = training
-        fabric = NodeFabric.of(os.environ, self.seat, training)
+        trained, sharded = [*training.trained.named.values()], training.sharding is not None
+        fabric = NodeFabric.of(os.environ, self.seat, trained, sharded=sharded)
         exchanges = Exchanges(training, wire_dtype, fabric.group)
         self.group = group_of(os.environ, self.seat, training, exchanges, self._resized, fabric.ties)
         self.collectives = Collectives(self.group, training)

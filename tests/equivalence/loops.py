@@ -84,6 +84,18 @@ def trained(
     return tensors(model=model, optimizer=optimizer, **tracked)
 
 
+def batches(ours: Any, loader: Any, loop: str, begin: Callable[[], object] = lambda: None) -> Iterator[Any]:
+    """Those of two epochs, or of as many iterations; ``begin`` is called where a turn begins."""
+    if loop == "epochs":
+        for _ in ours.epochs(2):
+            begin()
+            yield from loader
+    else:
+        for _ in ours.iterations(12):
+            begin()
+            yield loader.next()
+
+
 def mlp() -> nn.Module:
     return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
 

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn.functional import mse_loss
 
-from tests.equivalence.loops import BATCH, DATA, Result, a_step, assert_equal, fresh, linear, session, tensors
+from tests.equivalence.loops import BATCH, DATA, Result, a_step, assert_equal, batches, fresh, linear, session, tensors
 from tests.equivalence.rows import assert_agree, resumed
 from tests.everyday import PARTS, parts
 from tests.unit.train.storm import Keep
@@ -35,22 +35,11 @@ def _lowers_a_temperature(by: str) -> Any:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
         ours = make({"M": model}, {"M": optimizer})
         loader = ours.loader(DATA, global_batch_size=BATCH)
-
-        def train(x: torch.Tensor, y: torch.Tensor) -> None:
+        for x, y in batches(ours, loader, by, lambda: lower(ours)):
             optimizer.zero_grad()
             loss = mse_loss(model(x), y) * ours.state["t"]
             loss.backward()
             ours.step(loss)
-
-        if by == "epochs":
-            for _ in ours.epochs(2):
-                lower(ours)
-                for x, y in loader:
-                    train(x, y)
-        else:
-            for _ in ours.iterations(12):
-                lower(ours)
-                train(*loader.next())
         return tensors(model=model, state=dict(ours.state))
 
     return script
@@ -83,9 +72,7 @@ def test_a_tracked_count_of_iterations_counts_a_repeated_one_once(part: int) -> 
         ours = make({"M": model}, {"M": optimizer})
         ours.track("counter", counter)
         loader = ours.loader(DATA, global_batch_size=BATCH)
-        for _ in ours.iterations(12):
-            counter.n += 1
-            x, y = loader.next()
+        for x, y in batches(ours, loader, "iterations", lambda: counter.n.add_(1)):
             a_step(ours, model, optimizer, x, y)
         return tensors(model=model, counter=counter)
 

@@ -18,6 +18,7 @@ from tests.equivalence.loops import (
     a_step,
     an_epoch,
     assert_equal,
+    batches,
     fresh,
     linear,
     mlp,
@@ -36,8 +37,7 @@ def evaluates_between_steps(made: Callable[..., Any], *, every: int, loop: str =
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     ours = made({"M": net}, {"M": optimizer})
     loader = ours.loader(DATA, global_batch_size=BATCH)
-
-    def train(x: torch.Tensor, y: torch.Tensor) -> None:
+    for x, y in batches(ours, loader, loop):
         a_step(ours, net, optimizer, x, y)
         if ours.steps and ours.steps % every == 0:
             if made is not Plain:
@@ -46,14 +46,6 @@ def evaluates_between_steps(made: Callable[..., Any], *, every: int, loop: str =
             ours.state["evaluations"] = ours.state.get("evaluations", 0) + 1
             with torch.no_grad():
                 net.weight.mul_(0.9)
-
-    if loop == "epochs":
-        for _ in ours.epochs(2):
-            for x, y in loader:
-                train(x, y)
-    else:
-        for _ in ours.iterations(12):
-            train(*loader.next())
     return tensors(net=net, optimizer=optimizer, state=dict(ours.state))
 
 

@@ -13,8 +13,9 @@ meet, that counts as a failure.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -22,7 +23,9 @@ import torch
 from pilot.comm.channel import Gone
 from pilot.comm.naps import FIRST_NAP_S, longer
 from pilot.core.errors import PilotError
-from pilot.train.node.membership import Membership, MembershipState
+from pilot.train.node.devices import check_own
+from pilot.train.node.membership import Membership, MembershipState, Seat
+from pilot.train.node.node_group import STORE, NodeGroup, fabric_of, gloo_group
 
 _FAILED, _DONE, _GENERATIONS = 0, 1, 2
 _Result = TypeVar("_Result")
@@ -138,6 +141,32 @@ class InForce:
             self.lose(group.generation)
             self._started = None
             raise
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFabric:
+    """How the processes of one node sum among themselves. ``group``: sums gradients within the node; None: the rank
+    process does it, in shared memory.
+    """
+
+    group: NodeGroup | None = None
+    ties: NodeTies = field(default_factory=NodeTies)
+
+    @classmethod
+    def of(
+        cls, environment: Mapping[str, str], seat: Seat, trained: Sequence[torch.Tensor], *, sharded: bool
+    ) -> NodeFabric:
+        """Choose according to the agent's environment and to what is trained: once, by its device and the site."""
+        if seat.size == 1 or STORE not in environment:
+            return cls()
+        check_own(trained, seat)
+        store, sums = Path(environment[STORE]), None
+        if not sharded:
+            fabric = fabric_of(environment, trained[0].device if trained else torch.device("cpu"))
+            if fabric == "shared-memory":
+                return cls()
+            sums = NodeGroup(seat, store, fabric)
+        return cls(sums, NodeTies(gloo_group(seat, store, "words")))
 
 
 def combined(words: Sequence[int], modulus: int) -> int:

@@ -102,11 +102,10 @@ class StateSharing:
         """The root's state; None for a rank that already has it."""
         self.link.channel(generation).send(Spread(spreading.root, list(spreading.takers)))
         given = self.answer(generation)
-        return self._received(generation, given) if isinstance(given, int) else None
-
-    def _received(self, generation: int, fd: int) -> Arena:
+        if not isinstance(given, int):
+            return None
         try:
-            return Arena.received(fd)
+            return Arena.received(given)
         except ProtocolError:
             self.lose(generation)
             raise Gone from None

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import astuple, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 END_OF_EPOCH = 1 << 32
 END_OF_LOOP = END_OF_EPOCH + 1
@@ -20,8 +19,7 @@ Place = tuple[int, int]
 """(epoch, step): between which two steps the ranks meet."""
 
 
-@dataclass(frozen=True, slots=True)
-class Agreement:
+class Agreement(NamedTuple):
     """A meeting at (``epoch``, ``step``) about ``topic``: the sums by name of the ranks' contributions."""
 
     epoch: int
@@ -64,7 +62,7 @@ class AgreementLog:
 
     def rows(self) -> list[list[Any]]:
         """For the state that is saved and sent."""
-        return [list(astuple(entry)) for entry in self._entries]
+        return [list(entry) for entry in self._entries]
 
 
 def total(brought: Iterable[Sums]) -> Sums:

@@ -123,17 +123,17 @@ class Steppers:
         self.apart = isinstance(optimizers, dict)
         self.optimizers: dict[str, torch.optim.Optimizer] = named
         self._attributes = {name: OwnAttributes(one) for name, one in named.items()}
-        schedules = _named(schedulers)
+        self.schedulers: dict[str, Scheduler] = _named(schedulers)
         _check_form("scheduler", schedulers, optimizers)
         _check_form("scaler", None if isinstance(scalers, Scaler) else scalers, optimizers)
         if not self.apart:
-            self._of = {"": Stepper("", named, schedules, None if isinstance(scalers, dict) else scalers)}
+            self._of = {"": Stepper("", named, self.schedulers, None if isinstance(scalers, dict) else scalers)}
         else:
             self._of = {
                 name: Stepper(
                     name,
                     {name: optimizer},
-                    {name: schedules[name]} if name in schedules else {},
+                    {name: self.schedulers[name]} if name in self.schedulers else {},
                     scalers.get(name) if isinstance(scalers, dict) else scalers,
                 )
                 for name, optimizer in named.items()
@@ -155,11 +155,6 @@ class Steppers:
             known = ", ".join(map(repr, self._of)) if self.apart else "none: one call steps all optimizers"
             raise UserError(f"session.step: no optimizer is named {name!r}; the names are {known}")
         return [self._of[name]]
-
-    @property
-    def schedulers(self) -> dict[str, Scheduler]:
-        """All, by name."""
-        return {name: one for stepper in self for name, one in stepper.schedulers.items()}
 
     @property
     def scalers(self) -> dict[str, Scaler]:

@@ -67,7 +67,7 @@ class Slot:
         self.copy = None if self.tensor is None else self._copied(local_of(self.tensor).detach())
 
     def _copied(self, tensor: torch.Tensor) -> torch.Tensor:
-        """On a GPU there may be no space for copies of all large ones."""
+        """On a GPU there may be no space for copies of all large ones, and of all that is trained."""
         on_device = self.small or (self.changes and not self.trained)
         return tensor.clone() if on_device else tensor.to("cpu", copy=True)
 
