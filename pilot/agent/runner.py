@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, assert_never
 
-from pilot.agent import guardian, job_environment
+from pilot.agent import guardian, job_environment, vocabulary
 from pilot.agent import workdir as workdirs
 from pilot.agent.agent_state import AgentState
 from pilot.agent.coordinator_client import CoordinatorClient, Whereabouts
@@ -28,24 +28,6 @@ from pilot.agent.peers import Peers
 from pilot.agent.ranks import Groups
 from pilot.agent.shortage import tolerated, when_possible
 from pilot.agent.stall_probe import StallProbe, StoppedProcesses
-from pilot.agent.vocabulary import (
-    CannotJoin,
-    CoordinatorLost,
-    Effect,
-    Event,
-    Exit,
-    KillRank,
-    KillWorker,
-    LogLine,
-    Noticed,
-    Ordered,
-    PoolOver,
-    Send,
-    Stopped,
-    Tell,
-    Ticked,
-    Watch,
-)
 from pilot.agent.workers import Workers
 from pilot.core.commands import CheckScript
 from pilot.core.errors import PilotError
@@ -97,7 +79,7 @@ def run(connection: Path, options: Options) -> int:
     return end.status
 
 
-def _live(whereabouts: Whereabouts, options: Options, job: JobEnvironment, end_s: float) -> Exit:
+def _live(whereabouts: Whereabouts, options: Options, job: JobEnvironment, end_s: float) -> vocabulary.Exit:
     for name in workdirs.sweep():
         log.info("removed leftovers of a killed agent: %s", name)
     workdir = workdirs.create()
@@ -113,7 +95,7 @@ def _live(whereabouts: Whereabouts, options: Options, job: JobEnvironment, end_s
 
 async def _serve(
     whereabouts: Whereabouts, options: Options, job: JobEnvironment, end_s: float, workdir: workdirs.Workdir
-) -> Exit:
+) -> vocabulary.Exit:
     return await Agent(whereabouts, options, job, end_s, workdir).serve()
 
 
@@ -136,8 +118,8 @@ class Agent:
             self._hello,
             self._heartbeat,
             self._ordered,
-            lost=lambda: self._take(CoordinatorLost()),
-            over=lambda reason: self._take(PoolOver(reason)),
+            lost=lambda: self._take(vocabulary.CoordinatorLost()),
+            over=lambda reason: self._take(vocabulary.PoolOver(reason)),
         )
         beside = whereabouts.file.parent
         self._workers = Workers(
@@ -147,12 +129,12 @@ class Agent:
         self._peers = Peers(self._address, self._take)
         self._stopped = StoppedProcesses()
         self._stall_probe = StallProbe()
-        self._events: deque[Event] = deque()
+        self._events: deque[vocabulary.Event] = deque()
         self._taking = False
         self._rotation: threading.Thread | None = None
-        self._exit: asyncio.Future[Exit] = asyncio.get_running_loop().create_future()
+        self._exit: asyncio.Future[vocabulary.Exit] = asyncio.get_running_loop().create_future()
 
-    async def serve(self) -> Exit:
+    async def serve(self) -> vocabulary.Exit:
         """Serve the coordinator until there is a reason to leave; then kill everything that was started."""
         for notice in guardian.NOTICES:
             asyncio.get_running_loop().add_signal_handler(notice, self._signalled, notice)
@@ -174,7 +156,7 @@ class Agent:
 
     # --- events in --------------------------------------------------------------------------------------------------
 
-    def _take(self, event: Event) -> None:
+    def _take(self, event: vocabulary.Event) -> None:
         """Feed the state machine; events caused by effects are queued instead of handled recursively."""
         self._events.append(event)
         if self._taking:
@@ -192,10 +174,10 @@ class Agent:
             self._workers.node, self._workers.silent_s = message.node, message.silent_s
             self._workers.check_limit_s = message.check_limit_s
             self._groups.welcomed(message.rails)
-        self._take(Ordered(message))
+        self._take(vocabulary.Ordered(message))
 
     def _signalled(self, notice: signal.Signals) -> None:
-        self._take(Noticed(f"signal {notice.name}"))
+        self._take(vocabulary.Noticed(f"signal {notice.name}"))
 
     async def _join_in_time(self) -> None:
         try:
@@ -210,7 +192,7 @@ class Agent:
         while True:
             await asyncio.sleep(TICK_S)
             ticks += 1
-            self._take(Ticked())
+            self._take(vocabulary.Ticked())
             with tolerated():
                 self._look(ticks)
             for pid, status in reap([*self._groups.pids(), *self._workers.server_pids(), *self._workers.check_pids()]):
@@ -241,7 +223,10 @@ class Agent:
         welcome = self._state.departure.welcome
         for pid, stopped_s in stopped.items():
             if welcome is not None and stopped_s > welcome.silent_s:
-                self._take(Stopped(*watched[pid], stopped_s)) if pid in watched else self._workers.end_server(pid)
+                if pid in watched:
+                    self._take(vocabulary.Stopped(*watched[pid], stopped_s))
+                else:
+                    self._workers.end_server(pid)
 
     def _failed(self, task: asyncio.Task[None]) -> None:
         """A task of ours ended before we left, so it must have failed."""
@@ -250,30 +235,30 @@ class Agent:
 
     # --- effects out ------------------------------------------------------------------------------------------------
 
-    def _perform(self, effect: Effect) -> None:
+    def _perform(self, effect: vocabulary.Effect) -> None:
         match effect:
-            case Send(message):
+            case vocabulary.Send(message):
                 self._coordinator.send(message)
-            case Tell(trainer, message):
+            case vocabulary.Tell(trainer, message):
                 self._workers.tell(trainer, message)
             case wire.StartWorker():
                 self._workers.launch(effect)
-            case KillWorker(trainer):
+            case vocabulary.KillWorker(trainer):
                 self._workers.kill(trainer)
-            case Watch(trainer):
+            case vocabulary.Watch(trainer):
                 self._stall_probe.begin(trainer)
             case wire.JoinGroup():
                 self._start_rank(effect)
             case wire.GroupAddresses():
                 self._groups.introduce(effect.trainer, effect.generation, effect.puts)
                 self._peers.introduced(effect)
-            case KillRank(trainer, generation):
+            case vocabulary.KillRank(trainer, generation):
                 self._groups.kill(trainer, generation)
             case CheckScript():
                 self._workers.check(effect.trainer)
-            case LogLine(text):
+            case vocabulary.LogLine(text):
                 log.info("%s", text)
-            case Exit():
+            case vocabulary.Exit():
                 if not self._exit.done():
                     self._exit.set_result(effect)
             case _:
@@ -289,7 +274,7 @@ class Agent:
             if error.errno in OUT_OF:
                 raise  # and it is tried again
             why = f"its node cannot write in {self._workdir.path}: {error.strerror}"
-            self._take(CannotJoin(message.trainer, why))
+            self._take(vocabulary.CannotJoin(message.trainer, why))
 
     def _hello(self) -> wire.Hello:
         self._state.departure.greeted(time.monotonic())

@@ -72,7 +72,9 @@ CODE_MAX = 2000
 
 
 class Pace(msgspec.Struct, frozen=True, array_like=True):
-    """Some steps of a node; see :class:`pilot.observation.paces.Pace`."""
+    """``steps`` of a node with ``samples`` of its own, for which it computed ``own_s`` of the ``wall_s`` that they
+    took; the rest it waited for others.
+    """
 
     steps: Count
     samples: Count

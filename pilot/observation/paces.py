@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from statistics import median
 
+from msgspec.structs import astuple
+
 from pilot.core.ids import NodeId, TrainerId
+from pilot.io.wire import Pace
 
 KEPT = 8
 """How many of a node's newest paces are kept: a bit more than a minute of short steps, or more of long ones."""
@@ -20,37 +22,20 @@ SHARE = 0.1
 """… and if the others wait for it for at least this share of the time."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """``steps`` of a node with ``samples`` of its own, for which it computed ``own_s`` of the ``wall_s`` that they
-    took; the rest it waited for others.
-    """
+def over(paces: Iterable[Pace]) -> Pace:
+    """All of them together."""
+    sums = [sum(row) for row in zip(*map(astuple, paces), strict=True)] or [0, 0, 0.0, 0.0]
+    return Pace(*sums)
 
-    steps: int
-    samples: int
-    own_s: float
-    wall_s: float
 
-    @classmethod
-    def over(cls, paces: Iterable[Pace]) -> Pace:
-        """All of them together."""
-        all_of_them = list(paces)
-        return cls(
-            sum(p.steps for p in all_of_them),
-            sum(p.samples for p in all_of_them),
-            sum(p.own_s for p in all_of_them),
-            sum(p.wall_s for p in all_of_them),
-        )
+def tells(pace: Pace) -> bool:
+    """Whether it is long enough to judge by."""
+    return pace.steps >= STEPS_LEAST and pace.wall_s >= SECONDS_LEAST and pace.samples > 0
 
-    @property
-    def tells(self) -> bool:
-        """Whether it is long enough to judge by."""
-        return self.steps >= STEPS_LEAST and self.wall_s >= SECONDS_LEAST and self.samples > 0
 
-    @property
-    def per_sample_s(self) -> float:
-        """Time that it computes for a sample."""
-        return self.own_s / self.samples
+def per_sample_s(pace: Pace) -> float:
+    """Time that the node computes for a sample."""
+    return pace.own_s / pace.samples
 
 
 def slow(paces: Mapping[NodeId, Pace]) -> list[tuple[NodeId, float]]:
@@ -58,15 +43,15 @@ def slow(paces: Mapping[NodeId, Pace]) -> list[tuple[NodeId, float]]:
 
     ``paces`` has all members; in a group of more than two, a node is compared with at least two others.
     """
-    telling = {node: pace for node, pace in paces.items() if pace.tells}
+    telling = {node: pace for node, pace in paces.items() if tells(pace)}
     if len(telling) < min(3, max(2, len(paces))):
         return []
     found = []
     for node, pace in telling.items():
-        usual_s = median(other.per_sample_s for one, other in telling.items() if one != node)
+        usual_s = median(per_sample_s(other) for one, other in telling.items() if one != node)
         more_s = pace.own_s - usual_s * pace.samples
-        if usual_s > 0 and pace.per_sample_s >= RATIO * usual_s and more_s >= SHARE * pace.wall_s:
-            found.append((node, pace.per_sample_s / usual_s))
+        if usual_s > 0 and per_sample_s(pace) >= RATIO * usual_s and more_s >= SHARE * pace.wall_s:
+            found.append((node, per_sample_s(pace) / usual_s))
     return sorted(found, key=lambda each: -each[1])
 
 

@@ -33,7 +33,6 @@ from pilot.core.ids import Generation, NodeId, TrainerId
 from pilot.core.proof import ProofState
 from pilot.core.trainer import WorkerPhase
 from pilot.io import wire
-from pilot.observation.paces import Pace
 from pilot.service.pending import Of, PendingCommands
 
 log = logging.getLogger(__name__)
@@ -202,8 +201,3 @@ def _metrics(values: dict[str, float]) -> tuple[tuple[str, float], ...]:
 def grace_s(message: wire.Leaving) -> float:
     """How long a leaving pilot will stay; 0 if it gives no valid time."""
     return message.grace_s if 0 <= message.grace_s <= MEASURE_MAX else 0.0
-
-
-def pace(told: wire.Pace) -> Pace:
-    """Some steps of a node, as an agent says."""
-    return Pace(told.steps, told.samples, told.own_s, told.wall_s)

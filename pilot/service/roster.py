@@ -24,7 +24,8 @@ from dataclasses import dataclass, field
 from pilot.core.ids import NodeId
 from pilot.io import wire
 from pilot.io.site import Site
-from pilot.observation.paces import KEPT, Pace
+from pilot.io.wire import Pace
+from pilot.observation.paces import KEPT, over
 from pilot.observation.words import node_names
 from pilot.service.admission import Grant, Living, same_job
 from pilot.service.intake import Speech
@@ -66,7 +67,7 @@ class Pilot:
 
     def pace_of(self, trainer: str) -> Pace:
         """Of its worker of ``trainer``, over what is kept."""
-        return Pace.over(self.paces if trainer == self.paced else ())
+        return over(self.paces if trainer == self.paced else ())
 
     @property
     def here(self) -> bool:

@@ -345,7 +345,7 @@ class Service:
                 self.send(node, wire.Heard(message.sent_s))
                 for trainer, pace in message.paces.items():
                     if self._intake.runs(node, trainer):
-                        pilot.took(trainer, inbound.pace(pace))
+                        pilot.took(trainer, pace)
             case wire.Leaving():
                 self.notice(pilot, message.cause, inbound.grace_s(message))
             case wire.WorkerReady():

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pilot.core.ids import NodeId, TrainerId
-from pilot.observation.paces import Pace, sentence, slow
+from pilot.io.wire import Pace
+from pilot.observation.paces import over, sentence, slow, tells
 
 A, B, C, D = map(NodeId, "abcd")
 
@@ -45,8 +46,8 @@ def test_a_node_alone_is_not_slow() -> None:
 
 
 def test_paces_add_up() -> None:
-    assert Pace.over([pace(1.0), pace(2.0)]) == Pace(200, 2000, 3.0, 160.0)
-    assert not Pace.over([]).tells
+    assert over([pace(1.0), pace(2.0)]) == Pace(200, 2000, 3.0, 160.0)
+    assert not tells(over([]))
 
 
 def test_it_is_told_in_one_line() -> None:
