@@ -80,7 +80,7 @@ def _look(root: Path, pilots: int, deadline_s: float) -> Iterator[Finding]:
 
 
 def _train(root: Path, name: str, what: str, pilots: int, deadline_s: float) -> Iterator[Finding]:
-    script = importlib.util.find_spec("pilot.train.doctor_script")
+    script = importlib.util.find_spec("pilot.doctor.node_script")
     assert script is not None and script.origin is not None
     submitted = launch(Path(script.origin), [], sys.executable, ())
     given = Submission(name=name, min_nodes=pilots, max_nodes=pilots, launch=submitted, check=Checking.OFF)

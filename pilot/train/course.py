@@ -33,6 +33,10 @@ from pilot.train.steps.guards import StepGuard
 from pilot.train.steps.rollback import Rollback
 from pilot.train.steps.step import Step
 
+_TURNS_PER_CHECK = 100
+"""In ``session.iterations`` the walk over the model's modules is for its first steps and every so many; a turn may be
+as short as a step.
+"""
 _MORE = (
     "; to go over the samples without training on them (an accuracy, swa_utils.update_bn), use session.evaluate, or"
     " torch's DataLoader of the dataset"
@@ -241,7 +245,8 @@ class SessionCourse(Course):
         """As its loader needs it; ends the script if the others have stopped."""
         self._expect_loop()
         self.group.settle()
-        self._training.trained.check_model()
+        if self._turns is None or self._training.position.step % _TURNS_PER_CHECK < 2:
+            self._training.trained.check_model()
         self.collectives.align()
         if self._training.position.stopped:
             self.collectives.leave()

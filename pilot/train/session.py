@@ -19,7 +19,7 @@ from pilot.train.data import rng
 from pilot.train.data.loader import DatasetBatches, arguments_of
 from pilot.train.data.sampler import Batching
 from pilot.train.data.stream import StreamBatches
-from pilot.train.data.training_loader import Draws, Uncopied
+from pilot.train.data.training_loader import Draws, Loader, Stream, Uncopied
 from pilot.train.evaluation import Evaluation, Function
 from pilot.train.metric_log import metric_log
 from pilot.train.node.membership import Membership
@@ -122,7 +122,7 @@ class Session(Uncopied):
         num_samples: int | None = None,
         drop_last: bool = False,
         **options: Any,
-    ) -> DatasetBatches:
+    ) -> Loader:
         """Create the training loader; a session has exactly one.
 
         Parameters
@@ -161,7 +161,7 @@ class Session(Uncopied):
         )
         self._course.epoch_has(batches.length)
         self._step.trains_on(dataset)
-        return batches
+        return Loader(batches, dataset)
 
     def stream(
         self,
@@ -172,7 +172,7 @@ class Session(Uncopied):
         micro_batch_size: int | None = None,
         drop_last: bool = False,
         collate_fn: Callable[[list[Any]], Any] = default_collate,
-    ) -> StreamBatches:
+    ) -> Stream:
         """Create the training loader, instead of :meth:`loader`, for samples that arrive one after the other.
 
         Parameters
@@ -188,7 +188,7 @@ class Session(Uncopied):
         self._course.made = batches = StreamBatches(self._course, source, batching, collate_fn)
         if self._course.checked is not None:
             self._course.checked.cut(batches)
-        return batches
+        return Stream(batches)
 
     def epochs(self, count: int) -> Iterator[int]:
         """Yield the indices, from 0, of those of ``count`` epochs that are still to do; the first is the current one.

@@ -93,17 +93,8 @@ class DatasetBatches(Batches):
         self._looks_back = False
         self._batches = self._loading(_checked(options))
 
-    @property
-    def batch_size(self) -> int:
-        """Samples in this rank's largest batch, at the group's current size."""
-        part, parts = self.part()
-        share = self.batching.share(0, self.batching.full(parts), part, parts)
-        return max(stop - start for start, stop in share.batches)
-
     def __len__(self) -> int:
-        """This rank's batches in a whole epoch, at the group's current size. Waits for the group only if the number
-        depends on it: a schedule is made from it before the loop.
-        """
+        """See :class:`~pilot.train.data.training_loader.Loader`."""
         one_node = 0, self.batching.ranks_per_node
         return self.batching.batches(self.length, *(one_node if self.batching.has_fixed_batches else self.part()))
 

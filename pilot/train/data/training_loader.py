@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn, Protocol
 
+from torch.utils.data import Dataset
+
 from pilot.core.errors import UserError
 from pilot.train.data.rehearsal import Rehearsal
 from pilot.train.data.sampler import Batching, StepShare
@@ -72,9 +74,8 @@ class Uncopied:
         )
 
 
-class Batches(Uncopied):
-    """What ``session.loader`` and ``session.stream`` give: this rank's batches, step by step. Iterate over it once per
-    epoch, like over a ``DataLoader``. ``cast``: what the script gets of each batch (``pilot check``).
+class Batches:
+    """This rank's batches, step by step. ``cast``: what the script gets of each batch (``pilot check``).
 
     Parameters
     ----------
@@ -82,42 +83,11 @@ class Batches(Uncopied):
     batching : how many samples a step takes
     """
 
-    _known_as = "a session's loader"
-
     def __init__(self, course: Course, batching: Batching) -> None:
         self.course = course
         self.batching = batching
         self.cast: Callable[[Any], Any] | None = None
         self._given = 0, 0
-
-    # --- for the script ----------------------------------------------------------------------------------------------
-
-    def __iter__(self) -> Iterator[Any]:
-        """In ``session.epochs`` the rest of the epoch, in ``session.iterations`` the batches of this step.
-
-        After a void step its samples are repeated, divided over the new group. A worker that was parked while the
-        others moved on to another epoch continues in that one: what a script does after an epoch is done once per
-        epoch.
-        """
-        return self.course.batches(self.rest)
-
-    def enumerate(self, start: int = 0) -> Iterator[tuple[int, Any]]:
-        """In ``session.epochs``: each batch with its number in the whole epoch, plus ``start``: also on a node that
-        joins in the middle, or in a run that resumes there, and after a void step. Python's own ``enumerate`` counts
-        what this process gets.
-        """
-        if not self.course.by_epoch():
-            raise UserError(
-                "loader.enumerate() is for session.epochs; session.iterations numbers the steps itself, and"
-                " enumerate(loader) the batches of one"
-            )
-        return ((start + self.number(), batch) for batch in iter(self))
-
-    def next(self) -> Any:
-        """In ``session.iterations``: the next batch of this step."""
-        return self.course.next_batch()
-
-    # --- for the session ---------------------------------------------------------------------------------------------
 
     def rest_of_epoch(self) -> Iterator[Any]:
         """See :data:`Rest`."""
@@ -178,3 +148,59 @@ class Draws(Batches):
             part, parts = self.part()
             share = self.batching.share(cursor, cursor + self.batching.full(parts), part, parts)
             yield from self._step(share, lambda start, stop: stop - start)
+
+
+class Stream(Uncopied):
+    """What ``session.stream`` gives: iterate over it once per epoch, like over a ``DataLoader``."""
+
+    _known_as = "a session's loader"
+
+    def __init__(self, batches: Batches) -> None:
+        self._batches = batches
+
+    def __iter__(self) -> Iterator[Any]:
+        """In ``session.epochs`` the rest of the epoch, in ``session.iterations`` the batches of this step.
+
+        After a void step its samples are repeated, divided over the new group. A worker that was parked while the
+        others moved on to another epoch continues in that one: what a script does after an epoch is done once per
+        epoch.
+        """
+        return self._batches.course.batches(self._batches.rest)
+
+    def enumerate(self, start: int = 0) -> Iterator[tuple[int, Any]]:
+        """In ``session.epochs``: each batch with its number in the whole epoch, plus ``start``: also on a node that
+        joins in the middle, or in a run that resumes there, and after a void step. Python's own ``enumerate`` counts
+        what this process gets.
+        """
+        if not self._batches.course.by_epoch():
+            raise UserError(
+                "loader.enumerate() is for session.epochs; session.iterations numbers the steps itself, and"
+                " enumerate(loader) the batches of one"
+            )
+        return ((start + self._batches.number(), batch) for batch in iter(self))
+
+    def next(self) -> Any:
+        """In ``session.iterations``: the next batch of this step."""
+        return self._batches.course.next_batch()
+
+
+class Loader(Stream):
+    """What ``session.loader`` gives: iterate over it once per epoch, like over a ``DataLoader``."""
+
+    def __init__(self, batches: Batches, dataset: Dataset[Any]) -> None:
+        super().__init__(batches)
+        self.dataset = dataset
+
+    @property
+    def batch_size(self) -> int:
+        """Samples in this rank's largest batch, at the group's current size."""
+        batching = self._batches.batching
+        part, parts = self._batches.part()
+        share = batching.share(0, batching.full(parts), part, parts)
+        return max(stop - start for start, stop in share.batches)
+
+    def __len__(self) -> int:
+        """This rank's batches in a whole epoch, at the group's current size. Waits for the group only if the number
+        depends on it: a schedule is made from it before the loop.
+        """
+        return len(self._batches)  # type: ignore[arg-type]  # those of a dataset have a length

@@ -398,10 +398,11 @@ def test_a_data_loader_gives_its_dataset_and_its_options() -> None:
     given: DataLoader[Any] = DataLoader(DATA, batch_size=4, collate_fn=doubled, num_workers=1, drop_last=True)
     loader = session_on(given)
     assert loader.dataset is DATA
-    assert [batch.flatten().tolist() for batch in loader._batches] == [[0, 2, 4, 6], [8, 10, 12, 14]]
-    assert loader.batching == Batching(whole=4, drop_last=True)
+    assert [name for name in dir(loader) if not name.startswith("_")] == ["batch_size", "dataset", "enumerate", "next"]
+    assert [batch.flatten().tolist() for batch in loader._batches._batches] == [[0, 2, 4, 6], [8, 10, 12, 14]]
+    assert loader._batches.batching == Batching(whole=4, drop_last=True)
     shuffled = session_on(DataLoader(DATA, batch_size=4, shuffle=True), batch_size=2, lr_rule="none")
-    assert shuffled.batching == Batching(per_node=2)
+    assert shuffled._batches.batching == Batching(per_node=2)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from pilot.train import doctor_script
+from pilot.doctor import node_script
 from pilot.train.node.node_group import FABRIC, STORE
 
 
@@ -20,7 +20,7 @@ def test_the_processes_of_a_node_say_how_fast_bytes_move_between_them(tmp_path: 
         for rank in range(2)
     ]
     with ThreadPoolExecutor(2) as threads:
-        for lines in threads.map(lambda environment: doctor_script.seen(environment, 1 << 18), environments):
+        for lines in threads.map(lambda environment: node_script.seen(environment, 1 << 18), environments):
             no_gpu, between = lines
             assert no_gpu == "no GPU that torch can use"
             found = re.fullmatch(
@@ -33,7 +33,7 @@ def test_the_processes_of_a_node_say_how_fast_bytes_move_between_them(tmp_path: 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.accelerator.is_available(), reason="there is no GPU here")
 def test_gpus_their_links_and_the_way_to_them_are_told() -> None:
-    names, links, copies = doctor_script.seen({})
+    names, links, copies = node_script.seen({})
     assert "GPU" in names
     assert "NCCL" in links
     assert re.fullmatch(r"host to GPU [\d.]+ GB/s, back [\d.]+ GB/s \(pinned memory\)", copies)
