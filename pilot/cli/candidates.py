@@ -1,4 +1,6 @@
-"""Completion of the names of trainers, studies and sites in the shell. It never fails and never blocks for long."""
+"""Completion in the shell: ``pilot completion``, and the names of trainers, studies and sites. Completing names never
+fails and never blocks for long.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from click.shell_completion import CompletionItem
+from click.shell_completion import CompletionItem, get_completion_class
 
 from pilot.core.errors import PilotError
 
@@ -49,3 +51,26 @@ def sites(_context: click.Context, _parameter: click.Parameter, begun: str) -> l
     except (PilotError, OSError):
         named = []
     return named or [CompletionItem(begun, type="file")]
+
+
+VARIABLE = "_PILOT_COMPLETE"
+"""The variable through which the shell requests completions, by click's convention."""
+
+SHELLS = ("bash", "zsh", "fish")
+
+
+@click.command("completion")
+@click.argument("shell", type=click.Choice(SHELLS))
+def completion(shell: str) -> None:
+    """Print a script that makes the shell complete pilot's commands, options, trainers and sites.
+
+    \b
+    Examples:
+      pilot completion bash > ~/.local/share/bash-completion/completions/pilot
+      echo 'eval "$(pilot completion zsh)"' >> ~/.zshrc
+    """
+    from pilot.cli.main import cli
+
+    kind = get_completion_class(shell)
+    assert kind is not None
+    click.echo(kind(cli, {}, "pilot", VARIABLE).source())

@@ -1,4 +1,4 @@
-"""``pilot events``: what happened in a pool, one sentence per event."""
+"""``pilot events`` and ``pilot report``: what happened in a pool, one sentence per event, or as one HTML page."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import click
 
 from pilot.cli import candidates
 from pilot.cli.asking import BACK_S, in_any_pool, is_past, what_happened
-from pilot.cli.options import Count, json_option
+from pilot.cli.options import Count, json_option, page_option
 from pilot.core.errors import UserError, one_line
 
 if TYPE_CHECKING:
@@ -55,6 +55,28 @@ def command(follow: bool, tail: int | None, trainer: str | None, root: Path, as_
         tail = None  # print all later events
     if trainer is not None and not found:
         raise UserError(f"no events of a trainer named {trainer!r}; pilot ls --all lists the trainers")
+
+
+@click.command("report")
+@page_option("report.html")
+@in_any_pool
+def report(root: Path, output: Path | None) -> None:
+    """Write the history of a pool, up or down, as one self-contained HTML page.
+
+    It shows the pool's nodes over time, the trainers with their curves, every change of their nodes, and the events.
+
+    \b
+    Examples:
+      pilot report
+      pilot report --output week.html --run-dir ~/pilot/vision
+    """
+    from pilot.cli.show import write_page
+    from pilot.io.rundir import RunDir
+    from pilot.observation.page import render
+    from pilot.service.life import life_of
+
+    contents = what_happened(RunDir(root))
+    write_page(output or Path("report.html"), render(life_of(contents)))
 
 
 def _batches(rundir: RunDir, follow: bool) -> Iterator[Iterable[Entry]]:

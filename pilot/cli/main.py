@@ -60,6 +60,8 @@ MODULES = {
     **dict.fromkeys(("status", "ls", "nodes", "explain"), "looking"),
     **dict.fromkeys(("cancel", "hold", "release", "rm", "scale"), "steering"),
     "resume": "submit",
+    "report": "events",
+    "completion": "candidates",
 }
 """The modules that have several commands, each under its name; in the others it is ``command``."""
 
