@@ -55,16 +55,10 @@ class Orphaned:
 
 @dataclass(slots=True)
 class Departure:
-    """What an agent knows about its end.
+    """What an agent knows about its end."""
 
-    Parameters
-    ----------
-    own_grace_s : this pilot's grace, if its batch script overrides the site's
-    walltime_end_s : when the job ends, on the clock of ``now_s``
-    """
-
-    own_grace_s: float | None = None
-    walltime_end_s: float = math.inf
+    own_grace_s: float | None = None  #: this pilot's grace, if its batch script overrides the site's
+    walltime_end_s: float = math.inf  #: when the job ends, on the clock of ``now_s``
     welcome: wire.Welcome | None = None
     _notice: Noticed | None = None
     _deadline_s: float = math.inf

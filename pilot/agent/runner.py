@@ -48,22 +48,13 @@ IMPORTS, CHECKS = "imports", "checks"
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Command-line options. None: the system's or the site's value.
+    """Command-line options. None: the system's or the site's value."""
 
-    Parameters
-    ----------
-    interfaces : for MPI, one per rail; empty: the one towards the coordinator
-    provider : libfabric's provider, for MPI
-    python : the interpreter started before the first trainer arrives
-    walltime_end_s : when the job ends, Unix time
-    grace_s : time between a notice and the kill
-    """
-
-    interfaces: Sequence[str] = ()
-    provider: str = "tcp"
-    python: str = sys.executable
-    walltime_end_s: float | None = None
-    grace_s: float | None = None
+    interfaces: Sequence[str] = ()  #: for MPI, one per rail; empty: the one towards the coordinator
+    provider: str = "tcp"  #: libfabric's provider, for MPI
+    python: str = sys.executable  #: the interpreter started before the first trainer arrives
+    walltime_end_s: float | None = None  #: when the job ends, Unix time
+    grace_s: float | None = None  #: time between a notice and the kill
 
 
 def run(connection: Path, options: Options) -> int:

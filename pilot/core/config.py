@@ -27,42 +27,29 @@ from pilot.core.trainer import Trainer
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorConfig:
-    """How decisions are made.
+    """How decisions are made."""
 
-    Parameters
-    ----------
-    t_fwd_s : forward-looking time of FreeTrain eq. 16
-    max_parallel_trainers : Pj_max, how many trainers share the pool at once, first come first served
-    objective : what plans maximise
-    node_order : order in which nodes are handed out and taken back
-    topology : which nodes are near each other; each trainer gets neighbours of its own nodes first, then by
-        ``node_order``; None: by ``node_order`` alone
-    grace_s, checkpoint_interval_s : the site's (see :mod:`pilot.core.pacing`)
-    budget_node_hours : charged node-hours that the pool may use from when it comes up; None: no limit
-    charge_factor : the site's
-    arrivals_s : trainers submitted within this time of one another are planned for together; 0: each at once
-    ended_kept : number of ended trainers that are kept in full; of earlier ones only the outcome is kept
-    decide_every_s : plans are made at multiples of this (Huawei's f); 0: at every event that changes the problem
-    gpus : on which node each GPU is, if the pool's unit is a GPU; None: a unit is a node
-    priors : how trainers are expected to scale until those of the pool have been measured
-    timed : problems include how long trainers have trained and what is left, for planners that use it
-    """
-
-    t_fwd_s: float = 120.0
-    max_parallel_trainers: int = 10
-    objective: Objective = scaling_efficiency
-    node_order: NodeOrder = hostname_order
+    t_fwd_s: float = 120.0  #: forward-looking time of FreeTrain eq. 16
+    max_parallel_trainers: int = 10  #: Pj_max, how many trainers share the pool at once, first come first served
+    objective: Objective = scaling_efficiency  #: what plans maximise
+    node_order: NodeOrder = hostname_order  #: order in which nodes are handed out and taken back
+    #: which nodes are near each other; each trainer gets neighbours of its own nodes first, then by ``node_order``;
+    #: None: by ``node_order`` alone
     topology: Topology | None = None
-    grace_s: float = 30.0
-    checkpoint_interval_s: float = 300.0
+    grace_s: float = 30.0  #: the site's (see :mod:`pilot.core.pacing`)
+    checkpoint_interval_s: float = 300.0  #: the site's (see :mod:`pilot.core.pacing`)
+    #: charged node-hours that the pool may use from when it comes up; None: no limit
     budget_node_hours: float | None = None
-    charge_factor: float = 1.0
+    charge_factor: float = 1.0  #: the site's
+    #: trainers submitted within this time of one another are planned for together; 0: each at once
     arrivals_s: float = 0.0
+    #: number of ended trainers that are kept in full; of earlier ones only the outcome is kept
     ended_kept: int = sys.maxsize
+    #: plans are made at multiples of this (Huawei's f); 0: at every event that changes the problem
     decide_every_s: float = 0.0
-    gpus: GpuNodes | None = None
-    timed: bool = False
-    priors: Priors = ON_SUMMIT
+    gpus: GpuNodes | None = None  #: on which node each GPU is, if the pool's unit is a GPU; None: a unit is a node
+    timed: bool = False  #: problems include how long trainers have trained and what is left, for planners that use it
+    priors: Priors = ON_SUMMIT  #: how trainers are expected to scale until those of the pool have been measured
 
     def __post_init__(self) -> None:
         if not self.t_fwd_s > 0:

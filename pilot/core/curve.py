@@ -24,15 +24,10 @@ class Curve:
     """(nodes, value per second) points, linear between them, (0, 0) included (FreeTrain eqs 11-12).
 
     Beyond the last point the last point's value per node holds. Values may be flat or falling.
-
-    Parameters
-    ----------
-    nodes : node counts, strictly increasing, the first one 0
-    per_s : value at each count, finite and not negative, the first one 0
     """
 
-    nodes: tuple[float, ...]
-    per_s: tuple[float, ...]
+    nodes: tuple[float, ...]  #: node counts, strictly increasing, the first one 0
+    per_s: tuple[float, ...]  #: value at each count, finite and not negative, the first one 0
 
     def __post_init__(self) -> None:
         if len(self.nodes) != len(self.per_s):

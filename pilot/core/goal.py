@@ -25,18 +25,11 @@ MOST = 2.0**53
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """Where a trainer's loop ends; None: not known.
+    """Where a trainer's loop ends; None: not known."""
 
-    Parameters
-    ----------
-    epochs : how many in total
-    iterations : how many steps in total, of a loop over iterations
-    epoch_samples : the samples of an epoch
-    """
-
-    epochs: int | None
-    iterations: int | None
-    epoch_samples: int | None
+    epochs: int | None  #: how many in total
+    iterations: int | None  #: how many steps in total, of a loop over iterations
+    epoch_samples: int | None  #: the samples of an epoch
 
     @classmethod
     def of(cls, metrics: Mapping[str, float]) -> Goal:

@@ -35,23 +35,14 @@ TELL_RATIO = 1.25
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """A trainer's interval, and why.
+    """A trainer's interval, and why."""
 
-    Parameters
-    ----------
-    site_interval_s, grace_s : of the site
-    write_s : what one rank needs to write the whole state, as measured; None: not known yet
-    trained_s : how long the trainer has trained
-    wipeouts : how often it lost all of its nodes at once in that time
-    end_in_s : when the last of its nodes leaves; infinite unless the ends of all are known
-    """
-
-    site_interval_s: float
-    grace_s: float
-    write_s: float | None
-    trained_s: float
-    wipeouts: int
-    end_in_s: float = math.inf
+    site_interval_s: float  #: of the site
+    grace_s: float  #: of the site
+    write_s: float | None  #: what one rank needs to write the whole state, as measured; None: not known yet
+    trained_s: float  #: how long the trainer has trained
+    wipeouts: int  #: how often it lost all of its nodes at once in that time
+    end_in_s: float = math.inf  #: when the last of its nodes leaves; infinite unless the ends of all are known
 
     @property
     def fits(self) -> bool:

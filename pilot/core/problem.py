@@ -21,31 +21,20 @@ UNSAID_STEP_S = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One trainer as a planner sees it.
+    """One trainer as a planner sees it."""
 
-    Parameters
-    ----------
-    trainer : whose
-    current_nodes : C_j, the nodes that it holds now (FreeTrain eq. 1); parked nodes count
-    min_nodes, max_nodes : N_j^min, N_j^max; the plan gives 0 or something between them (eq. 3)
-    sizes : the counts between them that are allowed, rising; empty: all
-    trained_s : how long it has trained; 0 unless the problem is timed
-    left_s : what is left of it, in seconds on one node (Huawei's ETA); None: not known, or the problem is not timed
-    value : O_j, objective value per second as a function of nodes (eq. 12)
-    rescale_up_s, rescale_down_s : R_j^up, R_j^dw (eq. 13)
-    pin : the plan gives it exactly this many nodes, whatever that gains; None: it is free. All pins fit together
-    """
-
-    trainer: TrainerId
-    current_nodes: int
-    min_nodes: int
-    max_nodes: int
-    value: Curve
-    rescale_up_s: float
-    rescale_down_s: float
-    sizes: tuple[int, ...] = ()
+    trainer: TrainerId  #: whose
+    current_nodes: int  #: C_j, the nodes that it holds now (FreeTrain eq. 1); parked nodes count
+    min_nodes: int  #: N_j^min, N_j^max; the plan gives 0 or something between them (eq. 3)
+    max_nodes: int  #: N_j^min, N_j^max; the plan gives 0 or something between them (eq. 3)
+    value: Curve  #: O_j, objective value per second as a function of nodes (eq. 12)
+    rescale_up_s: float  #: R_j^up, R_j^dw (eq. 13)
+    rescale_down_s: float  #: R_j^up, R_j^dw (eq. 13)
+    sizes: tuple[int, ...] = ()  #: the counts between them that are allowed, rising; empty: all
+    #: the plan gives it exactly this many nodes, whatever that gains; None: it is free. All pins fit together
     pin: int | None = None
-    trained_s: float = 0.0
+    trained_s: float = 0.0  #: how long it has trained; 0 unless the problem is timed
+    #: what is left of it, in seconds on one node (Huawei's ETA); None: not known, or the problem is not timed
     left_s: float | None = None
 
     def value_at(self, nodes: int) -> float:

@@ -68,18 +68,11 @@ class AcceptedChange:
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """How a run goes through its samples, according to its identity.
+    """How a run goes through its samples, according to its identity."""
 
-    Parameters
-    ----------
-    length : samples in an epoch; None: a stream
-    multiple : divides the number of samples of each full step
-    drop_last : whether an epoch's last step is dropped if it is not full
-    """
-
-    length: int | None
-    multiple: int
-    drop_last: bool
+    length: int | None  #: samples in an epoch; None: a stream
+    multiple: int  #: divides the number of samples of each full step
+    drop_last: bool  #: whether an epoch's last step is dropped if it is not full
 
     @classmethod
     def of(cls, words: Mapping[str, str]) -> Samples:

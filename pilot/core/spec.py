@@ -41,60 +41,38 @@ class Checking(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TrainerSpec:
-    """One elastic training task as submitted.
+    """One elastic training task as submitted."""
 
-    Parameters
-    ----------
-    trainer : its id, also its name in the pool
-    uid : its identity across pools, stored in its folder and checkpoints
-    starts_after : generation of the checkpoint from which it starts, followed by its own; 0: from scratch
-    min_nodes, max_nodes : fewest and most nodes on which it can run (FreeTrain §3.1)
-    sizes : allowed node counts, increasing; empty: all from ``min_nodes`` to ``max_nodes``. Otherwise these two become
-        the first and the last of them
-    curve : samples per second by nodes; None: estimated, see :mod:`pilot.core.curve_model`
-    fixed_curve : keep the given curve, ignoring measurements
-    rescale_up_s, rescale_down_s : pause for a rescale; updated by measurements unless ``fixed_curve``
-    assumed_costs : the user gave no rescale costs: those measured for the pool's other trainers take precedence over
-        these two
-    budget_node_hours : charged node-hours that its workers may use before it stops; None: no limit
-    priority : factor for the priority-weighted objective
-    warm_up_s : how long the script may take on a node until its session waits for a group
-    after_loop_s : how long the script may run after its training loop, on the leader's node
-    patience_s : how long others wait for a process without progress before it counts as stuck
-    samples : total samples of its loop, if known in advance (replays)
-    profile : whether it is profiled if its curve is not known
-    reprofile : profile it even though its curve is known
-    script : identifies its script; trainers of one script are assumed to scale alike. "": not known
-    curve_from : whose measurements its ``curve`` is, for people; "": the user's
-    check : whether its script is checked before it grows
-    unchecked : why its script cannot be checked where it runs; "": nothing is known to prevent it
-    objective_curve : value per second by nodes, if not derived from ``curve`` (replays of published sets)
-    """
-
-    trainer: TrainerId
-    min_nodes: int = 1
-    max_nodes: int = 64
-    curve: Curve | None = None
-    fixed_curve: bool = False
-    rescale_up_s: float = 20.0
-    rescale_down_s: float = 10.0
-    priority: float = 1.0
+    trainer: TrainerId  #: its id, also its name in the pool
+    min_nodes: int = 1  #: fewest and most nodes on which it can run (FreeTrain §3.1)
+    max_nodes: int = 64  #: fewest and most nodes on which it can run (FreeTrain §3.1)
+    curve: Curve | None = None  #: samples per second by nodes; None: estimated, see :mod:`pilot.core.curve_model`
+    fixed_curve: bool = False  #: keep the given curve, ignoring measurements
+    rescale_up_s: float = 20.0  #: pause for a rescale; updated by measurements unless ``fixed_curve``
+    rescale_down_s: float = 10.0  #: pause for a rescale; updated by measurements unless ``fixed_curve``
+    priority: float = 1.0  #: factor for the priority-weighted objective
+    #: value per second by nodes, if not derived from ``curve`` (replays of published sets)
     objective_curve: Curve | None = None
+    #: allowed node counts, increasing; empty: all from ``min_nodes`` to ``max_nodes``. Otherwise these two become the
+    #: first and the last of them
     sizes: tuple[int, ...] = ()
-    samples: float | None = None
-    uid: TrainerUid = NO_UID
+    samples: float | None = None  #: total samples of its loop, if known in advance (replays)
+    uid: TrainerUid = NO_UID  #: its identity across pools, stored in its folder and checkpoints
+    #: generation of the checkpoint from which it starts, followed by its own; 0: from scratch
     starts_after: Generation = NO_GENERATION
+    #: the user gave no rescale costs: those measured for the pool's other trainers take precedence over these two
     assumed_costs: bool = False
+    #: charged node-hours that its workers may use before it stops; None: no limit
     budget_node_hours: float | None = None
-    warm_up_s: float = 900.0
-    after_loop_s: float = 600.0
-    patience_s: float = 300.0
-    profile: Profiling = Profiling.NEVER
-    reprofile: bool = False
-    script: str = ""
-    curve_from: str = ""
-    check: Checking = Checking.OFF
-    unchecked: str = ""
+    warm_up_s: float = 900.0  #: how long the script may take on a node until its session waits for a group
+    after_loop_s: float = 600.0  #: how long the script may run after its training loop, on the leader's node
+    patience_s: float = 300.0  #: how long others wait for a process without progress before it counts as stuck
+    profile: Profiling = Profiling.NEVER  #: whether it is profiled if its curve is not known
+    reprofile: bool = False  #: profile it even though its curve is known
+    script: str = ""  #: identifies its script; trainers of one script are assumed to scale alike. "": not known
+    curve_from: str = ""  #: whose measurements its ``curve`` is, for people; "": the user's
+    check: Checking = Checking.OFF  #: whether its script is checked before it grows
+    unchecked: str = ""  #: why its script cannot be checked where it runs; "": nothing is known to prevent it
 
     def __post_init__(self) -> None:
         if self.min_nodes < 1:

@@ -35,26 +35,17 @@ Parameters = tuple[tuple[str, Parameter], ...]
 
 @dataclass(frozen=True, slots=True)
 class StudySpec:
-    """A study as submitted.
+    """A study as submitted."""
 
-    Parameters
-    ----------
-    study : its name in the pool
-    metric : the name under which the script reports what counts
-    maximise : whether larger is better
-    rungs : numbers of reports after which trials are compared; increasing. A trial that reaches the last is complete
-    trials : how many there are in all
-    template : the spec of every trial's trainer except its name and uid; the template's uid is the study's
-    deadline_s : the study stops then, in seconds since the pool began; None: it has no deadline
-    """
-
-    study: StudyId
-    metric: str
-    maximise: bool
+    study: StudyId  #: its name in the pool
+    metric: str  #: the name under which the script reports what counts
+    maximise: bool  #: whether larger is better
+    #: numbers of reports after which trials are compared; increasing. A trial that reaches the last is complete
     rungs: tuple[int, ...]
-    trials: int
+    trials: int  #: how many there are in all
+    #: the spec of every trial's trainer except its name and uid; the template's uid is the study's
     template: TrainerSpec
-    deadline_s: float | None = None
+    deadline_s: float | None = None  #: the study stops then, in seconds since the pool began; None: it has no deadline
 
     def __post_init__(self) -> None:
         if not self.rungs or any(a >= b for a, b in zip((0, *self.rungs), self.rungs, strict=False)):

@@ -40,30 +40,19 @@ FEW = 8
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """What a trainer can expect.
+    """What a trainer can expect."""
 
-    Parameters
-    ----------
-    points, priors : what is known of its curve
-    allowed : the counts that it can be measured on, rising
-    share : its part of the nodes, if all trainers are alike
-    held, idle : how many nodes it has, how many are free
-    alone : whether nobody else could use its nodes
-    rescale_up_s, rescale_down_s : what a rescale costs
-    lasts_s : how long plans would not have measured it by themselves
-    price : what nodes are worth to others; None: not known, the others are assumed to be like it
-    """
-
-    points: tuple[Point, ...]
-    priors: Priors
-    allowed: tuple[int, ...]
-    share: float
-    held: int
-    idle: int
-    alone: bool
-    rescale_up_s: float
-    rescale_down_s: float
-    lasts_s: float
+    points: tuple[Point, ...]  #: what is known of its curve
+    priors: Priors  #: what is known of its curve
+    allowed: tuple[int, ...]  #: the counts that it can be measured on, rising
+    share: float  #: its part of the nodes, if all trainers are alike
+    held: int  #: how many nodes it has, how many are free
+    idle: int  #: how many nodes it has, how many are free
+    alone: bool  #: whether nobody else could use its nodes
+    rescale_up_s: float  #: what a rescale costs
+    rescale_down_s: float  #: what a rescale costs
+    lasts_s: float  #: how long plans would not have measured it by themselves
+    #: what nodes are worth to others; None: not known, the others are assumed to be like it
     price: NodePrice | None = None
 
 

@@ -55,26 +55,15 @@ def owns(secret: str, pilot: str) -> bool:
 
 
 class Connection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a peer needs to reach the coordinator.
+    """What a peer needs to reach the coordinator."""
 
-    Parameters
-    ----------
-    endpoint : on the advertised address, ``tcp://host:port``
-    certificate : SHA-256 of the coordinator's certificate, in hex; no other certificate is accepted
-    token : the user's, for requests by the CLI; "" in a job's file
-    enrolment : the token with which a pilot joins
-    coordinator : the pool's name; restarts of its coordinator do not change it
-    version : version of the package that wrote the file
-    job : the batch job that ``enrolment`` is bound to; "": any
-    """
-
-    endpoint: str
-    certificate: str
-    token: str
-    enrolment: str
-    coordinator: str
-    version: str
-    job: str = ""
+    endpoint: str  #: on the advertised address, ``tcp://host:port``
+    certificate: str  #: SHA-256 of the coordinator's certificate, in hex; no other certificate is accepted
+    token: str  #: the user's, for requests by the CLI; "" in a job's file
+    enrolment: str  #: the token with which a pilot joins
+    coordinator: str  #: the pool's name; restarts of its coordinator do not change it
+    version: str  #: version of the package that wrote the file
+    job: str = ""  #: the batch job that ``enrolment`` is bound to; "": any
 
     @property
     def address(self) -> tuple[str, int]:

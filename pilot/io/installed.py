@@ -96,16 +96,11 @@ _NAME = re.compile(r"[A-Za-z_]\w{0,99}(\.\w{1,100}){0,15}", re.ASCII)
 
 
 class Imports(msgspec.Struct, frozen=True):
-    """The file.
+    """The file."""
 
-    Parameters
-    ----------
-    modules : in the order in which scripts began to import them, so that a module comes after those that import it
-    unfit : modules that must not be loaded in advance: they start threads, use a GPU, or fail
-    """
-
+    #: in the order in which scripts began to import them, so that a module comes after those that import it
     modules: list[str] = []
-    unfit: list[str] = []
+    unfit: list[str] = []  #: modules that must not be loaded in advance: they start threads, use a GPU, or fail
 
     def wanted(self) -> list[str]:
         """The modules to load, dependencies first, without unfit ones and their submodules."""

@@ -37,16 +37,10 @@ Error = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 
 class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What was measured of one trainer.
+    """What was measured of one trainer."""
 
-    Parameters
-    ----------
-    script : absolute path of its script
-    points : number of nodes (increasing), samples per second on them, relative error of the rate (one standard
-        deviation)
-    """
-
-    script: str
+    script: str  #: absolute path of its script
+    #: number of nodes (increasing), samples per second on them, relative error of the rate (one standard deviation)
     points: Annotated[list[tuple[Nodes, Rate, Error]], msgspec.Meta(min_length=2, max_length=COUNTS_MOST)]
 
     def known(self) -> tuple[Point, ...]:
@@ -56,21 +50,13 @@ class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(slots=True)
 class Learned:
-    """The measurements of a site.
+    """The measurements of a site."""
 
-    Parameters
-    ----------
-    folder : where they are stored; None: nowhere
-    site : its name
-    found : by uid, oldest first
-    priors : what is expected of a trainer on this site before anything of it is measured
-    told : on how many node counts each trainer was measured and whether it had ended, at the last :meth:`news`
-    """
-
-    folder: Path | None
-    site: str
-    found: dict[str, Measurement] = field(default_factory=dict)
-    priors: Priors = ON_SUMMIT
+    folder: Path | None  #: where they are stored; None: nowhere
+    site: str  #: its name
+    found: dict[str, Measurement] = field(default_factory=dict)  #: by uid, oldest first
+    priors: Priors = ON_SUMMIT  #: what is expected of a trainer on this site before anything of it is measured
+    #: on how many node counts each trainer was measured and whether it had ended, at the last :meth:`news`
     told: dict[TrainerUid, tuple[int, bool]] = field(default_factory=dict)
 
     @classmethod

@@ -286,22 +286,13 @@ def _try_lock(descriptor: int, how: int = fcntl.LOCK_EX) -> bool:
 
 
 class Ended(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What went wrong or is left at the end; all fields are empty after a clean shutdown.
+    """What went wrong or is left at the end; all fields are empty after a clean shutdown."""
 
-    Parameters
-    ----------
-    failure : the error that ended it
-    jobs_left : ids of our jobs that still exist
-    jobs_unknown : why the scheduler could not say whether jobs are left
-    nodes_left : nodes that had not left when a second signal ended the drain
-    unsaved : trainers whose state could not be written when they paused
-    """
-
-    failure: str = ""
-    jobs_left: tuple[str, ...] = ()
-    jobs_unknown: str = ""
-    nodes_left: tuple[str, ...] = ()
-    unsaved: tuple[str, ...] = ()
+    failure: str = ""  #: the error that ended it
+    jobs_left: tuple[str, ...] = ()  #: ids of our jobs that still exist
+    jobs_unknown: str = ""  #: why the scheduler could not say whether jobs are left
+    nodes_left: tuple[str, ...] = ()  #: nodes that had not left when a second signal ended the drain
+    unsaved: tuple[str, ...] = ()  #: trainers whose state could not be written when they paused
 
     def problems(self) -> list[str]:
         """What went wrong or is left, a clause each."""

@@ -20,88 +20,58 @@ if TYPE_CHECKING:
 
 
 class LaunchSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How the training process of a trainer is started.
+    """How the training process of a trainer is started."""
 
-    Parameters
-    ----------
-    script : absolute path of the training script
-    script_sha256 : of its content, in hex; without a copy of its code, a node that finds different content does not
-        start it
-    arguments : passed to the script
-    cwd : the directory in which it is started
-    python : the interpreter
-    environment : the variables that the user named, with their values
-    umask : the user's, for files that the script creates; pilot's own files are always private (0077)
-    checkpoints_kept : how many of the newest are kept; None: the site's number
-    ddp : whether it is a script for ``torchrun``, without a session
-    code : its code as submitted (:mod:`pilot.io.script_code`), packed; only until it is stored in the trainer's folder
-    code_sha256 : of the stored copy of the code, in hex: workers run nothing else; "": the script is run in place
-    archive : the file with that copy; only in an order to a node
-    """
-
-    script: str
+    script: str  #: absolute path of the training script
+    #: of its content, in hex; without a copy of its code, a node that finds different content does not start it
     script_sha256: str
-    arguments: list[str]
-    cwd: str
-    python: str
-    environment: dict[str, str]
+    arguments: list[str]  #: passed to the script
+    cwd: str  #: the directory in which it is started
+    python: str  #: the interpreter
+    environment: dict[str, str]  #: the variables that the user named, with their values
+    #: the user's, for files that the script creates; pilot's own files are always private (0077)
     umask: Annotated[int, msgspec.Meta(ge=0, le=0o777)] = 0o077
+    #: how many of the newest are kept; None: the site's number
     checkpoints_kept: Annotated[int, msgspec.Meta(ge=1)] | None = None
-    ddp: bool = False
+    ddp: bool = False  #: whether it is a script for ``torchrun``, without a session
+    #: its code as submitted (:mod:`pilot.io.script_code`), packed; only until it is stored in the trainer's folder
     code: bytes = b""
+    #: of the stored copy of the code, in hex: workers run nothing else; "": the script is run in place
     code_sha256: str = ""
-    archive: str = ""
+    archive: str = ""  #: the file with that copy; only in an order to a node
 
 
 class Start(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The checkpoint, of any trainer, from which a new trainer starts.
+    """The checkpoint, of any trainer, from which a new trainer starts."""
 
-    Parameters
-    ----------
-    files : absolute paths: the file to open, and its parts if it has any
-    generation : the checkpoint's
-    """
-
-    files: list[str]
-    generation: Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+    files: list[str]  #: absolute paths: the file to open, and its parts if it has any
+    generation: Annotated[int, msgspec.Meta(ge=0, le=2**53)]  #: the checkpoint's
 
 
 class Submission(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A new trainer. See :class:`pilot.core.spec.TrainerSpec` for what planners know about it.
+    """A new trainer. See :class:`pilot.core.spec.TrainerSpec` for what planners know about it."""
 
-    Parameters
-    ----------
-    launch : how its script is started
-    name : its name; None: the coordinator chooses one
-    replace : whether to remove an ended trainer of that name first, with its files
-    start : the checkpoint from which it starts; None: from scratch
-    sizes : the allowed node counts; empty: all
-    curve : points (nodes, samples per second); None: it is measured
-    profile, reprofile : see :class:`pilot.core.spec.TrainerSpec`
-    rescale_up_s, rescale_down_s : assumed costs until they are measured; None: those of the pool's other trainers, or
-        defaults
-    check : whether its script is checked before it grows; None: as at the site
-    """
-
-    launch: LaunchSpec
-    name: str | None = None
-    replace: bool = False
-    start: Start | None = None
+    launch: LaunchSpec  #: how its script is started
+    name: str | None = None  #: its name; None: the coordinator chooses one
+    replace: bool = False  #: whether to remove an ended trainer of that name first, with its files
+    start: Start | None = None  #: the checkpoint from which it starts; None: from scratch
     min_nodes: int = 1
     max_nodes: int = 64
-    sizes: tuple[int, ...] = ()
-    curve: list[tuple[float, float]] | None = None
+    sizes: tuple[int, ...] = ()  #: the allowed node counts; empty: all
+    curve: list[tuple[float, float]] | None = None  #: points (nodes, samples per second); None: it is measured
     fixed_curve: bool = False
-    profile: Profiling = Profiling.NEVER
-    reprofile: bool = False
+    profile: Profiling = Profiling.NEVER  #: see :class:`pilot.core.spec.TrainerSpec`
+    reprofile: bool = False  #: see :class:`pilot.core.spec.TrainerSpec`
+    #: assumed costs until they are measured; None: those of the pool's other trainers, or defaults
     rescale_up_s: float | None = None
+    #: assumed costs until they are measured; None: those of the pool's other trainers, or defaults
     rescale_down_s: float | None = None
     priority: float = 1.0
     budget_node_hours: float | None = None
     warm_up_s: float = 900.0
     after_loop_s: float = 600.0
     patience_s: float = 300.0
-    check: Checking | None = None
+    check: Checking | None = None  #: whether its script is checked before it grows; None: as at the site
 
     def spec(self, trainer: TrainerId, uid: TrainerUid) -> TrainerSpec:
         """What the core needs to know."""

@@ -35,21 +35,13 @@ _read = bytearray(_READ_BYTES)
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a peer may do on a connection.
+    """What a peer may do on a connection."""
 
-    Parameters
-    ----------
-    frame_bytes : largest frame that it may send
-    unsent_bytes : if more than this is waiting for a peer that reads too slowly, the connection is closed
-    rate_per_s, burst : frames that it may send, on average and at once; each 4 KiB received counts as one more
-    in_all_bytes : after this many bytes in total, the connection is closed
-    """
-
-    frame_bytes: int
-    unsent_bytes: int
-    rate_per_s: float
-    burst: float
-    in_all_bytes: float = math.inf
+    frame_bytes: int  #: largest frame that it may send
+    unsent_bytes: int  #: if more than this is waiting for a peer that reads too slowly, the connection is closed
+    rate_per_s: float  #: frames that it may send, on average and at once; each 4 KiB received counts as one more
+    burst: float  #: frames that it may send, on average and at once; each 4 KiB received counts as one more
+    in_all_bytes: float = math.inf  #: after this many bytes in total, the connection is closed
 
 
 class Handler(Protocol):

@@ -22,29 +22,20 @@ STEPS = 5
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A trainer as the paper sees it.
+    """A trainer as the paper sees it."""
 
-    Parameters
-    ----------
-    index : of its candidate
-    sizes : K, the counts that it may have
-    speeds : how many times as fast as on one node it is with each
-    demand_s : d, its remaining work in seconds on one node
-    shares : of ``demand_s``, what a step is expected to do with each size; 1 if that is all
-    held : the nodes that it has now
-    held_speed : how many times as fast as on one node it is with them
-    up_s, down_s : what a change to more and to fewer nodes costs, at the rate before it (FreeTrain eq. 16); not in the
-        paper, where it is free
-    """
-
-    index: int
-    sizes: tuple[int, ...]
-    speeds: tuple[float, ...]
-    demand_s: float
-    shares: tuple[float, ...]
-    held: int = 0
-    held_speed: float = 0.0
+    index: int  #: of its candidate
+    sizes: tuple[int, ...]  #: K, the counts that it may have
+    speeds: tuple[float, ...]  #: how many times as fast as on one node it is with each
+    demand_s: float  #: d, its remaining work in seconds on one node
+    shares: tuple[float, ...]  #: of ``demand_s``, what a step is expected to do with each size; 1 if that is all
+    held: int = 0  #: the nodes that it has now
+    held_speed: float = 0.0  #: how many times as fast as on one node it is with them
+    #: what a change to more and to fewer nodes costs, at the rate before it (FreeTrain eq. 16); not in the paper, where
+    #: it is free
     up_s: float = 0.0
+    #: what a change to more and to fewer nodes costs, at the rate before it (FreeTrain eq. 16); not in the paper, where
+    #: it is free
     down_s: float = 0.0
 
 

@@ -111,19 +111,12 @@ class Priced:
 
 @dataclass(frozen=True, slots=True)
 class _Menu:
-    """The courses of jobs that have the same sizes.
+    """The courses of jobs that have the same sizes."""
 
-    Parameters
-    ----------
-    jobs : their numbers
-    courses, nodes : per step and course the size's index, and the size
-    worth : per job and course
-    """
-
-    jobs: list[int]
-    courses: Ints
-    nodes: Ints
-    worth: Floats
+    jobs: list[int]  #: their numbers
+    courses: Ints  #: per step and course the size's index, and the size
+    nodes: Ints  #: per step and course the size's index, and the size
+    worth: Floats  #: per job and course
 
 
 def priced(jobs: Sequence[Job], nodes: int, deadline_s: float, steps: int = STEPS, costs: bool = False) -> Priced:

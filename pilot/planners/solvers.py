@@ -26,18 +26,11 @@ from pilot.planners.one_thread import ONE_THREAD
 
 @dataclass(frozen=True, slots=True)
 class SolverAnswer:
-    """What a solver found out.
+    """What a solver found out."""
 
-    Parameters
-    ----------
-    proved : the values are optimal
-    values : column name → value, zeros may be missing; None if no whole solution was found
-    bound : an upper bound of the objective; None if the solver gave none
-    """
-
-    proved: bool
-    values: dict[str, float] | None
-    bound: float | None = None
+    proved: bool  #: the values are optimal
+    values: dict[str, float] | None  #: column name → value, zeros may be missing; None if no whole solution was found
+    bound: float | None = None  #: an upper bound of the objective; None if the solver gave none
 
 
 Solver = Callable[[Path, float, Mapping[str, float], float], SolverAnswer]

@@ -57,17 +57,11 @@ Send = Callable[[NodeId, wire.Sent], None]
 
 @dataclass(frozen=True, slots=True)
 class Overdue:
-    """The outcome of commands that have timed out.
+    """The outcome of commands that have timed out."""
 
-    Parameters
-    ----------
-    events : their completions
-    stops : to perform: workers that did not become ready, each once
-    hopeless : nodes to be given up because they do not carry out orders, with those orders
-    """
-
-    events: tuple[Event, ...] = ()
-    stops: tuple[commands.StopWorker, ...] = ()
+    events: tuple[Event, ...] = ()  #: their completions
+    stops: tuple[commands.StopWorker, ...] = ()  #: to perform: workers that did not become ready, each once
+    #: nodes to be given up because they do not carry out orders, with those orders
     hopeless: tuple[tuple[NodeId, str], ...] = ()
 
 

@@ -51,25 +51,16 @@ def life_of(contents: Contents) -> Life:
 
 @dataclass(slots=True)
 class Trial:
-    """One life of the pool, from its start at ``since_s`` until it was down.
+    """One life of the pool, from its start at ``since_s`` until it was down."""
 
-    Parameters
-    ----------
-    since_s, lasted_s : on the pool's clock
-    charge_factor : its site's at that time
-    used : charged node-hours
-    warned_s, ended_s : when 80% and all of the budget was used; None: never
-    samples, samples_then : processed by all trainers: in total, and when the budget was used up
-    """
-
-    since_s: float
-    charge_factor: float
-    lasted_s: float = 0.0
-    used: float = 0.0
-    warned_s: float | None = None
-    ended_s: float | None = None
-    samples: int = 0
-    samples_then: int = 0
+    since_s: float  #: on the pool's clock
+    charge_factor: float  #: its site's at that time
+    lasted_s: float = 0.0  #: on the pool's clock
+    used: float = 0.0  #: charged node-hours
+    warned_s: float | None = None  #: when 80% and all of the budget was used; None: never
+    ended_s: float | None = None  #: when 80% and all of the budget was used; None: never
+    samples: int = 0  #: processed by all trainers: in total, and when the budget was used up
+    samples_then: int = 0  #: processed by all trainers: in total, and when the budget was used up
 
     def sentence(self, budget: float) -> str:
         """What ``budget`` would have done, in words."""

@@ -28,32 +28,20 @@ from pilot.io.site_files import prints_to_stderr
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Plain values only.
+    """Plain values only."""
 
-    Parameters
-    ----------
-    planner, solver : see :func:`pilot.planners.make`
-    solve_limit_s : time limit per plan, after which the best one found counts
-    objective : see :func:`pilot.service.settings.load_objective`
-    t_fwd_s, max_parallel_trainers : see ``CoordinatorConfig``
-    ended_kept : how many ended trainers are kept in full, and listed; fixed when the pool is first started
-    decide_every_s : plans are made at multiples of it; 0: at every event
-    budget : charged node-hours from when the pool comes up; 0: no limit
-    priors : mean and deviation of ln a, then of ln b (:mod:`pilot.core.curve_model`), from the site's earlier
-        trainers; None: there were none
-    node_order : a name of ``pilot.core.pool.NODE_ORDER_NAMES``
-    """
-
-    planner: str = planners.NAMES[0]
-    solver: str = planners.SOLVERS[0]
-    solve_limit_s: float = 10.0
-    objective: str = "scaling-efficiency"
-    t_fwd_s: float = 120.0
-    max_parallel_trainers: int = 10
-    node_order: str = "hostname"
-    ended_kept: int = 200
-    budget: float = 0.0
-    decide_every_s: float = 0.0
+    planner: str = planners.NAMES[0]  #: see :func:`pilot.planners.make`
+    solver: str = planners.SOLVERS[0]  #: see :func:`pilot.planners.make`
+    solve_limit_s: float = 10.0  #: time limit per plan, after which the best one found counts
+    objective: str = "scaling-efficiency"  #: see :func:`pilot.service.settings.load_objective`
+    t_fwd_s: float = 120.0  #: see ``CoordinatorConfig``
+    max_parallel_trainers: int = 10  #: see ``CoordinatorConfig``
+    node_order: str = "hostname"  #: a name of ``pilot.core.pool.NODE_ORDER_NAMES``
+    ended_kept: int = 200  #: how many ended trainers are kept in full, and listed; fixed when the pool is first started
+    budget: float = 0.0  #: charged node-hours from when the pool comes up; 0: no limit
+    decide_every_s: float = 0.0  #: plans are made at multiples of it; 0: at every event
+    #: mean and deviation of ln a, then of ln b (:mod:`pilot.core.curve_model`), from the site's earlier trainers; None:
+    #: there were none
     priors: tuple[float, float, float, float] | None = None
 
     def config(self) -> CoordinatorConfig:

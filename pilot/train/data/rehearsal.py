@@ -9,19 +9,12 @@ from pilot.train.data.sampler import StepShare
 
 @dataclass(frozen=True, slots=True)
 class Rehearsal:
-    """Who rehearses in a step, the same on all ranks.
+    """Who rehearses in a step, the same on all ranks."""
 
-    Parameters
-    ----------
-    nodes : how many the group has, of ``per_node`` ranks each
-    reference : the node whose samples the others use, too
-    rehearsing : these others
-    """
-
-    nodes: int
+    nodes: int  #: how many the group has, of ``per_node`` ranks each
     per_node: int
-    reference: int
-    rehearsing: frozenset[int]
+    reference: int  #: the node whose samples the others use, too
+    rehearsing: frozenset[int]  #: these others
 
     @property
     def parts(self) -> int:

@@ -27,20 +27,12 @@ _seed_torch = torch.default_generator.manual_seed  # torch.manual_seed queues a 
 
 @dataclass(frozen=True, slots=True)
 class Generator:
-    """One of the three generators.
+    """One of the three generators."""
 
-    Parameters
-    ----------
-    lane : its seeds for a sample differ from those of the others by this
-    seed : sets it by a number of 32 bits
-    look : returns what it has next; this may be a draw
-    unused : what ``look`` returns if it was not used since :meth:`watch`
-    """
-
-    lane: int
-    seed: Callable[[int], object]
-    look: Callable[[], object]
-    unused: object
+    lane: int  #: its seeds for a sample differ from those of the others by this
+    seed: Callable[[int], object]  #: sets it by a number of 32 bits
+    look: Callable[[], object]  #: returns what it has next; this may be a draw
+    unused: object  #: what ``look`` returns if it was not used since :meth:`watch`
 
     def watch(self) -> None:
         """Begin to see whether it is used."""

@@ -74,24 +74,16 @@ class StepShare:
 
 @dataclass(frozen=True, slots=True)
 class Batching:
-    """How many samples a step takes.
+    """How many samples a step takes."""
 
-    Parameters
-    ----------
-    per_node : samples per node and step (the global batch varies with the group), or None
-    whole : samples per step over all ranks (each rank's share varies), or None; exactly one of the two is given
-    micro : most samples that a rank processes at once; its share is split into micro-batches whose gradients accumulate
-    drop_last : skip an epoch's last step if it has fewer samples than the others
-    ranks_per_node : ranks among which a node's samples are divided
-    in_step : the ranks of a node run the same number of micro-batches, because they compute together
-    """
-
-    per_node: int | None = None
+    per_node: int | None = None  #: samples per node and step (the global batch varies with the group), or None
+    #: samples per step over all ranks (each rank's share varies), or None; exactly one of the two is given
     whole: int | None = None
+    #: most samples that a rank processes at once; its share is split into micro-batches whose gradients accumulate
     micro: int | None = None
-    drop_last: bool = False
-    ranks_per_node: int = 1
-    in_step: bool = False
+    drop_last: bool = False  #: skip an epoch's last step if it has fewer samples than the others
+    ranks_per_node: int = 1  #: ranks among which a node's samples are divided
+    in_step: bool = False  #: the ranks of a node run the same number of micro-batches, because they compute together
 
     def __post_init__(self) -> None:
         if (self.per_node is None) == (self.whole is None):

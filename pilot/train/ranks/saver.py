@@ -45,24 +45,16 @@ class Saver:
     ``failed_in`` is the newest generation in which the ranks' parts did not make a checkpoint; ``next_step``: what lay
     beside the checkpoint that was loaded (b"": nothing); ``given_up``: see
     :class:`~pilot.train.node.membership.Membership`.
-
-    Parameters
-    ----------
-    trainer, uid : whose checkpoints
-    directory : where its checkpoints are
-    kept : how many of the newest to keep
-    tell : called with the outcome of each write, from any thread
-    agreed_step : up to which all ranks certainly held the same state; the newest checkpoint up to there is kept as well
-    per_node : how many ranks of a node hold shards of the state
     """
 
-    trainer: str
-    uid: str
-    directory: Path
-    kept: int
-    tell: Callable[[wire.CheckpointWritten], None]
+    trainer: str  #: whose checkpoints
+    uid: str  #: whose checkpoints
+    directory: Path  #: where its checkpoints are
+    kept: int  #: how many of the newest to keep
+    tell: Callable[[wire.CheckpointWritten], None]  #: called with the outcome of each write, from any thread
+    #: up to which all ranks certainly held the same state; the newest checkpoint up to there is kept as well
     agreed_step: Callable[[], int | None] = lambda: None
-    per_node: int = 1
+    per_node: int = 1  #: how many ranks of a node hold shards of the state
     failed_in: int = field(default=0, init=False)
     next_step: bytes = field(default=b"", init=False)
     given_up: int = field(default=0, init=False)

@@ -35,28 +35,18 @@ _STRANGER = (
 
 @dataclass(frozen=True)
 class StateSharing:
-    """One rank's part; all methods raise :class:`~pilot.comm.channel.Gone` if the generation is gone.
-
-    Parameters
-    ----------
-    link : to the rank processes
-    gather : returns the rows of all ranks of a group
-    answer : returns the next message of a generation's rank process
-    lose : called when a generation must be considered gone
-    ties : to the other processes of the node, which take over a state together or not at all
-    ranks_per_node : the number of these processes
-    """
+    """One rank's part; all methods raise :class:`~pilot.comm.channel.Gone` if the generation is gone."""
 
     trainer: str
     training: Training
     saver: Saver
     next_steps: NextSteps
-    link: WorkerSockets
-    gather: Callable[[Membership, list[int]], list[list[int]]]
-    answer: Callable[[int], AnyNote | int | None]
-    lose: Callable[[int], None]
-    ties: NodeTies
-    ranks_per_node: int
+    link: WorkerSockets  #: to the rank processes
+    gather: Callable[[Membership, list[int]], list[list[int]]]  #: returns the rows of all ranks of a group
+    answer: Callable[[int], AnyNote | int | None]  #: returns the next message of a generation's rank process
+    lose: Callable[[int], None]  #: called when a generation must be considered gone
+    ties: NodeTies  #: to the other processes of the node, which take over a state together or not at all
+    ranks_per_node: int  #: the number of these processes
 
     def share(self, group: Membership, held: int) -> tuple[int | None, Newcomers]:
         """At the start of a generation; ``held``: the generation in which this rank's state was last confirmed. Returns

@@ -16,16 +16,10 @@ RULES: dict[str, Callable[[float], float]] = {"linear": float, "sqrt": math.sqrt
 
 @dataclass(slots=True)
 class LearningRate:
-    """The learning rates of the optimizer's groups (and their scheduler) are those of one node.
+    """The learning rates of the optimizer's groups (and their scheduler) are those of one node."""
 
-    Parameters
-    ----------
-    rule : one of ``RULES``; None: the script gives none, so its batch does not grow with the nodes
-    nodes : the batch is this many times that of one node
-    """
-
-    rule: str | None
-    nodes: int = 1
+    rule: str | None  #: one of ``RULES``; None: the script gives none, so its batch does not grow with the nodes
+    nodes: int = 1  #: the batch is this many times that of one node
 
     def __post_init__(self) -> None:
         if self.rule not in (None, *RULES):

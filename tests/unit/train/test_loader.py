@@ -29,7 +29,7 @@ from pilot.train.data import rng
 from pilot.train.data.loader import DatasetBatches
 from pilot.train.data.order import shuffled
 from pilot.train.data.sampler import Batching, StepShare, mix
-from pilot.train.data.training_loader import Rest
+from pilot.train.data.training_loader import Loader, Rest
 from tests import sample_streams
 
 DRAWS: dict[str, Callable[[], float]] = {
@@ -40,6 +40,10 @@ DRAWS: dict[str, Callable[[], float]] = {
     "python": random.random,
     "python's normal": lambda: random.gauss(0, 1),
 }
+
+
+def made(course: Any, dataset: Any, batching: Batching, **given: Any) -> Loader:
+    return Loader(DatasetBatches(course, dataset, batching, **given), dataset)
 
 
 class Noisy(Dataset[Any]):
@@ -178,7 +182,7 @@ def test_samples_are_those_of_their_own_streams_whatever_the_group_the_cut_and_t
     dataset, script = kind(draws), iter(changes)
     expected = one_by_one(dataset, seed, 0)
     courses = [Course(rank, 4, seed=seed) for rank in range(4)]
-    iterators = [iter(DatasetBatches(course, dataset, batching, options={})) for course in courses]
+    iterators = [iter(made(course, dataset, batching, options={})) for course in courses]
     taken: list[tuple[int, float]] = []
     while (step := [one_step(iterators[rank], courses[rank]) for rank in range(courses[0].size)])[0] is not None:
         size, void = next(script, (courses[0].size, False))
@@ -198,7 +202,7 @@ def test_samples_are_those_of_their_own_streams_whatever_the_group_the_cut_and_t
 def test_they_are_the_same_from_workers_also_where_the_plan_changes(kind: type[Noisy], options: dict[str, Any]) -> None:
     dataset = kind([() if i % 3 else tuple(sorted(DRAWS))[: i % 7] for i in range(40)])
     course = Course(seed=3)
-    loader = DatasetBatches(course, dataset, Batching(whole=8, micro=3), options=options)
+    loader = made(course, dataset, Batching(whole=8, micro=3), options=options)
     for epoch in range(2):
         course.epoch, course.cursor = epoch, 0
         expected, iterator = one_by_one(dataset, 3, epoch), iter(loader)
@@ -225,16 +229,13 @@ class Failing(Noisy):
 
 def test_a_dataset_may_fail_where_it_was_not_seeded_yet() -> None:
     failing = Failing([()] * 6)
-    assert (
-        sum(len(batch[0]) for batch in DatasetBatches(Walking(), failing, Batching(whole=6), shuffle=False, options={}))
-        == 6
-    )
+    assert sum(len(batch[0]) for batch in made(Walking(), failing, Batching(whole=6), shuffle=False, options={})) == 6
 
 
 def test_an_error_of_the_dataset_is_raised_as_it_is() -> None:
     broken = Noisy([("no such generator",)] * 4)
     with pytest.raises(KeyError, match="no such generator"):
-        next(iter(DatasetBatches(Walking(), broken, Batching(whole=4), options={})))
+        next(iter(made(Walking(), broken, Batching(whole=4), options={})))
 
 
 class Whole(Noisy):
@@ -246,17 +247,17 @@ class Whole(Noisy):
 
 def test_what_collates_by_itself_is_taken_unless_it_is_random() -> None:
     options = {"collate_fn": lambda batch: batch}
-    batch = next(iter(DatasetBatches(Walking(), Whole([()] * 4), Batching(whole=4), options=options)))
+    batch = next(iter(made(Walking(), Whole([()] * 4), Batching(whole=4), options=options)))
     assert sorted(batch[:, 0].tolist()) == [0, 1, 2, 3]
     with pytest.raises(UserError, match="__getitems__ uses random numbers"):
-        next(iter(DatasetBatches(Walking(), Whole([("torch",)] * 4), Batching(whole=4), options=options)))
+        next(iter(made(Walking(), Whole([("torch",)] * 4), Batching(whole=4), options=options)))
 
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_random_collate_function_depends_on_the_batch_alone(workers: int) -> None:
     options = {"collate_fn": lambda batch: (torch.tensor(batch), random.random()), "num_workers": workers}
     data: Any = Subset(range(12), range(12))
-    batches = list(DatasetBatches(Walking(), data, Batching(whole=4), options=options))
+    batches = list(made(Walking(), data, Batching(whole=4), options=options))
 
     def expected(start: int) -> float:
         rng.seed_all(mix(0, 0, start))
@@ -280,7 +281,7 @@ class Growing(Dataset[int]):
 @pytest.mark.parametrize(("options", "seen"), [({}, [0, 1]), ({"persistent_workers": True}, [0, 0])])
 def test_workers_begin_anew_in_each_epoch_unless_they_are_to_persist(options: dict[str, Any], seen: list[int]) -> None:
     dataset = Growing()
-    loader = DatasetBatches(Walking(), dataset, Batching(whole=4), options={"num_workers": 1} | options)
+    loader = made(Walking(), dataset, Batching(whole=4), options={"num_workers": 1} | options)
     values = []
     for value in (0, 1):
         dataset.value = value
@@ -294,15 +295,13 @@ def test_in_a_worker_the_dataset_is_the_script_s_own() -> None:
         assert isinstance(info.dataset, Growing)
         info.dataset.value = 7
 
-    loader = DatasetBatches(Walking(), Growing(), Batching(whole=4), options={"num_workers": 1, "worker_init_fn": init})
+    loader = made(Walking(), Growing(), Batching(whole=4), options={"num_workers": 1, "worker_init_fn": init})
     assert [batch.tolist() for batch in loader] == [[7] * 4]
 
 
 def test_with_replacement_an_epoch_may_have_any_length_and_a_sample_comes_as_another_one_each_time() -> None:
     course = Walking(seed=1)
-    loader = DatasetBatches(
-        course, Noisy([("torch",)] * 3), Batching(whole=10), replacement=True, num_samples=25, options={}
-    )
+    loader = made(course, Noisy([("torch",)] * 3), Batching(whole=10), replacement=True, num_samples=25, options={})
     drawn = [pair for batch in loader for pair in zip(*(column.tolist() for column in batch), strict=True)]
     assert len(drawn) == len(set(drawn)) == len(loader) * 10 - 5 == 25
     assert {index for index, _ in drawn} == {0, 1, 2}
@@ -310,11 +309,11 @@ def test_with_replacement_an_epoch_may_have_any_length_and_a_sample_comes_as_ano
 
 def test_it_says_what_it_loads() -> None:
     data = TensorDataset(torch.arange(50))
-    loader = DatasetBatches(Walking(rank=1, size=3), data, Batching(whole=10, micro=2), options={})
+    loader = made(Walking(rank=1, size=3), data, Batching(whole=10, micro=2), options={})
     assert loader.dataset is data
     assert loader.batch_size == 2
     assert len(loader) == len(list(loader)) == 10
-    assert DatasetBatches(Walking(size=2), data, Batching(per_node=8), options={}).batch_size == 8
+    assert made(Walking(size=2), data, Batching(per_node=8), options={}).batch_size == 8
 
 
 @settings(deadline=None)
@@ -350,7 +349,7 @@ class Numbers(IterableDataset[int]):
 )
 def test_options_that_it_cannot_keep_are_refused(options: dict[str, Any], why: str) -> None:
     with pytest.raises(UserError, match=why):
-        DatasetBatches(Walking(), TensorDataset(torch.ones(4)), Batching(whole=2), options=options)
+        made(Walking(), TensorDataset(torch.ones(4)), Batching(whole=2), options=options)
 
 
 @pytest.mark.parametrize(
@@ -364,24 +363,24 @@ def test_options_that_it_cannot_keep_are_refused(options: dict[str, Any], why: s
 )
 def test_orders_that_make_no_sense_are_refused(order: dict[str, Any], why: str) -> None:
     with pytest.raises(UserError, match=why):
-        DatasetBatches(Walking(), TensorDataset(torch.ones(4)), Batching(whole=2), **order, options={})
+        made(Walking(), TensorDataset(torch.ones(4)), Batching(whole=2), **order, options={})
 
 
 def test_a_data_loader_is_no_dataset() -> None:
     with pytest.raises(UserError, match="not a DataLoader"):
         data: Any = DataLoader(TensorDataset(torch.ones(4)))
-        DatasetBatches(Walking(), data, Batching(whole=2), options={})
+        made(Walking(), data, Batching(whole=2), options={})
 
 
 def test_a_dataset_whose_length_changes_is_refused() -> None:
     data: Any = [1, 2, 3]
-    loader = DatasetBatches(Walking(), data, Batching(whole=3), options={})
+    loader = made(Walking(), data, Batching(whole=3), options={})
     data.append(4)
     with pytest.raises(UserError, match="had 3 samples when the loader was made and has 4 now"):
         next(iter(loader))
 
 
-def session_on(given: Any, lr_rule: str | None = None, **options: Any) -> DatasetBatches:
+def session_on(given: Any, lr_rule: str | None = None, **options: Any) -> Loader:
     model = nn.Linear(1, 1)
     session = pilot.train.session(model, torch.optim.SGD(model.parameters(), lr=0.1), lr_rule=lr_rule)
     return session.loader(given, **options)

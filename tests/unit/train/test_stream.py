@@ -17,6 +17,7 @@ import pilot.train
 from pilot.core.errors import UserError
 from pilot.train.data.sampler import Batching
 from pilot.train.data.stream import StreamBatches
+from pilot.train.data.training_loader import Stream
 from tests.unit.train.test_loader import Course, batchings, changes
 
 
@@ -59,7 +60,7 @@ def test_the_ranks_take_each_sample_once_whatever_happens_to_the_group(
     script = iter(changes)
     ranks = 4
     courses = [Reading(rank, ranks) for rank in range(ranks)]
-    streams = [StreamBatches(course, source(length), batching) for course in courses]
+    streams = [Stream(StreamBatches(course, source(length), batching)) for course in courses]
     iterators = [iter(stream) for stream in streams]
     taken: list[int] = []
     while (step := [one_step(iterators[rank], courses[rank]) for rank in range(courses[0].size)])[0] is not None:
@@ -90,7 +91,7 @@ def one_step(iterator: Iterator[Any], course: Reading) -> list[int] | None:
 
 def test_a_rank_holds_its_share_only_and_reads_nothing_ahead() -> None:
     course, source = Reading(rank=1, size=2), Numbers(100)
-    stream = StreamBatches(course, source, Batching(per_node=4))
+    stream = Stream(StreamBatches(course, source, Batching(per_node=4)))
     iterator = iter(stream)
     assert next(iterator).tolist() == [4, 5, 6, 7]
     assert source.read == list(range(8))
@@ -99,7 +100,7 @@ def test_a_rank_holds_its_share_only_and_reads_nothing_ahead() -> None:
 def test_drop_last_leaves_out_the_step_that_is_not_full() -> None:
     course = Reading(rank=0, size=1)
     batches = []
-    for batch in StreamBatches(course, Numbers(10), Batching(whole=4, drop_last=True)):
+    for batch in Stream(StreamBatches(course, Numbers(10), Batching(whole=4, drop_last=True))):
         batches.append(batch.tolist())
         course.cursor += 4
     assert batches == [[0, 1, 2, 3], [4, 5, 6, 7]]
