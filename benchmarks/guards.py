@@ -22,8 +22,7 @@ from torch.optim.swa_utils import AveragedModel
 from pilot.train.alike.held_alike import HeldAlike
 from pilot.train.gradients.exchange import Exchange
 from pilot.train.gradients.step_words import Words
-from pilot.train.state.lr import LearningRate
-from pilot.train.state.stepper import Steppers
+from pilot.train.state.stepper import LearningRate, Steppers
 from pilot.train.state.trained_set import TrainedSet
 from pilot.train.state.training import Training
 from pilot.train.steps.alarm import EVERY_STEPS

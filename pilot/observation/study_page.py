@@ -11,7 +11,7 @@ from pilot.io.figures import label, svg
 from pilot.io.pages import page, paragraph, table
 from pilot.io.pool_status import TrainerHistory
 from pilot.io.verbs import StudyStatus, TrialList, TrialStatus
-from pilot.observation.charts import SIZE
+from pilot.observation.page import SIZE
 from pilot.observation.words import counted
 
 

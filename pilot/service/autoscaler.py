@@ -14,7 +14,7 @@ from pilot.io.site import Site
 from pilot.observation.words import counted
 from pilot.provisioning.keeper import Keeper, KeeperEvent
 from pilot.provisioning.pilot_jobs import EndKnown, JobEnded, JobNoticed, JobSuspended
-from pilot.provisioning.troubles import Troubled
+from pilot.provisioning.retry import Troubled
 from pilot.service.admission import Admission
 from pilot.service.live_driver import LiveDriver
 from pilot.service.roster import Pilot

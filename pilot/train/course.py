@@ -1,31 +1,37 @@
 """The course of a session: its loop, its position as its loader sees it
-(:class:`pilot.train.data.training_loader.Course`), and the parts that do the work.
+(:class:`pilot.train.data.training_loader.Course`), and the parts that do the work, among them its group: an elastic
+trainer's, a checked run's, or that of a script that runs alone.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from pilot.core.errors import UserError
 from pilot.core.goal import EPOCH_SAMPLES, EPOCHS, ITERATIONS
-from pilot.core.run_identity import ALL_EPOCHS, ALL_ITERATIONS
+from pilot.core.run_identity import ALL_EPOCHS, ALL_ITERATIONS, GRADIENTS
 from pilot.train.check.settings import Run
 from pilot.train.data import rng
 from pilot.train.data.rehearsal import Rehearsal
 from pilot.train.data.sampler import StepShare, mix
 from pilot.train.data.training_loader import Batches, Course, Rest
 from pilot.train.gradients.exchanges import Exchanges
-from pilot.train.group_choice import group_of
 from pilot.train.iterations import Turns
 from pilot.train.node.membership import Seat
-from pilot.train.node.node_ties import NodeFabric
+from pilot.train.node.node_ties import NodeFabric, NodeTies
+from pilot.train.node.sockets import WorkerSockets, inherited
 from pilot.train.ranks import script_end
 from pilot.train.ranks.collectives import Collectives
+from pilot.train.ranks.elastic import Elastic
+from pilot.train.ranks.group import RankGroup
+from pilot.train.ranks.meters import StallTimer
+from pilot.train.ranks.saver import Saver
 from pilot.train.ranks.script_end import Released
 from pilot.train.script import refusal
-from pilot.train.state.agreement_log import END_OF_EPOCH, STOP, Sums
+from pilot.train.state.progress import END_OF_EPOCH, STOP, Sums
 from pilot.train.state.session_checks import check_count, check_scheduled
 from pilot.train.state.state_check import StateCheck
 from pilot.train.state.training import Training
@@ -34,9 +40,7 @@ from pilot.train.steps.rollback import Rollback
 from pilot.train.steps.step import Step
 
 _TURNS_PER_CHECK = 100
-"""In ``session.iterations`` the walk over the model's modules is for its first steps and every so many; a turn may be
-as short as a step.
-"""
+"""In ``session.iterations`` the model's modules are checked in the first two of so many turns."""
 _MORE = (
     "; to go over the samples without training on them (an accuracy, swa_utils.update_bn), use session.evaluate, or"
     " torch's DataLoader of the dataset"
@@ -378,3 +382,52 @@ class SessionCourse(Course):
         """The learning rate follows the number of ranks that divide a step's samples, if the batch does."""
         batching = self.batches_made().batching
         self._training.rate.nodes = batching.nodes(size) if batching.per_node is not None else 1
+
+
+def group_of(
+    environment: Mapping[str, str],
+    seat: Seat,
+    training: Training,
+    exchanges: Exchanges,
+    resized: Callable[[int], None],
+    ties: NodeTies,
+) -> RankGroup:
+    """The group according to the agent's environment variables, see ``docs/processes.md``."""
+    _claim()
+    if (run := Run.of(environment)) is not None:
+        return _on_course(run, training, exchanges, resized)
+    if "PILOT_CONTROL_FD" not in environment:
+        training.is_alone = True
+        return RankGroup(training, resized)
+    trainer = environment["PILOT_TRAINER"]
+    link = WorkerSockets(int(environment["PILOT_CONTROL_FD"]), Path(environment["PILOT_WORKER_SOCKET"]))
+    directory = Path(environment["PILOT_TRAINER_DIR"], "checkpoints")
+    uid, kept = environment["PILOT_TRAINER_UID"], int(environment["PILOT_CHECKPOINTS_KEPT"])
+    saver = Saver(trainer, uid, directory, kept, link.tell, lambda: training.agreed_step, training.shards)
+    interval_s = float(environment["PILOT_CHECKPOINT_INTERVAL_S"])
+    stall_timer = StallTimer(float(environment["PILOT_SILENT_S"]), float(environment["PILOT_PATIENCE_S"]))
+    return Elastic(trainer, seat, link, training, exchanges, saver, interval_s, stall_timer, resized, ties)
+
+
+def _on_course(run: Run, training: Training, exchanges: Exchanges, resized: Callable[[int], None]) -> RankGroup:
+    if training.sharding is not None:
+        raise UserError("pilot check does not run sharded models: try the script on two nodes")
+    from pilot.train.check.records import RecordedGroup
+    from pilot.train.check.world import ProcessLink  # not in a process that trains
+
+    training.accepted |= {GRADIENTS}  # what differs on a course is found after its steps
+    link: Any = ProcessLink(inherited(run.link).detach())
+    return RecordedGroup(run, link, training, exchanges, resized)
+
+
+_claimed: list[bool] = []
+
+
+def _claim() -> None:
+    """Ensure that the process has only one session."""
+    if _claimed:
+        raise UserError(
+            "this process already has a session: train everything together in one session, and run the next"
+            " training as a separate script"
+        )
+    _claimed.append(True)

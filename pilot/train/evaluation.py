@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 from pilot.core.errors import UserError
 from pilot.train.data.loader import length_of
 from pilot.train.ranks.collectives import Collectives
-from pilot.train.state.agreement_log import Sums, total
+from pilot.train.state.progress import Sums, total
 from pilot.train.state.session_checks import number
 from pilot.train.state.sharding import reshard
 

@@ -12,13 +12,7 @@ from pilot.train.data.training_loader import Batches, Draws
 
 
 class Turns:
-    """The turns of a session that counts iterations.
-
-    Parameters
-    ----------
-    batches : the session's
-    in_step : whether the current step has more batches for this rank
-    """
+    """The turns over a session's ``batches``. ``in_step``: whether the current step has more of them for this rank."""
 
     def __init__(self, batches: Batches, in_step: Callable[[], bool]) -> None:
         self._of_session = batches

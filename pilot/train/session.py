@@ -27,7 +27,6 @@ from pilot.train.ranks import script_end
 from pilot.train.script import refusal
 from pilot.train.state import identity
 from pilot.train.state.loading import Stateful
-from pilot.train.state.lr import LearningRate
 from pilot.train.state.session_checks import (
     check_callback,
     check_tracked,
@@ -35,7 +34,7 @@ from pilot.train.state.session_checks import (
     norm_of,
     reported,
 )
-from pilot.train.state.stepper import Optimizers, Scalers, Schedulers
+from pilot.train.state.stepper import LearningRate, Optimizers, Scalers, Schedulers
 from pilot.train.state.training import Models, Training
 from pilot.train.steps.step import Number
 

@@ -20,7 +20,7 @@ from pilot.io import wire
 from pilot.train.alike import sample_numbers
 from pilot.train.state.block import LONGEST_ROW, gather_values
 from pilot.train.state.identity import fingerprint, for_another, in_short
-from pilot.train.state.lr import LearningRate
+from pilot.train.state.stepper import LearningRate
 from pilot.train.state.training import Training
 from tests.equivalence.rows import in_world, on_ranks
 from tests.unit.train.storm import End, Keep

@@ -11,11 +11,11 @@ from torch import nn
 import pilot.train
 from pilot.core.errors import UserError
 
-CLAIM = importlib.import_module("pilot.train.group_choice")._claim  # before the tests' fixture replaces it
+CLAIM = importlib.import_module("pilot.train.course")._claim  # before the tests' fixture replaces it
 
 
 def test_a_process_has_one_session(monkeypatch: pytest.MonkeyPatch) -> None:
-    group = importlib.import_module("pilot.train.group_choice")
+    group = importlib.import_module("pilot.train.course")
     monkeypatch.setattr(group, "_claim", CLAIM)
     monkeypatch.setattr(group, "_claimed", [])
     model = nn.Linear(2, 1)

@@ -13,7 +13,7 @@ from torch.nn.utils import prune
 
 from pilot.core.errors import UserError
 from pilot.train.state.block import Packed, unpack
-from pilot.train.state.lr import LearningRate
+from pilot.train.state.stepper import LearningRate
 from pilot.train.state.training import Training
 from tests.equivalence.loops import BATCH, DATA, Result, Script, assert_equal, fresh, mlp, session, tensors, trained
 from tests.equivalence.rows import on_ranks

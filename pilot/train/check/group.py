@@ -26,13 +26,7 @@ from pilot.train.state.training import Training
 
 
 class CourseGroup(RankGroup):
-    """See the module.
-
-    Parameters
-    ----------
-    link : this rank in its world
-    training, exchanges, resized : the session's
-    """
+    """See the module. ``link``: this rank in its world; the rest is the session's."""
 
     def __init__(self, link: Member, training: Training, exchanges: Exchanges, resized: Callable[[int], None]) -> None:
         super().__init__(training, resized, lambda _generation, _step, block: link.keep(b"", block))

@@ -27,10 +27,10 @@ import torch
 from pilot.io import installed, proc, sandbox
 from pilot.io.system import become_subreaper, drop_capabilities
 from pilot.train.check import quiet, records
-from pilot.train.check.link import ProcessLink
 from pilot.train.check.runs import Subject, Unfit
 from pilot.train.check.settings import LARGEST, LOG, READY, SEAT, Job, Run
 from pilot.train.check.verdict import Check
+from pilot.train.check.world import ProcessLink
 from pilot.train.data.rng import seed_all
 from pilot.train.ranks.script_end import script_ended
 from pilot.train.script import as_main, imported, refusal

@@ -18,10 +18,9 @@ from pilot.core.errors import PilotError
 from pilot.core.evidence import headline, is_refusal, last_words
 from pilot.io import proc
 from pilot.train.check.courses import Course
-from pilot.train.check.link import serve
 from pilot.train.check.records import Record, read
 from pilot.train.check.settings import LARGEST, LOG, READY, Job, Run
-from pilot.train.check.world import Killed, World
+from pilot.train.check.world import Killed, World, serve
 
 _END_S = 30.0
 """Time within which the processes of a sandbox end with it."""

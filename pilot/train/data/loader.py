@@ -66,9 +66,7 @@ class _Pieces(Sampler[Any]):
 
 
 class DatasetBatches(Batches):
-    """See the module, :class:`~pilot.train.data.training_loader.Batches`, and for the other parameters
-    :meth:`pilot.train.session.Session.loader`.
-    """
+    """See the module; the parameters are those of :meth:`pilot.train.session.Session.loader`."""
 
     def __init__(
         self,

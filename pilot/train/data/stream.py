@@ -22,9 +22,7 @@ _END = object()
 
 
 class StreamBatches(Batches):
-    """See the module, :class:`~pilot.train.data.training_loader.Batches`, and for the other parameters
-    :meth:`pilot.train.session.Session.stream`.
-    """
+    """See the module; the parameters are those of :meth:`pilot.train.session.Session.stream`."""
 
     def __init__(
         self,

@@ -4,9 +4,9 @@ All ranks run the same script, so they arrive at each meeting by themselves, wit
 broke at the very end of a meeting may have missed its outcome; and a newcomer begins at ``session.epochs``, while the
 others are anywhere between two steps. Hence:
 
-* The outcome is part of the state (:mod:`pilot.train.state.agreement_log`). A rank with more agreements is more
-  advanced, and gives its state to the others when a generation starts. A rank that then arrives at a meeting that its
-  state has passed reads the outcome there.
+* The outcome is part of the state (:class:`~pilot.train.state.progress.AgreementLog`). A rank with more agreements is
+  more advanced, and gives its state to the others when a generation starts. A rank that then arrives at a meeting that
+  its state has passed reads the outcome there.
 * The first thing that a rank does in a generation is to report its position. Those furthest behind (an evaluation comes
   before the end of the epoch, and that before training) hold their meeting; the others attend it and contribute
   nothing. They have not run the script's code around it, so they take over the state of a rank that has, when that is
@@ -23,9 +23,9 @@ from collections.abc import Callable
 from pilot.comm.channel import Gone
 from pilot.train.ranks.group import RankGroup
 from pilot.train.script import refusal
-from pilot.train.state.agreement_log import END_OF_EPOCH, END_OF_LOOP, TRAINING, Place, Sums, total
 from pilot.train.state.block import gather_values
 from pilot.train.state.identity import compare, fingerprint
+from pilot.train.state.progress import END_OF_EPOCH, END_OF_LOOP, TRAINING, Place, Sums, total
 from pilot.train.state.training import Training
 
 Bring = Callable[[int, int], Sums]

@@ -1,14 +1,15 @@
-"""How far a training is, and which samples its parameters were trained on, as ranges (generation, epoch, step,
-step_end, cursor, cursor_end).
+"""How far a training is; which samples its parameters were trained on, as ranges (generation, epoch, step, step_end,
+cursor, cursor_end); and what its ranks agreed on between two steps. All are part of the state, so that newcomers know.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -95,3 +96,114 @@ class Lineage:
     def table(self) -> NDArray[np.int64]:
         """A copy, with six numbers per row."""
         return np.array(self._numbers, np.int64).reshape(-1, _WIDTH)
+
+
+END_OF_EPOCH = 1 << 32
+END_OF_LOOP = END_OF_EPOCH + 1
+TRAINING = END_OF_EPOCH + 2
+"""Topics of meetings, apart from evaluations, whose topics are smaller numbers."""
+
+STOP = "asked to stop"
+"""In the sums at the end of an epoch: how many ranks want no more epochs."""
+
+Sums = dict[str, float]
+Place = tuple[int, int]
+"""(epoch, step): between which two steps the ranks meet."""
+
+
+class Agreement(NamedTuple):
+    """A meeting at (``epoch``, ``step``) about ``topic``: the sums by name of the ranks' contributions."""
+
+    epoch: int
+    step: int
+    topic: int
+    sums: Sums
+
+    @property
+    def place(self) -> Place:
+        """Where it was held."""
+        return self.epoch, self.step
+
+
+class AgreementLog:
+    """The entries of the newest two places, in order.
+
+    Two, because a rank that missed the end of a meeting may find the others one place further.
+    """
+
+    def __init__(self, entries: Iterable[Iterable[Any]] = ()) -> None:
+        self._entries = [Agreement(*entry) for entry in entries]
+
+    def add(self, entry: Agreement) -> None:
+        """Record an agreement."""
+        self._entries.append(entry)
+        kept = sorted({entry.place for entry in self._entries})[-2:]
+        self._entries = [entry for entry in self._entries if entry.place in kept]
+
+    def of(self, place: Place, topic: int) -> list[Sums]:
+        """What was agreed on ``topic`` at ``place``."""
+        return [entry.sums for entry in self._entries if (entry.place, entry.topic) == (place, topic)]
+
+    def count(self, place: Place) -> int:
+        """How many agreements there were at ``place``."""
+        return sum(entry.place == place for entry in self._entries)
+
+    def topics(self, place: Place, first: int) -> Counter[int]:
+        """How often each topic is among the ``first`` agreements at ``place``."""
+        return Counter([entry.topic for entry in self._entries if entry.place == place][:first])
+
+    def rows(self) -> list[list[Any]]:
+        """For the state that is saved and sent."""
+        return [list(entry) for entry in self._entries]
+
+
+def total(brought: Iterable[Sums]) -> Sums:
+    """The sums by name, in float64 and in the given order, so that the same ``brought`` gives the same result
+    everywhere."""
+    sums: Sums = {}
+    for one in brought:
+        for name, value in one.items():
+            sums[name] = sums.get(name, 0.0) + value
+    return sums
+
+
+METRIC = "PILOT_STUDY_METRIC"
+"""The environment variable of a trial with the name of its study's metric."""
+
+KEPT = 256
+"""How many of the newest to keep: earlier ones were sent to the coordinator long ago."""
+
+Row = tuple[int, int, float]
+"""Number, step, value."""
+
+
+class MetricReports:
+    """A trial's reports of its study's metric; ``metric``: its name, "": there is no study, and nothing is kept.
+
+    Trials are compared at a rung by their n-th report, so reports are counted. They are part of the state, so a rank
+    that takes it over continues the count. Of several reports between the same two steps only the last counts, because
+    a rank that repeats that part of the script reports again.
+    """
+
+    def __init__(self, metric: str, rows: Iterable[Iterable[float]] = ()) -> None:
+        self.metric = metric
+        self.rows: list[Row] = [(int(number), int(step), float(value)) for number, step, value in rows]
+
+    @property
+    def count(self) -> int:
+        """How many reports there were."""
+        return self.rows[-1][0] if self.rows else 0
+
+    def note(self, step: int, values: Mapping[str, float]) -> None:
+        """The script reported ``values`` after ``step`` steps."""
+        if not self.metric or self.metric not in values:
+            return
+        if self.rows and self.rows[-1][1] == step:
+            self.rows[-1] = (*self.rows[-1][:2], values[self.metric])
+        else:
+            self.rows.append((self.count + 1, step, values[self.metric]))
+            del self.rows[:-KEPT]
+
+    def since(self, number: int) -> list[tuple[int, float]]:
+        """(number, value) of the reports after number ``number``."""
+        return [(count, value) for count, _, value in self.rows if count > number]

@@ -4,11 +4,14 @@ So this also happens when a script runs alone, and not only when a node joins or
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from torch import nn
 
 from pilot.core.errors import UserError
 from pilot.train.state.block import encoded
-from pilot.train.state.spaced import Spaced
 from pilot.train.state.training import Training
 
 _PARTS_OF_STEPS = 1000
@@ -62,3 +65,27 @@ class StateCheck:
         elif self._before_steps.is_due():
             with self._before_steps.doing():
                 self.user()
+
+
+class Spaced:
+    """Due the ``first`` times, and then so rarely that it takes at most one of ``parts`` parts of the time: epochs may
+    be as short as a step.
+    """
+
+    def __init__(self, parts: int, first: int = 0) -> None:
+        self._parts = parts
+        self._first = first
+        self._due_s = 0.0
+
+    def is_due(self) -> bool:
+        """Whether it is time again."""
+        return self._first > 0 or time.monotonic() >= self._due_s
+
+    @contextmanager
+    def doing(self) -> Iterator[None]:
+        """Around what is done."""
+        began_s = time.monotonic()
+        yield
+        now_s = time.monotonic()
+        self._first -= 1
+        self._due_s = max(now_s, self._due_s) + self._parts * (now_s - began_s)

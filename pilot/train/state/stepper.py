@@ -1,8 +1,11 @@
-"""What one call of ``session.step`` steps: optimizers with their schedulers and loss scaler."""
+"""What one call of ``session.step`` steps: optimizers with their schedulers and loss scaler; and how the learning rate
+scales with the group's size when the minibatch per node is fixed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -11,13 +14,7 @@ import torch
 from pilot.checkpoint.tree import copied
 from pilot.core.errors import UserError
 from pilot.train.state.loading import Stateful
-from pilot.train.state.optimizer_state import (
-    OwnAttributes,
-    layout_of,
-    state_of,
-    take_over,
-    without_constants,
-)
+from pilot.train.state.optimizer_state import OwnAttributes, layout_of, state_of, take_over, without_constants
 
 
 class Scheduler(Stateful, Protocol):
@@ -35,17 +32,13 @@ Scalers = Scaler | dict[str, Scaler]
 
 @dataclass(eq=False)
 class Stepper:
-    """See the module.
+    """What one call of ``session.step`` steps."""
 
-    ``name``: the name by which the script steps it; empty: there is only one. ``effective_rate`` is the last step's
-    learning rate of the first optimizer's first group.
-    """
-
-    name: str
+    name: str  #: by which the script steps it; empty: there is only one
     optimizers: dict[str, torch.optim.Optimizer]
     schedulers: dict[str, Scheduler]
     scaler: Scaler | None
-    effective_rate: float = 0.0
+    effective_rate: float = 0.0  #: the last step's learning rate of the first optimizer's first group
 
     def groups(self) -> Iterator[dict[str, Any]]:
         """The optimizers' parameter groups."""
@@ -242,3 +235,24 @@ def _state_of_schedule(scheduler: Scheduler) -> dict[str, Any]:
             f"{type(scheduler).__name__} gives no state: {error}; torch saves the attributes of an object that it calls"
             " as a function: its class must not have __slots__, or pass a function"
         ) from error
+
+
+RULES: dict[str, Callable[[float], float]] = {"linear": float, "sqrt": math.sqrt, "none": lambda _: 1.0}
+"""The factor on the learning rate for k times the batch (linear: Goyal et al. 2017; sqrt: Krizhevsky 2014)."""
+
+
+@dataclass(slots=True)
+class LearningRate:
+    """The learning rates of the optimizer's groups (and their scheduler) are those of one node."""
+
+    rule: str | None  #: one of ``RULES``; None: the script gives none, so its batch does not grow with the nodes
+    nodes: int = 1  #: the batch is this many times that of one node
+
+    def __post_init__(self) -> None:
+        if self.rule not in (None, *RULES):
+            raise UserError(f"lr_rule must be one of {', '.join(RULES)}; got {self.rule!r}")
+
+    @property
+    def factor(self) -> float:
+        """The factor on them."""
+        return RULES[self.rule or "none"](self.nodes)

@@ -22,17 +22,27 @@ from pilot.train.data import rng
 from pilot.train.data.sampler import StepShare
 from pilot.train.node.membership import Seat
 from pilot.train.state import identity
-from pilot.train.state.agreement_log import END_OF_EPOCH, END_OF_LOOP, STOP, Agreement, AgreementLog, Place, Sums
 from pilot.train.state.block import encoded, in_host_memory
 from pilot.train.state.catch_up import CatchUp, put_user
 from pilot.train.state.loading import Stateful, load, places_in, put_back, put_unsaved, unsaved
-from pilot.train.state.lr import LearningRate
-from pilot.train.state.metric_reports import METRIC, MetricReports
-from pilot.train.state.progress import Lineage, Position
+from pilot.train.state.progress import (
+    END_OF_EPOCH,
+    END_OF_LOOP,
+    METRIC,
+    STOP,
+    Agreement,
+    AgreementLog,
+    Lineage,
+    MetricReports,
+    Place,
+    Position,
+    Sums,
+)
 from pilot.train.state.session_checks import admit, check_scheduler
 from pilot.train.state.sharding import Wanted, models_adopted, optimizers_adopted, rows_wanted, sharding_of
 from pilot.train.state.state_transfer import Holding, Standing
 from pilot.train.state.stepper import (
+    LearningRate,
     Optimizers,
     Scalers,
     Scheduler,

@@ -29,7 +29,7 @@ from torch import nn
 
 from pilot.train.state.block import in_host_memory
 from pilot.train.state.loading import unsaved_of
-from pilot.train.state.spaced import Spaced
+from pilot.train.state.state_check import Spaced
 from pilot.train.state.stepper import options_of, set_options
 from pilot.train.state.training import Training
 from pilot.train.steps.kept import FewOfUser, Kept, Object, Pair, Slot, mark_all

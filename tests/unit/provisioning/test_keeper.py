@@ -20,8 +20,8 @@ from pilot.provisioning.keeper import Keeper, KeeperEvent, pool_name
 from pilot.provisioning.keeper_factory import make_keeper
 from pilot.provisioning.pilot_jobs import JobEnded
 from pilot.provisioning.provider import PilotProvider
+from pilot.provisioning.retry import Troubled, Troubles
 from pilot.provisioning.scheduler import Ending, JobPhase, SchedulerThread
-from pilot.provisioning.troubles import Troubled, Troubles
 from pilot.service.admission import Admission
 from tests.unit.provisioning.scripted import Scripted
 

@@ -32,8 +32,8 @@ from pilot.io.journal_writer import JournalWriter
 from pilot.io.site import Site
 from pilot.provisioning.keeper import Keeper, KeeperEvent
 from pilot.provisioning.pilot_jobs import EndKnown, JobEnded, JobNoticed
+from pilot.provisioning.retry import Troubled
 from pilot.provisioning.scheduler import Ending, SchedulerThread
-from pilot.provisioning.troubles import Troubled
 from pilot.service.admission import Admission
 from pilot.service.autoscaler import Autoscaler
 from pilot.service.live_driver import Clock, LiveDriver

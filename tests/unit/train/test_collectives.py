@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pilot.train.ranks.collectives import Collectives
-from pilot.train.state.agreement_log import END_OF_EPOCH, STOP, Agreement, AgreementLog, Sums
+from pilot.train.state.progress import END_OF_EPOCH, STOP, Agreement, AgreementLog, Sums
 from tests.unit.train.twin import Twin, together
 
 EVALUATION, OTHER = 7, 3

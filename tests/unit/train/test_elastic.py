@@ -11,7 +11,7 @@ from pilot.core.commands import WriteCheckpoint
 from pilot.train.node.membership import Seat
 from pilot.train.node.node_ties import NodeTies
 from pilot.train.ranks.elastic import Elastic
-from pilot.train.state.lr import LearningRate
+from pilot.train.state.stepper import LearningRate
 from pilot.train.state.training import Training
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pilot.core.errors import UserError
-from pilot.train.state.lr import LearningRate
+from pilot.train.state.stepper import LearningRate
 
 
 @pytest.mark.parametrize(("rule", "factor"), [("linear", 4.0), ("sqrt", 2.0), ("none", 1.0)])

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from pilot.train.state.block import Packed, unpack
-from pilot.train.state.lr import LearningRate
+from pilot.train.state.stepper import LearningRate
 from pilot.train.state.training import Training
 
 

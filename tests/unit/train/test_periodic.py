@@ -18,7 +18,7 @@ from pilot.train.gradients.step_words import FIELDS, Words
 from pilot.train.node.membership import Membership
 from pilot.train.ranks.periodic import Periodic
 from pilot.train.ranks.saver import Saver
-from pilot.train.state.lr import LearningRate
+from pilot.train.state.stepper import LearningRate
 from pilot.train.state.training import Training
 
 DEADLINE_S = 30.0

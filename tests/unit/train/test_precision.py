@@ -14,7 +14,7 @@ from torch.utils.data import TensorDataset
 from pilot.train.data.sampler import StepShare
 from pilot.train.gradients.exchange import Exchange
 from pilot.train.gradients.step_words import Words
-from pilot.train.state.lr import LearningRate
+from pilot.train.state.stepper import LearningRate
 from pilot.train.state.training import Training
 
 WORDS = Words.of(0, False, 0.0)

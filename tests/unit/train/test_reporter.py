@@ -6,7 +6,7 @@ from pilot.io import wire
 from pilot.train.data.sampler import StepShare
 from pilot.train.node.membership import Membership
 from pilot.train.ranks.reporter import REPORTS_AT_ONCE, RETOLD_REPORTS, Reporter
-from pilot.train.state.metric_reports import MetricReports
+from pilot.train.state.progress import MetricReports
 from tests.unit.train.twin import training
 
 

@@ -16,9 +16,9 @@ from torch.utils.data import TensorDataset
 import pilot.train
 from pilot.core.errors import UserError
 from pilot.train.data.sampler import StepShare
-from pilot.train.state.agreement_log import END_OF_EPOCH
 from pilot.train.state.block import Packed, unpack
-from pilot.train.state.lr import LearningRate
+from pilot.train.state.progress import END_OF_EPOCH
+from pilot.train.state.stepper import LearningRate
 from pilot.train.state.training import Training
 
 

@@ -12,7 +12,7 @@ from torch import nn
 
 from pilot.train.node.membership import Membership
 from pilot.train.ranks.group import RankGroup
-from pilot.train.state.lr import LearningRate
+from pilot.train.state.stepper import LearningRate
 from pilot.train.state.training import Training
 
 DEADLINE_S = 30.0

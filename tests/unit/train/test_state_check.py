@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pilot.train.state import spaced
-from pilot.train.state.spaced import Spaced
+from pilot.train.state import state_check
+from pilot.train.state.state_check import Spaced
 
 
 class Clock:
@@ -19,7 +19,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(spaced, "time", clock)
+    monkeypatch.setattr(state_check, "time", clock)
     return clock
 
 
