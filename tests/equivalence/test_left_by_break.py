@@ -54,3 +54,13 @@ def test_a_script_may_go_on_with_its_loop() -> None:
     for _ in loop:
         epoch(made)
     assert made.session.steps == 6
+
+
+def test_what_is_trained_between_two_passes_is_the_script_s_own() -> None:
+    made, probe = Made(), torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(probe.parameters(), lr=0.1)
+    for _ in made.session.epochs(2):
+        epoch(made)
+        probe(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+    assert made.session.steps == 4

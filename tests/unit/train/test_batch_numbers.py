@@ -9,10 +9,9 @@ from torch.utils.data import TensorDataset
 
 import pilot.train
 from pilot.core.errors import UserError
-from pilot.train.data.loader import DatasetBatches
 from pilot.train.data.sampler import Batching
-from pilot.train.data.training_loader import Batches
-from tests.unit.train.test_loader import Course, Noisy
+from pilot.train.data.training_loader import Loader, Stream
+from tests.unit.train.test_loader import Course, Noisy, made
 
 STEP, STEPS = 4, 5
 
@@ -30,9 +29,9 @@ class Stepping(Course):
             self.revision += self.void
 
 
-def two_of(course: Course) -> Batches:
+def two_of(course: Course) -> Loader:
     """Two batches per step."""
-    return DatasetBatches(course, Noisy([()] * STEP * STEPS), Batching(whole=STEP, micro=2), options={})
+    return made(course, Noisy([()] * STEP * STEPS), Batching(whole=STEP, micro=2), options={})
 
 
 def after_steps(count: int) -> Stepping:
@@ -53,7 +52,7 @@ def test_a_process_that_comes_after_the_last_step_sees_its_numbers() -> None:
     assert [number for number, _ in two_of(Course(cursor=STEP * STEPS, steps=STEPS)).enumerate()] == [8, 9]
 
 
-def made(*, stream: bool) -> tuple[pilot.train.Session, Batches]:
+def of_session(*, stream: bool) -> tuple[pilot.train.Session, Stream]:
     model = nn.Linear(2, 1)
     session = pilot.train.session(model, torch.optim.SGD(model.parameters(), lr=0.1))
     data = TensorDataset(torch.ones(8, 2))
@@ -62,7 +61,7 @@ def made(*, stream: bool) -> tuple[pilot.train.Session, Batches]:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_turns_have_no_numbers_in_an_epoch(stream: bool) -> None:
-    session, loader = made(stream=stream)
+    session, loader = of_session(stream=stream)
     for _ in session.iterations(1):
         with pytest.raises(UserError, match=r"^loader\.enumerate\(\) is for session\.epochs;[^\n]*$"):
             loader.enumerate()
@@ -72,4 +71,4 @@ def test_turns_have_no_numbers_in_an_epoch(stream: bool) -> None:
 @pytest.mark.parametrize("stream", [False, True])
 def test_outside_a_loop_it_says_at_once_where_it_belongs(stream: bool) -> None:
     with pytest.raises(UserError, match=r"inside `for epoch in session\.epochs"):
-        made(stream=stream)[1].enumerate()
+        of_session(stream=stream)[1].enumerate()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import importlib
 import itertools
 import runpy
 import sys
@@ -17,7 +18,10 @@ from torch.utils.data import TensorDataset
 
 import pilot.train
 from pilot.core.errors import UserError
+from pilot.train.state.stepper import LearningRate
 
+COURSE = importlib.import_module("pilot.train.course")
+CLAIM = COURSE._claim  # before the tests' fixture replaces it
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
@@ -67,21 +71,36 @@ def test_what_is_measured_after_an_epoch_is_reported() -> None:
     assert session._metrics["accuracy"] == 0.5
 
 
-def test_a_step_without_a_batch_is_noticed() -> None:
-    *_, session = made()
-    with pytest.raises(UserError, match="needs a batch"):
-        session.step()
-
-
-def test_a_session_has_one_loader_and_knows_its_rules() -> None:
+def test_a_session_has_one_loader_knows_its_rules_and_needs_a_batch_for_a_step() -> None:
     *_, data, session = made()
     session.loader(data, global_batch_size=4)
+    with pytest.raises(UserError, match="needs a batch"):
+        session.step()
     with pytest.raises(UserError, match="one training loader"):
         session.loader(data, global_batch_size=4)
     with pytest.raises(UserError, match="lr_rule"):
         made(lr_rule="cubic")
     with pytest.raises(UserError, match="schedule"):
         made(schedule="minute")
+
+
+def test_a_process_has_one_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(COURSE, "_claim", CLAIM)
+    monkeypatch.setattr(COURSE, "_claimed", [])
+    made()
+    with pytest.raises(UserError, match="already has a session"):
+        made()
+
+
+def test_a_frozen_part_may_be_in_the_optimizer_or_not() -> None:
+    model = nn.Sequential(nn.Linear(2, 2).requires_grad_(False), nn.Linear(2, 1))
+    for trained in (model.parameters(), model[1].parameters()):
+        pilot.train.session(model, torch.optim.SGD(trained, lr=0.1))
+
+
+@pytest.mark.parametrize(("rule", "factor"), [("linear", 4.0), ("sqrt", 2.0), ("none", 1.0)])
+def test_the_rule_says_the_factor_of_four_nodes(rule: str, factor: float) -> None:
+    assert LearningRate(rule, nodes=4).factor == factor
 
 
 def test_five_changed_lines_make_the_plain_example_elastic() -> None:

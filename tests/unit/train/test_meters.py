@@ -33,19 +33,12 @@ def test_the_stall_is_the_gap_less_the_median_step_before() -> None:
     meter.regrouped()
     for now_s in (1.0, 2.0, 3.0):
         meter.stepped(now_s, 10)
-    assert meter.stall_s is None
+        assert meter.stall_s is None, "it has just come"
     meter.regrouped()
     meter.stepped(6.5, 10)
     assert meter.stall_s == pytest.approx(2.5)
     meter.stepped(7.5, 10)
     assert meter.samples_per_s() == 10.0
-
-
-def test_a_newcomer_has_no_stall() -> None:
-    meter = StepMeter()
-    meter.regrouped()
-    meter.stepped(100.0, 10)
-    assert meter.stall_s is None
 
 
 def steps(meter: PaceMeter, from_s: float, count: int, step_s: float, waits_s: float) -> list[RankPace]:
@@ -88,25 +81,18 @@ def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return clock
 
 
-def test_it_is_over_at_the_time_out_and_each_time_that_the_wait_has_doubled(now: list[float]) -> None:
-    wait = StallTimer(4.0, 300.0)
+@pytest.mark.parametrize(("patience_s", "expected"), [(300.0, [4, 8, 16, 32]), (10.0, [4, 8, 10, 20, 40])])
+def test_it_is_over_each_time_that_the_wait_has_doubled_and_when_the_patience_ends(
+    now: list[float], patience_s: float, expected: list[int]
+) -> None:
+    wait = StallTimer(4.0, patience_s)
     wait.begin(summing=True)
     over = []
     for _ in range(40):
         now[0] += 1.0
         over.append(wait.is_over())
-    assert [second + 1 for second, said in enumerate(over) if said] == [4, 8, 16, 32]
-    assert wait.left_s() == 24.0
-
-
-def test_it_is_over_when_the_patience_is_at_its_end(now: list[float]) -> None:
-    wait = StallTimer(4.0, 10.0)
-    wait.begin(summing=True)
-    over = []
-    for _ in range(40):
-        now[0] += 1.0
-        over.append(wait.is_over())
-    assert [second + 1 for second, said in enumerate(over) if said] == [4, 8, 10, 20, 40]
+    assert [second + 1 for second, said in enumerate(over) if said] == expected
+    assert wait.left_s() == 2 * expected[-1] - 40
 
 
 def test_each_wait_begins_anew_and_none_lasts_between_them(now: list[float]) -> None:
