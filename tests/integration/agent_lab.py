@@ -14,8 +14,9 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
+import msgspec
 import psutil
 
 from pilot import __version__
@@ -195,6 +196,11 @@ def launch(folder: Path, script: str, *arguments: str, trainer: str = "t1") -> w
     digest, given = hashlib.sha256(path.read_bytes()).hexdigest(), {"FROM_USER": "yes"}
     launched = LaunchSpec(path.name, digest, list(arguments), str(folder), sys.executable, given)
     return wire.StartWorker(trainer, "", str(directory), launched, 60.0, 2)
+
+
+def launched_with(order: wire.StartWorker, **changes: Any) -> wire.StartWorker:
+    """The same order with another launch."""
+    return msgspec.structs.replace(order, launch=msgspec.structs.replace(order.launch, **changes))
 
 
 def lab(tmp_path: Path) -> Iterator[tuple[Coordinator, Agents]]:

@@ -21,7 +21,7 @@ from pilot.agent.departure import WALLTIME_MARGIN_S
 from pilot.core.commands import PaceCheckpoints, ReleaseNode, StopWorker, WriteCheckpoint
 from pilot.io import connection, proc, wire
 from pilot.train.data.rng import seed_all
-from tests.integration.agent_lab import LIMIT_S, Agents, Coordinator, lab, launch, until
+from tests.integration.agent_lab import LIMIT_S, Agents, Coordinator, lab, launch, launched_with, until
 
 LEAVES = """
 import os, time
@@ -141,7 +141,7 @@ def test_a_script_imports_from_its_pythonpath(stage: tuple[Coordinator, Agents],
     (tmp_path / "mine" / "of_mine.py").write_text("NUMBER = 7")
     peer = coordinator.peer(agents.start(coordinator.file))
     order = launch(tmp_path, "import sys, of_mine\nsys.exit(of_mine.NUMBER)\n")
-    coordinator.send(peer, msgspec.structs.replace(order, environment={"PYTHONPATH": "mine"}))
+    coordinator.send(peer, launched_with(order, environment={"PYTHONPATH": "mine"}))
     assert "exit status 7" in coordinator.expect(peer, wire.WorkerExited).detail
 
 
@@ -150,12 +150,12 @@ def test_orders_that_cannot_be_carried_out_are_answered(stage: tuple[Coordinator
     peer = coordinator.peer(agents.start(coordinator.file))
     order = launch(tmp_path, WAITS)
     cases = [
-        (msgspec.structs.replace(order, script_sha256="0" * 64), "was edited since it was submitted"),
-        (msgspec.structs.replace(order, script="gone.py"), "cannot read script"),
-        (msgspec.structs.replace(order, cwd="/no/such/place"), "no directory /no/such/place"),
-        (msgspec.structs.replace(order, python="/no/python"), "no interpreter /no/python"),
-        (msgspec.structs.replace(order, python="/bin/false"), "cannot run pilot.train"),
-        (msgspec.structs.replace(order, arguments=["x" * 200_000]), "arguments and environment are"),
+        (launched_with(order, script_sha256="0" * 64), "was edited since it was submitted"),
+        (launched_with(order, script="gone.py"), "cannot read script"),
+        (launched_with(order, cwd="/no/such/place"), "no directory /no/such/place"),
+        (launched_with(order, python="/no/python"), "no interpreter /no/python"),
+        (launched_with(order, python="/bin/false"), "cannot run pilot.train"),
+        (launched_with(order, arguments=["x" * 200_000]), "arguments and environment are"),
     ]
     for refused, detail in cases:
         coordinator.send(peer, refused)
@@ -410,7 +410,7 @@ def test_another_interpreter_without_what_training_needs_is_said_so(
     venv.create(tmp_path / "bare", symlinks=True)
     python = str(tmp_path / "bare/bin/python")
     peer = coordinator.peer(agents.start(coordinator.file))
-    coordinator.send(peer, msgspec.structs.replace(launch(tmp_path, WAITS), python=python))
+    coordinator.send(peer, launched_with(launch(tmp_path, WAITS), python=python))
     down = coordinator.expect(peer, wire.WorkerExited)
     assert down.cause == "raised"
     assert f"{python} cannot run pilot.train: ModuleNotFoundError: No module named 'numpy'" in down.detail
@@ -424,6 +424,6 @@ def test_another_interpreter_finds_this_package_and_runs(stage: tuple[Coordinato
     (packages / "more.pth").write_text(f"{Path(torch.__file__).parent.parent}\n")
     peer = coordinator.peer(agents.start(coordinator.file))
     script = WAITS.replace("facts = ", "print('by', sys.executable)\nfacts = ")
-    coordinator.send(peer, msgspec.structs.replace(launch(tmp_path, script), python=str(python)))
+    coordinator.send(peer, launched_with(launch(tmp_path, script), python=str(python)))
     running(tmp_path)
     assert f"by {python}" in next((tmp_path / "trainers/t1/logs").glob("*.log")).read_text()
