@@ -11,6 +11,9 @@ import io
 import os
 import signal
 import sys
+import time
+import traceback
+from pathlib import Path
 from types import FrameType
 
 import click
@@ -18,8 +21,8 @@ import click
 from pilot.cli.start import INTERRUPTED, end_at_once, ends_at_once
 from pilot.core.errors import PilotError, one_line
 from pilot.core.version import __version__
-from pilot.io import crash_log
-from pilot.io.files import SICK
+from pilot.io import own_folder
+from pilot.io.files import SICK, publish
 from pilot.io.printable import PrintableStream
 
 COMMANDS = {
@@ -145,7 +148,7 @@ def run(arguments: list[str] | None = None) -> int:
     except Exception as error:
         if isinstance(error, OSError) and error.errno in SICK | {errno.EBADF}:
             return _sick(error)
-        click.echo(f"pilot: internal error; {crash_log.saved()}", err=True)
+        click.echo(f"pilot: internal error; {_kept_traceback()}", err=True)
         return 1
     return result if isinstance(result, int) else 0
 
@@ -156,6 +159,23 @@ def _sick(error: OSError) -> int:
     click.echo(f"pilot: {one_line(f'{where}: {error.strerror}')}", err=True)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # any further output would fail again, with a traceback
     return 1
+
+
+def _kept_traceback() -> str:
+    """Where the current exception's traceback was saved, in words; its last line if it cannot be saved."""
+    try:
+        return f"traceback in {_write_traceback()}"
+    except (OSError, RuntimeError):  # disk full, or no home directory
+        return one_line(traceback.format_exc().splitlines()[-1])
+
+
+def _write_traceback() -> Path:
+    base = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "pilot"
+    own_folder.make(base)
+    path = base / f"crash-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
+    text = f"pilot {__version__}, arguments: {sys.argv[1:]}\n{traceback.format_exc()}"
+    publish(path, text.encode(errors="backslashreplace"))
+    return path
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from torch.utils.data import TensorDataset
 import pilot.train
 from pilot.io import trainer_folder
 from pilot.io.files import publish
+from pilot.train.node.devices import own_device
 from pilot.train.node.membership import Seat
 from pilot.train.node.node_group import STORE, NodeGroup, fabric_of
 
@@ -39,7 +40,7 @@ def main() -> None:
     """Train on noise; report the median seconds of a step."""
     _look_at_node()
     torch.manual_seed(0)
-    device = torch.accelerator.current_accelerator() or torch.device("cpu")
+    device = own_device()
     model = nn.Linear(2000, GRADIENT_BYTES // 4 // 2000, bias=False).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     session = pilot.train.session(model, optimizer)
@@ -67,9 +68,9 @@ def _look_at_node() -> None:
 
 def seen(environment: Mapping[str, str], numbers: int = NUMBERS) -> list[str]:
     """The findings, one line each. Must be called by all training processes of a node."""
-    seat, accelerator = Seat.of(environment), torch.accelerator.current_accelerator()
-    device = torch.device("cpu") if accelerator is None else torch.device(accelerator.type, seat.rank)
-    lines = ["no GPU that torch can use"] if accelerator is None else [*_gpus(accelerator), _copies(device, numbers)]
+    seat, kind = Seat.of(environment), own_device()
+    device = kind if kind.type == "cpu" else torch.device(kind.type, seat.rank)
+    lines = ["no GPU that torch can use"] if kind is device else [*_gpus(kind), _copies(device, numbers)]
     return [*lines, _between(environment, seat, device, numbers)] if seat.size > 1 else lines
 
 

@@ -21,9 +21,7 @@ from pilot.train.state.training import Training
 
 
 class Exchanges:
-    """The exchanges of one session.
-
-    ``each``: the exchanges by number.
+    """The exchanges of one session, in ``each`` by number.
 
     Parameters
     ----------

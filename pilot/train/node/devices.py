@@ -29,6 +29,12 @@ def exit_status(error: BaseException) -> int:
     return GPU_FAILED_STATUS if of_gpu else 1
 
 
+def own_device() -> torch.device:
+    """The accelerator that this process can use, whatever torch was built for; otherwise the CPU."""
+    found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    return found or torch.device("cpu")
+
+
 def take_own(seat: Seat, count: Callable[[], int] = torch.accelerator.device_count) -> None:
     """Make this process's GPU the current one; :class:`UserError` if the node has some, but fewer than processes."""
     if seat.size == 1 or torch.accelerator.current_accelerator() is None:
@@ -41,8 +47,7 @@ def take_own(seat: Seat, count: Callable[[], int] = torch.accelerator.device_cou
 
 
 def too_few(devices: int, processes: int) -> str:
-    """What is wrong with ``devices`` GPUs for ``processes`` ranks of a node; "": nothing. (Without GPUs they use the
-    CPU.)"""
+    """What is wrong with ``devices`` GPUs for ``processes`` ranks; "": nothing. (Without GPUs they use the CPU.)"""
     if not 0 < devices < processes:
         return ""
     return (

@@ -21,6 +21,7 @@ from typing import Any, Protocol
 import torch
 
 from pilot.core.errors import UserError
+from pilot.train.node.devices import own_device
 from pilot.train.node.membership import Seat
 
 FABRIC, STORE = "PILOT_NODE_FABRIC", "PILOT_NODE_STORE"
@@ -107,8 +108,7 @@ def node_mesh() -> Any:
     import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
 
-    seat, accelerator = Seat.of(os.environ), torch.accelerator.current_accelerator()
-    kind = accelerator.type if accelerator is not None else "cpu"
+    seat, kind = Seat.of(os.environ), own_device().type
     if not dist.is_initialized():
         keep_to_loopback()
         store: Any = dist.HashStore()  # type: ignore[attr-defined]  # its stubs leave it out

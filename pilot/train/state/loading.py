@@ -18,6 +18,8 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
+from pilot.train.node.devices import own_device
+
 Unsaved = dict[str, dict[str, torch.Tensor | None]]
 """By the module's path and the buffer's name."""
 Keys = list[Any]
@@ -120,8 +122,8 @@ def places_in(state: Mapping[str, Any]) -> list[Keys]:
 
 def put_back(state: Any, places: Sequence[Keys]) -> Any:
     """``state`` with those tensors on this process's GPU, if it has one: the result of :func:`places_in`, elsewhere."""
-    device = torch.accelerator.current_accelerator()
-    return state if device is None else _moved(state, places, device)
+    device = own_device()
+    return state if device.type == "cpu" else _moved(state, places, device)
 
 
 def _moved(value: Any, places: Sequence[Keys], device: torch.device) -> Any:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pilot.io import crash_log, own_folder, rundir
+from pilot.cli import main
+from pilot.io import own_folder, rundir
 from pilot.io.rundir import RunDir
 
 
@@ -29,7 +30,7 @@ def home(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
         lambda home: RunDir(home / ".local/state/pilot/local").create(),
         lambda home: own_folder.make(home / ".local/state/pilot/local"),
         lambda home: rundir.remember(home / "elsewhere"),
-        lambda _: crash_log._save(),
+        lambda _: main._write_traceback(),
     ],
 )
 def test_what_is_made_in_the_users_home_is_the_users_alone(home: Path, make: Callable[[Path], object]) -> None:

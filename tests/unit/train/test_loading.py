@@ -66,7 +66,7 @@ def test_tensors_on_a_gpu_are_found_and_put_back(monkeypatch: pytest.MonkeyPatch
     here = torch.ones(3)
     given = {"user": {"a": [here, (here, 1)], 3: here, "b": "text"}, "tracked": OrderedDict(x=here, y=here), "z": None}
     assert put_back(given, places) is given, "there is no GPU here"
-    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: META)
+    monkeypatch.setattr("pilot.train.state.loading.own_device", lambda: META)
     put = put_back(given, places)
     assert places_in(put) == places
     assert type(put["tracked"]) is OrderedDict
