@@ -18,8 +18,9 @@ run: $(READY)
 	$(BIN)/pilot demo
 
 # Tests with pools or rank processes, in two parts. They mostly wait, and search the whole machine for leftovers.
-POOLS_1 := tests/integration tests/ported
-POOLS_2 := tests/e2e tests/chaos tests/soak tests/ddp tests/equivalence/test_node_fabrics.py tests/equivalence/test_real_ranks.py
+POOLS_1 := tests/integration tests/ported tests/ddp tests/chaos tests/equivalence/test_node_fabrics.py \
+	tests/equivalence/test_real_ranks.py
+POOLS_2 := tests/e2e tests/soak
 EVERY_DAY := -q -m "not long"
 test: $(READY)
 	$(MAKE) -k test-one-pool test-without-pools
