@@ -16,7 +16,7 @@ from pilot.io import sandbox
 
 DRAWN = "random numbers that are drawn for each batch (not taken out: turn them off for the check)"
 SCRIPT = """
-import copy, os, random, sys, time
+import copy, os, random, signal, sys, time
 from pathlib import Path
 import numpy
 import torch
@@ -44,11 +44,11 @@ loader = session.loader(dataset, **{"batch_size" if "per node" in kind else "glo
 average = copy.deepcopy(model)
 if "average" in kind and "forgotten" not in kind:
     session.track("average", average)
-best, momentum = 1e9, 0.0
+best, momentum, enumerated = 1e9, 0.0, signal.SIGTERM
 for epoch in session.epochs(4):
     if "float" in kind:
         assert next(model.parameters()).dtype != torch.float64
-    total = 0.0
+    total = numpy.float64(0.0)
     for (x,) in loader:
         optimizer.zero_grad()
         if kind == "numpy noise":

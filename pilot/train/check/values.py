@@ -25,8 +25,7 @@ Value = list[float] | float | int | bool | str | None
 Values = dict[str, Value]
 
 REPORTED, VARIABLE, MODULE = "reported ", "variable ", "module "
-"""How the names of values begin that are not the trained state's: what the script reports, and what its variables
-hold."""
+"""How the names of values begin that are not the trained state's: what the script reports, its variables, modules."""
 _LARGEST = 10_000
 _DEPTH, _MOST = 3, 2000
 """How deep, and how many, of the script's variables."""
@@ -86,7 +85,7 @@ def _leaves(
     """Yield the numbers, texts, arrays, tensors and modules in ``held`` by name. ``enters``: into which objects it
     looks, besides collections.
     """
-    if isinstance(held, bool | int | float | str | np.ndarray | torch.Tensor | nn.Module) or held is None:
+    if isinstance(held, bool | int | float | str | np.ndarray | np.generic | torch.Tensor | nn.Module) or held is None:
         yield name, held
     elif isinstance(held, set | frozenset) and len(held) < _LARGEST:
         yield name, str(sorted(map(repr, held)))
@@ -99,11 +98,12 @@ def _of(leaf: Any) -> Value:
     """The value of one."""
     if isinstance(leaf, torch.Tensor):
         return _of_tensor(leaf)
-    if isinstance(leaf, np.ndarray):
+    if isinstance(leaf, np.ndarray | np.generic):
         numeric = leaf.dtype.kind in "fiubc"
         return _of_tensor(torch.from_numpy(np.ascontiguousarray(leaf))) if numeric else f"{leaf.dtype}"
-    is_large = isinstance(leaf, int) and abs(leaf) >= 1 << 62
-    return leaf if isinstance(leaf, bool | int | float | str | None) and not is_large else str(leaf)
+    kind = next((one for one in (bool, int, float) if isinstance(leaf, one)), str)  # an enumeration's, too
+    is_large = kind is int and abs(leaf) >= 1 << 62
+    return str(leaf) if is_large else kind(leaf)
 
 
 def _parts(held: Any, enters: Callable[[object], bool]) -> Iterator[tuple[str, Any]]:
