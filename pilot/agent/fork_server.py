@@ -203,7 +203,7 @@ def run(job: ForkJob) -> None:
     sys.path[:0] = [str(Path(script).resolve().parent), *(str(Path(launch.cwd, path)) for path in added)]
     multiprocessing.process.ORIGINAL_DIR = launch.cwd  # type: ignore[attr-defined]  # not in typeshed; where spawned DataLoader workers go
     from pilot.agent import submitted_code
-    from pilot.io import installed
+    from pilot.io import loaded_code
     from pilot.train import ddp
     from pilot.train.node.devices import take_own
     from pilot.train.node.membership import Seat
@@ -220,7 +220,7 @@ def run(job: ForkJob) -> None:
     try:
         take_own(Seat.of(os.environ))
         copied = submitted_code.install(launch.archive, launch.code_sha256)
-        installed.note_loaded(copied, launch.code_sha256)
+        loaded_code.begin(copied, launch.code_sha256)
         if copied:  # where the script really was when it was submitted
             sys.path[0] = str(Path(next(iter(copied))).parent)
         content = submitted_code.source(copied, script)

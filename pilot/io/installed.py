@@ -9,26 +9,20 @@ write at once, one of the changes is lost, and is made again with the next scrip
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import os
 import re
 import subprocess
 import sysconfig
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import cache
-from importlib.machinery import SourceFileLoader
-from itertools import islice
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from pilot.io import wire
 from pilot.io.files import publish, read_regular
-from pilot.io.printable import printable
 
 FOLDERS = ("/site-packages/", "/dist-packages/")
 """Where packages are installed, in every scheme of ``sysconfig``, of the user's and of Debian's."""
@@ -130,62 +124,3 @@ def add_imports(path: Path, modules: Iterable[str] = (), unfit: Iterable[str] = 
         with suppress(OSError):
             path.parent.mkdir(mode=0o700, exist_ok=True)
             publish(path, msgspec.json.encode(both))
-
-
-MOST_BYTES = 16 * 1024 * 1024
-"""A larger file is no module."""
-
-COPY = "the copy made at the submission"
-_versions: dict[str, str] = {}
-_untold: dict[str, str] = {}
-
-
-def note_loaded(copied: Mapping[str, bytes], copy: str = "") -> None:
-    """The script begins: note from now on which of the user's Python files it runs from where they are, and their
-    versions. ``copied``, by path, are the files of which it runs the copy made at its submission, whose version is
-    ``copy``.
-
-    The interpreter loads code from a file in two ways: any import, of any finder, takes a ``SourceFileLoader``, and
-    ``runpy`` takes ``io.open_code``. Files are noted by the path by which they were found, so a link that leads
-    elsewhere is another version. Not noted are compiled extensions, ``.pyc`` files without a source, modules in zip
-    files, and text that a script itself reads and executes.
-    """
-    _versions.update({COPY: copy} if copy else {})
-    loaders: Any = SourceFileLoader
-    get_code, open_code = loaders.get_code, io.open_code
-
-    def noted(loader: SourceFileLoader, name: str) -> Any:
-        code = get_code(loader, name)
-        _note(loader.path, copied)
-        return code
-
-    def opened(path: str) -> Any:
-        _note(path, copied)
-        return open_code(path)
-
-    loaders.get_code = noted
-    io.open_code = opened
-
-
-def loaded_versions() -> dict[str, str]:
-    """Return the versions of all that was loaded so far, by path, and of the ``COPY``."""
-    return dict(_versions)
-
-
-def loaded_news(trainer: str) -> Iterator[wire.CodeLoaded]:
-    """Yield what was loaded since the last call."""
-    while _untold:
-        files = {path: _untold.pop(path) for path in list(islice(_untold, wire.CODE_FILES))}
-        yield wire.CodeLoaded(trainer, files)
-
-
-def _note(path: str, copied: Mapping[str, bytes]) -> None:
-    """Note the file at ``path``, again if it has changed."""
-    if is_installed(path) or path in copied or os.path.realpath(path) in copied:
-        return
-    with suppress(OSError):
-        version = hashlib.sha256(read_regular(Path(path), MOST_BYTES)).hexdigest()
-        found = os.fsencode(Path(path).absolute()).decode(errors="replace")
-        name = printable(found).replace("\n", "\\n").replace("\t", "\\t")
-        if len(name) <= wire.PATH_MAX and _versions.get(name) != version and len(_versions) < wire.CODE_MAX:
-            _versions[name] = _untold[name] = version

@@ -15,7 +15,7 @@ from torch.utils.data import TensorDataset
 import pilot.train
 from pilot.core.errors import ResumedOtherwise
 from pilot.core.run_identity import ACCEPT
-from pilot.io import installed
+from pilot.io import loaded_code
 from pilot.train.check.group import CourseGroup
 from tests.equivalence.hidden import SCRIPTS, Script, X, Y, draws_a_constant, model, steps_two_by_name, train
 from tests.equivalence.rows import in_world
@@ -127,7 +127,7 @@ def test_mended_code_is_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     def saved_by(version: str) -> Callable[[bytes], bytes]:
         return lambda block: msgspec.msgpack.encode(msgspec.msgpack.decode(block) | {"code": {"train.py": version}})
 
-    monkeypatch.setattr(installed, "loaded_versions", lambda: {"train.py": "1", "loaded_later.py": "1"})
+    monkeypatch.setattr(loaded_code, "versions", lambda: {"train.py": "1", "loaded_later.py": "1"})
     assert "step 10 has another gradient of" in resumed(lambda: draws_a_constant(FIXED), damage=saved_by("1"))
     assert resumed(lambda: draws_a_constant(FIXED), damage=saved_by("0")) == ""
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 from torch import nn
 
-from pilot.io import installed
+from pilot.io import loaded_code
 from pilot.train.data import rng
 from pilot.train.data.sampler import StepShare
 from pilot.train.gradients.sketch import LENGTH, Sketch, Sketched, differing
@@ -100,7 +100,7 @@ class NextSteps:
         step, is_possible = self._training.position.step, not (self._training.position.phase or self._training.sharding)
         if not rank and is_possible and (self._is_next(step) or self._before is not None):
             self._now = NextStep(
-                step, share.cursor, share.cursor_end, parts, self._divides(), installed.loaded_versions(), []
+                step, share.cursor, share.cursor_end, parts, self._divides(), loaded_code.versions(), []
             )
 
     def forward_begins(self) -> None:

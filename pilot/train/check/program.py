@@ -24,7 +24,7 @@ from pathlib import Path
 import msgspec
 import torch
 
-from pilot.io import installed, proc, sandbox
+from pilot.io import loaded_code, proc, sandbox
 from pilot.io.system import become_subreaper, drop_capabilities
 from pilot.train.check import quiet, records
 from pilot.train.check.runs import Subject, Unfit
@@ -129,7 +129,7 @@ def _run(job: Job, run: Run, life: int) -> None:
     if run.double:
         torch.set_default_dtype(torch.float64)
     seed_all(_SEED)
-    installed.note_loaded({})
+    loaded_code.begin({})
     imported.begin()
     try:
         with io.open_code(str(Path(job.script).absolute())) as file:

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from pilot.core.run_identity import ALL_EPOCHS, PER_NODE
-from pilot.io import installed
+from pilot.io import loaded_code
 from pilot.train.check import quiet
 from pilot.train.check.group import CourseGroup
 from pilot.train.check.settings import Run, perturb
@@ -138,7 +138,7 @@ class Loaded(msgspec.Struct, tag=True):
 
 def note_loaded(run: Run) -> None:
     """Note what this process has loaded by now."""
-    files = {name: version for news in installed.loaded_news("") for name, version in news.files.items()}
+    files = {name: version for news in loaded_code.news("") for name, version in news.files.items()}
     _append(run, Loaded(files, imported.new_modules()))
 
 

@@ -27,7 +27,7 @@ from pilot.comm.channel import Gone
 from pilot.comm.messages import AnyNote, Attach, Gather, Gathered, Moving, OutOfStep, Quit, Select
 from pilot.core.commands import DissolveGroup, LookAtGroup, PaceCheckpoints, PauseGroup, StopWorker, WriteCheckpoint
 from pilot.core.errors import CheckpointError, UserError
-from pilot.io import installed, wire
+from pilot.io import loaded_code, wire
 from pilot.train.data.sampler import StepShare
 from pilot.train.gradients.exchanges import Exchanges
 from pilot.train.gradients.step_words import Words
@@ -278,7 +278,7 @@ class Elastic(RankGroup):
             self._link.tell(wire.WorkerReady(self._trainer, time.time() - psutil.Process().create_time()))
 
     def _tell_code(self) -> None:
-        for message in installed.loaded_news(self._trainer):
+        for message in loaded_code.news(self._trainer):
             self._link.tell(message)
 
     def _attend(self, timeout_s: float | None) -> None:
