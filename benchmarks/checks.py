@@ -10,9 +10,9 @@ import argparse
 import tempfile
 from pathlib import Path
 
-from pilot.core.evidence import headline
-from pilot.core.proof import ProofState
-from pilot.io.pool_status import TrainerStatus
+from pilot.core.pool.evidence import headline
+from pilot.core.trainer.proof import ProofState
+from pilot.protocol.pool_status import TrainerStatus
 from tests.pools import Pool
 from tests.ported.pairs import PAIRS, Pair
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from pilot.core.commands import Command, FormGroup, Solve, StartWorker, StopWorker
 from pilot.core.events import Event, ExitCause, GroupFormed, PlanReady, WorkerExited, WorkerReady
-from pilot.core.problem import Plan, Problem
+from pilot.core.plan.problem import Plan, Problem
 
 
 def completion(command: Command, best: Callable[[Problem], Plan], step: int = 0) -> Event | None:

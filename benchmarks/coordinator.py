@@ -27,7 +27,7 @@ from pilot import planners
 from pilot.core.commands import Command, Solve
 from pilot.core.config import CoordinatorConfig
 from pilot.core.coordinator import Coordinator
-from pilot.core.curve import Curve
+from pilot.core.curves.curve import Curve
 from pilot.core.events import (
     Event,
     PlanFailed,
@@ -36,11 +36,11 @@ from pilot.core.events import (
     TrainerSubmitted,
 )
 from pilot.core.ids import NodeId, TrainerId
-from pilot.core.problem import Problem
-from pilot.core.spec import TrainerSpec
+from pilot.core.plan.problem import Problem
+from pilot.core.trainer.spec import TrainerSpec
 from pilot.planners import model
+from pilot.service.planning.solver_process import SolverProcess
 from pilot.service.settings import Settings
-from pilot.service.solver_process import SolverProcess
 
 SIZES = [(nodes, trainers) for trainers in (5, 50) for nodes in (10, 100, 1000)]
 ROUNDS = 20

@@ -24,9 +24,9 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.planners import KILOSAMPLES_PER_S, NODES
-from pilot.core.curve import Curve
-from pilot.core.curve_model import ON_SUMMIT, Point, Priors, estimates, priors_of
-from pilot.traces.workload import read_curves
+from pilot.core.curves.curve import Curve
+from pilot.core.curves.curve_model import ON_SUMMIT, Point, Priors, estimates, priors_of
+from pilot.research.traces.workload import read_curves
 
 DRAWN = 30
 KNOWN = ("1", "1,4", "1,16", "1,64")

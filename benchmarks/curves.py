@@ -27,12 +27,12 @@ from rich.table import Table
 from scipy.optimize import nnls
 
 from benchmarks.planners import KILOSAMPLES_PER_S, NODES
-from pilot.core.curve import Curve
-from pilot.core.curve_model import Point, Priors, curve_of, estimates, priors_of
+from pilot.core.curves.curve import Curve
+from pilot.core.curves.curve_model import Point, Priors, curve_of, estimates, priors_of
 from pilot.core.ids import TrainerId
-from pilot.core.problem import Candidate, Problem
+from pilot.core.plan.problem import Candidate, Problem
 from pilot.planners import dp
-from pilot.traces.workload import read_curves
+from pilot.research.traces.workload import read_curves
 
 TRAINERS = 10
 POOLS = range(20, 301, 20)

@@ -25,16 +25,16 @@ from rich.table import Table
 from pilot import planners
 from pilot.core.config import CoordinatorConfig
 from pilot.core.coordinator import Coordinator
-from pilot.core.curve import Curve
+from pilot.core.curves.curve import Curve
 from pilot.core.ids import NodeId, TrainerId
-from pilot.core.objective import throughput
-from pilot.core.problem import Candidate, Plan, PlanStatus, Problem
-from pilot.core.spec import TrainerSpec
+from pilot.core.plan.objective import throughput
+from pilot.core.plan.problem import Candidate, Plan, PlanStatus, Problem
+from pilot.core.trainer.spec import TrainerSpec
 from pilot.planners.choice import plan_of
-from pilot.sim.accounting import Accounting
-from pilot.sim.driver import SimConfig, Simulation
-from pilot.traces.changes import Change
-from pilot.traces.workload import WorkloadRow
+from pilot.research.sim.accounting import Accounting
+from pilot.research.sim.driver import SimConfig, Simulation
+from pilot.research.traces.changes import Change
+from pilot.research.traces.workload import WorkloadRow
 
 TRAINERS, GPUS_PER_NODE = 100, 4
 NODES = 25

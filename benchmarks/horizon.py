@@ -25,12 +25,12 @@ from benchmarks.planners import timed
 from pilot import planners
 from pilot.core.config import CoordinatorConfig
 from pilot.core.coordinator import Coordinator
-from pilot.core.curve import Curve
+from pilot.core.curves.curve import Curve
 from pilot.core.ids import TrainerId
-from pilot.core.problem import Candidate, Plan, Problem
-from pilot.sim.driver import SimConfig, Simulation
-from pilot.traces.changes import still_pool
-from pilot.traces.workload import WorkloadRow
+from pilot.core.plan.problem import Candidate, Plan, Problem
+from pilot.research.sim.driver import SimConfig, Simulation
+from pilot.research.traces.changes import still_pool
+from pilot.research.traces.workload import WorkloadRow
 
 NODES, F_S = 70, 300.0
 SIZES = (1, 2, 4, 8, 16)

@@ -23,15 +23,16 @@ import click
 
 from benchmarks.huawei_jobs import SHORT_MOST_S, Job, drawn, read, resampled, rows, with_short
 from pilot import planners
-from pilot.core.between import plan as in_between
 from pilot.core.config import CoordinatorConfig
 from pilot.core.coordinator import Coordinator
-from pilot.core.problem import Plan, Problem
-from pilot.planners import dp, rolling_horizon
-from pilot.sim.accounting import times_of
-from pilot.sim.driver import SimConfig, Simulation
-from pilot.traces.changes import still_pool
-from pilot.traces.workload import Ending, Mishaps, befallen
+from pilot.core.plan.between import plan as in_between
+from pilot.core.plan.problem import Plan, Problem
+from pilot.planners import dp
+from pilot.research.planners import rolling_horizon
+from pilot.research.sim.accounting import times_of
+from pilot.research.sim.driver import SimConfig, Simulation
+from pilot.research.traces.changes import still_pool
+from pilot.research.traces.workload import Ending, Mishaps, befallen
 
 SIZES = (1, 2, 4, 8, 16)
 """K (§5.1)."""

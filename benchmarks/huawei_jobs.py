@@ -14,9 +14,9 @@ from pathlib import Path
 from statistics import fmean
 
 from pilot.core.ids import TrainerId
-from pilot.core.spec import TrainerSpec
-from pilot.sim.knowledge import huawei_curve
-from pilot.traces.workload import WorkloadRow
+from pilot.core.trainer.spec import TrainerSpec
+from pilot.research.sim.knowledge import huawei_curve
+from pilot.research.traces.workload import WorkloadRow
 
 MEAN_S = 235.1 * 60
 JOBS, SPAN_S = 439, 49.7 * 3600

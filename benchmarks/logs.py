@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from statistics import median
 
-from pilot.io.log_marks import times_of
+from pilot.rundir.log_marks import times_of
 
 NODES = 4
 LINE = b"step 123456 loss 0.123456 " + b"x" * 73 + b"\n"

@@ -22,16 +22,16 @@ import click
 
 from benchmarks.huawei import close
 from pilot import planners
-from pilot.core.arrivals import ARRIVALS_S
 from pilot.core.config import CoordinatorConfig
 from pilot.core.coordinator import Coordinator
-from pilot.core.losses import NO_LOSS
-from pilot.core.problem import Plan, Problem
-from pilot.sim.accounting import Accounting, times_of
-from pilot.sim.driver import SimConfig, Simulation
-from pilot.sim.metrics import summarize
-from pilot.traces.changes import read_changes
-from pilot.traces.workload import read_workload
+from pilot.core.plan.arrivals import ARRIVALS_S
+from pilot.core.plan.problem import Plan, Problem
+from pilot.core.pool.losses import NO_LOSS
+from pilot.research.sim.accounting import Accounting, times_of
+from pilot.research.sim.driver import SimConfig, Simulation
+from pilot.research.sim.metrics import summarize
+from pilot.research.traces.changes import read_changes
+from pilot.research.traces.workload import read_workload
 
 POWERS = (1, 2, 4, 8, 16, 32, 64)
 T_FWD_S, STEPS = 120.0, 5

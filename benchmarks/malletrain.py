@@ -23,10 +23,10 @@ from rich.table import Table
 from benchmarks.planners import problem, timed
 from pilot import planners
 from pilot.core.ids import NodeId, natural_key
+from pilot.research.sim.sweep import Case, Inputs, Replay, run_case
+from pilot.research.traces.changes import Change, read_changes, write_changes
+from pilot.research.traces.text_files import read_lines, write_text
 from pilot.service.settings import load_objective
-from pilot.sim.sweep import Case, Inputs, Replay, run_case
-from pilot.traces.changes import Change, read_changes, write_changes
-from pilot.traces.text_files import read_lines, write_text
 
 Path_ = click.Path(exists=True, dir_okay=False, path_type=Path)
 SOLVE_LIMIT_S = 10.0

@@ -30,10 +30,10 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.studies import PAUSE_S, Replay
-from pilot.core.curve import Curve
+from pilot.core.curves.curve import Curve
 from pilot.core.ids import StudyId, TrainerId, TrainerUid
-from pilot.core.spec import TrainerSpec
-from pilot.core.study import Study, StudySpec
+from pilot.core.study.study import Study, StudySpec
+from pilot.core.trainer.spec import TrainerSpec
 
 RUNGS = (1, 3, 9)
 NEAR = 0.5

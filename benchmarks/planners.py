@@ -24,10 +24,10 @@ from rich.console import Console
 from rich.table import Table
 
 from pilot import planners
-from pilot.core.curve import Curve
+from pilot.core.curves.curve import Curve
 from pilot.core.errors import UserError
 from pilot.core.ids import TrainerId
-from pilot.core.problem import Candidate, Plan, Problem
+from pilot.core.plan.problem import Candidate, Plan, Problem
 
 SIZES = ((100, 10), (800, 35), (4600, 100))
 """Nodes and trainers."""

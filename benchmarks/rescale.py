@@ -24,7 +24,8 @@ from typing import Any
 from benchmarks import torchrun_peer
 from benchmarks.subjects import SUBJECTS
 from pilot.core.commands import WriteCheckpoint
-from pilot.io import proc, wire
+from pilot.host import proc
+from pilot.protocol import wire
 from tests.integration.plane import Node, Plane, plane
 from tests.pools import Pool
 

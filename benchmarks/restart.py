@@ -40,17 +40,17 @@ from pilot.core.events import (
     TrainerSubmitted,
 )
 from pilot.core.ids import NodeId, TrainerId, TrainerUid
-from pilot.core.spec import TrainerSpec
-from pilot.io import segments
-from pilot.io.journal import read
-from pilot.io.journal_writer import JournalWriter
-from pilot.io.pool_client import PoolClient
-from pilot.io.rundir import RunDir
-from pilot.io.submission import LaunchSpec
-from pilot.service.launch_store import LaunchStore
-from pilot.service.live_driver import LiveDriver
-from pilot.service.restore import restore
+from pilot.core.trainer.spec import TrainerSpec
+from pilot.protocol.pool_client import PoolClient
+from pilot.rundir import segments
+from pilot.rundir.journal import read
+from pilot.rundir.rundir import RunDir
+from pilot.service.durability.journal_writer import JournalWriter
+from pilot.service.durability.live_driver import LiveDriver
+from pilot.service.durability.restore import restore
+from pilot.service.requests.launch_store import LaunchStore
 from pilot.service.settings import fresh_core
+from pilot.submission.submission import LaunchSpec
 
 EVENTS_A_DAY = 8000
 TRAINERS = 10
@@ -61,7 +61,7 @@ BATCH = 32
 START_LIMIT_S = 600.0
 
 SITE = """
-from pilot.io.site import Site
+from pilot.site.site import Site
 site = Site(name="bench", scheduler="local", bind_address="127.0.0.1", interface="lo", check="off")
 """
 

@@ -26,8 +26,8 @@ import psutil
 from benchmarks import scale_agents, scale_coordinator
 from benchmarks.transport import running
 from pilot.core.errors import PilotError
-from pilot.io.pool_client import PoolClient
-from pilot.io.submission import LaunchSpec, Submission
+from pilot.protocol.pool_client import PoolClient
+from pilot.submission.submission import LaunchSpec, Submission
 
 PILOTS, TRAINERS, RUNS = 5000, 200, 5
 PROCESSES = 4
@@ -36,7 +36,7 @@ ROUNDS = 25
 LIMIT_S = 600.0
 
 SITE = """
-from pilot.io.site import Site
+from pilot.site.site import Site
 site = Site(name="scale", scheduler="local", bind_address="127.0.0.1", interface="lo", grace_s=30, check="off")
 """
 

@@ -1,7 +1,7 @@
 """Agents that only talk: they carry out the coordinator's orders at once, and train nothing.
 
-Each is a connection of its own, over TLS, with the messages of :mod:`pilot.io.wire`. Leaders report progress once a
-second.
+Each is a connection of its own, over TLS, with the messages of :mod:`pilot.protocol.wire`. Leaders report progress
+once a second.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from pilot.core.commands import (
     StopWorker,
     WriteCheckpoint,
 )
-from pilot.io import connection, transport, wire
-from pilot.io.connection import Connection, life_name
-from pilot.io.gate import allow_many_files
+from pilot.protocol import connection, transport, wire
+from pilot.protocol.connection import Connection, life_name
+from pilot.protocol.gate import allow_many_files
 
 AT_ONCE = 32
 REPORT_S = 1.0

@@ -20,8 +20,8 @@ from pilot.core.commands import Command
 from pilot.core.coordinator import Coordinator
 from pilot.core.events import Event
 from pilot.service import daemon
-from pilot.service.effects import Effects
-from pilot.service.live_driver import LiveDriver
+from pilot.service.agents.effects import Effects
+from pilot.service.durability.live_driver import LiveDriver
 
 
 def main(arguments: list[str], pipe: Pipe) -> None:

@@ -26,7 +26,7 @@ from typing import Any
 import psutil
 
 from pilot.agent import fork_server
-from pilot.io import wire
+from pilot.protocol import wire
 from tests.integration.plane import Node, plane
 
 SCRIPT = Path(__file__).with_name("steady_state_script.py")

@@ -32,7 +32,7 @@ from pilot.core.commands import (
 )
 from pilot.core.config import CoordinatorConfig
 from pilot.core.coordinator import Coordinator
-from pilot.core.curve import Curve
+from pilot.core.curves.curve import Curve
 from pilot.core.events import (
     CheckpointWritten,
     Event,
@@ -42,11 +42,11 @@ from pilot.core.events import (
     Progress,
 )
 from pilot.core.ids import NodeId, StudyId, TrainerId, TrainerUid
-from pilot.core.spec import TrainerSpec
-from pilot.core.studies import Studies
-from pilot.core.study import Study, StudySpec
-from pilot.core.study_events import StudySubmitted, TrialAsked, TrialTold
-from pilot.observation.monitor import Monitor
+from pilot.core.study.events import StudySubmitted, TrialAsked, TrialTold
+from pilot.core.study.studies import Studies
+from pilot.core.study.study import Study, StudySpec
+from pilot.core.trainer.spec import TrainerSpec
+from pilot.history.monitor import Monitor
 
 REPORT_S = 60.0
 """Seconds per report on one node."""

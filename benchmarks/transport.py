@@ -24,10 +24,10 @@ from typing import Any, Protocol
 
 import psutil
 
-from pilot.io.connection import Certificate
-from pilot.io.gate import allow_many_files
-from pilot.io.transport import Limits, Link, connect
-from pilot.service.server import Listener
+from pilot.protocol.connection import Certificate
+from pilot.protocol.gate import allow_many_files
+from pilot.protocol.transport import Limits, Link, connect
+from pilot.service.agents.server import Listener
 
 PEERS = 5000
 PROCESSES = 4

@@ -7,7 +7,7 @@ from string import Template
 
 from launchers.steps import agent_command, directives, pbs_shell, preamble, step
 from pilot.core.errors import UserError
-from pilot.io.site import Site
+from pilot.site.site import Site
 
 _FOLDER = Path(__file__).parent / "templates"
 

@@ -11,7 +11,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from pilot.io.site import Site
+from pilot.site.site import Site
 
 PBS_SHELL = """\
 #!/bin/sh

@@ -18,7 +18,7 @@ If Parsl's own provider does not fit, define one; what runs on the node comes fr
         return ours
 """
 
-from pilot.io.site import Site
+from pilot.site.site import Site
 
 site = Site(
     # --- the queue -------------------------------------------------------------------------------------------------

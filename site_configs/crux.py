@@ -1,6 +1,6 @@
 """ALCF Crux: the ``preemptable`` queue, with Polaris' rules. Set ``account``."""
 
-from pilot.io.site import Site
+from pilot.site.site import Site
 
 site = Site(
     name="crux",

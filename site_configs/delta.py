@@ -4,7 +4,7 @@
 by default, hence ``exclusive`` and all of the memory.
 """
 
-from pilot.io.site import Site
+from pilot.site.site import Site
 
 site = Site(
     name="delta",

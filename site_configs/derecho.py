@@ -1,6 +1,6 @@
 """NCAR Derecho: the ``preempt`` queue. Set ``account``."""
 
-from pilot.io.site import Site
+from pilot.site.site import Site
 
 site = Site(
     name="derecho",

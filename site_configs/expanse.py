@@ -1,6 +1,6 @@
 """SDSC Expanse: the ``preempt`` partition (``gpu-preempt`` works the same way). Set ``account``."""
 
-from pilot.io.site import Site
+from pilot.site.site import Site
 
 site = Site(
     name="expanse",

@@ -3,7 +3,7 @@
 15 jobs run and 60 may be submitted; more than 15 pilots would only wait.
 """
 
-from pilot.io.site import Site
+from pilot.site.site import Site
 
 site = Site(
     name="frontera",

@@ -1,6 +1,6 @@
 """Purdue Gautschi: partition ``ai``, QOS ``preemptible``. Set ``account``."""
 
-from pilot.io.site import Site
+from pilot.site.site import Site
 
 site = Site(
     name="gautschi",

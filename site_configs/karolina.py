@@ -1,6 +1,6 @@
 """IT4I Karolina: ``qcpu_preempt``, free of charge (``qgpu_preempt`` works the same way). Set ``account``."""
 
-from pilot.io.site import Site
+from pilot.site.site import Site
 
 site = Site(
     name="karolina",

@@ -1,6 +1,6 @@
 """This machine, without a batch system: pilots are local processes. For the demo, tests and first steps."""
 
-from pilot.io.site import Site
+from pilot.site.site import Site
 
 site = Site(
     name="local",

@@ -1,6 +1,6 @@
 """Ohio Supercomputer Center (Pitzer): QOS ``preemptible`` on reserved condo nodes. Set ``account``."""
 
-from pilot.io.site import Site
+from pilot.site.site import Site
 
 site = Site(
     name="osc",

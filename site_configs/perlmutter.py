@@ -1,6 +1,6 @@
 """NERSC Perlmutter: QOS ``preempt`` on GPU nodes (at most 128 nodes, at least 2 h requested). Set ``account``."""
 
-from pilot.io.site import Site
+from pilot.site.site import Site
 
 site = Site(
     name="perlmutter",

@@ -4,7 +4,7 @@ The limit of 20 jobs running, accruing or queued holds *per project*: raise ``no
 if that is too few. Login nodes allow 128 tasks per user.
 """
 
-from pilot.io.site import Site
+from pilot.site.site import Site
 
 site = Site(
     name="polaris",

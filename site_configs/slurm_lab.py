@@ -3,7 +3,7 @@
 Bring it up with ``python -m tests.slurm.lab up FOLDER`` and export the SLURM_CONF that it prints.
 """
 
-from pilot.io.site import Site
+from pilot.site.site import Site
 
 site = Site(
     name="slurm_lab",

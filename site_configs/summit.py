@@ -3,7 +3,7 @@
 1-45 nodes are guaranteed 2 h, 46-91 nodes 6 h.
 """
 
-from pilot.io.site import Site
+from pilot.site.site import Site
 
 site = Site(
     name="summit",

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import grimp
 
-from pilot.core.reconcile import QUESTIONS, Rule
-from pilot.core.trainer import WORKER_CHANGES, PhaseChange
+from pilot.core.trainer.reconcile import QUESTIONS, Rule
+from pilot.core.trainer.trainer import WORKER_CHANGES, PhaseChange
 from tests.lifecycle import EFFECTS, TRAINER_CHANGES
 
 ROOT = Path(__file__).parents[1]

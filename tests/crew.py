@@ -8,14 +8,14 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from pilot.io.connection import Connection
-from pilot.io.site import Site
-from pilot.io.site_files import SiteFile
+from pilot.protocol.connection import Connection
 from pilot.provisioning.keeper import Keeper, KeeperEvent, pool_name
 from pilot.provisioning.keeper_factory import make_keeper
 from pilot.provisioning.pilot_jobs import JobEnded, JobNoticed
 from pilot.provisioning.scheduler import Ending, JobPhase
-from pilot.service.admission import Admission
+from pilot.service.agents.admission import Admission
+from pilot.site.site import Site
+from pilot.site.site_files import SiteFile
 
 POLITE = "bash -c 'trap \"exit 0\" USR1 TERM; while :; do sleep 0.1; done'"
 STUBBORN = "bash -c 'trap : USR1 TERM; while :; do sleep 0.1; done'"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pilot.core.coordinator import Coordinator
-from pilot.core.trainer import Group, Trainer
+from pilot.core.trainer.trainer import Group, Trainer
 
 
 def violations(core: Coordinator) -> list[str]:

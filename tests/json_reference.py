@@ -21,8 +21,9 @@ from pilot.cli.demo.report import DemoTold
 from pilot.cli.pools import PoolList
 from pilot.cli.sites import SiteChecked, SiteList, SiteShown
 from pilot.doctor.finding import Findings
-from pilot.io.pool_status import PoolStatus, TrainerHistory
-from pilot.io.verbs import (
+from pilot.history.story import Happening
+from pilot.protocol.pool_status import PoolStatus, TrainerHistory
+from pilot.protocol.requests import (
     Cancelled,
     Draining,
     Explained,
@@ -37,9 +38,8 @@ from pilot.io.verbs import (
     TrialList,
     TrialStatus,
 )
-from pilot.observation.story import Happening
-from pilot.sim.sweep import ReplayList
-from pilot.traces.statistics import TracesTold
+from pilot.research.sim.sweep import ReplayList
+from pilot.research.traces.statistics import TracesTold
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "json.md"
 BEGIN = "<!-- From here on this file is written by python -m tests.json_reference. -->\n"

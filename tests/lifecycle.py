@@ -1,8 +1,8 @@
 """What each event does, and which phase of a trainer follows which: two tables that cover the whole core.
 
-Nothing is decided here: :mod:`pilot.core.coordinator` and :mod:`pilot.core.transitions` note events, and a trainer's
-phase follows from its facts. The property tests check both tables, in both directions, against all that they play;
-ARCHITECTURE.md shows them.
+Nothing is decided here: :mod:`pilot.core.coordinator` and :mod:`pilot.core.trainer.transitions` note events, and a
+trainer's phase follows from its facts. The property tests check both tables, in both directions, against all that they
+play; ARCHITECTURE.md shows them.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from pilot.core.events import (
     WorkerReady,
     WorkerSlow,
 )
-from pilot.core.study_events import (
+from pilot.core.study.events import (
     ReservationDue,
     StudyDue,
     StudyResumed,
@@ -54,7 +54,7 @@ from pilot.core.study_events import (
     TrialNotAsked,
     TrialTold,
 )
-from pilot.core.trainer import Phase, PhaseChange
+from pilot.core.trainer.trainer import Phase, PhaseChange
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,17 +17,17 @@ import psutil
 
 from pilot.cli.asking import told_by
 from pilot.cli.options import to_json
-from pilot.io import proc
-from pilot.io.pool_status import PoolStatus, TrainerStatus
-from pilot.io.rundir import RunDir, owner
-from pilot.io.verbs import Submitted
+from pilot.host import proc
+from pilot.protocol.pool_status import PoolStatus, TrainerStatus
+from pilot.protocol.requests import Submitted
+from pilot.rundir.rundir import RunDir, owner
 
 TRAIN = Path(__file__).parent / "e2e" / "train.py"
 LIMIT_S = 180.0
 """Most things here take seconds, a wall time two minutes; the rest is margin for a busy machine."""
 
 SITE = """
-from pilot.io.site import Site
+from pilot.site.site import Site
 
 site = Site(
     name="e2e", scheduler="local", bind_address="{address}", interface={interface}, notice_signal="TERM", grace_s=5,
@@ -188,7 +188,7 @@ class Pool:
 
     def supervisor(self) -> list[psutil.Process]:
         """The supervisor that would restart the coordinator."""
-        own = [str(self.run_dir), "pilot.service.supervisor"]
+        own = [str(self.run_dir), "pilot.service.durability.supervisor"]
         return [p for p in psutil.process_iter() if all(word in _command(p) for word in own)]
 
     def kill_for_good(self) -> None:

@@ -13,11 +13,11 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-from pilot.io import wire
-from pilot.io.connection import Certificate, client_context
-from pilot.io.framing import Frames, framed
-from pilot.io.transport import Limits, Link
-from pilot.service.server import Listener
+from pilot.protocol import wire
+from pilot.protocol.connection import Certificate, client_context
+from pilot.protocol.framing import Frames, framed
+from pilot.protocol.transport import Limits, Link
+from pilot.service.agents.server import Listener
 
 DEADLINE_S = 30.0
 FREE = Limits(frame_bytes=wire.MAX_FRAME_BYTES, unsent_bytes=1 << 26, rate_per_s=1e6, burst=1e6)

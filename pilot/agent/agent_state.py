@@ -59,7 +59,7 @@ from pilot.core.commands import (
     WriteCheckpoint,
 )
 from pilot.core.events import Seen, Unloaded
-from pilot.io import wire
+from pilot.protocol import wire
 
 STOP_LIMIT_S = 30.0
 """How long a worker may take to stop; the leader's, after the loop, as long as ``StopWorker`` says."""

@@ -24,11 +24,12 @@ import msgspec
 from pilot.agent import as_submitted
 from pilot.agent.submitted_code import content, is_copied
 from pilot.core.errors import UserError
-from pilot.core.evidence import headline, last_words
+from pilot.core.pool.evidence import headline, last_words
 from pilot.core.version import __version__
-from pilot.io import own_folder, script_code
-from pilot.io.files import publish, read_regular
-from pilot.io.submission import CheckJob, LaunchSpec
+from pilot.host import private_folder as own_folder
+from pilot.host.files import publish, read_regular
+from pilot.submission import script_code
+from pilot.submission.submission import CheckJob, LaunchSpec
 
 NICE = 10
 MOST_BYTES = 1 << 20

@@ -17,9 +17,9 @@ from pathlib import Path
 
 from pilot.core.errors import ProtocolError, UserError
 from pilot.core.version import __version__
-from pilot.io import connection, transport, wire
-from pilot.io.connection import Connection
-from pilot.io.transport import Limits, NotTaken
+from pilot.protocol import connection, transport, wire
+from pilot.protocol.connection import Connection
+from pilot.protocol.transport import Limits, NotTaken
 
 log = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pilot.agent.vocabulary import Effect, Exit, KillRank, LogLine, Noticed, Send, Tell, dissolved
 from pilot.core.commands import PauseGroup, WriteCheckpoint
 from pilot.core.ids import Generation, NodeId, TrainerId
-from pilot.io import wire
+from pilot.protocol import wire
 
 WALLTIME_MARGIN_S = 5.0
 """How much earlier than its grace before the wall time's end a pilot gives notice."""

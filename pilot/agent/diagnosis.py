@@ -13,8 +13,8 @@ from pilot.core.errors import (
     RESUMED_OTHERWISE_STATUS,
 )
 from pilot.core.events import ExitCause, Seen
-from pilot.core.evidence import TRACEBACK, headline, is_refusal, last_words
-from pilot.io import wire
+from pilot.core.pool.evidence import TRACEBACK, headline, is_refusal, last_words
+from pilot.protocol import wire
 
 _NO_SESSION = (
     "the script ended without opening a pilot.train session, so there was nothing to train (submit a script for"

@@ -4,8 +4,8 @@ It is exec'ed by the agent, one per interpreter: ``python -m pilot.agent.fork_se
 SEQPACKET socket pair. A process that has run a multi-threaded torch operation must not be forked (the child's first
 operation hangs), so this one only imports: one thread, no asyncio, no CUDA call.
 
-Packets to it: a :class:`~pilot.io.submission.ForkJob` as JSON, with three descriptors (the worker's control socket, its
-log, the log's folder); or ``["preload", file, unfit]``: import what scripts imported before
+Packets to it: a :class:`~pilot.submission.submission.ForkJob` as JSON, with three descriptors (the worker's control
+socket, its log, the log's folder); or ``["preload", file, unfit]``: import what scripts imported before
 (:mod:`pilot.agent.preload`), between jobs.
 
 Packets from it, as JSON: ``["ready", seconds, threads]`` or ``["failed", why]`` once; for each job ``["forked", life,
@@ -36,14 +36,14 @@ from typing import TYPE_CHECKING, Any
 
 from pilot.agent.patience import patiently
 from pilot.core.errors import UserError
-from pilot.io import log_marks
-from pilot.io.files import SICK
-from pilot.io.log_marks import Marker, mark_log
-from pilot.io.system import die_with_parent, readable, reap_among
+from pilot.host.files import SICK
+from pilot.host.system import die_with_parent, readable, reap_among
+from pilot.rundir import log_marks
+from pilot.rundir.log_marks import Marker, mark_log
 
 if TYPE_CHECKING:
     from pilot.agent.preload import Preloader
-    from pilot.io.submission import ForkJob
+    from pilot.submission.submission import ForkJob
 
 MAX_PACKET_BYTES = 128 * 1024
 BASE = ("numpy", "torch", "torch.utils.data", "pilot.train")
@@ -107,8 +107,8 @@ def serve(channel: socket.socket) -> ForkJob | None:
     import msgspec
 
     from pilot.agent.preload import Preloader
-    from pilot.io import installed
-    from pilot.io.submission import ForkJob
+    from pilot.submission import installed
+    from pilot.submission.submission import ForkJob
 
     lives: dict[int, int] = {}
 
@@ -203,12 +203,11 @@ def run(job: ForkJob) -> None:
     sys.path[:0] = [str(Path(script).resolve().parent), *(str(Path(launch.cwd, path)) for path in added)]
     multiprocessing.process.ORIGINAL_DIR = launch.cwd  # type: ignore[attr-defined]  # not in typeshed; where spawned DataLoader workers go
     from pilot.agent import submitted_code
-    from pilot.io import loaded_code
     from pilot.train import ddp
     from pilot.train.node.devices import take_own
     from pilot.train.node.membership import Seat
     from pilot.train.ranks.script_end import script_ended
-    from pilot.train.script import as_main, imported
+    from pilot.train.script import as_main, imported, loaded_code
     from pilot.train.script.refusal import show_in_one_line
 
     namespace = as_main.main_module(script)

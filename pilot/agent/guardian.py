@@ -23,8 +23,8 @@ import psutil
 from pilot.agent import workdir as workdirs
 from pilot.agent.patience import patiently
 from pilot.core.errors import PilotError
-from pilot.io import proc
-from pilot.io.system import readable
+from pilot.host import proc
+from pilot.host.system import readable
 
 NOTICES = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGURG)
 """Signals that a batch system may send to all processes of a job as a notice; only the agent acts on them."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from importlib import metadata
 
 from pilot.core.errors import UserError
-from pilot.io.system import usable_cores
+from pilot.host.system import usable_cores
 
 _JOB_VARIABLES = ("PILOT_JOB", "SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")
 _WALLTIME_VARIABLES = ("PILOT_WALLTIME_END", "SLURM_JOB_END_TIME")

@@ -5,7 +5,7 @@ fails, or one direction of it, the coordinator hears both. So each agent listens
 time after a group was introduced each member sends every other :data:`PROBE_BYTES`, enough to find a link that passes
 only small packets, and waits for an answer.
 
-Anybody may connect, so nothing that comes has a meaning, and the :class:`~pilot.io.gate.Gate` bounds how many are
+Anybody may connect, so nothing that comes has a meaning, and the :class:`~pilot.protocol.gate.Gate` bounds how many are
 listened to, and how long.
 """
 
@@ -15,8 +15,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from pilot.core.errors import PilotError
-from pilot.io.gate import OUT_OF, Gate
-from pilot.io.wire import GroupAddresses, PeersUnreached
+from pilot.protocol.gate import OUT_OF, Gate
+from pilot.protocol.wire import GroupAddresses, PeersUnreached
 
 AFTER_S = 10.0
 """Most groups have formed by then."""

@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pilot.core.errors import UserError
-from pilot.io import installed, script_code
-from pilot.io.installed import is_installed
+from pilot.submission import installed, script_code
+from pilot.submission.installed import is_installed
 
 if TYPE_CHECKING:
-    from pilot.io.submission import ForkJob, LaunchSpec
+    from pilot.submission.submission import ForkJob, LaunchSpec
 
 MEMORY_BYTES = 1 << 30
 """Limit for what is preloaded; workers share this memory with the fork server, and with one another."""

@@ -32,9 +32,9 @@ from pilot.comm.mpich import on_interface
 from pilot.comm.pmi import PmiServer
 from pilot.comm.rank_order import WORKER_GONE, RankOrder, encode
 from pilot.core.errors import ProtocolError
-from pilot.io import proc
-from pilot.io.system import die_with_parent
-from pilot.io.wire import JoinGroup, RankAddress, RankJoined
+from pilot.host import proc
+from pilot.host.system import die_with_parent
+from pilot.protocol.wire import JoinGroup, RankAddress, RankJoined
 
 Puts = dict[str, str]
 

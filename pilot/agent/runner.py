@@ -31,9 +31,12 @@ from pilot.agent.stall_probe import StallProbe, StoppedProcesses
 from pilot.agent.workers import Workers
 from pilot.core.commands import CheckScript
 from pilot.core.errors import PilotError
-from pilot.io import addresses, log_marks, proc, trainer_folder, wire
-from pilot.io.gate import OUT_OF
-from pilot.io.system import become_subreaper, reap
+from pilot.host import proc
+from pilot.host.system import become_subreaper, reap
+from pilot.protocol import wire
+from pilot.protocol.gate import OUT_OF
+from pilot.rundir import log_marks, trainer_folder
+from pilot.site import addresses
 
 log = logging.getLogger(__name__)
 

@@ -14,8 +14,11 @@ import msgspec
 from pilot.agent.fork_server import THREAD_VARIABLES
 from pilot.agent.shortage import when_possible
 from pilot.core.errors import one_line
-from pilot.io import own_folder, proc, trainer_folder, wire
-from pilot.io.submission import CheckJob
+from pilot.host import private_folder as own_folder
+from pilot.host import proc
+from pilot.protocol import wire
+from pilot.rundir import trainer_folder
+from pilot.submission.submission import CheckJob
 
 LOG = "check.log"
 """In the trainer's folder: what checks of its script have printed."""

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from pilot.io.gate import OUT_OF
+from pilot.protocol.gate import OUT_OF
 
 log = logging.getLogger(__name__)
 

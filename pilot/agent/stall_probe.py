@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import psutil
 
 from pilot.agent.vocabulary import Watched
-from pilot.io import proc
+from pilot.host import proc
 
 GLANCES = 8
 """One per tick; an examination takes about two seconds."""

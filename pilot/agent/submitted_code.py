@@ -2,8 +2,8 @@
 
 A module's ``__file__`` and a package's ``__path__`` are unchanged, so files beside them (data, compiled extensions,
 files too large to be copied) are found as usual; only the source comes from the submission
-(:mod:`pilot.io.script_code`), however it is found: imports of any kind and ``runpy`` read it there. Tracebacks and
-``inspect`` show that source, too. This applies to the training process and its forks; a process that it *starts*
+(:mod:`pilot.submission.script_code`), however it is found: imports of any kind and ``runpy`` read it there. Tracebacks
+and ``inspect`` show that source, too. This applies to the training process and its forks; a process that it *starts*
 (another program, a spawned DataLoader worker) reads the files on disk.
 """
 
@@ -20,8 +20,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from pilot.io import script_code
-from pilot.io.installed import is_installed
+from pilot.submission import script_code
+from pilot.submission.installed import is_installed
 
 Files = dict[str, bytes]
 """By real path, and by paths with links that were links when it was submitted."""

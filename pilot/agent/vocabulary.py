@@ -1,6 +1,6 @@
 """The events of the agent's state machine (past tense) and its effects (imperative). All frozen.
 
-What is only passed on, and orders that are carried out as they came, are messages (:mod:`pilot.io.wire`).
+What is only passed on, and orders that are carried out as they came, are messages (:mod:`pilot.protocol.wire`).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from pilot.core.commands import CheckScript, DissolveGroup
 from pilot.core.ids import Generation, TrainerId
-from pilot.io import wire
+from pilot.protocol import wire
 
 # --- events ---------------------------------------------------------------------------------------------------------
 

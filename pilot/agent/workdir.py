@@ -16,7 +16,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from pilot.io import connection, proc
+from pilot.host import proc
+from pilot.protocol import connection
 
 MARK = "PILOT_AGENT_MARK"
 

@@ -27,10 +27,12 @@ from pilot.agent.shortage import when_possible
 from pilot.agent.vocabulary import WorkerEnded
 from pilot.core.commands import LookAtGroup
 from pilot.core.errors import ProtocolError, UserError
-from pilot.io import proc, trainer_folder, wire
-from pilot.io.files import open_regular
-from pilot.io.framing import Frames, framed
-from pilot.io.submission import LaunchSpec
+from pilot.host import proc
+from pilot.host.files import open_regular
+from pilot.protocol import wire
+from pilot.protocol.framing import Frames, framed
+from pilot.rundir import trainer_folder
+from pilot.submission.submission import LaunchSpec
 
 _TAIL_BYTES = 8192
 

@@ -25,11 +25,14 @@ from pilot.agent.workdir import Workdir
 from pilot.agent.worker import LocalRanks, NodeWorker, TrainingProcess, WorkerSocket, check_launch, kill_session
 from pilot.core.commands import StopWorker
 from pilot.core.errors import UserError
-from pilot.io import own_folder, proc, trainer_folder, wire
-from pilot.io.gate import OUT_OF
-from pilot.io.installed import VARIABLE as IMPORTS
-from pilot.io.installed import imports_file
-from pilot.io.submission import ForkJob
+from pilot.host import private_folder as own_folder
+from pilot.host import proc
+from pilot.protocol import wire
+from pilot.protocol.gate import OUT_OF
+from pilot.rundir import trainer_folder
+from pilot.submission.installed import VARIABLE as IMPORTS
+from pilot.submission.installed import imports_file
+from pilot.submission.submission import ForkJob
 
 log = logging.getLogger(__name__)
 

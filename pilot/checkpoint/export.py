@@ -12,7 +12,7 @@ import torch
 
 from pilot.checkpoint import reader, store, tree
 from pilot.core.errors import UserError
-from pilot.io import output as files
+from pilot.host import output_files as files
 
 
 def export(path: Path, output: Path, only: str = "") -> int:

@@ -10,7 +10,7 @@ from os import getpid
 from pathlib import Path
 
 from pilot.core.errors import Unreadable
-from pilot.io.own_folder import shown
+from pilot.host.private_folder import shown
 
 _STEM = r"g(?P<generation>[0-9]{6,})-s(?P<step>[0-9]{8,})"
 _CHECKPOINT = re.compile(_STEM + r"\.h5")

@@ -27,7 +27,7 @@ from pilot.checkpoint.layout import hdf5_type
 from pilot.checkpoint.leaves import Bytes
 from pilot.checkpoint.structure import DatasetShare, RowRange, Structure
 from pilot.core.errors import CheckpointError, Unreadable
-from pilot.io.files import open_regular
+from pilot.host.files import open_regular
 
 BROKEN = (
     OSError,

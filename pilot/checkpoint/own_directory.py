@@ -1,4 +1,4 @@
-"""The directory of a trainer's checkpoints, held while it is used (see :mod:`pilot.io.trainer_folder`)."""
+"""The directory of a trainer's checkpoints, held while it is used (see :mod:`pilot.rundir.trainer_folder`)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
 from pilot.core.errors import CheckpointError, Unreadable
-from pilot.io import trainer_folder
-from pilot.io.own_folder import Refused
+from pilot.host.private_folder import Refused
+from pilot.rundir import trainer_folder
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from pilot.checkpoint.openfile import Damaged, OpenFile
 from pilot.checkpoint.structure import DatasetShare, RowRange, Structure, rows_of
 from pilot.checkpoint.tree import Encoded
 from pilot.core.errors import CheckpointError, Unreadable
-from pilot.io.own_folder import shown
+from pilot.host.private_folder import shown
 
 _TEXT_STEP_BYTES = 16 * 1024
 """The text is padded with spaces to a multiple of this, so that its length, and thus the layout, rarely changes."""

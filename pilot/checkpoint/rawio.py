@@ -19,8 +19,8 @@ import xxhash
 from pilot.checkpoint.leaves import Bytes
 from pilot.checkpoint.names import temporary_name
 from pilot.core.errors import CheckpointError, Unreadable
-from pilot.io.files import sync_directory
-from pilot.io.own_folder import shown
+from pilot.host.files import sync_directory
+from pilot.host.private_folder import shown
 
 DIGEST_CHARACTERS = 32
 

@@ -23,7 +23,7 @@ from pilot.checkpoint.rawio import uncollected
 from pilot.checkpoint.reader import Wanted, everything
 from pilot.checkpoint.tree import Encoded
 from pilot.core.errors import CheckpointError, Unreadable, UserError
-from pilot.io.own_folder import shown
+from pilot.host.private_folder import shown
 
 __all__ = [
     "Loaded",

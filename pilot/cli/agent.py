@@ -14,7 +14,7 @@ import click
 
 from pilot.cli.options import FiniteRange
 from pilot.core.errors import UserError
-from pilot.io.printable import PrintableFormatter
+from pilot.host.printable import PrintableFormatter
 
 _EPILOG = """\b
 Example, in a batch script of the preemptable queue:

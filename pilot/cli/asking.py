@@ -15,13 +15,13 @@ import click
 from pilot.cli.options import Folder, Function
 from pilot.core.commands import Outcome
 from pilot.core.errors import PilotError, UserError
-from pilot.core.trainer import Phase
-from pilot.io.rundir import RunDir, check_readable, default_path, is_abandoned, known_pools, owner, read_end
+from pilot.core.trainer.trainer import Phase
+from pilot.rundir.rundir import RunDir, check_readable, default_path, is_abandoned, known_pools, owner, read_end
 
 if TYPE_CHECKING:
-    from pilot.io.journal import Contents
-    from pilot.io.pool_client import PoolClient
-    from pilot.service.past import PastPool
+    from pilot.protocol.pool_client import PoolClient
+    from pilot.rundir.journal import Contents
+    from pilot.service.requests.ended_pool import PastPool
 
 Answer = TypeVar("Answer")
 
@@ -48,7 +48,7 @@ run_dir_option = _run_dir_option("that of the one pool that is up")
 """``--run-dir``: where the coordinator of the pool in question keeps its files."""
 
 site_run_dir_option = _run_dir_option("one per site, in ~/.local/state/pilot")
-"""``--run-dir`` for commands that do not need a running pool: see :func:`pilot.io.rundir.default_path`."""
+"""``--run-dir`` for commands that do not need a running pool: see :func:`pilot.rundir.rundir.default_path`."""
 
 
 def _in_pool(*, past: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -102,7 +102,7 @@ def what_happened(rundir: RunDir) -> Contents:
         No pool has run in that directory, or nothing of its journal is readable.
     """
     from pilot.core.errors import JournalError
-    from pilot.io.journal import read
+    from pilot.rundir.journal import read
 
     if not rundir.journal.exists():
         raise UserError(f"no pool has run in {rundir.root}: it has no {rundir.journal.name}; give another --run-dir")
@@ -158,7 +158,7 @@ def _is_supervised(rundir: RunDir) -> bool:
     """Whether a process on this host restarts the coordinator of ``rundir`` when it crashes."""
     import psutil
 
-    from pilot.service import supervisor
+    from pilot.service.durability import supervisor
 
     def restarts(command: list[str]) -> bool:
         of = supervisor.run_dir_of(command) if supervisor.MODULE in command else None
@@ -191,7 +191,7 @@ def told_by(run_dir: Path) -> PoolClient | PastPool:
     """A source of information about the pool in ``run_dir``: its coordinator, or its journal if it is down."""
     if not is_past(run_dir):
         return pool_at(run_dir)
-    from pilot.service.past import PastPool
+    from pilot.service.requests.ended_pool import PastPool
 
     return PastPool(run_dir)
 
@@ -200,7 +200,7 @@ def pool_at(run_dir: Path, timeout_s: float = REPLY_TIMEOUT_S) -> PoolClient:
     """A client of the coordinator of ``run_dir``; :class:`PilotError` if the coordinator is known to be dead and is not
     restarted within ``timeout_s``.
     """
-    from pilot.io.pool_client import PoolClient
+    from pilot.protocol.pool_client import PoolClient
 
     _wait_for_restart(run_dir, timeout_s)
     return PoolClient(run_dir / "connection.json", timeout_s)

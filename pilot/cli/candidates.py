@@ -14,7 +14,7 @@ from click.shell_completion import CompletionItem, get_completion_class
 from pilot.core.errors import PilotError
 
 if TYPE_CHECKING:
-    from pilot.io.pool_client import PoolClient
+    from pilot.protocol.pool_client import PoolClient
 
 ANSWER_TIMEOUT_S = 1.0
 
@@ -44,7 +44,7 @@ def _offered(
 
 def sites(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[CompletionItem]:
     """The names of the known sites with this prefix; if there are none, complete file names."""
-    from pilot.io.site_files import list_sites
+    from pilot.site.site_files import list_sites
 
     try:
         named = [CompletionItem(name) for name in list_sites() if name.startswith(begun)]

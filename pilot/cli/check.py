@@ -19,7 +19,7 @@ import click
 
 from pilot.cli.options import Count, FiniteRange, for_script, json_option, mention_our_options, to_json
 from pilot.core.errors import UserError
-from pilot.core.evidence import headline, last_words
+from pilot.core.pool.evidence import headline, last_words
 
 _START_S = 90.0
 
@@ -92,7 +92,7 @@ def _run(
     python: str, environment: Mapping[str, str], job: dict[str, Any], progress: Callable[[str], None]
 ) -> tuple[dict[str, Any], str]:
     """Return the verdict of a process that checks; or nothing, and why there is none."""
-    from pilot.io import proc, sandbox
+    from pilot.host import proc, sandbox
 
     program = [python, "-P", "-m", "pilot.train.check.program"]
     log = Path(job["folder"], "program")

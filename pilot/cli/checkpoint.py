@@ -16,9 +16,9 @@ from pilot.cli.asking import find_run_dir, run_dir_option
 from pilot.cli.options import FILE, answers
 from pilot.core.errors import CheckpointError, Unreadable, UserError
 from pilot.core.ids import TrainerId
-from pilot.io.own_folder import shown
-from pilot.io.pool_status import Told
-from pilot.io.rundir import RunDir
+from pilot.host.private_folder import shown
+from pilot.protocol.pool_status import Told
+from pilot.rundir.rundir import RunDir
 
 if TYPE_CHECKING:
     from pilot.checkpoint.export import Description

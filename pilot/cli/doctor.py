@@ -40,8 +40,8 @@ def command(site: str, run_dir: Path | None, pilots: int | None, limit_s: float,
     from pilot.cli.doctor_pilots import try_kill_delay, try_pilots
     from pilot.doctor.checks import examine
     from pilot.doctor.finding import Findings
-    from pilot.io.rundir import default_path
-    from pilot.io.site_files import load_site_file
+    from pilot.rundir.rundir import default_path
+    from pilot.site.site_files import load_site_file
 
     site_file = load_site_file(site)
     loaded = site_file.site

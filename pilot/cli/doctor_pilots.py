@@ -17,14 +17,15 @@ from pilot.cli.submit import launch
 from pilot.cli.up import coordinator_command, start
 from pilot.core.errors import PilotError
 from pilot.core.ids import TrainerId
-from pilot.core.spec import Checking
-from pilot.core.trainer import Phase
+from pilot.core.trainer.spec import Checking
+from pilot.core.trainer.trainer import Phase
 from pilot.doctor.finding import Finding, fail, ok
-from pilot.io import own_folder, trainer_folder
-from pilot.io.pool_status import PoolStatus
-from pilot.io.rundir import RunDir
-from pilot.io.site_files import SiteFile
-from pilot.io.submission import Submission
+from pilot.host import private_folder as own_folder
+from pilot.protocol.pool_status import PoolStatus
+from pilot.rundir import trainer_folder
+from pilot.rundir.rundir import RunDir
+from pilot.site.site_files import SiteFile
+from pilot.submission.submission import Submission
 
 LOOK_S = 0.5
 DRAIN_LIMIT_S = 300.0
@@ -58,7 +59,7 @@ def try_kill_delay(site_file: SiteFile, limit_s: float) -> Iterator[Finding]:
 @contextmanager
 def _folder() -> Iterator[Path]:
     """A folder beside the user's run directories, so that nodes see it exactly as they see a real one."""
-    from pilot.io.rundir import default_path
+    from pilot.rundir.rundir import default_path
 
     parent = default_path("doctor").parent
     own_folder.make(parent)

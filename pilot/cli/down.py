@@ -11,8 +11,8 @@ import click
 from pilot.cli.asking import AT_REST, in_running_pool, pool_at
 from pilot.cli.options import FiniteRange, json_option, to_json
 from pilot.core.errors import PilotError
-from pilot.core.trainer import Phase
-from pilot.observation.words import node_count
+from pilot.core.trainer.trainer import Phase
+from pilot.history.words import node_count
 
 TELL_EVERY_S = 5.0
 """How often to ask what a drain is waiting for."""
@@ -51,7 +51,7 @@ def wait_until_gone(root: Path, limit_s: float, tell: Callable[[str], None] | No
 
     ``tell`` is called with what the drain is waiting for, when it has taken a while and whenever that changes.
     """
-    from pilot.io.rundir import RunDir, owner
+    from pilot.rundir.rundir import RunDir, owner
 
     deadline = time.monotonic() + limit_s
     ask_s, told = time.monotonic() + TELL_EVERY_S, ""
@@ -84,7 +84,7 @@ def _waits_for(root: Path) -> str:
 
 def refuse_disorder(root: Path) -> None:
     """:class:`PilotError` if the ended coordinator's report is missing, or says that anything is left or lost."""
-    from pilot.io.rundir import RunDir, read_end
+    from pilot.rundir.rundir import RunDir, read_end
 
     rundir = RunDir(root)
     how = read_end(rundir.ended)

@@ -16,9 +16,9 @@ from pilot.cli.options import Count, json_option, page_option
 from pilot.core.errors import UserError, one_line
 
 if TYPE_CHECKING:
-    from pilot.io.entries import Entry
-    from pilot.io.rundir import RunDir
-    from pilot.observation.story import Happening
+    from pilot.history.story import Happening
+    from pilot.rundir.entries import Entry
+    from pilot.rundir.rundir import RunDir
 
 POLL_S = 0.5
 
@@ -41,8 +41,8 @@ def command(follow: bool, tail: int | None, trainer: str | None, root: Path, as_
     """
     from msgspec import json
 
-    from pilot.io.rundir import RunDir
-    from pilot.observation.story import Story
+    from pilot.history.story import Story
+    from pilot.rundir.rundir import RunDir
 
     rundir = RunDir(root)
     story = Story(what_happened(rundir).header.started_unix_s)
@@ -71,9 +71,9 @@ def report(root: Path, output: Path | None) -> None:
       pilot report --output week.html --run-dir ~/pilot/vision
     """
     from pilot.cli.show import write_page
-    from pilot.io.rundir import RunDir
-    from pilot.observation.page import render
-    from pilot.service.life import life_of
+    from pilot.history.page import render
+    from pilot.rundir.rundir import RunDir
+    from pilot.service.requests.pool_report import life_of
 
     contents = what_happened(RunDir(root))
     write_page(output or Path("report.html"), render(life_of(contents)))
@@ -81,8 +81,8 @@ def report(root: Path, output: Path | None) -> None:
 
 def _batches(rundir: RunDir, follow: bool) -> Iterator[Iterable[Entry]]:
     """The journal's entries, each once and in order: existing ones, then new ones until the pool is down."""
-    from pilot.io.journal import read_more
-    from pilot.io.rundir import owner
+    from pilot.rundir.journal import read_more
+    from pilot.rundir.rundir import owner
 
     contents = what_happened(rundir)
     yield contents.entries

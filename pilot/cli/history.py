@@ -8,10 +8,10 @@ from rich.text import Text
 
 from pilot.cli.asking import ENDED
 from pilot.cli.rows import CHECKED, aligned, counts_epochs, folded, rows_with_notes, short
-from pilot.core.budget import unit
-from pilot.core.evidence import headline
-from pilot.io.pool_status import PoolStatus, TrainerHistory, TrainerStatus
-from pilot.observation.words import amount, counted
+from pilot.core.pool.evidence import headline
+from pilot.core.trainer.budget import unit
+from pilot.history.words import amount, counted
+from pilot.protocol.pool_status import PoolStatus, TrainerHistory, TrainerStatus
 
 COLUMNS = ("trainer", "state", "submitted", "elapsed", "node-hours", "samples", "steps")
 SPAN_COLUMNS = ("node", "job", "from", "until", "for")

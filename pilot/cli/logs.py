@@ -14,10 +14,10 @@ from pilot.cli.asking import ENDED, in_any_pool, is_past, patiently, told_by
 from pilot.cli.merged_logs import MergedLogs, Piece, newest, text_of
 from pilot.cli.options import Count, moment, trainer_argument
 from pilot.core.errors import UserError
-from pilot.io import trainer_folder
-from pilot.io.log_marks import NO_RANK
-from pilot.io.pool_status import TrainerStatus
-from pilot.io.printable import printable, printable_output
+from pilot.host.printable import printable, printable_output
+from pilot.protocol.pool_status import TrainerStatus
+from pilot.rundir import trainer_folder
+from pilot.rundir.log_marks import NO_RANK
 
 POLL_S = 0.5
 
@@ -65,7 +65,7 @@ def _trains(root: Path, trainer: str) -> bool:
 @contextmanager
 def log_folder(root: Path, trainer: str) -> Iterator[Path]:
     """Hold the folder of the trainer's logs; if the pool is down, the one in the run directory."""
-    from pilot.io.rundir import RunDir, is_abandoned
+    from pilot.rundir.rundir import RunDir, is_abandoned
 
     if Path(trainer).name != trainer:
         raise UserError(f"not a trainer's name: {trainer!r}; see pilot ls")

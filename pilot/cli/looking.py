@@ -11,12 +11,12 @@ from pilot.cli import candidates
 from pilot.cli.asking import in_any_pool, is_past, pool_at, told_by
 from pilot.cli.options import answers, trainer_argument
 from pilot.core.errors import UserError
-from pilot.io.pool_status import PoolStatus, SetAsideStatus, TrainerHistory, TrainerStatus
-from pilot.io.verbs import Explained, NodeList
+from pilot.protocol.pool_status import PoolStatus, SetAsideStatus, TrainerHistory, TrainerStatus
+from pilot.protocol.requests import Explained, NodeList
 
 if TYPE_CHECKING:
-    from pilot.io.pool_client import PoolClient
-    from pilot.service.past import PastPool
+    from pilot.protocol.pool_client import PoolClient
+    from pilot.service.requests.ended_pool import PastPool
 
 
 @click.command("status")

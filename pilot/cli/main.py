@@ -1,6 +1,6 @@
 """The ``pilot`` command: dispatches to a subcommand, prints errors as one line, keeps tracebacks off the screen.
 
-A subcommand's module, named as it is or in ``MODULES``, is imported only when it is used.
+A subcommand's module, named as it is or in ``PLACES``, is imported only when it is used.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ import click
 from pilot.cli.start import INTERRUPTED, end_at_once, ends_at_once
 from pilot.core.errors import PilotError, one_line
 from pilot.core.version import __version__
-from pilot.io import own_folder
-from pilot.io.files import SICK, publish
-from pilot.io.printable import PrintableStream
+from pilot.host import private_folder as own_folder
+from pilot.host.files import SICK, publish
+from pilot.host.printable import PrintableStream
 
 COMMANDS = {
     "up": "Start the coordinator and keep pilots submitted.",
@@ -59,14 +59,16 @@ COMMANDS = {
 }
 """Name → one-line help. A table, so that ``pilot --help`` imports none of the commands."""
 
-MODULES = {
-    **dict.fromkeys(("status", "ls", "nodes", "explain"), "looking"),
-    **dict.fromkeys(("cancel", "hold", "release", "rm", "scale"), "steering"),
-    "resume": "submit",
-    "report": "events",
-    "completion": "candidates",
+PLACES = {
+    **{name: f"looking:{name}" for name in ("status", "ls", "nodes", "explain")},
+    **{name: f"steering:{name}" for name in ("cancel", "hold", "release", "rm", "scale")},
+    "resume": "submit:resume",
+    "report": "events:report",
+    "completion": "candidates:completion",
+    "replay": "research.replay:command",
+    "trace": "research.trace:command",
 }
-"""The modules that have several commands, each under its name; in the others it is ``command``."""
+"""Module and name of the commands that are not ``command`` in a module of their own name."""
 
 
 class LazyGroup(click.Group):
@@ -81,8 +83,8 @@ class LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         with ends_at_once():
-            module = importlib.import_module(f"pilot.cli.{MODULES.get(cmd_name, cmd_name)}")
-        command: click.Command = getattr(module, cmd_name if cmd_name in MODULES else "command")
+            module, name = PLACES.get(cmd_name, f"{cmd_name}:command").split(":")
+            command: click.Command = getattr(importlib.import_module(f"pilot.cli.{module}"), name)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002  # click's signature

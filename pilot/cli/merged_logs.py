@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from pilot.core.errors import UserError
-from pilot.io.files import open_regular
-from pilot.io.log_marks import BEGINS, NO_RANK, PERIOD_S, Mark, marks, rotated
-from pilot.io.own_folder import shown
+from pilot.host.files import open_regular
+from pilot.host.private_folder import shown
+from pilot.rundir.log_marks import BEGINS, NO_RANK, PERIOD_S, Mark, marks, rotated
 
 PIECE_BYTES = 1 << 20
 BLOCK_BYTES = 1 << 16
@@ -58,7 +58,7 @@ def _line_end(file: BinaryIO, begin: int, end: int | None = None) -> tuple[int, 
 class Piece:
     """Bytes ``begin`` to ``end`` of a log, written at ``unix_s`` or soon after by ``rank``; ``name`` is the process's.
 
-    ``rank`` is :data:`~pilot.io.log_marks.NO_RANK` for a process that was in no group.
+    ``rank`` is :data:`~pilot.rundir.log_marks.NO_RANK` for a process that was in no group.
     """
 
     unix_s: float

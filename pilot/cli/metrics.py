@@ -60,14 +60,14 @@ def command(port: int | None, address: str | None, run_dir: Path | None) -> None
 
 
 def _text(root: Path) -> str:
-    from pilot.observation.prometheus import exposition
+    from pilot.cli.prometheus import exposition
 
     return exposition(pool_at(root).status())
 
 
 def _token(root: Path) -> str:
     """The run directory's token; created if there is none."""
-    from pilot.io.files import publish
+    from pilot.host.files import publish
 
     path = root / TOKEN_FILE
     if path.exists():

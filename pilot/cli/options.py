@@ -15,8 +15,8 @@ import click
 
 from pilot.cli import candidates
 from pilot.core.errors import UserError
-from pilot.core.spec import Checking, check_sizes
-from pilot.io.printable import all_printable
+from pilot.core.trainer.spec import Checking, check_sizes
+from pilot.host.printable import all_printable
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

@@ -10,8 +10,8 @@ import click
 from pilot.cli.asking import AT_REST, pool_at
 from pilot.cli.options import answers
 from pilot.core.errors import PilotError
-from pilot.io.pool_status import Told
-from pilot.io.rundir import RunDir, is_abandoned, known_pools
+from pilot.protocol.pool_status import Told
+from pilot.rundir.rundir import RunDir, is_abandoned, known_pools
 
 ANSWER_S = 3.0
 """How long to wait for each pool's answer."""

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from rich.text import Text
 
 from pilot.cli.asking import ENDED
-from pilot.core.proof import ProofState
-from pilot.core.trainer import Phase
-from pilot.io.pool_status import TrainerStatus
+from pilot.core.trainer.proof import ProofState
+from pilot.core.trainer.trainer import Phase
+from pilot.protocol.pool_status import TrainerStatus
 
 PHASE_STYLE = {
     Phase.RUNNING: "green",

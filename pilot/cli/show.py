@@ -14,12 +14,12 @@ from rich.text import Text
 
 from pilot.cli.asking import AT_REST
 from pilot.cli.rows import INDENT, aligned, folded, short, trainer_rows
-from pilot.core.budget import WARNED_AT, hours, unit
-from pilot.core.trainer import Phase
-from pilot.io.output import write_output
-from pilot.io.pool_status import KeeperStatus, NodeStatus, PoolStatus, TrainerStatus
-from pilot.io.printable import printable
-from pilot.observation.words import amount, expected_start, node_count
+from pilot.core.trainer.budget import WARNED_AT, hours, unit
+from pilot.core.trainer.trainer import Phase
+from pilot.history.words import amount, expected_start, node_count
+from pilot.host.output_files import write_output
+from pilot.host.printable import printable
+from pilot.protocol.pool_status import KeeperStatus, NodeStatus, PoolStatus, TrainerStatus
 
 ENDED_SHOWN = 10
 """How many ended trainers ``pilot status`` shows: the most recent ones."""

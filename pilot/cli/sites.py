@@ -13,10 +13,10 @@ from launchers.steps import agent_command
 from pilot.cli.options import answers, to_json
 from pilot.cli.show import print_table
 from pilot.core.errors import PilotError, SiteError, one_line
-from pilot.io.pool_status import Told
-from pilot.io.rundir import RunDir, default_path
-from pilot.io.site import Site
-from pilot.io.site_files import list_sites, load_site, load_site_file, site_mistakes
+from pilot.protocol.pool_status import Told
+from pilot.rundir.rundir import RunDir, default_path
+from pilot.site.site import Site
+from pilot.site.site_files import list_sites, load_site, load_site_file, site_mistakes
 
 
 class SiteRow(Told, frozen=True):

@@ -11,9 +11,9 @@ from pilot.cli import candidates
 from pilot.cli.asking import in_running_pool, pool_at
 from pilot.cli.options import answers, trainer_argument
 from pilot.core.errors import UserError
-from pilot.core.trainer import Phase
-from pilot.io.verbs import Scaled
-from pilot.observation.words import counted, node_count
+from pilot.core.trainer.trainer import Phase
+from pilot.history.words import counted, node_count
+from pilot.protocol.requests import Scaled
 
 AUTO = "auto"
 

@@ -22,9 +22,9 @@ from pilot.cli.options import (
 from pilot.cli.study_output import best_text, export, report, show_trials, study_lines, trials_words
 from pilot.cli.submit import launch, with_code
 from pilot.core.errors import UserError
-from pilot.io.files import read_regular
-from pilot.io.study_definition import KINDS, Range, Sampler, StudyDefinition, check_name
-from pilot.io.submission import LaunchSpec
+from pilot.host.files import read_regular
+from pilot.submission.study_definition import KINDS, Range, Sampler, StudyDefinition, check_name
+from pilot.submission.submission import LaunchSpec
 
 MOST_SPACE_BYTES = 1 << 20
 

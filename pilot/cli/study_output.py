@@ -12,10 +12,10 @@ import click
 from pilot.cli.asking import in_any_pool, told_by
 from pilot.cli.options import page_option, study_argument, to_json
 from pilot.cli.show import print_table, write_page
-from pilot.core.evidence import headline
-from pilot.io.study_definition import argument
-from pilot.io.verbs import StudyStatus, TrialList, TrialStatus
-from pilot.observation.words import counted, duration
+from pilot.core.pool.evidence import headline
+from pilot.history.words import counted, duration
+from pilot.protocol.requests import StudyStatus, TrialList, TrialStatus
+from pilot.submission.study_definition import argument
 
 FORMULA = frozenset("=+-@")
 """Spreadsheets calculate a cell that begins with one of these."""
@@ -114,7 +114,7 @@ def report(root: Path, study: str, output: Path | None) -> None:
     Example:
       pilot study report s1 --output s1.html
     """
-    from pilot.observation.study_page import study_page
+    from pilot.history.study_page import study_page
     from pilot.study.projection import importance
 
     pool = told_by(root)

@@ -29,13 +29,13 @@ from pilot.cli.options import (
 )
 from pilot.core.errors import CheckpointError, Unreadable, UserError
 from pilot.core.ids import TrainerId
-from pilot.core.run_identity import ACCEPT, acceptable
-from pilot.core.spec import Profiling, check_sizes
-from pilot.io.files import read_regular, umask
-from pilot.io.own_folder import shown
-from pilot.io.rundir import RunDir
-from pilot.io.script_code import Code, collect
-from pilot.io.submission import LaunchSpec, Start, Submission
+from pilot.core.trainer.run_identity import ACCEPT, acceptable
+from pilot.core.trainer.spec import Profiling, check_sizes
+from pilot.host.files import read_regular, umask
+from pilot.host.private_folder import shown
+from pilot.rundir.rundir import RunDir
+from pilot.submission.script_code import Code, collect
+from pilot.submission.submission import LaunchSpec, Start, Submission
 
 MOST_SCRIPT_BYTES = 16 * 1024 * 1024
 """A larger file is not a script."""
@@ -383,7 +383,7 @@ def _within_bounds(planning: dict[str, Any]) -> dict[str, Any]:
 
 
 def _points(path: Path) -> list[tuple[float, float]]:
-    from pilot.io.submission import read_curve
+    from pilot.submission.submission import read_curve
 
     curve = read_curve(path)
     return list(zip(curve.nodes, curve.per_s, strict=True))

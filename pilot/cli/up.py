@@ -14,10 +14,10 @@ import click
 from pilot.cli.asking import AT_REST, pool_at, site_run_dir_option
 from pilot.cli.options import POSITIVE, Count, answers, site_option, solve_limit_option
 from pilot.core.errors import PilotError, UserError
-from pilot.core.pool import NODE_ORDER_NAMES
-from pilot.io.pool_status import PoolStatus
-from pilot.io.printable import printable
+from pilot.core.pool.pool import NODE_ORDER_NAMES
+from pilot.host.printable import printable
 from pilot.planners import NAMES, usual_objective
+from pilot.protocol.pool_status import PoolStatus
 
 START_LIMIT_S = 600.0
 """How long to wait for an answer. Starting from a snapshot takes seconds; replaying a month's journal takes minutes."""
@@ -101,9 +101,9 @@ def command(run_dir: Path | None, site: str, foreground: bool, **settings: Any) 
       pilot up --site ./my_site.py --planner dp --objective throughput
       pilot up --site delta --run-dir ~/vision --only-nodes 'gpua[001-050]'
     """
-    from pilot.io.host_room import shortages
-    from pilot.io.rundir import default_path
-    from pilot.io.site_files import load_site_file
+    from pilot.rundir.rundir import default_path
+    from pilot.site.host_limits import shortages
+    from pilot.site.site_files import load_site_file
 
     settings["objective"] = settings["objective"] or usual_objective(settings["planner"])
     there = load_site_file(site).on(settings["only_nodes"]).site
@@ -171,7 +171,7 @@ def start(root: Path, arguments: list[str], *, supervised: bool = False) -> Pool
 def _supervisor(pid: int, arguments: list[str]) -> subprocess.Popen[bytes] | None:
     """Start a supervisor for the coordinator ``pid``, which begins when its standard input is closed: by us, or because
     we were killed. None if it cannot be started."""
-    from pilot.service.supervisor import MODULE
+    from pilot.service.durability.supervisor import MODULE
 
     command = [sys.executable, "-P", "-m", MODULE, str(pid), *arguments, "--go-on"]
     nowhere = subprocess.DEVNULL
@@ -199,7 +199,7 @@ def _await(process: subprocess.Popen[bytes], root: Path, said: TextIO) -> PoolSt
 
 def _answer(root: Path, pid: int) -> PoolStatus | None:
     """The status of the coordinator with this process id; None until it owns the run directory."""
-    from pilot.io.rundir import RunDir, owner
+    from pilot.rundir.rundir import RunDir, owner
 
     if owner(RunDir(root)) != pid or not (root / "connection.json").exists():
         return None

@@ -13,10 +13,10 @@ from pilot.cli import candidates
 from pilot.cli.asking import AT_REST, REPLY_TIMEOUT_S, in_running_pool, patiently, pool_at
 from pilot.cli.options import FiniteRange, answers
 from pilot.core.errors import PilotError
-from pilot.core.evidence import headline
-from pilot.core.trainer import Phase
-from pilot.io.pool_status import TrainerStatus
-from pilot.io.verbs import LONGEST_WAIT_S, Phases
+from pilot.core.pool.evidence import headline
+from pilot.core.trainer.trainer import Phase
+from pilot.protocol.pool_status import TrainerStatus
+from pilot.protocol.requests import LONGEST_WAIT_S, Phases
 
 
 @click.command("wait")

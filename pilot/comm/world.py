@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from pilot.comm.pmi import PmiServer, variables
-from pilot.io.system import readable
+from pilot.host.system import readable
 
 
 class World:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from pilot.core.ids import NO_GENERATION, Generation, NodeId, PlanId, StudyId, TrainerId
-from pilot.core.problem import Problem
-from pilot.core.spec import TrainerSpec
+from pilot.core.plan.problem import Problem
+from pilot.core.trainer.spec import TrainerSpec
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,23 +6,23 @@ import math
 import sys
 from dataclasses import dataclass
 
-from pilot.core.arrivals import Arrivals
-from pilot.core.assign import GpuNodes
-from pilot.core.blame import BlameState
-from pilot.core.budget import Usage
 from pilot.core.commands import Outcome
-from pilot.core.curve_model import ON_SUMMIT, Priors
+from pilot.core.curves.curve_model import ON_SUMMIT, Priors
+from pilot.core.curves.measured import RescaleCosts
+from pilot.core.curves.profiles import Changes
 from pilot.core.errors import UserError
 from pilot.core.ids import PlanId, StudyId, TrainerId
-from pilot.core.losses import Losses
-from pilot.core.measured import RescaleCosts
-from pilot.core.objective import Objective, scaling_efficiency
-from pilot.core.pool import NodeOrder, PoolState, hostname_order
-from pilot.core.problem import Plan, Problem
-from pilot.core.profiles import Changes
-from pilot.core.study import Study
-from pilot.core.topology import Topology
-from pilot.core.trainer import Trainer
+from pilot.core.plan.arrivals import Arrivals
+from pilot.core.plan.assign import GpuNodes
+from pilot.core.plan.objective import Objective, scaling_efficiency
+from pilot.core.plan.problem import Plan, Problem
+from pilot.core.pool.blame import BlameState
+from pilot.core.pool.losses import Losses
+from pilot.core.pool.pool import NodeOrder, PoolState, hostname_order
+from pilot.core.pool.topology import Topology
+from pilot.core.study.study import Study
+from pilot.core.trainer.budget import Usage
+from pilot.core.trainer.trainer import Trainer
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +36,8 @@ class CoordinatorConfig:
     #: which nodes are near each other; each trainer gets neighbours of its own nodes first, then by ``node_order``;
     #: None: by ``node_order`` alone
     topology: Topology | None = None
-    grace_s: float = 30.0  #: the site's (see :mod:`pilot.core.pacing`)
-    checkpoint_interval_s: float = 300.0  #: the site's (see :mod:`pilot.core.pacing`)
+    grace_s: float = 30.0  #: the site's (see :mod:`pilot.core.trainer.pacing`)
+    checkpoint_interval_s: float = 300.0  #: the site's (see :mod:`pilot.core.trainer.pacing`)
     #: charged node-hours that the pool may use from when it comes up; None: no limit
     budget_node_hours: float | None = None
     charge_factor: float = 1.0  #: the site's

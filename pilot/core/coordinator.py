@@ -12,10 +12,12 @@ they are: a slow or failing solver never strands a node. Only a trainer that arr
 its minimum of the free nodes at once: it starts while its batch is collected. A problem treats nodes as
 interchangeable. If too many are set aside for a trainer to get its count, the plan is not carried out, and the problem
 is posed again with at most what that trainer can have. With periodic plans the problem waits until a decision is due,
-and until then events only consult :mod:`pilot.core.between`; while a decision is ``awaited``, events pose it again.
+and until then events only consult :mod:`pilot.core.plan.between`; while a decision is ``awaited``, events pose it
+again.
 
-*The trainers.* :mod:`pilot.core.transitions` records what happens to one. Then :mod:`pilot.core.reconcile`, a table of
-rules, brings it from where it is to its target. Losses do not wait for a plan: survivors regroup at once.
+*The trainers.* :mod:`pilot.core.trainer.transitions` records what happens to one. Then
+:mod:`pilot.core.trainer.reconcile`, a table of rules, brings it from where it is to its target. Losses do not wait for
+a plan: survivors regroup at once.
 
 ``tests/lifecycle.py`` has tables of what each event does; the tests prove them.
 
@@ -35,13 +37,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import assert_never
 
-from pilot.core import events, profiles
-from pilot.core.acts import DRAIN_LEAST_S, cut_short, dissolve, hasten
-from pilot.core.arrivals import Arrivals
-from pilot.core.assign import assign, give_back, start_on
-from pilot.core.between import next_due_s, question
-from pilot.core.blame import Blame, Judgement
-from pilot.core.budget import Usage, seconds
+from pilot.core import events
 from pilot.core.commands import (
     CloseTrainer,
     Command,
@@ -53,24 +49,31 @@ from pilot.core.commands import (
     WarnOfBudget,
 )
 from pilot.core.config import CoordinatorConfig, State
+from pilot.core.curves import profiles
+from pilot.core.curves.measured import KEPT_OF_POOL, RescaleCosts, experience, learn
 from pilot.core.errors import InvariantError
-from pilot.core.evidence import Stage
 from pilot.core.ids import NodeId, PlanId, StudyId, TrainerId
-from pilot.core.losses import Losses
-from pilot.core.measured import KEPT_OF_POOL, RescaleCosts, experience, learn
-from pilot.core.pacing import Pace, pace, pace_of
-from pilot.core.pool import Ending, Pool, all_end_s, ending
-from pilot.core.pool_changes import PoolChange
-from pilot.core.pose import outdated, pose, wanted
-from pilot.core.problem import Plan, PlanStatus, Problem
-from pilot.core.reconcile import reconcile
-from pilot.core.roll import Roll, RollEvent
-from pilot.core.studies import Followed, Studies
-from pilot.core.study import Study
-from pilot.core.study_events import StudyEvent
+from pilot.core.plan.arrivals import Arrivals
+from pilot.core.plan.assign import assign, give_back, start_on
+from pilot.core.plan.between import next_due_s, question
+from pilot.core.plan.pose import outdated, pose, wanted
+from pilot.core.plan.problem import Plan, PlanStatus, Problem
+from pilot.core.pool.blame import Blame, Judgement
+from pilot.core.pool.changes import PoolChange
+from pilot.core.pool.evidence import Stage
+from pilot.core.pool.losses import Losses
+from pilot.core.pool.pool import Ending, Pool, all_end_s, ending
+from pilot.core.study.events import StudyEvent
+from pilot.core.study.studies import Followed, Studies
+from pilot.core.study.study import Study
 from pilot.core.timers import Timers
-from pilot.core.trainer import Phase, Trainer
-from pilot.core.transitions import Noted, TrainerEvent, note
+from pilot.core.trainer.actions import DRAIN_LEAST_S, cut_short, dissolve, hasten
+from pilot.core.trainer.budget import Usage, seconds
+from pilot.core.trainer.pacing import Pace, pace, pace_of
+from pilot.core.trainer.reconcile import reconcile
+from pilot.core.trainer.registry import Roll, RollEvent
+from pilot.core.trainer.trainer import Phase, Trainer
+from pilot.core.trainer.transitions import Noted, TrainerEvent, note
 
 LOST = "entries of the journal are missing"
 
@@ -522,7 +525,7 @@ class Coordinator:
 
     def _touch(self, trainer_id: TrainerId, *, stands: bool = False) -> None:
         """Mark a trainer as touched by the event. ``stands``: it was only measured, and no fact changed for which
-        :mod:`pilot.core.reconcile` has a rule.
+        :mod:`pilot.core.trainer.reconcile` has a rule.
         """
         self._touched[trainer_id] = self._touched.get(trainer_id, False) or not stands
 

@@ -6,10 +6,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from pilot.core.ids import Generation, NodeId, PlanId, TrainerId
-from pilot.core.problem import Plan
-from pilot.core.proof import ProofState
-from pilot.core.spec import TrainerSpec
-from pilot.core.study_events import (
+from pilot.core.plan.problem import Plan
+from pilot.core.study.events import (
     ReservationDue,
     StudyDue,
     StudyResumed,
@@ -19,6 +17,8 @@ from pilot.core.study_events import (
     TrialNotAsked,
     TrialTold,
 )
+from pilot.core.trainer.proof import ProofState
+from pilot.core.trainer.spec import TrainerSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,8 +187,9 @@ class GroupFormed:
     """Completes ``FormGroup``: all ranks hold the same state at ``step`` and train in this generation.
 
     ``resumed`` is the step of the checkpoint that the group started from if none of its ranks held a state (0: from
-    scratch), otherwise None. ``identity`` describes, by name, what the run trains on (:mod:`pilot.core.run_identity`);
-    ``accepted`` lists its accepted changes so far, as (step, what, before, now).
+    scratch), otherwise None. ``identity`` describes, by name, what the run trains on
+    (:mod:`pilot.core.trainer.run_identity`); ``accepted`` lists its accepted changes so far, as (step, what, before,
+    now).
     """
 
     trainer: TrainerId

@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pilot.core.arrivals import Arrivals
-from pilot.core.blame import Blame
-from pilot.core.budget import Usage
 from pilot.core.events import (
     ArrivalsDue,
     BudgetDue,
@@ -15,12 +12,15 @@ from pilot.core.events import (
     NodeRetried,
     ProfileDue,
 )
-from pilot.core.studies import Studies
-from pilot.core.study_events import (
+from pilot.core.plan.arrivals import Arrivals
+from pilot.core.pool.blame import Blame
+from pilot.core.study.events import (
     ReservationDue,
     StudyDue,
 )
-from pilot.core.trainer import Trainer
+from pilot.core.study.studies import Studies
+from pilot.core.trainer.budget import Usage
+from pilot.core.trainer.trainer import Trainer
 
 Due = ArrivalsDue | BudgetDue | DecisionDue | NodeRetried | ProfileDue | ReservationDue | StudyDue
 

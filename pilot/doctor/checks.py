@@ -8,7 +8,7 @@ from pathlib import Path
 from pilot.core.errors import PilotError, one_line
 from pilot.doctor import host_checks, queue_checks, site_checks, storage_checks
 from pilot.doctor.finding import Finding, fail
-from pilot.io.site import Site
+from pilot.site.site import Site
 
 Check = Callable[[Site, Path], Iterable[Finding]]
 """A check takes a site and its pool's run directory, which need not exist, and returns findings."""

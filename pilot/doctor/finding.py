@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from pilot.io.pool_status import Told
+from pilot.protocol.pool_status import Told
 
 
 class Grade(StrEnum):

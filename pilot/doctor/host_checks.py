@@ -14,13 +14,13 @@ import psutil
 
 from pilot import planners
 from pilot.comm import mpich, world
-from pilot.core.curve import Curve
+from pilot.core.curves.curve import Curve
 from pilot.core.errors import PilotError
 from pilot.core.ids import TrainerId
-from pilot.core.problem import Candidate, PlanStatus, Problem
+from pilot.core.plan.problem import Candidate, PlanStatus, Problem
 from pilot.doctor.finding import Finding, fail, ok, warn
-from pilot.io import host_room
-from pilot.io.site import Site
+from pilot.site import host_limits as host_room
+from pilot.site.site import Site
 
 MPI_LIMIT_S = 60.0
 TASKS_SPARE = 3

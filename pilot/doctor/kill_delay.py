@@ -12,10 +12,10 @@ from pilot.core.errors import PilotError
 from pilot.doctor.finding import Finding, fail, warn
 from pilot.doctor.queue_checks import grace
 from pilot.doctor.stay import lived_s
-from pilot.io.site_files import SiteFile
 from pilot.provisioning.keeper_factory import make_queue
 from pilot.provisioning.provider import PilotProvider
 from pilot.provisioning.scheduler import JobPhase, Queue
+from pilot.site.site_files import SiteFile
 
 CHECK = "kill delay"
 LOOK_S = 1.0

@@ -18,8 +18,8 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import pilot.train
-from pilot.io import trainer_folder
-from pilot.io.files import publish
+from pilot.host.files import publish
+from pilot.rundir import trainer_folder
 from pilot.train.node.devices import own_device
 from pilot.train.node.membership import Seat
 from pilot.train.node.node_group import STORE, NodeGroup, fabric_of

@@ -14,10 +14,10 @@ from pathlib import Path
 
 from pilot.core.errors import SubmitError
 from pilot.doctor.finding import Finding, fail, ok, warn
-from pilot.io.commands import Run, run_command
-from pilot.io.site import Site, walltime_text
+from pilot.host.commands import Run, run_command
 from pilot.provisioning.scheduler_pbs import walltime_s
 from pilot.provisioning.scheduler_slurm import limit_s
+from pilot.site.site import Site, walltime_text
 
 _COMMANDS: dict[str, Sequence[str]] = {
     "local": (),

@@ -11,9 +11,9 @@ import psutil
 
 from pilot.core.errors import PilotError
 from pilot.doctor.finding import Finding, fail, ok, warn
-from pilot.io.addresses import advertise_address, bind_address, own_addresses
-from pilot.io.rundir import RunDir, owner
-from pilot.io.site import Site
+from pilot.rundir.rundir import RunDir, owner
+from pilot.site.addresses import advertise_address, bind_address, own_addresses
+from pilot.site.site import Site
 
 
 def network(site: Site, run_dir: Path) -> Iterator[Finding]:

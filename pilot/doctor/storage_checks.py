@@ -17,9 +17,9 @@ import psutil
 from pilot.checkpoint import probe
 from pilot.core.errors import CheckpointError, SubmitError
 from pilot.doctor.finding import Finding, fail, ok, warn
-from pilot.io import own_folder
-from pilot.io.commands import run_command
-from pilot.io.site import Site
+from pilot.host import private_folder as own_folder
+from pilot.host.commands import run_command
+from pilot.site.site import Site
 
 CHECK = "run directory"
 SPACE_FEW_BYTES, SPACE_TOO_FEW_BYTES = 5_000_000_000, 200_000_000

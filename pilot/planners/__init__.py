@@ -1,4 +1,4 @@
-"""Planners: each takes a :class:`~pilot.core.problem.Problem` and gives a :class:`~pilot.core.problem.Plan`.
+"""Planners: each takes a :class:`~pilot.core.plan.problem.Problem` and gives a :class:`~pilot.core.plan.problem.Plan`.
 
 Each module of a planner has ``plan(problem, limit_s) -> Plan``, for problems without pins; :func:`make` gives one by
 name, which knows pins, too. Importing this package imports none of them: Pyomo and numpy are loaded by the planner that
@@ -12,10 +12,10 @@ from dataclasses import replace
 from functools import partial
 from importlib import import_module
 
-from pilot.core import between
 from pilot.core.errors import UserError
 from pilot.core.ids import TrainerId
-from pilot.core.problem import Plan, PlanStatus, Problem
+from pilot.core.plan import between
+from pilot.core.plan.problem import Plan, PlanStatus, Problem
 
 NAMES = ("milp", "milp-nodes", "dp", "equal-share", "flotilla", "rolling-horizon", "rolling-horizon-costs", "greedy")
 """The planners; the first one is the default."""
@@ -60,14 +60,14 @@ def _free(name: str, solver: str, limit_s: float) -> Callable[[Problem], Plan]:
             return partial(import_module("pilot.planners.dp").plan, limit_s=limit_s)
         case "rolling-horizon" | "rolling-horizon-costs":
             import_module("pilot.planners.solvers").find(solver)
-            plan, costs = import_module("pilot.planners.rolling_horizon").plan, name == "rolling-horizon-costs"
+            plan, costs = import_module("pilot.research.planners.rolling_horizon").plan, name == "rolling-horizon-costs"
             return partial(plan, limit_s=limit_s, solver=solver, costs=costs)
         case "greedy":
-            return partial(import_module("pilot.planners.greedy").plan, limit_s=limit_s)
+            return partial(import_module("pilot.research.planners.greedy").plan, limit_s=limit_s)
         case "equal-share":
             return partial(import_module("pilot.planners.choice").plan, limit_s=limit_s)
         case "flotilla":
-            return partial(import_module("pilot.planners.flotilla").plan, limit_s=limit_s)
+            return partial(import_module("pilot.research.planners.flotilla").plan, limit_s=limit_s)
         case _:
             raise UserError(f"unknown planner {name!r}; there are: {', '.join(NAMES)}")
 

@@ -16,7 +16,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from pilot.core.problem import Candidate, Plan, PlanStatus, Problem
+from pilot.core.plan.problem import Candidate, Plan, PlanStatus, Problem
 
 
 def plan(problem: Problem, limit_s: float = math.inf) -> Plan:  # noqa: ARG001  # the planners' signature

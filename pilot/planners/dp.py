@@ -5,8 +5,8 @@ FreeTrain's objective (eq. 16) depends only on how many nodes each trainer gets,
 
     best[j][k] = max over n of  key_j(n) + best[j + 1][k - n],      n in {0} ∪ [min, max], n <= k
 
-If nodes are about to leave (:mod:`pilot.core.pool`), ``best`` has another dimension, how many of those are left, and
-a candidate's gains are a row for each number of them that it takes.
+If nodes are about to leave (:mod:`pilot.core.pool.pool`), ``best`` has another dimension, how many of those are left,
+and a candidate's gains are a row for each number of them that it takes.
 
 The candidates are taken from the last to the first, so that backtracking, from the first, can break ties in submission
 order. Floating-point sums of equal value differ in their last bits; therefore gains are turned into integers first:
@@ -29,8 +29,8 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
-from pilot.core.curve import Curve
-from pilot.core.problem import Candidate, Plan, PlanStatus, Problem
+from pilot.core.curves.curve import Curve
+from pilot.core.plan.problem import Candidate, Plan, PlanStatus, Problem
 from pilot.planners.choice import NO_GAIN, best_known, plan_of
 
 _DIGITS = 12

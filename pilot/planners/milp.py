@@ -19,7 +19,7 @@ from pyomo.environ import value as value_of
 from pyomo.repn.plugins.lp_writer import LPWriter
 
 from pilot.core.errors import PilotError, SolverError
-from pilot.core.problem import Plan, PlanStatus, Problem
+from pilot.core.plan.problem import Plan, PlanStatus, Problem
 from pilot.planners import dp, model, model_nodes
 from pilot.planners.choice import best_known, plan_of
 from pilot.planners.solvers import NOTHING, find

@@ -15,7 +15,7 @@ them::
                 sum over a kind's pieces of use[p] <= trainers of that kind                   (3, 12)
                 sum over p of  first_p * use[p] + more[p] <= |N|                              (5)
 
-Gains are relative to the gain without nodes. If some nodes are about to leave (:mod:`pilot.core.pool`), there are
+Gains are relative to the gain without nodes. If some nodes are about to leave (:mod:`pilot.core.pool.pool`), there are
 pieces with each number of them beside those without, and one more capacity.
 """
 
@@ -29,7 +29,7 @@ from pyomo.core.expr.numeric_expr import LinearExpression
 from pyomo.environ import ConcreteModel, Constraint, NonNegativeIntegers, Objective, Var, maximize, value
 
 from pilot.core.errors import SolverError
-from pilot.core.problem import Candidate, Plan, Problem
+from pilot.core.plan.problem import Candidate, Plan, Problem
 from pilot.planners.choice import NO_GAIN, late_pieces, pieces
 
 LARGEST_GAIN = 1e6

@@ -28,7 +28,7 @@ from pyomo.environ import (
     quicksum,
 )
 
-from pilot.core.problem import Candidate, Problem
+from pilot.core.plan.problem import Candidate, Problem
 from pilot.planners.choice import NO_GAIN
 from pilot.planners.model import LARGEST_GAIN
 

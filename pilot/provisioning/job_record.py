@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from pilot.io.site import Site
 from pilot.provisioning.retry import Retry
 from pilot.provisioning.scheduler import WALLTIME_WORD, JobPhase, JobView
+from pilot.site.site import Site
 
 YIELD_POLLS = 2
 """A job that preempts ours has the nodes at most this many polls after ours ended."""

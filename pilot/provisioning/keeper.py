@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pilot.core.errors import SubmitError
-from pilot.io.pool_status import KeeperStatus
-from pilot.io.site import Site
+from pilot.protocol.pool_status import KeeperStatus
 from pilot.provisioning.pilot_jobs import JobEnded, JobNews, PilotJobs
 from pilot.provisioning.retry import Retry, Troubled, Troubles
 from pilot.provisioning.scaling_policy import Scaling, Situation, decide
 from pilot.provisioning.scheduler import JobPhase, SchedulerThread, Snapshot
+from pilot.site.site import Site
 
 NEVER_HEARD_S = 10.0
 """A scheduler that never answered has no jobs from us: at the end it is polled only this long for an earlier

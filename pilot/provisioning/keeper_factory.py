@@ -12,8 +12,6 @@ from typing import Protocol
 
 from launchers.steps import agent_command
 from pilot.core.errors import SiteError
-from pilot.io.site import Site
-from pilot.io.site_files import SiteFile
 from pilot.provisioning.keeper import Keeper, KeeperEvent, pool_name
 from pilot.provisioning.provider import PilotProvider
 from pilot.provisioning.scheduler import Queue, SchedulerThread
@@ -21,10 +19,12 @@ from pilot.provisioning.scheduler_local import LocalQueue
 from pilot.provisioning.scheduler_lsf import LsfQueue
 from pilot.provisioning.scheduler_pbs import PbsQueue
 from pilot.provisioning.scheduler_slurm import SlurmQueue
+from pilot.site.site import Site
+from pilot.site.site_files import SiteFile
 
 
 class JobTokens(Protocol):
-    """Offered by the coordinator; see :class:`pilot.service.admission.Admission`."""
+    """Offered by the coordinator; see :class:`pilot.service.agents.admission.Admission`."""
 
     def issue(self) -> Path:
         """Create a connection file for another job."""

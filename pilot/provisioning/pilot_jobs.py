@@ -11,11 +11,11 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
-from pilot.io.site import Site
 from pilot.provisioning.job_record import YIELD_POLLS, JobRecord
 from pilot.provisioning.retry import Retry
 from pilot.provisioning.scaling_policy import Kept
 from pilot.provisioning.scheduler import WALLTIME_WORD, Ending, JobPhase, JobView, Snapshot, what_became
+from pilot.site.site import Site
 
 STEADY_S = 60.0
 """A pilot that was in the pool for this long works; one that ends by itself sooner counts as a failure."""

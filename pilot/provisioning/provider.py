@@ -18,9 +18,9 @@ from parsl.providers import LocalProvider, LSFProvider, PBSProProvider, SlurmPro
 
 from launchers.steps import PBS_SHELL, directives, pbs_shell, preamble, step
 from pilot.core.errors import SiteError, SubmitError
-from pilot.io.site import Site, walltime_seconds, walltime_text
-from pilot.io.site_files import SiteFile, prints_to_stderr
 from pilot.provisioning.scheduler_slurm import excluded
+from pilot.site.site import Site, walltime_seconds, walltime_text
+from pilot.site.site_files import SiteFile, prints_to_stderr
 
 OUTPUTS_KEPT = 1000
 """For how many jobs to remember where their output is; more than a host can run at once as its own queue."""

@@ -21,8 +21,8 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from pilot.io.site import Site
 from pilot.provisioning.scheduler import JobPhase
+from pilot.site.site import Site
 
 WINDOW_MARGIN_S = 60.0
 

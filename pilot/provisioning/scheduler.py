@@ -22,8 +22,8 @@ from enum import StrEnum
 from typing import Protocol, TypeVar
 
 from pilot.core.errors import PilotError, SubmitError
-from pilot.io.commands import Refused, Run, run_command
-from pilot.io.site import Site
+from pilot.host.commands import Refused, Run, run_command
+from pilot.site.site import Site
 
 
 class JobPhase(StrEnum):

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 
-from pilot.io.proc import kill_marked
+from pilot.host.proc import kill_marked
 from pilot.provisioning.scheduler import Ending, JobPhase, JobView, Snapshot
 
 _NAME = "JOBNAME"

@@ -12,9 +12,9 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from pilot.core.errors import SubmitError
-from pilot.io.commands import Refused, Run, run_command
-from pilot.io.site import Site, walltime_seconds
+from pilot.host.commands import Refused, Run, run_command
 from pilot.provisioning.scheduler import BatchQueue, Ending, JobPhase, JobView, Snapshot, States, batches, local_time_s
+from pilot.site.site import Site, walltime_seconds
 
 _STATES = States(pending=set("QHWTM"), suspended=set("SU"), over=set("FX"))
 _TERMINATED = "91"

@@ -13,11 +13,11 @@ from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 
 from pilot.core.errors import SubmitError
-from pilot.io.commands import Run, run_command
-from pilot.io.node_pattern import NodePattern
-from pilot.io.site import Site
+from pilot.host.commands import Run, run_command
 from pilot.provisioning.scheduler import BatchQueue, Ending, JobPhase, JobView, Snapshot, States, batches, local_time_s
-from pilot.traces.hostlist import expand
+from pilot.site.hostlist import expand
+from pilot.site.node_pattern import NodePattern
+from pilot.site.site import Site
 
 _ENDINGS = {
     "COMPLETED": Ending.COMPLETED,

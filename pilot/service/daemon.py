@@ -16,34 +16,35 @@ from typing import Any, NoReturn
 from pilot.core.errors import JournalError, NoRestartError, PilotError, UserError
 from pilot.core.events import EntriesLost
 from pilot.core.ids import StudyId
-from pilot.core.spec import TrainerSpec
-from pilot.core.study import Study
-from pilot.io.gate import allow_many_files
-from pilot.io.heartbeat import BEAT_S
-from pilot.io.journal import Contents
-from pilot.io.learned import Learned
-from pilot.io.node_pattern import NodePattern
-from pilot.io.printable import printable
-from pilot.io.rundir import Ended, Lock, RunDir, default_path, learned_path, remember, write_end
-from pilot.io.site_files import SiteFile, load_site_file
+from pilot.core.study.study import Study
+from pilot.core.trainer.spec import TrainerSpec
+from pilot.host.printable import printable
 from pilot.planners.one_thread import load_numpy
+from pilot.protocol.gate import allow_many_files
 from pilot.provisioning.keeper import KeeperEvent
 from pilot.provisioning.keeper_factory import make_keeper
-from pilot.service import housekeeping, process, startup
-from pilot.service.admission import Admission
-from pilot.service.api import Api
-from pilot.service.autoscaler import Autoscaler
-from pilot.service.launch_store import LaunchStore
-from pilot.service.live_driver import Clock, LiveDriver
-from pilot.service.restore import Restored, lost_generations, lost_trainers, restore
-from pilot.service.roster import Roster
-from pilot.service.sampler_process import SamplerProcess
+from pilot.rundir.heartbeat import BEAT_S
+from pilot.rundir.journal import Contents
+from pilot.rundir.rundir import Ended, Lock, RunDir, default_path, learned_path, remember, write_end
+from pilot.service import process
+from pilot.service.agents.admission import Admission
+from pilot.service.agents.roster import Roster
+from pilot.service.durability import housekeeping, startup
+from pilot.service.durability.learned import Learned
+from pilot.service.durability.live_driver import Clock, LiveDriver
+from pilot.service.durability.restore import Restored, lost_generations, lost_trainers, restore
+from pilot.service.durability.startup import PoolIdentity
+from pilot.service.planning.autoscaler import Autoscaler
+from pilot.service.planning.sampler_process import SamplerProcess
+from pilot.service.planning.solver_process import SolverProcess
+from pilot.service.requests.api import Api
+from pilot.service.requests.launch_store import LaunchStore
+from pilot.service.requests.status_view import About
+from pilot.service.requests.study_store import StudyStore
 from pilot.service.service import Service
 from pilot.service.settings import Settings, config_of
-from pilot.service.solver_process import SolverProcess
-from pilot.service.startup import PoolIdentity
-from pilot.service.status_view import About
-from pilot.service.study_store import StudyStore
+from pilot.site.node_pattern import NodePattern
+from pilot.site.site_files import SiteFile, load_site_file
 
 log = logging.getLogger("pilot.service")
 

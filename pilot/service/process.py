@@ -15,8 +15,8 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from pilot.core.errors import UserError
-from pilot.io import log_marks
-from pilot.io.printable import PrintableFormatter
+from pilot.host.printable import PrintableFormatter
+from pilot.rundir import log_marks
 
 
 class AsItIs(QueueHandler):

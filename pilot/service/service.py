@@ -15,27 +15,27 @@ from collections.abc import Iterable
 from pilot.core.commands import ReleaseNode
 from pilot.core.events import DrainRequested, Event, GroupBroken, Seen, TrainerHeld
 from pilot.core.ids import NodeId, TrainerId
-from pilot.core.spec import TrainerSpec
-from pilot.io import wire
-from pilot.io.printable import printable
-from pilot.io.site import Site
+from pilot.core.trainer.spec import TrainerSpec
+from pilot.host.printable import printable
+from pilot.protocol import wire
 from pilot.provisioning.keeper import Keeper
-from pilot.service import inbound, roster
-from pilot.service.admission import Admission
-from pilot.service.api import Api
-from pilot.service.coalesce import Coalescer
-from pilot.service.effects import Effects
-from pilot.service.inbound import Inbound
-from pilot.service.intake import Intake, in_lines
-from pilot.service.launch_store import LaunchStore
-from pilot.service.live_driver import LiveDriver
-from pilot.service.members import Rendezvous, StallChecks, Unreached
-from pilot.service.pending import Of
-from pilot.service.rejoin import Rejoined
-from pilot.service.roster import Pilot, Roster, VersionsSeen
-from pilot.service.sampler_process import SamplerProcess
-from pilot.service.server import Peer, Server
-from pilot.service.solver_process import SolverProcess
+from pilot.service.agents import inbound, roster
+from pilot.service.agents.admission import Admission
+from pilot.service.agents.coalesce import Coalescer
+from pilot.service.agents.effects import Effects
+from pilot.service.agents.inbound import Inbound
+from pilot.service.agents.intake import Intake, in_lines
+from pilot.service.agents.members import Rendezvous, StallChecks, Unreached
+from pilot.service.agents.pending import Of
+from pilot.service.agents.rejoin import Rejoined
+from pilot.service.agents.roster import Pilot, Roster, VersionsSeen
+from pilot.service.agents.server import Peer, Server
+from pilot.service.durability.live_driver import LiveDriver
+from pilot.service.planning.sampler_process import SamplerProcess
+from pilot.service.planning.solver_process import SolverProcess
+from pilot.service.requests.api import Api
+from pilot.service.requests.launch_store import LaunchStore
+from pilot.site.site import Site
 
 log = logging.getLogger(__name__)
 

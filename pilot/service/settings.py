@@ -12,19 +12,19 @@ from typing import Any
 import msgspec
 
 from pilot import planners
-from pilot.core.arrivals import ARRIVALS_S
 from pilot.core.config import CoordinatorConfig
 from pilot.core.coordinator import Coordinator
-from pilot.core.curve import Curve
-from pilot.core.curve_model import ON_SUMMIT, Normal, Priors
+from pilot.core.curves.curve import Curve
+from pilot.core.curves.curve_model import ON_SUMMIT, Normal, Priors
 from pilot.core.errors import JournalError, UserError
 from pilot.core.ids import TrainerId
-from pilot.core.objective import Objective, named_objective, per_node_value
-from pilot.core.pool import NODE_ORDER_NAMES, NODE_ORDERS, TOPOLOGY, hostname_order
-from pilot.core.spec import TrainerSpec
-from pilot.core.topology import Topology
-from pilot.io.journal import Configured, Contents, Header
-from pilot.io.site_files import prints_to_stderr
+from pilot.core.plan.arrivals import ARRIVALS_S
+from pilot.core.plan.objective import Objective, named_objective, per_node_value
+from pilot.core.pool.pool import NODE_ORDER_NAMES, NODE_ORDERS, TOPOLOGY, hostname_order
+from pilot.core.pool.topology import Topology
+from pilot.core.trainer.spec import TrainerSpec
+from pilot.rundir.journal import Configured, Contents, Header
+from pilot.site.site_files import prints_to_stderr
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -36,12 +36,12 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     objective: str = "scaling-efficiency"  #: see :func:`pilot.service.settings.load_objective`
     t_fwd_s: float = 120.0  #: see ``CoordinatorConfig``
     max_parallel_trainers: int = 10  #: see ``CoordinatorConfig``
-    node_order: str = "hostname"  #: a name of ``pilot.core.pool.NODE_ORDER_NAMES``
+    node_order: str = "hostname"  #: a name of ``pilot.core.pool.pool.NODE_ORDER_NAMES``
     ended_kept: int = 200  #: how many ended trainers are kept in full, and listed; fixed when the pool is first started
     budget: float = 0.0  #: charged node-hours from when the pool comes up; 0: no limit
     decide_every_s: float = 0.0  #: plans are made at multiples of it; 0: at every event
-    #: mean and deviation of ln a, then of ln b (:mod:`pilot.core.curve_model`), from the site's earlier trainers; None:
-    #: there were none
+    #: mean and deviation of ln a, then of ln b (:mod:`pilot.core.curves.curve_model`), from earlier trainers of the
+    #: site; None: there were none
     priors: tuple[float, float, float, float] | None = None
 
     def config(self) -> CoordinatorConfig:

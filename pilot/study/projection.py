@@ -20,8 +20,8 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, TrialState
 
 from pilot.core.errors import UserError
-from pilot.io.study_definition import Asked, KnownTrial, StudyDefinition
 from pilot.study.space import COUNTED, make_sampler, space_of, suggest
+from pilot.submission.study_definition import Asked, KnownTrial, StudyDefinition
 
 
 class _NoLock:

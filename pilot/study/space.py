@@ -17,8 +17,8 @@ import optuna
 from optuna.samplers import BaseSampler
 
 from pilot.core.errors import UserError
-from pilot.core.study import TRIALS_MAX, Parameters
-from pilot.io.study_definition import Range, Sampler, StudyDefinition, check_choices, check_name
+from pilot.core.study.study import TRIALS_MAX, Parameters
+from pilot.submission.study_definition import Range, Sampler, StudyDefinition, check_choices, check_name
 
 Space = Callable[[optuna.Trial], object]
 

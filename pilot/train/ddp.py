@@ -36,7 +36,9 @@ from pilot.comm.channel import Gone
 from pilot.comm.messages import Gather, Gathered, Quit
 from pilot.core.commands import DissolveGroup, LookAtGroup, Outcome, PauseGroup, StopWorker, WriteCheckpoint
 from pilot.core.errors import UserError
-from pilot.io import own_folder, trainer_folder, wire
+from pilot.host import private_folder as own_folder
+from pilot.protocol import wire
+from pilot.rundir import trainer_folder
 from pilot.train.ddp_process import NOTICE_S, ScriptProcess, Store, start, torchrun_environment
 from pilot.train.node.membership import Membership, MembershipState, Seat
 from pilot.train.node.sockets import Happening, RankCame, RankGone, RankSaid, WorkerSockets

@@ -23,8 +23,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pilot.io.log_marks import now_rank
-from pilot.io.system import die_with_parent
+from pilot.host.system import die_with_parent
+from pilot.rundir.log_marks import now_rank
 from pilot.train.node.membership import Membership, Seat
 from pilot.train.script import imported
 

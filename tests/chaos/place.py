@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from pilot.io import connection
+from pilot.protocol import connection
 from tests.chaos.disk import SmallDisk
 from tests.chaos.network import Lan
 from tests.chaos.relay import Relay

@@ -13,10 +13,10 @@ import torch
 from pilot.core.commands import FormGroup
 from pilot.core.events import GroupFormed
 from pilot.core.ids import Generation, TrainerId
-from pilot.core.ledger import proof
-from pilot.io.journal import Contents, read
-from pilot.io.pool_status import PoolStatus
-from pilot.observation.course import ledgers
+from pilot.history.ledger import proof
+from pilot.history.trainer_course import ledgers
+from pilot.protocol.pool_status import PoolStatus
+from pilot.rundir.journal import Contents, read
 from pilot.service.settings import fresh_core
 from tests.chaos.place import Place, place
 from tests.chaos.storm import Storm

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 import psutil
 
-from pilot.io.pool_status import PoolStatus
+from pilot.protocol.pool_status import PoolStatus
 from tests.chaos.network import COORDINATOR
 from tests.chaos.place import Place
 from tests.pools import is_worker

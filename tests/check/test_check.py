@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pilot.cli.main import run
-from pilot.io import sandbox
+from pilot.host import sandbox
 
 DRAWN = "random numbers that are drawn for each batch (not taken out: turn them off for the check)"
 SCRIPT = """
@@ -100,7 +100,7 @@ SUM = "the loss is no mean over the batch's samples"
 @pytest.fixture(scope="module")
 def covered(tmp_path_factory: pytest.TempPathFactory) -> bool:
     """Whether this machine makes sandboxes."""
-    enter = f"import pathlib, pilot.io.sandbox as s; s.enter(pathlib.Path({str(tmp_path_factory.mktemp('own'))!r}))"
+    enter = f"import pathlib, pilot.host.sandbox as s; s.enter(pathlib.Path({str(tmp_path_factory.mktemp('own'))!r}))"
     return subprocess.run(sandbox.command([sys.executable, "-c", enter]), check=False).returncode == 0
 
 

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from pilot.core.commands import PauseGroup, StopWorker
-from pilot.io import wire
+from pilot.protocol import wire
 from tests.integration.plane import Plane, plane
 
 BOOT, SCRIPT = Path(__file__).with_name("boot.py"), Path(__file__).with_name("train.py")

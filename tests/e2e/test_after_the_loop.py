@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pilot.core.acts import DRAIN_LEAST_S
+from pilot.core.trainer.actions import DRAIN_LEAST_S
 from tests.pools import Pool
 
 SCRIPT = """

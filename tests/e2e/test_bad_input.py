@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from pilot.cli.main import run
-from pilot.io import connection
+from pilot.protocol import connection
 from tests.pools import TRAIN, Pool
 
 Refused = Callable[..., str]
@@ -86,7 +86,7 @@ def test_an_unknown_site(refused: Refused) -> None:
 )
 def test_a_site_file_with_a_wrong_field(refused: Refused, tmp_path: Path, text: str, field: str) -> None:
     file = tmp_path / "x.py"
-    file.write_text(f"from pilot.io.site import Site\n{text}\n")
+    file.write_text(f"from pilot.site.site import Site\n{text}\n")
     assert field in refused("up", "--site", file)
 
 

@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from pilot.cli.main import run
-from pilot.io.pool_status import PoolStatus, TrainerStatus
+from pilot.protocol.pool_status import PoolStatus, TrainerStatus
 from tests.pools import TRAIN, Pool
 
 WRONG = TRAIN.read_text().replace("mse_loss(model(x), y)", 'mse_loss(model(x), y, reduction="sum")')

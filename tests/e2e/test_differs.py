@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 from pilot.checkpoint import names, store
-from pilot.io.pool_status import PoolStatus
+from pilot.protocol.pool_status import PoolStatus
 from tests.pools import Pool
 
 SCRIPT = Path(__file__).with_name("factor_script.py")

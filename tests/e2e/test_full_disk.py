@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from pilot.core.errors import PilotError
-from pilot.io.journal import read, replay
+from pilot.rundir.journal import read, replay
 from pilot.service.settings import fresh_core
 from tests.chaos.disk import SmallDisk, unavailable
 from tests.pools import TRAIN, Pool

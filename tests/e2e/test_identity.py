@@ -13,9 +13,9 @@ import psutil
 import pytest
 
 from pilot.checkpoint import store
-from pilot.io import proc
-from pilot.io.pool_client import PoolClient
-from pilot.io.rundir import RunDir
+from pilot.host import proc
+from pilot.protocol.pool_client import PoolClient
+from pilot.rundir.rundir import RunDir
 from tests.e2e.proof import proved
 from tests.integration.live_pool import until
 from tests.pools import LIMIT_S, TRAIN, Pool

@@ -27,7 +27,7 @@ for epoch in session.epochs(1000):
 SMALL = """
 from pilot.agent import runner
 from pilot.cli.main import main
-from pilot.io import log_marks
+from pilot.rundir import log_marks
 assert log_marks.LOG_BYTES == 64 << 20
 log_marks.LOG_BYTES, runner.ROTATE_EVERY_TICKS = 20_000, 1
 main()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pilot.io.rundir import RunDir
+from pilot.rundir.rundir import RunDir
 from tests.pools import LIMIT_S, Pool
 
 

@@ -6,8 +6,8 @@ import socket
 import subprocess
 import sys
 
-from pilot.io import connection
-from pilot.io.rundir import RunDir
+from pilot.protocol import connection
+from pilot.rundir.rundir import RunDir
 from tests.pools import LIMIT_S, TRAIN, Pool
 
 

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import pytest
 
 from pilot.core.commands import FormGroup, Solve
-from pilot.core.problem import Candidate
-from pilot.io.journal import Contents, read, replay
-from pilot.io.pool_status import PoolStatus
+from pilot.core.plan.problem import Candidate
+from pilot.protocol.pool_status import PoolStatus
+from pilot.rundir.journal import Contents, read, replay
 from pilot.service.settings import fresh_core
 from tests.pools import TRAIN, Pool
 

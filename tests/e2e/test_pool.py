@@ -14,8 +14,8 @@ import pytest
 from pilot.core.commands import Solve
 from pilot.core.events import PoolChanged
 from pilot.doctor.finding import Findings
-from pilot.io.journal import read
-from pilot.io.pool_status import PoolStatus
+from pilot.protocol.pool_status import PoolStatus
+from pilot.rundir.journal import read
 from tests.e2e.proof import DEMO_LIMIT_S, proved
 from tests.pools import TRAIN, Pool
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import psutil
 
-from pilot.io.pool_client import PoolClient
+from pilot.protocol.pool_client import PoolClient
 from tests.pools import Pool
 
 SCRIPT = """

@@ -9,7 +9,7 @@ import h5py
 import pytest
 
 from pilot.checkpoint import store
-from pilot.io.rundir import RunDir
+from pilot.rundir.rundir import RunDir
 from tests.e2e.proof import proved
 from tests.integration.live_pool import until
 from tests.pools import TRAIN, Pool

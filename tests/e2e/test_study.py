@@ -11,8 +11,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from pilot.io.journal import read, replay
-from pilot.io.verbs import StudyList, StudyStatus, TrialList
+from pilot.protocol.requests import StudyList, StudyStatus, TrialList
+from pilot.rundir.journal import read, replay
 from pilot.service.settings import fresh_core
 from tests.pools import LIMIT_S, Pool
 

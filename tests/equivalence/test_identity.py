@@ -16,7 +16,7 @@ from torch.utils.data import Dataset, Subset, TensorDataset
 
 import pilot.train
 from pilot.core.errors import UserError
-from pilot.io import wire
+from pilot.protocol import wire
 from pilot.train.alike import sample_numbers
 from pilot.train.state.block import LONGEST_ROW, gather_values
 from pilot.train.state.identity import fingerprint, for_another, in_short

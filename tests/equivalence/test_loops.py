@@ -16,7 +16,7 @@ from torch.utils.data import TensorDataset
 
 from pilot.core.events import LedgerRange
 from pilot.core.ids import Generation
-from pilot.core.ledger import Ledger
+from pilot.history.ledger import Ledger
 from tests.equivalence.loops import BATCH, DATA, SAMPLES, Plain, Result, fresh, session, tensors
 from tests.equivalence.rows import assert_agree, assert_refused, on_ranks
 from tests.equivalence.ways import WAYS

@@ -21,10 +21,12 @@ import psutil
 
 from pilot import __version__
 from pilot.agent.workdir import MARK
-from pilot.io import connection, own_folder, proc, wire
-from pilot.io.connection import Certificate
-from pilot.io.submission import LaunchSpec
-from pilot.io.transport import Link
+from pilot.host import private_folder as own_folder
+from pilot.host import proc
+from pilot.protocol import connection, wire
+from pilot.protocol.connection import Certificate
+from pilot.protocol.transport import Link
+from pilot.submission.submission import LaunchSpec
 from tests.streams import ThreadedServer
 
 TOKEN = "enrolment-token-of-this-test"

@@ -14,11 +14,11 @@ from typing import Any, TypeVar
 
 from pilot import __version__
 from pilot.core.errors import PilotError
-from pilot.io import connection, wire
-from pilot.io.connection import life_name
-from pilot.io.pool_client import PoolClient
-from pilot.io.pool_status import TrainerStatus
-from pilot.io.submission import LaunchSpec, Submission
+from pilot.protocol import connection, wire
+from pilot.protocol.connection import life_name
+from pilot.protocol.pool_client import PoolClient
+from pilot.protocol.pool_status import TrainerStatus
+from pilot.submission.submission import LaunchSpec, Submission
 from tests.streams import Stream
 
 M = TypeVar("M", bound=wire.Message)
@@ -28,7 +28,7 @@ DEADLINE_S = 180.0
 LAUNCH = LaunchSpec(script="/s.py", script_sha256="", arguments=[], cwd="/", python="python", environment={})
 
 SITE = """
-from pilot.io.site import Site
+from pilot.site.site import Site
 site = Site(name="test", scheduler="local", bind_address="127.0.0.1", interface="lo", grace_s=1, poll_s=1,
             heartbeat_s=0.2, silent_s={silent_s}, orphan_s={orphan_s}, form_timeout_s={form_timeout_s}, check="off")
 """

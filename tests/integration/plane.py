@@ -26,8 +26,8 @@ import psutil
 
 from pilot.comm.rank_order import WARM, RankOrder, encode
 from pilot.core.commands import DissolveGroup, PauseGroup, StopWorker
-from pilot.io import wire
-from pilot.io.framing import Frames, framed
+from pilot.protocol import wire
+from pilot.protocol.framing import Frames, framed
 from pilot.train.ddp import WITH_OPTIMIZERS
 from pilot.train.ranks.script_end import script_ended
 from tests.integration.rank_processes import serve, start_rails

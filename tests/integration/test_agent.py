@@ -19,7 +19,8 @@ import torch
 
 from pilot.agent.departure import WALLTIME_MARGIN_S
 from pilot.core.commands import PaceCheckpoints, ReleaseNode, StopWorker, WriteCheckpoint
-from pilot.io import connection, proc, wire
+from pilot.host import proc
+from pilot.protocol import connection, wire
 from pilot.train.data.rng import seed_all
 from tests.integration.agent_lab import LIMIT_S, Agents, Coordinator, lab, launch, launched_with, until
 

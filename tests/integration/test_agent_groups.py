@@ -10,7 +10,8 @@ import psutil
 import pytest
 
 from pilot.core.commands import DissolveGroup, PauseGroup, ReleaseNode, StopWorker, WriteCheckpoint
-from pilot.io import proc, wire
+from pilot.host import proc
+from pilot.protocol import wire
 from tests.integration.agent_lab import LIMIT_S, Agents, Coordinator, Peer, lab, launch, until
 
 SCRIPT = Path(__file__).with_name("script.py").read_text()

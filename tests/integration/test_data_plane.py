@@ -17,8 +17,8 @@ from pilot.checkpoint import names, store
 from pilot.comm import mpich, world
 from pilot.core.commands import PaceCheckpoints, WriteCheckpoint
 from pilot.core.events import LedgerRange
-from pilot.core.ledger import Ledger
-from pilot.io import wire
+from pilot.history.ledger import Ledger
+from pilot.protocol import wire
 from tests.integration import rank_processes
 from tests.integration.plane import Plane, plane, run_alone
 from tests.integration.script import SAMPLES

@@ -16,7 +16,7 @@ from typing import Any
 from pilot.agent import fork_server
 from pilot.agent import workdir as workdirs
 from pilot.agent.fork_client import ForkClient
-from pilot.io.submission import ForkJob, LaunchSpec
+from pilot.submission.submission import ForkJob, LaunchSpec
 
 LIMIT_S = 60.0
 

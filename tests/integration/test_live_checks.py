@@ -10,9 +10,9 @@ import pytest
 
 from pilot.core.commands import CheckScript
 from pilot.core.errors import UserError
-from pilot.core.spec import Checking
-from pilot.io import wire
-from pilot.io.journal import read, replay
+from pilot.core.trainer.spec import Checking
+from pilot.protocol import wire
+from pilot.rundir.journal import read, replay
 from pilot.service.settings import fresh_core
 from tests.integration.live_pool import Peer, Pool, form, pool, until, warm
 

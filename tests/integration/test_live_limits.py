@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from pilot.core.errors import UserError
-from pilot.io import wire
+from pilot.protocol import wire
 from tests.integration.live_pool import DEADLINE_S, Peer, Pool, until
 
 NOBODY = 65534
@@ -78,7 +78,9 @@ def limit_tasks(live: Pool, tasks: int) -> None:
 def solver(live: Pool) -> psutil.Process | None:
     assert live.process is not None
     children = psutil.Process(live.process.pid).children()
-    return next((child for child in children if "pilot.service.solver_child" in " ".join(child.cmdline())), None)
+    return next(
+        (child for child in children if "pilot.service.planning.solver_child" in " ".join(child.cmdline())), None
+    )
 
 
 def test_where_fork_is_refused_plans_still_come_and_nothing_ends(live: Pool) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from pilot.cli.main import run
 from pilot.cli.pools import PoolList
-from pilot.io import wire
+from pilot.protocol import wire
 from tests.integration.live_pool import Peer, pool, until
 
 

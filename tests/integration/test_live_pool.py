@@ -12,14 +12,14 @@ from pilot import __version__
 from pilot.core.commands import DissolveGroup, FormGroup, PauseGroup, ReleaseNode, StopWorker, WriteCheckpoint
 from pilot.core.errors import UserError
 from pilot.core.events import PoolChanged
-from pilot.core.explain import Explanation
-from pilot.core.standing import WRITES_TRIED
-from pilot.core.trainer import Phase
-from pilot.io import connection, wire
-from pilot.io.journal import read, replay
-from pilot.io.rundir import Ended, read_end
-from pilot.io.verbs import Cancelled
-from pilot.observation.paces import KEPT
+from pilot.core.plan.explain import Explanation
+from pilot.core.trainer.standing import WRITES_TRIED
+from pilot.core.trainer.trainer import Phase
+from pilot.protocol import connection, wire
+from pilot.protocol.requests import Cancelled
+from pilot.rundir.journal import read, replay
+from pilot.rundir.rundir import Ended, read_end
+from pilot.service.agents.slow_nodes import KEPT
 from pilot.service.settings import fresh_core
 from tests.integration.live_pool import Peer, Pool, form, pool, until, warm, warm_all
 from tests.streams import Stream

@@ -20,10 +20,11 @@ from pilot import __version__
 from pilot.cli.main import run
 from pilot.core.commands import DissolveGroup, ReleaseNode, StopWorker
 from pilot.core.errors import PilotError
-from pilot.io import heartbeat, segments, wire
-from pilot.io.connection import load
-from pilot.io.journal import read, replay
-from pilot.io.rundir import Ended, read_end
+from pilot.protocol import wire
+from pilot.protocol.connection import load
+from pilot.rundir import heartbeat, segments
+from pilot.rundir.journal import read, replay
+from pilot.rundir.rundir import Ended, read_end
 from pilot.service.settings import fresh_core
 from tests.integration.live_pool import DEADLINE_S, Peer, Pool, form, pool, until, warm, warm_all
 
@@ -453,7 +454,7 @@ def test_on_a_full_disk_decisions_wait_trainers_train_on_and_it_goes_on_by_itsel
 
 def test_reports_that_find_no_room_in_memory_either_are_dropped_and_that_is_told(tmp_path: Path) -> None:
     live = Pool(tmp_path)
-    little = "import sys; from pilot.service import live_driver as d; d.WAITING_MAX = 2000; "
+    little = "import sys; from pilot.service.durability import live_driver as d; d.WAITING_MAX = 2000; "
     live.command = [
         sys.executable, "-c", little + "from pilot.service.daemon import main; sys.exit(main())", *live.command[3:]
     ]  # fmt: skip

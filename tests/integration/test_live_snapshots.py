@@ -11,12 +11,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from pilot.io import segments, wire
-from pilot.io.journal import header_line, read
+from pilot.protocol import wire
+from pilot.rundir import segments
+from pilot.rundir.journal import header_line, read
 from tests.integration.live_pool import DEADLINE_S, Peer, Pool, until
 from tests.integration.test_live_restart import back, replays, running
 
-SHORT_SEGMENTS = "import sys; from pilot.io import journal_writer as w; w.SEGMENT_BYTES = 3000; "
+SHORT_SEGMENTS = "import sys; from pilot.service.durability import journal_writer as w; w.SEGMENT_BYTES = 3000; "
 DAEMON = "from pilot.service.daemon import main; sys.exit(main())"
 SLOW_CORE = (
     "import time, pathlib; from pilot.core.coordinator import Coordinator as C; "

@@ -20,13 +20,13 @@ from optuna.storages.journal import JournalFileBackend
 from pilot.cli import candidates
 from pilot.core.commands import AskTrial, PauseGroup, StopWorker, TellTrial, WriteCheckpoint
 from pilot.core.errors import UserError
-from pilot.core.study_events import TrialAsked, TrialTold
-from pilot.io import wire
-from pilot.io.entries import Decision
-from pilot.io.journal import read, replay
-from pilot.io.study_definition import Range, StudyDefinition
-from pilot.io.verbs import TrialStatus
+from pilot.core.study.events import TrialAsked, TrialTold
+from pilot.protocol import wire
+from pilot.protocol.requests import TrialStatus
+from pilot.rundir.entries import Decision
+from pilot.rundir.journal import read, replay
 from pilot.service.settings import fresh_core
+from pilot.submission.study_definition import Range, StudyDefinition
 from tests.integration.live_pool import DEADLINE_S, LAUNCH, Peer, Pool, pool, until
 
 LR = {"lr": Range.read("log:1e-4:1e-1")}
@@ -198,7 +198,7 @@ def test_it_survives_kills_of_the_sampler_and_a_pool_that_was_down(live: Pool) -
     go_on(live, peers, lambda: any(t.reports for t in trials(live)))
     assert live.process is not None
     for child in psutil.Process(live.process.pid).children():
-        if "pilot.service.sampler_child" in child.cmdline():
+        if "pilot.service.planning.sampler_child" in child.cmdline():
             os.kill(child.pid, signal.SIGKILL)
     go_on(live, peers, lambda: len(trials(live)) > 3)
     live.client.down()

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from pilot.io import wire
+from pilot.protocol import wire
 from tests.integration.live_pool import Peer, Pool, form, until, warm
 
 MAIN = (
-    "import sys; from pilot.io import journal_writer; journal_writer.SEGMENT_BYTES = 3000; "
+    "import sys; from pilot.service.durability import journal_writer; journal_writer.SEGMENT_BYTES = 3000; "
     "from tests.integration.watched_coordinator import main; sys.exit(main())"
 )
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from pilot.io import wire
+from pilot.protocol import wire
 from tests.integration.plane import plane
 from tests.integration.test_data_plane import BATCH, SCRIPT, STEPS_PER_EPOCH, finish
 

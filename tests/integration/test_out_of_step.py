@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pilot.io import wire
+from pilot.protocol import wire
 from tests.integration.plane import plane
 
 SCRIPT = Path(__file__).with_name("out_of_step.py")

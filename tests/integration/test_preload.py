@@ -12,8 +12,8 @@ import pytest
 
 from pilot.agent import fork_server
 from pilot.agent.preload import Preloader
-from pilot.io.installed import VARIABLE, Imports, add_imports, imports_file, read_imports
-from pilot.io.system import become_subreaper, reap
+from pilot.host.system import become_subreaper, reap
+from pilot.submission.installed import VARIABLE, Imports, add_imports, imports_file, read_imports
 from pilot.train.script import imported
 from tests.integration.test_workers import Bench, bench
 

@@ -24,7 +24,7 @@ from pilot.comm.mpich import segment_name
 from pilot.comm.pmi import variables
 from pilot.comm.rank_order import WORKER_GONE, RankOrder, encode
 from pilot.comm.world import World, run
-from pilot.io import proc
+from pilot.host import proc
 from tests.integration.rank_processes import serve, start_rails, start_rank_process
 
 LIMIT_S = 60.0
@@ -33,7 +33,7 @@ NUMBERS = 100_000
 DIES = """
 import os, signal
 from pilot.comm import mpi
-from pilot.io import proc
+from pilot.host import proc
 
 def die():
     os.write(1, "".join(f"{name}\\n" for name in proc.segments(os.getpid())).encode())

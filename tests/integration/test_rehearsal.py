@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pilot.checkpoint import names, store
-from pilot.io import wire
+from pilot.protocol import wire
 from tests.integration.plane import plane
 
 SCRIPT = Path(__file__).with_name("own_constant.py")

@@ -21,10 +21,10 @@ import pytest
 
 from pilot.cli.main import run
 from pilot.cli.options import JSON_FORMAT
+from pilot.research.sim.sweep import Case, Inputs, run_sweep
+from pilot.research.traces.changes import write_changes
+from pilot.research.traces.synthesis import PUBLISHED, draw
 from pilot.service.settings import load_objective
-from pilot.sim.sweep import Case, Inputs, run_sweep
-from pilot.traces.changes import write_changes
-from pilot.traces.synthesis import PUBLISHED, draw
 from tests.browser import needs_browser, shown
 
 T = TypeVar("T")

@@ -10,17 +10,17 @@ import pytest
 from pilot.cli.main import run
 from pilot.core.commands import Command
 from pilot.core.coordinator import Coordinator
-from pilot.core.curve import Curve
+from pilot.core.curves.curve import Curve
 from pilot.core.events import Event
 from pilot.core.ids import TrainerId
-from pilot.core.spec import TrainerSpec
-from pilot.io.entries import Decision
-from pilot.io.journal import FORMAT, Header, header_line
+from pilot.core.trainer.spec import TrainerSpec
 from pilot.planners import dp
+from pilot.research.sim.driver import SimConfig, Simulation
+from pilot.research.traces.synthesis import PUBLISHED, draw
+from pilot.research.traces.workload import WorkloadRow
+from pilot.rundir.entries import Decision
+from pilot.rundir.journal import FORMAT, Header, header_line
 from pilot.service.settings import Settings
-from pilot.sim.driver import SimConfig, Simulation
-from pilot.traces.synthesis import PUBLISHED, draw
-from pilot.traces.workload import WorkloadRow
 
 
 class Journaled(Coordinator):

@@ -17,9 +17,9 @@ import pytest
 
 from pilot import __version__
 from pilot.core.errors import UserError
-from pilot.io import wire
-from pilot.io.connection import Certificate, load, write
-from pilot.io.pool_client import request
+from pilot.protocol import wire
+from pilot.protocol.connection import Certificate, load, write
+from pilot.protocol.pool_client import request
 from tests.integration.live_pool import DEADLINE_S, LAUNCH, Peer, Pool, pool, until
 from tests.streams import Stream
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pilot.traces.changes import read_changes
+from pilot.research.traces.changes import read_changes
 from tests.slurm.lab import Lab, LabConfig, missing, running_lab, wait_for
 
 pytestmark = [pytest.mark.slurm, pytest.mark.skipif(bool(missing()), reason=missing() or "Slurm is here")]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pilot.checkpoint import store
 from pilot.core.events import Unloaded
-from pilot.io import wire
+from pilot.protocol import wire
 from tests.integration.plane import plane
 
 SCRIPT = Path(__file__).with_name("script.py")

@@ -20,8 +20,9 @@ from pilot.agent import workdir as workdirs
 from pilot.agent.vocabulary import Said, WorkerEnded
 from pilot.agent.workers import Workers
 from pilot.core.commands import StopWorker
-from pilot.io import proc, wire
-from pilot.io.submission import LaunchSpec
+from pilot.host import proc
+from pilot.protocol import wire
+from pilot.submission.submission import LaunchSpec
 
 LIMIT_S = 60.0
 RANK = "import os, signal, time\nrank, size = (int(os.environ['PILOT_LOCAL_' + w]) for w in ('RANK', 'SIZE'))\n"

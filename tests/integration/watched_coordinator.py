@@ -29,7 +29,7 @@ NO_DISK = ("/proc/", "/sys/", "/dev/")
 """The kernel answers these at once."""
 
 ALLOWED = {
-    "pilot/service/child_process.py:start": "asyncio starts processes on the loop; this interpreter is in memory",
+    "pilot/service/planning/child_process.py:start": "asyncio starts processes on the loop; Python is in memory",
 }
 """``file:function`` of our innermost frame → why it is allowed."""
 

@@ -29,13 +29,13 @@ from types import ModuleType
 from tests.mutants.equivalent import EQUIVALENT
 from tests.mutants.mutations import Mutant, mutants
 
-CORE = ["tests/transcripts/test_transcripts.py", "tests/unit/core/test_by_hand.py", "tests/unit/core/test_counts.py",
-        "tests/transcripts/test_plays.py", "tests/property/test_core.py", "tests/property/test_tables.py",
-        "tests/property/test_snapshot.py"]  # fmt: skip
+CORE = ["tests/transcripts/test_transcripts.py", "tests/unit/core/test_by_hand.py",
+        "tests/unit/core/trainer/test_counts.py", "tests/transcripts/test_plays.py", "tests/property/test_core.py",
+        "tests/property/test_tables.py", "tests/property/test_snapshot.py"]  # fmt: skip
 """The fast ones first: most mutants are killed by one of them."""
 
 ASSIGNMENT = "tests/property/test_assign.py"
-FOLDERS = ("tests/unit/core", "tests/property")
+FOLDERS = ("tests/unit/core", "tests/unit/history", "tests/property")
 NEAREST = {
     "commands": ["test_problem"],
     "config": ["test_problem"],
@@ -69,13 +69,13 @@ BESIDE = {
 def _tests_of(path: Path) -> list[str]:
     """The test files that a mistake in this module of the core may fail."""
     names = [f"test_{path.stem}", *NEAREST.get(path.stem, ()), *BESIDE.get(path.stem, ())]
-    places = [Path(folder, f"{name}.py") for name in names for folder in FOLDERS]
-    nearest = [str(place) for place in places if place.exists()]
+    nearest = [str(place) for name in names for folder in FOLDERS for place in sorted(Path(folder).rglob(f"{name}.py"))]
     return nearest if path.stem in BESIDE else list(dict.fromkeys((*nearest, *CORE, ASSIGNMENT)))
 
 
 TESTS = {
-    **{str(path): _tests_of(path) for path in sorted(Path("pilot/core").glob("*.py"))},
+    **{str(path): _tests_of(path) for path in sorted(Path("pilot/core").rglob("*.py"))},
+    "pilot/history/ledger.py": _tests_of(Path("pilot/history/ledger.py")),
     "pilot/provisioning/scaling_policy.py": [
         "tests/unit/provisioning/test_scaling_policy.py", "tests/unit/provisioning/test_keeper.py",
     ],

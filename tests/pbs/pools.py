@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from pilot.io.pool_status import PoolStatus
+from pilot.protocol.pool_status import PoolStatus
 from tests.pbs.lab import CPUS, Lab, options
 from tests.pools import Pool
 
@@ -19,7 +19,7 @@ USER = "ada"
 REPOSITORY = Path(__file__).parents[2]
 
 SITE = """
-from pilot.io.site import Site
+from pilot.site.site import Site
 
 site = Site(
     name="pbs", scheduler="pbspro", queue="preemptable", cores_per_node={cpus}, bind_address="127.0.0.1",

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from pilot.io.site import PBS_GRACE_S
+from pilot.site.site import PBS_GRACE_S
 from tests.pbs.lab import Lab
 from tests.pbs.pools import PbsPool, high_priority
 from tests.slurm.lab import wait_for
@@ -18,7 +18,7 @@ MOM_LOOKS_S = 10.0
 TRY_KILL_DELAY = """
 from pathlib import Path
 from pilot.doctor.kill_delay import tried
-from pilot.io.site_files import load_site_file
+from pilot.site.site_files import load_site_file
 (finding,) = tried(load_site_file("{site}"), Path("{folder}"), 60)
 print(finding.grade, finding.seen)
 """

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from pilot.io.site import Site, walltime_seconds
 from pilot.provisioning.keeper import Keeper
 from pilot.provisioning.scheduler import Ending
 from pilot.provisioning.scheduler_pbs import PbsQueue
+from pilot.site.site import Site, walltime_seconds
 from tests.crew import Crew, play
 from tests.pbs.lab import CPUS, NODES, Lab, options
 from tests.slurm.lab import wait_for

@@ -18,8 +18,8 @@ from pyomo.environ import (
     quicksum,
 )
 
-from pilot.core.problem import Problem
-from pilot.planners.horizon import STEPS, counts_of, jobs_of
+from pilot.core.plan.problem import Problem
+from pilot.research.planners.horizon import STEPS, counts_of, jobs_of
 
 
 def build(problem: Problem, steps: int = STEPS) -> ConcreteModel:

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pilot.core.assign import assign
-from pilot.core.evidence import SetAside
+from pilot.core.curves.measured import Measured, RescaleCosts, is_rate
 from pilot.core.ids import NodeId, TrainerId
-from pilot.core.measured import Measured, RescaleCosts, is_rate
-from pilot.core.pool import NODE_ORDERS, Pool
-from pilot.core.problem import Problem
-from pilot.core.spec import TrainerSpec
-from pilot.core.trainer import Trainer, Worker, WorkerPhase
+from pilot.core.plan.assign import assign
+from pilot.core.plan.problem import Problem
+from pilot.core.pool.evidence import SetAside
+from pilot.core.pool.pool import NODE_ORDERS, Pool
+from pilot.core.trainer.spec import TrainerSpec
+from pilot.core.trainer.trainer import Trainer, Worker, WorkerPhase
 from pilot.planners import choice, dp
 from tests.property.test_planners import curves
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from pilot.core.commands import Outcome, SetNodeAside, Solve, StartWorker
 from pilot.core.config import CoordinatorConfig
 from pilot.core.coordinator import Coordinator
+from pilot.core.curves.profile import MEASURE_S, REACH_S, REPORTS
 from pilot.core.events import (
     DrainRequested,
     ExitCause,
@@ -26,10 +27,9 @@ from pilot.core.events import (
     TrainerSubmitted,
 )
 from pilot.core.ids import TrainerId
-from pilot.core.profile import MEASURE_S, REACH_S, REPORTS
-from pilot.core.spec import Checking, Profiling, TrainerSpec
-from pilot.io.entries import Decision
-from pilot.io.follower import Follower
+from pilot.core.trainer.spec import Checking, Profiling, TrainerSpec
+from pilot.rundir.entries import Decision
+from pilot.rundir.follower import Follower
 from tests.invariants import violations
 from tests.property.world import World, random_plan
 

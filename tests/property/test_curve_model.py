@@ -12,8 +12,19 @@ from hypothesis import strategies as st
 
 from benchmarks.curve_errors import all_rows
 from benchmarks.planners import KILOSAMPLES_PER_S, NODES
-from pilot.core.curve import RATES, Curve
-from pilot.core.curve_model import SIGMA, WIDE, Estimate, Normal, Point, Priors, estimates, fit, priors_of, speedup
+from pilot.core.curves.curve import RATES, Curve
+from pilot.core.curves.curve_model import (
+    SIGMA,
+    WIDE,
+    Estimate,
+    Normal,
+    Point,
+    Priors,
+    estimates,
+    fit,
+    priors_of,
+    speedup,
+)
 
 counts = st.one_of(st.integers(1, 70), st.integers(1, 1_000_000))
 errors = st.floats(0.0, 0.2)

@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pilot import __version__
-from pilot.io.entries import Decision
-from pilot.io.journal import FORMAT, Header, header_line, read, replay
-from pilot.observation.course import ledgers
-from pilot.observation.page import render
-from pilot.service.life import life_of, trials
-from pilot.service.restore import restore
+from pilot.history.page import render
+from pilot.history.trainer_course import ledgers
+from pilot.rundir.entries import Decision
+from pilot.rundir.journal import FORMAT, Header, header_line, read, replay
+from pilot.service.durability.restore import restore
+from pilot.service.requests.pool_report import life_of, trials
+from pilot.service.requests.status_view import account
 from pilot.service.settings import fresh_core
-from pilot.service.status_view import account
 from tests.invariants import violations
 from tests.property.test_core import play, scripts
 from tests.property.test_studies import play as play_studies

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pilot.core.assign import GpuNodes, assign
+from pilot.core.curves.measured import Measured
 from pilot.core.ids import NodeId, TrainerId
-from pilot.core.measured import Measured
-from pilot.core.pool import Pool
-from pilot.core.spec import TrainerSpec
-from pilot.core.trainer import Trainer
+from pilot.core.plan.assign import GpuNodes, assign
+from pilot.core.pool.pool import Pool
+from pilot.core.trainer.spec import TrainerSpec
+from pilot.core.trainer.trainer import Trainer
 
 
 def gpu_nodes(per_node: int) -> GpuNodes:

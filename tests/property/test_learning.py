@@ -8,11 +8,11 @@ from collections.abc import Callable
 
 from pilot.core.commands import Solve
 from pilot.core.config import CoordinatorConfig
+from pilot.core.curves.measured import Measured
 from pilot.core.events import TrainerCancelled, TrainerSubmitted
 from pilot.core.ids import TrainerId
-from pilot.core.measured import Measured
-from pilot.core.objective import throughput
-from pilot.core.spec import TrainerSpec
+from pilot.core.plan.objective import throughput
+from pilot.core.trainer.spec import TrainerSpec
 from pilot.planners import dp
 from tests.property.world import World
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pilot.io.site import Site
 from pilot.provisioning.pilot_jobs import PilotJobs
 from pilot.provisioning.scaling_policy import BOUND_FACTOR, BOUND_SLACK, Scaling, Situation, decide
 from pilot.provisioning.scheduler import Ending, JobPhase, JobView, Snapshot
+from pilot.site.site import Site
 
 SITE = Site(name="x", scheduler="slurm", poll_s=30, grace_s=30, max_jobs=10_000)
 

@@ -10,10 +10,10 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from pilot import planners
-from pilot.core.curve import Curve
+from pilot.core.curves.curve import Curve
 from pilot.core.errors import UserError
 from pilot.core.ids import TrainerId
-from pilot.core.problem import Candidate, PlanStatus, Problem
+from pilot.core.plan.problem import Candidate, PlanStatus, Problem
 from pilot.planners import choice, dp, milp
 from tests.unit.planners.problems import NAMES, best_plan, best_value, value
 

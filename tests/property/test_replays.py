@@ -13,11 +13,11 @@ import pytest
 from pilot.core.errors import UserError
 from pilot.core.ids import NodeId
 from pilot.planners import NAMES, SOLVERS
+from pilot.research.sim import sweep
+from pilot.research.sim.driver import Simulation
+from pilot.research.sim.sweep import Case, Inputs, Replay, run_case
+from pilot.research.traces.changes import Change, write_changes
 from pilot.service.settings import load_objective
-from pilot.sim import sweep
-from pilot.sim.driver import Simulation
-from pilot.sim.sweep import Case, Inputs, Replay, run_case
-from pilot.traces.changes import Change, write_changes
 from tests.invariants import violations
 
 QUICK, MANY = range(2 * len(NAMES)), range(400)

@@ -9,14 +9,15 @@ import time
 import pytest
 
 from pilot import planners
-from pilot.core.curve import Curve
+from pilot.core.curves.curve import Curve
 from pilot.core.errors import UserError
 from pilot.core.ids import TrainerId
-from pilot.core.losses import LossRate
-from pilot.core.problem import Candidate, PlanStatus, Problem
-from pilot.planners import horizon, milp, rolling_horizon
-from pilot.planners.horizon import Job, jobs_of
-from pilot.planners.rolling_horizon import priced
+from pilot.core.plan.problem import Candidate, PlanStatus, Problem
+from pilot.core.pool.losses import LossRate
+from pilot.planners import milp
+from pilot.research.planners import horizon, rolling_horizon
+from pilot.research.planners.horizon import Job, jobs_of
+from pilot.research.planners.rolling_horizon import priced
 from tests.property import model_printed
 
 PUBLISHED = Curve.of([(2**m, 2**m * 0.8**m) for m in range(5)])

@@ -16,9 +16,9 @@ from pilot.core.config import State
 from pilot.core.coordinator import Coordinator
 from pilot.core.events import PoolChanged, TrainerSubmitted
 from pilot.core.ids import NodeId, TrainerId
-from pilot.core.spec import TrainerSpec
-from pilot.io import segments
-from pilot.service.restore import Books
+from pilot.core.trainer.spec import TrainerSpec
+from pilot.rundir import segments
+from pilot.service.durability.restore import Books
 from tests.property.test_core import act, play, scripts
 from tests.property.world import World
 

@@ -14,15 +14,15 @@ from pilot.core.events import (
     TrainerCancelled,
 )
 from pilot.core.ids import StudyId, TrainerId, TrainerUid
-from pilot.core.spec import Checking, TrainerSpec
-from pilot.core.study import Study, StudySpec
-from pilot.core.study_events import (
+from pilot.core.study.events import (
     StudyResumed,
     StudyStopped,
     StudySubmitted,
     TrialAsked,
 )
-from pilot.core.trainer import Phase
+from pilot.core.study.study import Study, StudySpec
+from pilot.core.trainer.spec import Checking, TrainerSpec
+from pilot.core.trainer.trainer import Phase
 from tests.property.test_core import act
 from tests.property.world import World
 

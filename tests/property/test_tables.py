@@ -12,7 +12,6 @@ from typing import Any, get_args
 
 import pytest
 
-from pilot.core import reconcile
 from pilot.core.commands import Command, Outcome, Solve, StartWorker, StopWorker
 from pilot.core.coordinator import Coordinator
 from pilot.core.events import (
@@ -26,11 +25,12 @@ from pilot.core.events import (
     WorkerExited,
 )
 from pilot.core.ids import TrainerId
-from pilot.core.problem import Plan, PlanStatus
-from pilot.core.reconcile import Question, Rule
-from pilot.core.spec import TrainerSpec
-from pilot.core.study_events import StudySubmitted
-from pilot.core.trainer import WORKER_CHANGES, Phase, PhaseChange, WorkerPhase
+from pilot.core.plan.problem import Plan, PlanStatus
+from pilot.core.study.events import StudySubmitted
+from pilot.core.trainer import reconcile
+from pilot.core.trainer.reconcile import Question, Rule
+from pilot.core.trainer.spec import TrainerSpec
+from pilot.core.trainer.trainer import WORKER_CHANGES, Phase, PhaseChange, WorkerPhase
 from tests.lifecycle import EFFECTS, TRAINER_CHANGES
 from tests.property import test_studies
 from tests.property.test_core import ACTIONS, CODE, PROFILES, PROOFS, SICKNESS, USERS

@@ -59,14 +59,14 @@ from pilot.core.events import (
     WorkerSlow,
 )
 from pilot.core.ids import Generation, NodeId, PlanId, StudyId, TrainerId
-from pilot.core.problem import Plan, PlanStatus, Problem
-from pilot.core.proof import ProofState
-from pilot.core.reconcile import reconcile
-from pilot.core.study_events import (
+from pilot.core.plan.problem import Plan, PlanStatus, Problem
+from pilot.core.study.events import (
     TrialAsked,
     TrialNotAsked,
     TrialTold,
 )
+from pilot.core.trainer.proof import ProofState
+from pilot.core.trainer.reconcile import reconcile
 from tests.invariants import violations
 
 Asynchronous = Solve | StartWorker | StopWorker | FormGroup | PauseGroup | LookAtGroup | WriteCheckpoint | DrainPool

@@ -13,18 +13,18 @@ from optuna.storages.journal import JournalFileBackend
 from pilot.core.commands import AskTrial
 from pilot.core.events import Event, ExitCause, PoolChanged, Progress, TrainerSubmitted, WorkerExited
 from pilot.core.ids import NodeId, StudyId, TrainerId, TrainerUid
-from pilot.core.problem import Plan, Problem
-from pilot.core.spec import TrainerSpec
-from pilot.core.study import StudySpec
-from pilot.core.study_events import StudySubmitted, TrialAsked
-from pilot.io.journal import FORMAT, Header
-from pilot.io.journal_writer import JournalWriter
-from pilot.io.rundir import RunDir
-from pilot.io.study_definition import Sampler, StudyDefinition
-from pilot.io.submission import LaunchSpec
-from pilot.service.launch_store import LaunchStore
+from pilot.core.plan.problem import Plan, Problem
+from pilot.core.study.events import StudySubmitted, TrialAsked
+from pilot.core.study.study import StudySpec
+from pilot.core.trainer.spec import TrainerSpec
+from pilot.rundir.journal import FORMAT, Header
+from pilot.rundir.rundir import RunDir
+from pilot.service.durability.journal_writer import JournalWriter
+from pilot.service.requests.launch_store import LaunchStore
+from pilot.service.requests.study_store import StudyStore
 from pilot.service.settings import core_of
-from pilot.service.study_store import StudyStore
+from pilot.submission.study_definition import Sampler, StudyDefinition
+from pilot.submission.submission import LaunchSpec
 from tests.property.world import Asynchronous, World
 
 STUDY = "s"

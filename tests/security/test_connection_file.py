@@ -11,8 +11,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from pilot.io import connection
-from pilot.io.connection import Certificate
+from pilot.protocol import connection
+from pilot.protocol.connection import Certificate
 from tests.integration.agent_lab import Agents, Coordinator, lab, until
 from tests.streams import ThreadedServer
 

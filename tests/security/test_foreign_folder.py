@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pilot.service.child_process import ChildProcess
+from pilot.service.planning.child_process import ChildProcess
 from pilot.service.settings import load_objective
 from tests.pools import LIMIT_S, Pool
 
@@ -109,12 +109,12 @@ def test_the_solver_and_the_sampler_are_started_with_a_safe_path(monkeypatch: py
         raise OSError
 
     monkeypatch.setattr(asyncio, "create_subprocess_exec", start)
-    for module in ("pilot.service.solver_child", "pilot.service.sampler_child"):
+    for module in ("pilot.service.planning.solver_child", "pilot.service.planning.sampler_child"):
         with pytest.raises(OSError):
             asyncio.run(ChildProcess.start(module, scratch=Path()))
     assert [command[1:4] for command in started] == [
-        ("-P", "-m", "pilot.service.solver_child"),
-        ("-P", "-m", "pilot.service.sampler_child"),
+        ("-P", "-m", "pilot.service.planning.solver_child"),
+        ("-P", "-m", "pilot.service.planning.sampler_child"),
     ]
 
 

@@ -12,8 +12,8 @@ import pytest
 from click.testing import CliRunner
 
 from pilot.cli.events import command as events
-from pilot.io import wire
-from pilot.service import intake
+from pilot.protocol import wire
+from pilot.service.agents import intake
 from tests.integration.live_pool import Peer, Pool, form, pool, until, warm
 
 FORGED = "honest\n2026-01-01 00:00:00  pool: forged\u2028forged\x1b[2Jforged"

@@ -17,15 +17,16 @@ import torch
 from pilot.checkpoint import store
 from pilot.cli.main import run
 from pilot.core.errors import CheckpointError, PilotError, UserError
-from pilot.io import files, journal
-from pilot.io.site_files import load_site, site_mistakes
-from pilot.io.submission import read_curve
+from pilot.host import files
+from pilot.research.traces.changes import read_changes
+from pilot.research.traces.sacct import import_sacct
+from pilot.research.traces.swf import import_swf
+from pilot.research.traces.text_files import read_lines
+from pilot.rundir import journal
 from pilot.service.settings import load_objective
-from pilot.traces.changes import read_changes
-from pilot.traces.hostlist import expand
-from pilot.traces.sacct import import_sacct
-from pilot.traces.swf import import_swf
-from pilot.traces.text_files import read_lines
+from pilot.site.hostlist import expand
+from pilot.site.site_files import load_site, site_mistakes
+from pilot.submission.submission import read_curve
 from tests.security.fuzz.targets import journals
 from tests.security.fuzz.targets.checkpoints import CRAFTED, crafted
 
@@ -247,7 +248,7 @@ def test_an_objective_is_tried_before_it_has_to_decide(name: str) -> None:
     ],
 )
 def test_a_site_file_may_raise_what_it_likes(tmp_path: Path, text: str, capfd: pytest.CaptureFixture[str]) -> None:
-    (path := tmp_path / "x.py").write_text(f"from pilot.io.site import Site\n{text}\n")
+    (path := tmp_path / "x.py").write_text(f"from pilot.site.site import Site\n{text}\n")
     (mistake,) = site_mistakes(str(path))
     assert mistake.isprintable()
     assert capfd.readouterr() == ("", "")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pilot.cli.main import run
-from pilot.io.printable import printable
+from pilot.host.printable import printable
 from tests.browser import needs_browser, shown
 from tests.security import hostile_pool
 

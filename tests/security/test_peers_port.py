@@ -15,7 +15,7 @@ import pytest
 
 from pilot.agent import peers
 from pilot.core.commands import StopWorker
-from pilot.io import wire
+from pilot.protocol import wire
 from tests.integration.agent_lab import Agents, Coordinator, lab, launch, until
 
 STRANGERS = 300

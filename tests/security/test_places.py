@@ -13,9 +13,10 @@ import psutil
 import pytest
 
 from pilot import __version__
-from pilot.io import connection, heartbeat, wire
-from pilot.io.connection import Connection
-from pilot.io.pool_client import request
+from pilot.protocol import connection, wire
+from pilot.protocol.connection import Connection
+from pilot.protocol.pool_client import request
+from pilot.rundir import heartbeat
 from tests.integration.live_pool import Peer, Pool, until
 from tests.streams import Stream
 

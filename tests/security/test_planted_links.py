@@ -17,10 +17,10 @@ from pilot.checkpoint.export import export as export_checkpoint
 from pilot.cli.show import write_page
 from pilot.core.errors import UserError
 from pilot.core.ids import NodeId
-from pilot.io.output import write_output
-from pilot.traces.changes import Change, write_changes
-from pilot.traces.record import record as record_trace
-from pilot.traces.trace_plots import plot_trace
+from pilot.host.output_files import write_output
+from pilot.research.traces.changes import Change, write_changes
+from pilot.research.traces.record import record as record_trace
+from pilot.research.traces.trace_plots import plot_trace
 from tests.security.second_user import SecondUser
 
 CHANGES = [Change(0.0, (NodeId("a"),), ()), Change(9.0, (), (NodeId("a"),))]
@@ -95,7 +95,6 @@ def test_a_report_in_a_foreign_folder_spares_the_users_own_file(
 
 
 def test_standard_output_is_written_to() -> None:
-    program = (
-        "from pathlib import Path; from pilot.io.output import write_output; write_output(Path('/dev/stdout'), b'x')"
-    )
+    write = "write_output(Path('/dev/stdout'), b'x')"
+    program = f"from pathlib import Path; from pilot.host.output_files import write_output; {write}"
     assert subprocess.run([sys.executable, "-c", program], check=True, stdout=subprocess.PIPE).stdout == b"x"

@@ -14,13 +14,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from pilot.core.curve import RATES, Curve
+from pilot.core.curves.curve import RATES, Curve
+from pilot.core.curves.measured import Measured
 from pilot.core.errors import UserError
 from pilot.core.ids import TrainerId
-from pilot.core.measured import Measured
-from pilot.core.spec import TrainerSpec
-from pilot.io import segments
-from pilot.io.pool_client import request
+from pilot.core.trainer.spec import TrainerSpec
+from pilot.protocol.pool_client import request
+from pilot.rundir import segments
 from tests.integration.live_pool import DEADLINE_S, LAUNCH, Pool, pool, until
 from tests.resealed import line_of
 

@@ -14,11 +14,11 @@ import pytest
 
 from pilot import __version__
 from pilot.core.errors import UserError
-from pilot.io import connection, wire
-from pilot.io.connection import Connection, life_name, load, owns
-from pilot.io.pool_client import request
-from pilot.io.printable import all_printable, printable
-from pilot.service.admission import Admission, Grant, Living, Role
+from pilot.host.printable import all_printable, printable
+from pilot.protocol import connection, wire
+from pilot.protocol.connection import Connection, life_name, load, owns
+from pilot.protocol.pool_client import request
+from pilot.service.agents.admission import Admission, Grant, Living, Role
 from tests.integration.live_pool import DEADLINE_S, Peer, Pool, form, pool, until, warm
 from tests.streams import Stream
 

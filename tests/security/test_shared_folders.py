@@ -27,15 +27,18 @@ from pilot.checkpoint import store
 from pilot.cli.main import run
 from pilot.core.errors import PilotError
 from pilot.core.ids import TrainerId, TrainerUid
-from pilot.core.spec import TrainerSpec
+from pilot.core.trainer.spec import TrainerSpec
 from pilot.doctor import storage_checks
 from pilot.doctor.finding import Grade
-from pilot.io import log_marks, own_folder, script_code, trainer_folder, wire
-from pilot.io.rundir import RunDir
-from pilot.io.site import Site
-from pilot.io.submission import LaunchSpec
-from pilot.service import housekeeping
-from pilot.service.launch_store import LaunchStore
+from pilot.host import private_folder as own_folder
+from pilot.protocol import wire
+from pilot.rundir import log_marks, trainer_folder
+from pilot.rundir.rundir import RunDir
+from pilot.service.durability import housekeeping
+from pilot.service.requests.launch_store import LaunchStore
+from pilot.site.site import Site
+from pilot.submission import script_code
+from pilot.submission.submission import LaunchSpec
 from pilot.train import ddp
 from tests.security.second_user import NAME, SecondUser
 

@@ -15,13 +15,13 @@ from pilot.cli.submit import launch, with_code
 from pilot.core.commands import StartWorker
 from pilot.core.errors import REFUSAL
 from pilot.core.ids import NodeId, TrainerId, TrainerUid
-from pilot.core.spec import TrainerSpec
-from pilot.io import wire
-from pilot.io.rundir import RunDir
-from pilot.io.site import Site
-from pilot.service.effects import Effects
-from pilot.service.launch_store import LaunchStore
-from pilot.service.pending import PendingCommands
+from pilot.core.trainer.spec import TrainerSpec
+from pilot.protocol import wire
+from pilot.rundir.rundir import RunDir
+from pilot.service.agents.effects import Effects
+from pilot.service.agents.pending import PendingCommands
+from pilot.service.requests.launch_store import LaunchStore
+from pilot.site.site import Site
 from tests.integration.test_workers import bench
 from tests.security.second_user import SecondUser
 

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from pilot.checkpoint import store
-from pilot.io.printable import printable
-from pilot.traces.changes import write_changes
-from pilot.traces.synthesis import PUBLISHED, draw
+from pilot.host.printable import printable
+from pilot.research.traces.changes import write_changes
+from pilot.research.traces.synthesis import PUBLISHED, draw
 from tests.security import hostile_pool
 from tests.security.fuzz.targets.checkpoints import crafted
 
@@ -30,7 +30,7 @@ IN_FILE_NAMES = EVIL.replace("/", "|")
 RICH = re.compile(r"\x1b\[[\d;]*m")
 """The colours of our own tables."""
 
-SITE = f"""from pilot.io.site import Site
+SITE = f"""from pilot.site.site import Site
 site = Site(name="evil", scheduler="local", launcher="simple", description={EVIL!r})
 """
 

@@ -17,12 +17,12 @@ import psutil
 import pytest
 
 from pilot.core.errors import UserError
-from pilot.io import gate, wire
-from pilot.io.connection import Certificate, client_context, load
-from pilot.io.framing import framed
-from pilot.io.gate import UNPROVEN_MAX
-from pilot.io.transport import ClientLink, Limits, Link, NotTaken, connect
-from pilot.service.server import UNPROVEN, Listener, gate_at
+from pilot.protocol import gate, wire
+from pilot.protocol.connection import Certificate, client_context, load
+from pilot.protocol.framing import framed
+from pilot.protocol.gate import UNPROVEN_MAX
+from pilot.protocol.transport import ClientLink, Limits, Link, NotTaken, connect
+from pilot.service.agents.server import UNPROVEN, Listener, gate_at
 from tests.integration.live_pool import DEADLINE_S, Peer, Pool, pool, until
 from tests.streams import FREE, Stream
 

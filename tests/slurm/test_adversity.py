@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from pilot.io.site_files import load_site
 from pilot.provisioning.keeper import Keeper
 from pilot.provisioning.scheduler import Ending
+from pilot.site.site_files import load_site
 from tests.crew import POLITE, Crew, play
 from tests.slurm.lab import Lab, LabConfig
 

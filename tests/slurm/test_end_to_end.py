@@ -9,7 +9,7 @@ from contextlib import suppress
 import psutil
 import pytest
 
-from pilot.io.pool_status import NodeStatus
+from pilot.protocol.pool_status import NodeStatus
 from tests.e2e.proof import proved
 from tests.pools import TRAIN
 from tests.slurm.lab import Lab, LabConfig, wait_for

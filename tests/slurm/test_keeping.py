@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from pilot.io.site_files import load_site
 from pilot.provisioning.keeper import Keeper, pool_name
 from pilot.provisioning.pilot_jobs import JobEnded
 from pilot.provisioning.retry import Troubled
 from pilot.provisioning.scheduler import Ending
 from pilot.provisioning.scheduler_slurm import SlurmQueue
+from pilot.site.site_files import load_site
 from tests.crew import POLITE, STUBBORN, Crew, play
 from tests.slurm.lab import Lab, LabConfig, wait_for
 

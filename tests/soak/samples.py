@@ -13,15 +13,15 @@ from typing import Any
 import psutil
 
 from pilot.comm.rank_order import WARM
-from pilot.io import proc
+from pilot.host import proc
 from tests.pools import Pool, is_worker
 
 EVERY_S = 30.0
 POOL = "pool"
 _MIB = 1 << 20
 _COLUMNS = ("at_s", "who", "pid", "quantity", "value")
-_ROLES = {"pilot.service.daemon": "coordinator", "pilot.service.solver_child": "solver"}
-_ROLES["pilot.service.sampler_child"] = "sampler"
+_ROLES = {"pilot.service.daemon": "coordinator", "pilot.service.planning.solver_child": "solver"}
+_ROLES["pilot.service.planning.sampler_child"] = "sampler"
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,8 @@ import pytest
 from pilot.core.commands import LookAtGroup
 from pilot.core.config import CoordinatorConfig
 from pilot.core.coordinator import Coordinator
-from pilot.core.curve import Curve
+from pilot.core.curves.curve import Curve
+from pilot.core.curves.measured import RescaleCosts
 from pilot.core.events import (
     CheckpointPublished,
     CheckpointWritten,
@@ -43,12 +44,11 @@ from pilot.core.events import (
     WorkerReady,
 )
 from pilot.core.ids import Generation, NodeId, PlanId, TrainerId
-from pilot.core.measured import RescaleCosts
-from pilot.core.objective import OBJECTIVES
-from pilot.core.pool import NODE_ORDERS
-from pilot.core.problem import Plan, PlanStatus, Problem
-from pilot.core.spec import TrainerSpec
-from pilot.core.trainer import Trainer
+from pilot.core.plan.objective import OBJECTIVES
+from pilot.core.plan.problem import Plan, PlanStatus, Problem
+from pilot.core.pool.pool import NODE_ORDERS
+from pilot.core.trainer.spec import TrainerSpec
+from pilot.core.trainer.trainer import Trainer
 from tests.property.test_core import ACTIONS, SICKNESS, act
 from tests.property.world import Asynchronous, World, generous_plan, random_plan
 

@@ -67,10 +67,10 @@ from pilot.core.events import (
     WorkerSlow,
 )
 from pilot.core.ids import Generation, NodeId, PlanId, TrainerId
-from pilot.core.problem import Plan, PlanStatus
-from pilot.core.proof import ProofState
-from pilot.core.spec import Checking, Profiling, TrainerSpec
-from pilot.core.trainer import Trainer
+from pilot.core.plan.problem import Plan, PlanStatus
+from pilot.core.trainer.proof import ProofState
+from pilot.core.trainer.spec import Checking, Profiling, TrainerSpec
+from pilot.core.trainer.trainer import Trainer
 from tests.invariants import violations
 
 FILES = sorted(Path(__file__).parent.glob("*.txt"))

@@ -10,7 +10,8 @@ import pytest
 
 from pilot import __version__
 from pilot.checkpoint import structure
-from pilot.io import journal, wire
+from pilot.protocol import wire
+from pilot.rundir import journal
 from tests.architecture import rewritten
 from tests.equivalence import table
 from tests.json_reference import DOCUMENT, written

@@ -8,8 +8,8 @@ import pytest
 
 from benchmarks import fleet, fleet_rates
 from pilot import planners
-from pilot.core.curve import Curve
-from pilot.traces.workload import WorkloadRow
+from pilot.core.curves.curve import Curve
+from pilot.research.traces.workload import WorkloadRow
 
 
 def test_eq_1_goes_on_as_the_last_two_counts_did() -> None:

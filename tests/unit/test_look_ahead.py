@@ -8,10 +8,10 @@ from pathlib import Path
 from click.testing import CliRunner
 
 from benchmarks import look_ahead
-from pilot.core.curve import Curve
+from pilot.core.curves.curve import Curve
 from pilot.core.ids import TrainerId
-from pilot.core.losses import LossRate
-from pilot.core.problem import Candidate, Problem
+from pilot.core.plan.problem import Candidate, Problem
+from pilot.core.pool.losses import LossRate
 
 EVENTS = "time_s,node,event\n0,n1,join\n0,n2,join\n300,n1,leave\n600,n3,join\n3600,n2,leave\n"
 TRAINERS = "trainer,submit_s,min_nodes,max_nodes,rescale_up_s,rescale_down_s,samples,curve\n" + "".join(

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pilot.io.site import Site
-from pilot.io.site_files import list_sites, load_site_file, shipped_dir
+from pilot.site.site import Site
+from pilot.site.site_files import list_sites, load_site_file, shipped_dir
 
 REQUIRED = {
     *("local", "slurm_lab", "polaris", "crux", "delta", "perlmutter", "frontera"),

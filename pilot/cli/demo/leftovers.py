@@ -12,7 +12,7 @@ import psutil
 
 from pilot.agent import workdir
 from pilot.comm.mpich import is_segment
-from pilot.io.proc import SHARED_MEMORY
+from pilot.host.proc import SHARED_MEMORY
 
 SETTLE_S = 10.0
 """The last guardian ends shortly after its agent; anything still there after this time is a leftover."""

@@ -27,12 +27,12 @@ from pilot.cli.show import node_lines
 from pilot.cli.submit import launch
 from pilot.cli.up import coordinator_command, start
 from pilot.core.errors import PilotError, UserError
-from pilot.core.spec import Checking
-from pilot.core.trainer import Phase
-from pilot.io import proc
-from pilot.io.pool_status import PoolStatus
-from pilot.io.site_files import load_site_file
-from pilot.io.submission import Submission
+from pilot.core.trainer.spec import Checking
+from pilot.core.trainer.trainer import Phase
+from pilot.host import proc
+from pilot.protocol.pool_status import PoolStatus
+from pilot.site.site_files import load_site_file
+from pilot.submission.submission import Submission
 
 PILOTS = 4
 LOOK_S = 0.4

@@ -13,15 +13,15 @@ from pilot.cli.demo.play import TRAINERS, Run
 from pilot.cli.options import to_json
 from pilot.cli.rows import aligned, number
 from pilot.core.ids import TrainerId
-from pilot.core.ledger import Verdict, proof
-from pilot.io.journal import read, replay
-from pilot.io.output import write_output
-from pilot.io.pool_status import PoolStatus, Told, TrainerStatus
-from pilot.observation.course import ledgers
-from pilot.observation.monitor import Monitor
-from pilot.observation.page import render
-from pilot.observation.records import SolveTimes
-from pilot.service.life import life_of
+from pilot.history.ledger import Verdict, proof
+from pilot.history.monitor import Monitor
+from pilot.history.page import render
+from pilot.history.records import SolveTimes
+from pilot.history.trainer_course import ledgers
+from pilot.host.output_files import write_output
+from pilot.protocol.pool_status import PoolStatus, Told, TrainerStatus
+from pilot.rundir.journal import read, replay
+from pilot.service.requests.pool_report import life_of
 from pilot.service.settings import fresh_core
 
 

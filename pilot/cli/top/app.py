@@ -18,10 +18,10 @@ from pilot.cli.steering import AUTO, kept, pilots_of
 from pilot.cli.top.history import History
 from pilot.cli.top.texts import about, event_line, headline, strip, trainer_cells
 from pilot.core.errors import PilotError, UserError
-from pilot.io.pool_status import PoolStatus, TrainerStatus
+from pilot.protocol.pool_status import PoolStatus, TrainerStatus
 
 if TYPE_CHECKING:
-    from pilot.io.pool_client import PoolClient
+    from pilot.protocol.pool_client import PoolClient
 
 COLUMNS = ("trainer", "state", "nodes", "epoch", "samples/s", "", "loss", "", "left")
 COLUMN_S = 2.0

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from pilot.core.trainer import Phase
-from pilot.io.pool_status import PoolStatus, TrainerStatus
+from pilot.core.trainer.trainer import Phase
+from pilot.protocol.pool_status import PoolStatus, TrainerStatus
 
 POINTS_KEPT = 240
 

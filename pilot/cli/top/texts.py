@@ -10,7 +10,7 @@ from rich.text import Text
 from pilot.cli.rows import PHASE_STYLE, notes, number, row_cells, short
 from pilot.cli.show import jobs_words, nodes_words
 from pilot.cli.top.history import AWAY, Cell, Curves, Happening
-from pilot.io.pool_status import PoolStatus, TrainerStatus
+from pilot.protocol.pool_status import PoolStatus, TrainerStatus
 
 BARS = "▁▂▃▄▅▆▇█"
 BLOCK, DOT = "█", "·"

@@ -24,8 +24,8 @@ from pathlib import Path
 import msgspec
 import torch
 
-from pilot.io import loaded_code, proc, sandbox
-from pilot.io.system import become_subreaper, drop_capabilities
+from pilot.host import proc, sandbox
+from pilot.host.system import become_subreaper, drop_capabilities
 from pilot.train.check import quiet, records
 from pilot.train.check.runs import Subject, Unfit
 from pilot.train.check.settings import LARGEST, LOG, READY, SEAT, Job, Run
@@ -33,7 +33,7 @@ from pilot.train.check.verdict import Check
 from pilot.train.check.world import ProcessLink
 from pilot.train.data.rng import seed_all
 from pilot.train.ranks.script_end import script_ended
-from pilot.train.script import as_main, imported, refusal
+from pilot.train.script import as_main, imported, loaded_code, refusal
 
 _SEED = 0
 """As on the nodes of a trainer, the generators are seeded identically before the script starts."""

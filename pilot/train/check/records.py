@@ -12,8 +12,7 @@ import msgspec
 import torch
 from torch import nn
 
-from pilot.core.run_identity import ALL_EPOCHS, PER_NODE
-from pilot.io import loaded_code
+from pilot.core.trainer.run_identity import ALL_EPOCHS, PER_NODE
 from pilot.train.check import quiet
 from pilot.train.check.group import CourseGroup
 from pilot.train.check.settings import Run, perturb
@@ -24,7 +23,7 @@ from pilot.train.gradients.exchanges import Exchanges
 from pilot.train.gradients.step_words import Words
 from pilot.train.node.membership import Membership
 from pilot.train.ranks.reporter import Metrics
-from pilot.train.script import imported
+from pilot.train.script import imported, loaded_code
 from pilot.train.state.training import Training
 
 _OURS = ("learning_rate", "loss_scale")

@@ -15,8 +15,8 @@ from pathlib import Path
 import msgspec
 
 from pilot.core.errors import PilotError
-from pilot.core.evidence import headline, is_refusal, last_words
-from pilot.io import proc
+from pilot.core.pool.evidence import headline, is_refusal, last_words
+from pilot.host import proc
 from pilot.train.check.courses import Course
 from pilot.train.check.records import Record, read
 from pilot.train.check.settings import LARGEST, LOG, READY, Job, Run

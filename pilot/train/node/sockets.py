@@ -15,9 +15,9 @@ from pathlib import Path
 from pilot.comm.channel import Channel, Gone, close_inherited, listen
 from pilot.comm.messages import Answer, AnyNote, Here, Spreaded
 from pilot.core.errors import ORPHANED_STATUS, REFUSAL, ProtocolError, UserError
-from pilot.io import wire
-from pilot.io.framing import Frames, framed
-from pilot.io.system import readable
+from pilot.host.system import readable
+from pilot.protocol import wire
+from pilot.protocol.framing import Frames, framed
 
 MOST_STRANGERS = 16
 """Most connections that have not sent anything yet; if there are more, the oldest is closed."""

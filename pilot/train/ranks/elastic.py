@@ -27,7 +27,7 @@ from pilot.comm.channel import Gone
 from pilot.comm.messages import AnyNote, Attach, Gather, Gathered, Moving, OutOfStep, Quit, Select
 from pilot.core.commands import DissolveGroup, LookAtGroup, PaceCheckpoints, PauseGroup, StopWorker, WriteCheckpoint
 from pilot.core.errors import CheckpointError, UserError
-from pilot.io import loaded_code, wire
+from pilot.protocol import wire
 from pilot.train.data.sampler import StepShare
 from pilot.train.gradients.exchanges import Exchanges
 from pilot.train.gradients.step_words import Words
@@ -41,7 +41,7 @@ from pilot.train.ranks.reporter import Metrics, Reporter
 from pilot.train.ranks.saver import Saver
 from pilot.train.ranks.script_end import Released, release_when, released
 from pilot.train.ranks.state_sharing import StateSharing
-from pilot.train.script import imported
+from pilot.train.script import imported, loaded_code
 from pilot.train.state.state_transfer import NOTHING, Spreading
 from pilot.train.state.training import Training
 

@@ -8,7 +8,7 @@ import time
 from collections import deque
 from statistics import median
 
-from pilot.io import wire
+from pilot.protocol import wire
 
 WINDOW = 20
 """Steps whose median is the current rate (FreeTrain's and MalleTrain's monitors need only a recent one)."""

@@ -6,8 +6,9 @@ import time
 from collections.abc import Callable
 from dataclasses import astuple
 
-from pilot.io import log_marks, wire
-from pilot.io.allowance import Allowance
+from pilot.protocol import wire
+from pilot.protocol.allowance import Allowance
+from pilot.rundir import log_marks
 from pilot.train.data.sampler import StepShare
 from pilot.train.node.membership import Membership
 from pilot.train.ranks.meters import StepMeter
@@ -26,7 +27,7 @@ coordinator or with the connection.
 
 REPORTS_PER_S, REPORTS_AT_ONCE = 5.0, 50
 """How often progress is told at once because a study's metric was reported. A script that reports more often is told of
-in fewer messages: the coordinator takes a limited number (``FACTS_PER_S`` in ``pilot.service.intake``).
+in fewer messages: the coordinator takes a limited number (``FACTS_PER_S`` in ``pilot.service.agents.intake``).
 """
 
 ROWS_PER_FRAME = 10_000

@@ -20,7 +20,8 @@ from pilot.checkpoint.snapshot import Snapshots
 from pilot.checkpoint.store import Written
 from pilot.checkpoint.tree import Encoded
 from pilot.core.errors import CheckpointError, Unreadable, UserError
-from pilot.io import trainer_folder, wire
+from pilot.protocol import wire
+from pilot.rundir import trainer_folder
 from pilot.train.node.membership import Membership
 from pilot.train.state.identity import for_another
 

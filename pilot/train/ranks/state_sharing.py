@@ -15,7 +15,7 @@ from pilot.comm.channel import Gone
 from pilot.comm.messages import AnyNote, Spread
 from pilot.core.errors import CheckpointError, ProtocolError, UserError
 from pilot.core.events import Unloaded
-from pilot.io import wire
+from pilot.protocol import wire
 from pilot.train.alike.newcomers import Newcomers
 from pilot.train.alike.next_step import NextSteps
 from pilot.train.node.membership import Membership

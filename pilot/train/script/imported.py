@@ -8,7 +8,7 @@ import sysconfig
 from pathlib import Path
 from types import ModuleType
 
-from pilot.io import installed
+from pilot.submission import installed
 
 _before: frozenset[str] = frozenset()
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
-from pilot.io.printable import PrintableStream
+from pilot.host.printable import PrintableStream
 from tests.security.fuzz.target import Wrong, check_line
 
 

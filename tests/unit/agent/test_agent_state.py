@@ -38,8 +38,8 @@ from pilot.core.commands import (
     WriteCheckpoint,
 )
 from pilot.core.events import Unloaded
-from pilot.io import wire
-from pilot.io.submission import LaunchSpec
+from pilot.protocol import wire
+from pilot.submission.submission import LaunchSpec
 
 WELCOME = wire.Welcome("n1", "lab", heartbeat_s=1, silent_s=5, orphan_s=100, grace_s=30)
 LAUNCH = LaunchSpec("train.py", "", [], "/", "python", {})

@@ -14,8 +14,8 @@ import pytest
 
 from pilot.agent import check_program
 from pilot.agent.check_program import Found, checked
-from pilot.io.script_code import collect
-from pilot.io.submission import CheckJob, LaunchSpec
+from pilot.submission.script_code import collect
+from pilot.submission.submission import CheckJob, LaunchSpec
 
 
 class Checks:

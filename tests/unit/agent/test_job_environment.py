@@ -8,7 +8,7 @@ import pytest
 
 from pilot.agent import job_environment
 from pilot.core.errors import UserError
-from pilot.io import addresses
+from pilot.site import addresses
 
 
 def test_slurm_pbs_and_lsf_name_their_jobs() -> None:

@@ -11,7 +11,7 @@ import pytest
 from pilot.agent import peers
 from pilot.agent.peers import Peers
 from pilot.core.errors import PilotError
-from pilot.io.wire import GroupAddresses, PeersUnreached
+from pilot.protocol.wire import GroupAddresses, PeersUnreached
 
 LOCAL = "127.0.0.1"
 DEADLINE_S = 30.0

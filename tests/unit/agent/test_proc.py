@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 
 from pilot.agent.stall_probe import StoppedProcesses
-from pilot.io import proc
-from pilot.io.system import reap
+from pilot.host import proc
+from pilot.host.system import reap
 
 
 def sleeps(environment: dict[str, str]) -> subprocess.Popen[bytes]:

@@ -10,8 +10,8 @@ import pytest
 
 from pilot.agent import fork_server
 from pilot.agent.fork_server import Log
-from pilot.io import log_marks
-from pilot.io.log_marks import Marker
+from pilot.rundir import log_marks
+from pilot.rundir.log_marks import Marker
 
 
 def log_to(descriptor: int, folder: Path) -> Log:

@@ -11,7 +11,7 @@ import pytest
 
 from pilot.agent import submitted_code
 from pilot.core.errors import UserError
-from pilot.io.script_code import collect
+from pilot.submission.script_code import collect
 
 RUN = """
 import sys, types
@@ -74,7 +74,7 @@ def test_only_the_code_is_as_it_was_submitted(tmp_path: Path) -> None:
     assert not list((tmp_path / "parts").glob("__pycache__/net*"))
 
 
-RUN_NOTED = f"""{RUN.replace("exec(", "from pilot.io import loaded_code; loaded_code.begin(files); exec(", 1)}
+RUN_NOTED = f"""{RUN.replace("exec(", "from pilot.train.script import loaded_code; loaded_code.begin(files); exec(", 1)}
 for message in loaded_code.news("t"):
     print(*sorted(path.rpartition("/")[2] + "=" + sha for path, sha in message.files.items()))
 """

@@ -11,8 +11,8 @@ import pytest
 
 from pilot.agent import coordinator_client
 from pilot.agent.coordinator_client import Whereabouts
-from pilot.io import connection
-from pilot.io.connection import Connection
+from pilot.protocol import connection
+from pilot.protocol.connection import Connection
 from tests.integration.live_pool import until
 
 OURS = Connection("tcp://127.0.0.1:1", "0" * 64, "user", "enrolment", "pool-1", "0")

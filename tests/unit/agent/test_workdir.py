@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 from pilot.agent import workdir as workdirs
-from pilot.io import proc
+from pilot.host import proc
 
 
 def test_a_home_is_private_and_short_enough_for_sockets(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pilot.agent.worker import LocalRanks
 from pilot.core.commands import LookAtGroup, PauseGroup, StopWorker
-from pilot.io import wire
+from pilot.protocol import wire
 
 
 def waiting(seconds: float, *, summing: bool = True) -> wire.RankStalled:

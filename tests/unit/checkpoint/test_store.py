@@ -14,7 +14,7 @@ import torch
 from pilot.checkpoint import names, store
 from pilot.core.errors import CheckpointError, UserError
 from pilot.core.ids import NO_UID, TrainerUid
-from pilot.io import trainer_folder
+from pilot.rundir import trainer_folder
 from tests.unit.checkpoint.states import difference
 
 STATE = {"w": torch.rand(50, 7), "nested": [{"bias": torch.rand(9)}, torch.arange(3)], "step": 4}

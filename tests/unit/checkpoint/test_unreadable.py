@@ -18,7 +18,7 @@ import torch
 
 from pilot.checkpoint import export, names, publish, rawio, store
 from pilot.core.errors import CheckpointError, Unreadable
-from pilot.io.own_folder import shown
+from pilot.host.private_folder import shown
 
 STATE = {"w": torch.rand(600, 600), "nested": [{"bias": torch.rand(9)}, torch.arange(3)], "step": 4}
 

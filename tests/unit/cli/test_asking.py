@@ -11,8 +11,8 @@ import pytest
 
 from pilot.cli.asking import find_run_dir, pool_at
 from pilot.core.errors import PilotError, UserError
-from pilot.io.rundir import Ended, Lock, RunDir, remember, write_end
-from pilot.service.supervisor import MODULE
+from pilot.rundir.rundir import Ended, Lock, RunDir, remember, write_end
+from pilot.service.durability.supervisor import MODULE
 
 
 def _up(stack: ExitStack, root: Path) -> Path:

@@ -10,8 +10,8 @@ from click.testing import CliRunner
 from pilot.cli import down
 from pilot.cli.down import refuse_disorder
 from pilot.core.errors import PilotError
-from pilot.io.rundir import Ended, RunDir, write_end
-from pilot.io.verbs import Draining
+from pilot.protocol.requests import Draining
+from pilot.rundir.rundir import Ended, RunDir, write_end
 
 
 def test_a_drain_that_went_well_is_no_trouble(tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_what_a_drain_waits_for_is_told_once_and_when_it_changes(
     owners = iter([1] * 4 + [None])
     monkeypatch.setattr(down, "TELL_EVERY_S", -1.0)
     monkeypatch.setattr(down, "_waits_for", lambda _: next(said))
-    monkeypatch.setattr("pilot.io.rundir.owner", lambda _: next(owners))
+    monkeypatch.setattr("pilot.rundir.rundir.owner", lambda _: next(owners))
     told: list[str] = []
     down.wait_until_gone(tmp_path, 60.0, told.append)
     assert told == ["waiting for t1 (writing a checkpoint)", "waiting for 2 nodes to leave"]

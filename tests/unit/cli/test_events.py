@@ -12,11 +12,11 @@ from pilot.cli.main import run
 from pilot.core.coordinator import Coordinator
 from pilot.core.events import Event, PoolChanged, TrainerSubmitted
 from pilot.core.ids import NodeId, TrainerId
-from pilot.core.spec import TrainerSpec
-from pilot.io import rundir, segments
-from pilot.io.journal import FORMAT, Header
-from pilot.io.journal_writer import JournalWriter
-from pilot.io.rundir import RunDir
+from pilot.core.trainer.spec import TrainerSpec
+from pilot.rundir import rundir, segments
+from pilot.rundir.journal import FORMAT, Header
+from pilot.rundir.rundir import RunDir
+from pilot.service.durability.journal_writer import JournalWriter
 
 
 class Writing:

@@ -11,7 +11,7 @@ import pytest
 
 from pilot.cli.demo.leftovers import left_behind, unowned
 from pilot.comm.mpich import segment_name
-from pilot.io.proc import SHARED_MEMORY
+from pilot.host.proc import SHARED_MEMORY
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from pilot.cli import metrics
+from pilot.cli.prometheus import exposition
 from pilot.core.errors import PilotError
-from pilot.observation.prometheus import exposition
 from tests.unit.cli.test_show import STATUS, TRAINER
 
 TIMEOUT_S = 30.0

@@ -14,11 +14,11 @@ from pilot.cli.history import history_lines, history_view
 from pilot.cli.options import JSON_FORMAT, to_json
 from pilot.cli.rows import trainer_rows
 from pilot.cli.show import show, status_lines
-from pilot.core.curve_model import Estimate
-from pilot.core.problem import PlanStatus
-from pilot.core.proof import ProofState
-from pilot.core.trainer import Phase
-from pilot.io.pool_status import (
+from pilot.core.curves.curve_model import Estimate
+from pilot.core.plan.problem import PlanStatus
+from pilot.core.trainer.proof import ProofState
+from pilot.core.trainer.trainer import Phase
+from pilot.protocol.pool_status import (
     DecisionStatus,
     KeeperStatus,
     NodeStatus,

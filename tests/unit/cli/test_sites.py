@@ -18,7 +18,7 @@ def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def bad_file(folder: Path) -> Path:
     path = folder / "bad.py"
-    path.write_text('from pilot.io.site import Site\nsite = Site(name="bad", scheduler="slurm", walltim="1:00")\n')
+    path.write_text('from pilot.site.site import Site\nsite = Site(name="bad", scheduler="slurm", walltim="1:00")\n')
     return path
 
 
@@ -88,7 +88,7 @@ def test_bad_input_is_one_line_and_exit_2(arguments: list[str], capsys: pytest.C
 
 CHATTY = """
 import os
-from pilot.io.site import Site
+from pilot.site.site import Site
 os.system("echo loading modules")
 print("my site")
 site = Site(name="mine", scheduler="local")

@@ -13,9 +13,9 @@ from pilot.cli.top.app import Page, Top
 from pilot.cli.top.history import AWAY, History, changes
 from pilot.cli.top.texts import sparkline, strip
 from pilot.core.errors import PilotError
-from pilot.core.trainer import Phase
-from pilot.io.pool_status import NodeStatus, PoolStatus
-from pilot.io.verbs import Cancelled, Explained, Scaled
+from pilot.core.trainer.trainer import Phase
+from pilot.protocol.pool_status import NodeStatus, PoolStatus
+from pilot.protocol.requests import Cancelled, Explained, Scaled
 from tests.unit.cli.test_show import STATUS, TRAINER
 
 DEADLINE_S = 60.0

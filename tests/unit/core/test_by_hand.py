@@ -33,9 +33,9 @@ from pilot.core.events import (
     TrainerSubmitted,
 )
 from pilot.core.ids import Generation, NodeId, TrainerId
-from pilot.core.pool import hostname_order, join_order
-from pilot.core.spec import TrainerSpec
-from pilot.core.trainer import Phase
+from pilot.core.pool.pool import hostname_order, join_order
+from pilot.core.trainer.spec import TrainerSpec
+from pilot.core.trainer.trainer import Phase
 from tests.property.world import World, generous_plan
 
 A, B = TrainerId("a"), TrainerId("b")

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from pilot.core.coordinator import Coordinator
-from pilot.core.curve import Curve
+from pilot.core.curves.curve import Curve
 from pilot.core.events import DrainRequested, ExitCause, PlanReady, PoolChanged, TrainerSubmitted, WorkerExited
-from pilot.core.evidence import SetAside
 from pilot.core.ids import NodeId, TrainerId
-from pilot.core.problem import Plan, PlanStatus
-from pilot.core.spec import TrainerSpec
-from pilot.core.study_events import StudySubmitted
+from pilot.core.plan.problem import Plan, PlanStatus
+from pilot.core.pool.evidence import SetAside
+from pilot.core.study.events import StudySubmitted
+from pilot.core.trainer.spec import TrainerSpec
 from tests.property.test_studies import study
 from tests.property.world import World, generous_plan
 

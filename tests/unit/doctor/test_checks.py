@@ -17,9 +17,9 @@ from pilot.cli.main import run
 from pilot.doctor import host_checks, site_checks, storage_checks
 from pilot.doctor.checks import CHECKS
 from pilot.doctor.finding import Finding, Findings, Grade
-from pilot.io import host_room
-from pilot.io.rundir import Lock, RunDir
-from pilot.io.site import Site
+from pilot.rundir.rundir import Lock, RunDir
+from pilot.site import host_limits as host_room
+from pilot.site.site import Site
 
 LOCAL = Site(name="here", scheduler="local", interface="lo")
 SLURM = Site(name="there", scheduler="slurm", partition="preempt")

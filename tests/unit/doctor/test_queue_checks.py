@@ -17,7 +17,7 @@ from pilot.core.errors import SubmitError
 from pilot.doctor import queue_checks
 from pilot.doctor.finding import Grade
 from pilot.doctor.queue_checks import tells_kill_delay
-from pilot.io.site import Site
+from pilot.site.site import Site
 
 HERE = Path()
 CLOSED = "jobs there wait or are refused"

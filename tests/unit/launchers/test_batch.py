@@ -8,8 +8,8 @@ import pytest
 
 from launchers.batch import batch_script
 from pilot.core.errors import UserError
-from pilot.io.site import Site
-from pilot.io.site_files import load_site
+from pilot.site.site import Site
+from pilot.site.site_files import load_site
 from tests.golden import check
 
 LSF = Site(name="lsf", scheduler="lsf", queue="killable", account="abc", launcher="jsrun", grace_s=0)

@@ -4,9 +4,9 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from pilot.core.curve import Curve
+from pilot.core.curves.curve import Curve
 from pilot.core.ids import TrainerId
-from pilot.core.problem import Candidate, Problem
+from pilot.core.plan.problem import Candidate, Problem
 
 NAMES = tuple(map(TrainerId, "abcdefgh"))
 

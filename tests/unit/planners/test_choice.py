@@ -1,6 +1,6 @@
 import pytest
 
-from pilot.core.problem import Plan, PlanStatus, Problem
+from pilot.core.plan.problem import Plan, PlanStatus, Problem
 from pilot.planners.choice import best_known, can_stay, plan_of
 from tests.unit.planners.problems import candidate, problem
 

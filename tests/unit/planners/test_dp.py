@@ -2,8 +2,8 @@ import random
 
 import pytest
 
-from pilot.core.curve import Curve
-from pilot.core.problem import PlanStatus, Problem
+from pilot.core.curves.curve import Curve
+from pilot.core.plan.problem import PlanStatus, Problem
 from pilot.planners import dp
 from tests.unit.planners.problems import best_plan, candidate, problem
 

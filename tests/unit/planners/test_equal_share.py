@@ -1,6 +1,6 @@
 import pytest
 
-from pilot.core.problem import Candidate, PlanStatus
+from pilot.core.plan.problem import Candidate, PlanStatus
 from pilot.planners import choice
 from tests.unit.planners.problems import candidate, problem
 

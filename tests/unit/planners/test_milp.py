@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.planners import problem as large_problem
-from pilot.core.curve import Curve
-from pilot.core.problem import PlanStatus, Problem
+from pilot.core.curves.curve import Curve
+from pilot.core.plan.problem import PlanStatus, Problem
 from pilot.planners import dp, milp, model
 from pilot.planners.choice import plan_of
 from tests.unit.planners.problems import best_plan, best_value, candidate, changes, problem, value

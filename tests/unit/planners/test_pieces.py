@@ -1,6 +1,6 @@
 import pytest
 
-from pilot.core.curve import Curve
+from pilot.core.curves.curve import Curve
 from pilot.planners.choice import LinearPiece, pieces
 from tests.unit.planners.problems import candidate
 

@@ -12,17 +12,17 @@ import psutil
 import pytest
 
 from pilot.core.errors import SubmitError
-from pilot.io.connection import Connection
-from pilot.io.proc import kill_marked, marked
-from pilot.io.site import Site
-from pilot.io.site_files import SiteFile
+from pilot.host.proc import kill_marked, marked
+from pilot.protocol.connection import Connection
 from pilot.provisioning.keeper import Keeper, KeeperEvent, pool_name
 from pilot.provisioning.keeper_factory import make_keeper
 from pilot.provisioning.pilot_jobs import JobEnded
 from pilot.provisioning.provider import PilotProvider
 from pilot.provisioning.retry import Troubled, Troubles
 from pilot.provisioning.scheduler import Ending, JobPhase, SchedulerThread
-from pilot.service.admission import Admission
+from pilot.service.agents.admission import Admission
+from pilot.site.site import Site
+from pilot.site.site_files import SiteFile
 from tests.unit.provisioning.scripted import Scripted
 
 LIMIT_S = 30.0

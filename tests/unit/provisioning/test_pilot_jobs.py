@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from pilot.io.site import Site
 from pilot.provisioning.job_record import STARTING_S
 from pilot.provisioning.pilot_jobs import (
     ENDS,
@@ -17,6 +16,7 @@ from pilot.provisioning.pilot_jobs import (
     PilotJobs,
 )
 from pilot.provisioning.scheduler import Ending, JobPhase, JobView, Snapshot
+from pilot.site.site import Site
 
 SITE = Site(name="x", scheduler="slurm", grace_s=20, poll_s=2)
 

@@ -16,13 +16,13 @@ import pytest
 
 from launchers.steps import agent_command, directives
 from pilot.core.errors import SiteError, SubmitError
-from pilot.io.proc import kill_marked, marked
-from pilot.io.site import Site
-from pilot.io.site_files import SiteFile
+from pilot.host.proc import kill_marked, marked
 from pilot.provisioning import provider as provider_module
 from pilot.provisioning.provider import PilotProvider, make_provider
 from pilot.provisioning.scheduler import Ending
 from pilot.provisioning.scheduler_local import LocalQueue
+from pilot.site.site import Site
+from pilot.site.site_files import SiteFile
 from tests.golden import check
 
 LIMIT_S = 20.0

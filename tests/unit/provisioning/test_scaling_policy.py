@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilot.io.site import Site
 from pilot.provisioning.retry import LONGEST_PAUSE_S, Retry
 from pilot.provisioning.scaling_policy import (
     BOUND_FACTOR,
@@ -22,6 +21,7 @@ from pilot.provisioning.scaling_policy import (
     fitting_walltime_s,
 )
 from pilot.provisioning.scheduler import JobPhase
+from pilot.site.site import Site
 from tests import golden
 
 SITE = Site(name="x", scheduler="slurm", walltime="02:00:00", walltime_min="00:10:00")

@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from pilot.core.errors import SubmitError
-from pilot.io.commands import run_command
+from pilot.host.commands import run_command
 from pilot.provisioning.scheduler import Ending, JobPhase, JobView, what_became
 
 

@@ -7,9 +7,9 @@ import time
 import pytest
 
 from pilot.core.errors import SubmitError
-from pilot.io.site import Site
 from pilot.provisioning.scheduler import Ending, JobPhase
 from pilot.provisioning.scheduler_lsf import LsfQueue
+from pilot.site.site import Site
 from tests.unit.provisioning.recordings import PREFIX, Recorded, text
 
 SITE = Site(name="x", scheduler="lsf", queue="killable", account="ABC123", max_jobs_scope="project")

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import pytest
 
 from pilot.core.errors import SubmitError
-from pilot.io.commands import Refused
-from pilot.io.site import Site
+from pilot.host.commands import Refused
 from pilot.provisioning.scheduler import Ending, JobPhase
 from pilot.provisioning.scheduler_pbs import PbsQueue, _parsed, _view
+from pilot.site.site import Site
 from tests.unit.provisioning.recordings import PREFIX, Recorded, text
 
 SITE = Site(name="x", scheduler="pbspro", queue="preemptable", account="abc", max_jobs=20, max_jobs_scope="project")

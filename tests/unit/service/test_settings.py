@@ -7,13 +7,13 @@ import psutil
 import pytest
 
 from pilot.core.errors import UserError
-from pilot.core.objective import throughput
-from pilot.core.pool import join_order
-from pilot.core.topology import Topology
-from pilot.io.addresses import advertise_address, bind_address
-from pilot.io.journal import Configured
-from pilot.io.site import Site
+from pilot.core.plan.objective import throughput
+from pilot.core.pool.pool import join_order
+from pilot.core.pool.topology import Topology
+from pilot.rundir.journal import Configured
 from pilot.service.settings import Settings, config_of, settings_of
+from pilot.site.addresses import advertise_address, bind_address
+from pilot.site.site import Site
 
 
 def test_settings_come_back_and_make_the_cores_configuration() -> None:

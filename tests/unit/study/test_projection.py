@@ -11,10 +11,10 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
 from pilot.core.errors import UserError
-from pilot.io.study_definition import Asked, KnownTrial, Range, Sampler, StudyDefinition
-from pilot.io.submission import LaunchSpec
 from pilot.study.projection import Projection
 from pilot.study.space import check
+from pilot.submission.study_definition import Asked, KnownTrial, Range, Sampler, StudyDefinition
+from pilot.submission.submission import LaunchSpec
 
 LAUNCH = LaunchSpec(script="/s.py", script_sha256="", arguments=[], cwd="/", python="python", environment={})
 COUNTED = {"width": Range.read("choice:1,2,3"), "depth": Range.read("int:1:2")}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pilot.io.wire import Pace, RankPace
+from pilot.protocol.wire import Pace, RankPace
 from pilot.train.ranks import meters
 from pilot.train.ranks.meters import PERIOD_S, PERIOD_STEPS, PaceMeter, StallTimer, StepMeter
 

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from pilot.checkpoint import names, store
-from pilot.io import wire
+from pilot.protocol import wire
 from pilot.train.alike.next_step import NextSteps, kept_nowhere
 from pilot.train.gradients.step_words import FIELDS, Words
 from pilot.train.node.membership import Membership

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pilot.io import wire
+from pilot.protocol import wire
 from pilot.train.data.sampler import StepShare
 from pilot.train.node.membership import Membership
 from pilot.train.ranks.reporter import REPORTS_AT_ONCE, RETOLD_REPORTS, Reporter

@@ -237,7 +237,7 @@ def _checkpoints(place: Path) -> None:
 
 
 def _run_directories(place: Path) -> None:
-    from pilot.io import connection
+    from pilot.protocol import connection
 
     for name in ("run", "oddlock", "fifolock", "folderlock"):
         (place / name).mkdir(mode=0o700)
@@ -266,8 +266,8 @@ def _stand_ins() -> None:
     from pilot.agent import runner, workdir
     from pilot.cli import doctor_pilots, up
     from pilot.cli.demo import play
-    from pilot.io import pool_client
-    from pilot.sim import sweep
+    from pilot.protocol import pool_client
+    from pilot.research.sim import sweep
 
     def would(*_: Any, **__: Any) -> Any:
         raise UserError("a stand-in: this would run")
@@ -289,7 +289,7 @@ def _stand_ins() -> None:
 
 def _request(file: Path, verb: str, arguments: dict[str, Any], *_: Any, **__: Any) -> Any:
     """Records what the CLI would send."""
-    from pilot.io import connection, wire
+    from pilot.protocol import connection, wire
 
     connection.load(file)
     wire.encode(wire.Request(verb, arguments))

@@ -6,8 +6,8 @@ import random
 from pathlib import Path
 
 from pilot.core.errors import PilotError
-from pilot.io import connection
-from pilot.io.pool_client import request
+from pilot.protocol import connection
+from pilot.protocol.pool_client import request
 from tests.security.fuzz.mutate import changed_json
 from tests.security.fuzz.target import ACCEPTED, Target, check_line
 

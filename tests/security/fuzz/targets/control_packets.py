@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from pilot.agent.worker import LocalRanks, WorkerSocket
-from pilot.io import wire
+from pilot.protocol import wire
 from tests.security.fuzz.mutate import changed_bytes, changed_value
 from tests.security.fuzz.target import ACCEPTED, REFUSED, Target, check_line
 

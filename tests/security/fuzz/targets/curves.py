@@ -6,7 +6,7 @@ import os
 import random
 from pathlib import Path
 
-from pilot.io.submission import read_curve
+from pilot.submission.submission import read_curve
 from tests.security.fuzz.mutate import changed_bytes, changed_lines
 from tests.security.fuzz.target import ACCEPTED, Target
 

@@ -16,15 +16,15 @@ from pilot.core.commands import Command
 from pilot.core.coordinator import Coordinator
 from pilot.core.events import Event, GroupFormed, PlanReady, PoolChanged, TrainerSubmitted, WorkerReady
 from pilot.core.ids import Generation, NodeId, TrainerId
-from pilot.core.problem import Plan, PlanStatus
-from pilot.core.spec import TrainerSpec
-from pilot.io import wire
-from pilot.io.site import Site
-from pilot.service.admission import Grant, Role
-from pilot.service.live_driver import Clock, LiveDriver
-from pilot.service.roster import Roster
-from pilot.service.server import Peer
+from pilot.core.plan.problem import Plan, PlanStatus
+from pilot.core.trainer.spec import TrainerSpec
+from pilot.protocol import wire
+from pilot.service.agents.admission import Grant, Role
+from pilot.service.agents.roster import Roster
+from pilot.service.agents.server import Peer
+from pilot.service.durability.live_driver import Clock, LiveDriver
 from pilot.service.service import Service
+from pilot.site.site import Site
 from tests.security.fuzz.target import ACCEPTED, REFUSED, Target, Wrong
 
 OWN, OTHERS = TrainerId("own"), TrainerId("others")

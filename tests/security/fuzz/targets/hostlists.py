@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-from pilot.traces.sacct import import_sacct
+from pilot.research.traces.sacct import import_sacct
 from tests.security.fuzz.target import ACCEPTED, Target
 
 SAMPLES = ["n1", "n[1-4]", "nid[00001-00003,00007],login1", "a[1-2]b[3-4]", "x[01-10,12]-ib", "None assigned"]

@@ -17,11 +17,11 @@ from pilot.core.coordinator import Coordinator
 from pilot.core.errors import JournalError
 from pilot.core.events import TrainerRemoved, TrainerSubmitted
 from pilot.core.ids import TrainerId
-from pilot.io import segments
-from pilot.io.entries import Decision
-from pilot.io.journal import FORMAT, Header, read
-from pilot.io.journal_writer import JournalWriter
-from pilot.service.restore import Books, Restored, restore, taken
+from pilot.rundir import segments
+from pilot.rundir.entries import Decision
+from pilot.rundir.journal import FORMAT, Header, read
+from pilot.service.durability.journal_writer import JournalWriter
+from pilot.service.durability.restore import Books, Restored, restore, taken
 from tests.property.test_core import ACTIONS, USERS, play
 from tests.property.world import World
 from tests.security.fuzz.cli import said_once

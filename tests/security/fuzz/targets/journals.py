@@ -15,12 +15,12 @@ from pilot.core.coordinator import Coordinator
 from pilot.core.errors import JournalError
 from pilot.core.events import PoolChanged, TrainerSubmitted
 from pilot.core.ids import NodeId, TrainerId
-from pilot.core.spec import TrainerSpec
-from pilot.io import segments
-from pilot.io.entries import Decision, unsealed
-from pilot.io.journal import FORMAT, Header, header_line, read
-from pilot.io.journal_writer import JournalWriter
-from pilot.service.restore import Books, restore, taken
+from pilot.core.trainer.spec import TrainerSpec
+from pilot.rundir import segments
+from pilot.rundir.entries import Decision, unsealed
+from pilot.rundir.journal import FORMAT, Header, header_line, read
+from pilot.service.durability.journal_writer import JournalWriter
+from pilot.service.durability.restore import Books, restore, taken
 from pilot.service.settings import core_of
 from tests.resealed import line_of
 from tests.security.fuzz.cli import said_once

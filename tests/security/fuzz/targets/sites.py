@@ -10,12 +10,12 @@ from pathlib import Path
 
 from launchers.batch import batch_script
 from pilot.cli.sites import _remarks
-from pilot.io.site_files import load_site_file, site_mistakes
+from pilot.site.site_files import load_site_file, site_mistakes
 from tests.security.fuzz.mutate import changed_bytes
 from tests.security.fuzz.target import ACCEPTED, Target, Wrong, check_line
 
 FILE = '''"""A machine."""
-from pilot.io.site import Site
+from pilot.site.site import Site
 
 site = Site(
     name="polaris",
@@ -83,7 +83,7 @@ LINES = [
         "site = Site",
         "site = None",
         "import nothing",
-        "from pilot.io.site import nothing",
+        "from pilot.site.site import nothing",
         "provider = 5",
         "assert False",
     ),

@@ -10,9 +10,9 @@ from pathlib import Path
 import msgspec
 
 from pilot.core.errors import JournalError
-from pilot.io import segments
-from pilot.io.journal import header_line, read
-from pilot.service.restore import restore
+from pilot.rundir import segments
+from pilot.rundir.journal import header_line, read
+from pilot.service.durability.restore import restore
 from tests.security.fuzz.mutate import changed_bytes, changed_value
 from tests.security.fuzz.target import ACCEPTED, REFUSED, Target, Wrong, check_line
 from tests.security.fuzz.targets import journals

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pilot.traces.changes import read_changes
-from pilot.traces.pbs import import_pbs
-from pilot.traces.sacct import import_sacct
-from pilot.traces.statistics import describe
-from pilot.traces.swf import import_swf
-from pilot.traces.workload import read_workload
+from pilot.research.traces.changes import read_changes
+from pilot.research.traces.pbs import import_pbs
+from pilot.research.traces.sacct import import_sacct
+from pilot.research.traces.statistics import describe
+from pilot.research.traces.swf import import_swf
+from pilot.research.traces.workload import read_workload
 from tests.security.fuzz.mutate import changed_bytes, changed_json, changed_lines
 from tests.security.fuzz.target import ACCEPTED, Target
 

@@ -1,0 +1,1 @@
+"""Scaling curves: what is measured of a trainer, the model between measurements, and profiling."""

@@ -1,0 +1,227 @@
+"""What is measured about a trainer: its scaling curve, its rescale costs (MalleTrain's Job Monitor), its checkpoints,
+and how often it loses all of its nodes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from statistics import geometric_mean, median
+
+from pilot.core.curves.curve import Curve, is_rate
+from pilot.core.curves.curve_model import ON_SUMMIT, Estimate, Point, Priors, curve_of, estimates, priors_of
+from pilot.core.trainer.spec import TrainerSpec
+
+KEPT_COSTS = 5
+"""A trainer's rescale cost is the median, the time of a checkpoint the maximum, of this many."""
+
+KEPT_OF_POOL = 20
+"""The cost of a rescale in a pool is the median of this many, of all its trainers."""
+
+NOISE = 0.1
+"""Relative standard deviation of a rate measured over one second; over t seconds it is this over sqrt(t)."""
+
+MEMORY_S = 300.0
+"""A rate is the mean over this time, so that it follows a script whose speed changes."""
+
+LONGEST_S = 30.0
+"""Longer times between two reports count only as this much, because the trainer may have stood still."""
+
+FIRST_S = 1.0
+"""The time that the first report of a rate counts for."""
+
+LEAST_MOVE = 0.05
+"""A curve that has moved by less than this, relative, counts as unchanged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """``per_s`` samples per second, measured over ``seconds``."""
+
+    per_s: float
+    seconds: float
+
+    @property
+    def error(self) -> float:
+        """Its relative standard deviation."""
+        return NOISE / math.sqrt(self.seconds)
+
+    def and_then(self, per_s: float, seconds: float) -> Rate:
+        """Combined with a later measurement: the mean of the logarithms, weighted by time."""
+        whole_s = self.seconds + seconds
+        ratio = (per_s / self.per_s) ** (seconds / whole_s)
+        return Rate(self.per_s * ratio, min(whole_s, MEMORY_S))
+
+
+@dataclass(slots=True)
+class RescaleCosts:
+    """The last ``kept`` measured costs of rescales up and down, in seconds."""
+
+    kept: int
+    up_s: list[float] = field(default_factory=list)
+    down_s: list[float] = field(default_factory=list)
+
+    def note(self, *, up: bool, seconds: float) -> None:
+        """Add the cost of a rescale."""
+        costs = self.up_s if up else self.down_s
+        costs.append(seconds)
+        del costs[: -self.kept]
+
+    def median_s(self, *, up: bool) -> float | None:
+        """The median cost in seconds; None: nothing measured."""
+        costs = self.up_s if up else self.down_s
+        return median(costs) if costs else None
+
+
+@dataclass(slots=True)
+class Measured:
+    """What is known about a trainer: what was given, and (unless ``fixed_curve``) what has been measured since.
+
+    Plans go by the curve as it was when the last one was asked for, ``planned``, until what is measured differs from it
+    by more than its error (``moved``): noise causes no plan, and no problem differs because of it.
+    """
+
+    _spec: TrainerSpec
+    wipeouts: int = 0
+    _rates: dict[int, Rate] = field(default_factory=dict)
+    _rated_on: int = 0
+    _rated_s: float = 0.0
+    _costs: RescaleCosts = field(default_factory=lambda: RescaleCosts(KEPT_COSTS))
+    _writes_s: list[float] = field(default_factory=list)
+    _trained_s: float = 0.0
+    _trains_since_s: float | None = None
+    _priors: Priors = ON_SUMMIT
+    _planned: Curve | None = None
+    _guessed: bool = False
+
+    @property
+    def rates(self) -> dict[int, float]:
+        """Measured samples per second, by node count."""
+        return {nodes: rate.per_s for nodes, rate in self._rates.items()}
+
+    @property
+    def guessed(self) -> bool:
+        """Whether no curve was given and no rate measured: then the curve is in units of one node's rate."""
+        return self._spec.curve is None and not self._rates
+
+    @property
+    def estimates(self) -> tuple[Estimate, ...]:
+        """What is known about its rate, by node count, up to ``max_nodes`` at least."""
+        given = self._spec.curve
+        if given is not None and self._spec.fixed_curve:
+            return tuple(
+                Estimate(math.ceil(n), given.at(math.ceil(n)), error=0.0, measured=False) for n in given.nodes[1:]
+            )
+        return estimates(self.points, given, self._priors, self._spec.max_nodes)
+
+    @property
+    def points(self) -> tuple[Point, ...]:
+        """What was measured, by node count."""
+        return tuple(Point(nodes, rate.per_s, rate.error) for nodes, rate in sorted(self._rates.items()))
+
+    @property
+    def curve(self) -> Curve:
+        """The scaling curve, as far as it is known now."""
+        if self._spec.curve is not None and (self._spec.fixed_curve or not self._rates):
+            return self._spec.curve
+        return curve_of(self.estimates)
+
+    @property
+    def planned(self) -> Curve:
+        """The scaling curve to plan with."""
+        return self._planned or self.curve
+
+    @property
+    def moved(self) -> bool:
+        """Whether measurements contradict the curve of the last plan, or that curve was a guess."""
+        if self._planned is None or self._spec.fixed_curve or not self._rates:
+            return False
+        return self._guessed or any(self._differs(self._planned.at(n), rate) for n, rate in self._rates.items())
+
+    def _differs(self, planned: float, rate: Rate) -> bool:
+        return planned <= 0 or abs(math.log(rate.per_s / planned)) > max(LEAST_MOVE, 2 * rate.error)
+
+    def learn(self, usual_per_s: float = 1.0, priors: Priors = ON_SUMMIT) -> None:
+        """Update the curve to plan with, before a plan is asked for, if what is known now differs from it. If nothing
+        is known, one node is assumed to do ``usual_per_s``; ``priors`` are what the pool has learned."""
+        self._priors = priors
+        if self.guessed:
+            self._planned, self._guessed = self.curve.scaled(usual_per_s), True
+        elif self._planned is None or self.moved:
+            self._planned, self._guessed = self.curve, False
+
+    def curve_for(self, most: int) -> Curve:
+        """The expected curve of another trainer of the same script, on up to ``most`` nodes."""
+        return curve_of(estimates(self.points, self._spec.curve, self._priors, most))
+
+    def rescale_s(self, pool: RescaleCosts, *, up: bool) -> float:
+        """R_j^up, or R_j^dw (FreeTrain eq. 13): its own, else what others in its ``pool`` measured, unless the user
+        said what it costs, else what was said or is assumed."""
+        spec = self._spec
+        if (own_s := self._costs.median_s(up=up)) is not None:
+            return own_s
+        if spec.assumed_costs and (pool_s := pool.median_s(up=up)) is not None:
+            return pool_s
+        return spec.rescale_up_s if up else spec.rescale_down_s
+
+    @property
+    def write_s(self) -> float | None:
+        """Seconds that one rank needs for a checkpoint: the longest of the last ones, because it must fit into a grace
+        period; None: not known yet.
+        """
+        return max(self._writes_s, default=None)
+
+    def trained_s(self, now_s: float) -> float:
+        """Seconds that it has trained until now."""
+        return self._trained_s + (now_s - self._trains_since_s if self._trains_since_s is not None else 0.0)
+
+    def trains(self, now_s: float, *, now: bool) -> None:
+        """Record whether it trains from ``now_s`` on."""
+        if now == (self._trains_since_s is not None):
+            return
+        self._trained_s, self._trains_since_s = self.trained_s(now_s), now_s if now else None
+
+    def wrote(self, alone_s: float) -> None:
+        """Add the duration of writing a checkpoint."""
+        self._writes_s.append(alone_s)
+        del self._writes_s[:-KEPT_COSTS]
+
+    def rate(self, now_s: float, nodes: int, samples_per_s: float) -> None:
+        """Add a rate measured on ``nodes`` nodes at ``now_s``. A falling curve is valid; a rate of 0, or one that no
+        machine can have, is ignored.
+        """
+        if samples_per_s <= 0 or not is_rate(samples_per_s):
+            return
+        since_s = now_s - self._rated_s if nodes == self._rated_on else 0.0
+        seconds = min(max(since_s, FIRST_S), LONGEST_S)
+        before = self._rates.get(nodes)
+        self._rates[nodes] = before.and_then(samples_per_s, seconds) if before else Rate(samples_per_s, FIRST_S)
+        self._rated_on, self._rated_s = nodes, now_s
+
+    def cost(self, grew: bool, seconds: float) -> None:
+        """Add the cost of a rescale up (``grew``) or down."""
+        if not self._spec.fixed_curve:
+            self._costs.note(up=grew, seconds=seconds)
+
+
+def experience(trainers: Sequence[Measured], at_first: Priors, before: Priors) -> Priors:
+    """What the pool expects of the next trainer, from the newest of ``trainers`` that were measured on two counts or
+    more; ``at_first``, ``before``: what it expected when it came up, and until now.
+    """
+    measured = [points for trainer in trainers if len(points := trainer.points) > 1]
+    return priors_of(measured[-KEPT_OF_POOL:], at_first, start=before, rounds=2) if measured else before
+
+
+def learn(trainers: Sequence[Measured], priors: Priors) -> None:
+    """Update what is known about ``trainers`` before a plan; ``priors`` are the pool's.
+
+    One that is not known yet is assumed to be as fast on one node as the geometric mean of the others: otherwise it
+    would never be tried if the objective is throughput.
+    """
+    known = [trainer for trainer in trainers if not trainer.guessed]
+    for trainer in known:
+        trainer.learn(priors=priors)
+    rates = [rate for trainer in known if (rate := trainer.planned.single_node_rate()) > 0]
+    for trainer in trainers:
+        if trainer.guessed:
+            trainer.learn(geometric_mean(rates or [1.0]), priors)

@@ -1,0 +1,1 @@
+"""Plans: the problem that a planner gets, and which nodes follow from its counts."""

@@ -1,0 +1,258 @@
+"""From counts to nodes: who gives back which node, who gets which (without migration, FreeTrain §3.3.3)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice, permutations
+
+from pilot.core.ids import NodeId, TrainerId
+from pilot.core.plan.problem import NOBODY
+from pilot.core.pool.pool import NONE_END, Ending, Pool, in_company
+from pilot.core.trainer.trainer import Trainer
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """``changed``: the trainers with a new target. ``short``: those that cannot get their count, with the number of
+    nodes that they can get; if there are any, no target has been changed.
+    """
+
+    changed: list[Trainer]
+    short: dict[TrainerId, int]
+
+
+def assign(
+    pool: Pool,
+    trainers: Sequence[Trainer],
+    counts: Mapping[TrainerId, int],
+    gpus: GpuNodes | None = None,
+    ending: Ending = NONE_END,
+    late: Mapping[TrainerId, int] = NOBODY,
+) -> Assignment:
+    """Set the targets of ``trainers`` (in submission order) so that each has its count, if that can be done.
+
+    A trainer that shrinks keeps a subset of its nodes, one that grows keeps them all, so nothing migrates (eq. 6).
+    Nodes that change hands go in the pool's node order. A parked trainer that gets nothing keeps the nodes that nobody
+    else wants: with one more of them it can go on from the state that it holds in memory. A node that was set aside for
+    a trainer is not handed out to it: trainers with the most such nodes choose first, and may fall short of their
+    count. Only if one could not run at all does anything migrate: another trainer takes the node and gives up one that
+    it can use.
+    If the pool's unit is a GPU, ``gpus`` says in which order they are handed out. A trainer gets as many of the
+    ``ending`` nodes as ``late`` says; others get one only if nothing else is left. A trainer that shrinks so that
+    another can grow keeps its nodes that end soon, so that nobody pays for a rescale onto them. If nobody grows, it
+    keeps those that stay.
+    """
+    counts = {t.id: counts.get(t.id, 0) for t in trainers}
+    owner, targets = dict(pool.owner), {t.id: list(t.target) for t in trainers}
+    changed = _share_out(pool, trainers, counts, gpus, ending, late)
+    most = {t.id: max(len(t.target), len(targets[t.id])) for t in trainers}
+    short = {trainer: nodes for trainer, nodes in most.items() if nodes < counts[trainer]}
+    if short:
+        pool.owner = owner
+        for trainer in trainers:
+            trainer.target = targets[trainer.id]
+    return Assignment([] if short else changed, short)
+
+
+def _share_out(
+    pool: Pool,
+    trainers: Sequence[Trainer],
+    counts: Mapping[TrainerId, int],
+    gpus: GpuNodes | None,
+    ending: Ending,
+    late: Mapping[TrainerId, int],
+) -> list[Trainer]:
+    """Set the targets as far as there are nodes; returns the trainers whose target changed."""
+    changed = [t for t in trainers if counts[t.id] != len(t.target)]
+    growing = [t for t in changed if counts[t.id] > len(t.target)]
+    parked = [t for t in changed if counts[t.id] == 0 and t.parked]
+    for trainer in changed:
+        if trainer not in parked:
+            give_back(pool, trainer, counts[trainer.id], ending, stays_go=bool(growing))
+    growing.sort(key=lambda t: -len(t.evidence.aside))
+    wanted = {t.id: counts[t.id] - len(t.target) for t in growing}
+    for trainer in parked:
+        for useless, missing in _missing(pool, growing, wanted, pool.available()):
+            give_back(pool, trainer, max(0, len(trainer.target) - missing), ending, stays_go=True, keeps=useless)
+        if not trainer.parked:  # its state went with them
+            give_back(pool, trainer, 0)
+    free = pool.available() if growing else []
+    if gpus is not None and growing:
+        free = gpus.whole_first(free)
+        order = gpus.order([t.target for t in growing], [wanted[t.id] for t in growing], free)
+        growing = [growing[i] for i in order]
+    for trainer in growing:
+        free = _give(pool, trainer, free, wanted[trainer.id], ending, late.get(trainer.id, 0))
+    starved = [t for t in growing if len(t.target) < t.spec.min_nodes]
+    donors = [donor for trainer in starved for donor in _exchange(pool, trainer, trainers, free)]
+    return list({trainer.id: trainer for trainer in (*changed, *donors)}.values())
+
+
+def give_back(
+    pool: Pool,
+    trainer: Trainer,
+    count: int,
+    ending: Ending = NONE_END,
+    *,
+    stays_go: bool = False,
+    keeps: Container[NodeId] = (),
+) -> None:
+    """Take nodes until ``count`` are left, apart from those that it ``keeps``: those without state first, so that a
+    shrink never loses a state; then those that end soon, or, if ``stays_go``, those that do not."""
+    surplus = len(trainer.target) - count
+    if surplus <= 0:
+        return
+    ordered = [node for node in pool.taken_back(trainer.target) if node not in keeps]
+    ordered.sort(key=lambda node: (trainer.holds_state(node), pool.ends_before(node, ending.until_s) is stays_go))
+    given = dict.fromkeys(ordered[:surplus])
+    trainer.target = [n for n in trainer.target if n not in given]
+    for node in given:
+        del pool.owner[node]
+
+
+def start_on(pool: Pool, trainer: Trainer, count: int, ending: Ending = NONE_END) -> None:
+    """Give ``trainer``, which has no nodes, ``count`` free ones, or as many as it can run on; ``ending`` ones only if
+    nothing else is left.
+    """
+    free = pool.available()
+    most = len(_can_take(pool, trainer, free, count))
+    _give(pool, trainer, free, trainer.spec.fitting(most) if most >= trainer.spec.min_nodes else 0, ending, 0)
+
+
+def _give(pool: Pool, trainer: Trainer, free: list[NodeId], count: int, ending: Ending, late: int) -> list[NodeId]:
+    """Give ``trainer`` ``count`` of the ``free`` nodes, ``late`` of them ending ones, if there are enough of both;
+    returns the remaining free nodes.
+    """
+    soon = [node for node in ending.nodes if node in free]
+    stay, most = [node for node in free if node not in soon], len(trainer.target) + count
+    soon = _hand_out(pool, trainer, soon, late)
+    missing = most - len(trainer.target)
+    left = set(_hand_out(pool, trainer, in_company(pool, trainer.target, stay, missing, ending.until_s), missing))
+    soon = _hand_out(pool, trainer, soon, most - len(trainer.target))
+    return [node for node in stay if node in left] + soon
+
+
+def _missing(
+    pool: Pool, growing: Sequence[Trainer], wanted: Mapping[TrainerId, int], free: list[NodeId]
+) -> Iterator[tuple[Container[NodeId], int]]:
+    """How many nodes are still missing once the ``free`` ones have been handed out, and which nodes are of no use for
+    that."""
+    for trainer in [t for t in growing if t.evidence.aside]:
+        taken = dict.fromkeys(_can_take(pool, trainer, free, wanted[trainer.id]))
+        free = [node for node in free if node not in taken]
+        yield trainer.evidence.aside, wanted[trainer.id] - len(taken)
+    yield (), max(0, sum(wanted[t.id] for t in growing if not t.evidence.aside) - len(free))
+
+
+def _can_take(pool: Pool, trainer: Trainer, free: list[NodeId], count: int) -> list[NodeId]:
+    """Up to ``count`` of the ``free`` nodes."""
+    return pool.handed_out(trainer.target, [node for node in free if node not in trainer.evidence.aside], count)
+
+
+def _hand_out(pool: Pool, trainer: Trainer, free: list[NodeId], count: int) -> list[NodeId]:
+    """Give ``trainer`` ``count`` of the ``free`` nodes; returns the remaining ones."""
+    given = dict.fromkeys(_can_take(pool, trainer, free, count))
+    trainer.target.extend(given)
+    for node in given:
+        pool.owner[node] = trainer.id
+    return [node for node in free if node not in given]
+
+
+def _exchange(pool: Pool, trainer: Trainer, others: Sequence[Trainer], free: list[NodeId]) -> list[Trainer]:
+    """Let other trainers, the last submitted first, swap nodes for ``free`` ones, so that ``trainer`` can run.
+
+    A trainer that can use no free node gives up those that it can spare. A parked one has already given up what others
+    can use.
+    """
+    donors = []
+    for donor in [d for d in reversed(others) if d is not trainer and not d.parked]:
+        for node in [n for n in reversed(pool.in_order(donor.target)) if n not in trainer.evidence.aside]:
+            taken = next((n for n in free if n not in donor.evidence.aside), None)
+            spared = taken is not None or _can_spare(donor)
+            if not spared or len(trainer.target) >= trainer.spec.min_nodes:
+                break
+            donor.target.remove(node)
+            _hand_out(pool, trainer, [node], 1)
+            if taken is not None:
+                free.remove(taken)
+                _hand_out(pool, donor, [taken], 1)
+            donors.append(donor)
+    return donors
+
+
+def _can_spare(trainer: Trainer) -> bool:
+    """Whether it can run with one node fewer, or cannot run anyway."""
+    return len(trainer.target) != trainer.spec.min_nodes
+
+
+MOST_PERMUTATIONS = 1024
+
+Host = Callable[[NodeId], int]
+"""The number of the node that a GPU is on."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuNodes:
+    """Which GPU is on which node, if a pool's unit is a GPU: ``host`` gives its node; each node has ``per_node``.
+
+    Trainers get GPUs so that they span few more nodes than necessary (FLEET's Algorithms 2 and 3). Free GPUs are handed
+    out in order, whole nodes first, to one trainer after the other; the decision is the order of the trainers. First
+    come those that want a multiple of a node's GPUs, then pairs whose remainders fill a node: if whole nodes are free,
+    all of these begin and end at node boundaries. For the others up to 1,024 permutations are tried.
+
+    The score is not in the paper's appendix (it is eq. 7 of the main part). Ours is the number of nodes spanned beyond
+    the minimum, over all trainers. As printed, lines 11 to 14 pair two trainers with the *same* remainder; line 18
+    shows that remainders should add up to a whole node. The paper reassigns all GPUs; here a trainer keeps what it
+    has.
+    """
+
+    host: Host
+    per_node: int
+
+    def spread(self, gpus: Sequence[NodeId]) -> int:
+        """How many nodes a trainer's ``gpus`` span beyond the minimum for their number."""
+        return len(set(map(self.host, gpus))) - -(-len(gpus) // self.per_node)
+
+    def whole_first(self, free: Sequence[NodeId]) -> list[NodeId]:
+        """``free`` in its order, but GPUs of nodes with more free ones come first."""
+        free_on = Counter(map(self.host, free))
+        return sorted(free, key=lambda gpu: (-free_on[self.host(gpu)], self.host(gpu)))
+
+    def order(self, held: Sequence[Sequence[NodeId]], wants: Sequence[int], free: Sequence[NodeId]) -> list[int]:
+        """The order in which trainers that have ``held`` GPUs and want more take them from ``free``."""
+        first, rest = _whole_nodes(wants, self.per_node)
+        best, least = [*first, *rest], None
+        for tried in islice(permutations(rest), MOST_PERMUTATIONS):
+            order = [*first, *tried]
+            score = sum(
+                self.spread([*held[i], *gpus]) for i, gpus in zip(order, _taken(order, wants, free), strict=True)
+            )
+            if least is None or score < least:
+                best, least = order, score
+            if not least:
+                break
+        return best
+
+
+def _taken(order: Sequence[int], wants: Sequence[int], free: Sequence[NodeId]) -> list[Sequence[NodeId]]:
+    """Which GPUs each trainer takes, in ``order`` (``assignGPUs``)."""
+    taken, used = [], 0
+    for i in order:
+        taken.append(free[used : used + wants[i]])
+        used += wants[i]
+    return taken
+
+
+def _whole_nodes(wants: Sequence[int], per_node: int) -> tuple[list[int], list[int]]:
+    """The trainers that fill whole nodes, alone or in pairs, in the order in which they do, and the other trainers."""
+    alone = [i for i, count in enumerate(wants) if count % per_node == 0]
+    waiting: dict[int, list[int]] = {}
+    pairs: list[int] = []
+    for i, rest in enumerate(count % per_node for count in wants):
+        if rest and waiting.get(rest):
+            pairs += [i, waiting[rest].pop()]
+        elif rest:
+            waiting.setdefault(per_node - rest, []).append(i)
+    return [*alone, *pairs], sorted(i for those in waiting.values() for i in those)

@@ -1,0 +1,148 @@
+"""Why a trainer holds the nodes that it holds: the objective's terms with one node fewer and one more."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pilot.core.curves.curve_model import Estimate
+from pilot.core.ids import TrainerId
+from pilot.core.plan.problem import Candidate, Plan, PlanStatus, Problem
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """FreeTrain's eq. 16 for one trainer on ``nodes`` nodes: ``value - cost = gain``, in objective units."""
+
+    nodes: int  #: how many nodes it would have
+    allowed: bool  #: whether eq. 3 allows this count
+    value_per_s: float  #: O_j(nodes), objective units per second
+    rescale_s: float  #: the pause that the change would cost
+    value: float  #: what it would do in the forward-looking time
+    cost: float  #: what the pause would cost
+
+    @property
+    def gain(self) -> float:
+        """The trainer's term of the objective."""
+        return self.value - self.cost
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """The last decision about one trainer."""
+
+    trainer: TrainerId  #: whose
+    status: PlanStatus  #: of the plan
+    had_nodes: int  #: how many it held when the plan was asked for
+    nodes: int  #: how many the plan gave it
+    t_fwd_s: float  #: the forward-looking time
+    #: eq. 16 for one node fewer, as planned, and one more; the next sizes if only some are allowed
+    terms: tuple[Term, ...]
+    free_nodes: int  #: nodes that the plan left over
+    donor: TrainerId | None  #: the trainer that would lose least by giving up a node; null: none could
+    donor_loss: float  #: how much it would lose, in objective units
+    pinned: bool = False  #: whether its number was fixed, because it is profiled or lends nodes to one that is
+
+    def sentences(self) -> list[str]:
+        """The explanation in words."""
+        out = [f"{self.trainer} had {_nodes(self.had_nodes)} and got {self.nodes}: {_STATUS[self.status]}."]
+        if self.pinned:
+            return [*out, "Its node count was fixed, because it is being profiled or lends nodes to a trainer that is."]
+        now = next(t for t in self.terms if t.nodes == self.nodes)
+        out += [self._compare(now, t) for t in self.terms if t.nodes != self.nodes]
+        return out
+
+    def _compare(self, now: Term, other: Term) -> str:
+        if not other.allowed:
+            return f"It cannot run on {_nodes(other.nodes)}."
+        worth = f"{_number(other.gain)} over the next {self.t_fwd_s:g} s instead of {_number(now.gain)}"
+        text = f"On {_nodes(other.nodes)} it would be worth {worth}"
+        if other.nodes < now.nodes:
+            return f"{text}, and a node would be free."
+        if self.free_nodes:
+            return f"{text}, using a free node."
+        if self.donor is None:
+            return f"{text}, but no node is free and no trainer can give one up."
+        return f"{text}, but no node is free, and {self.donor} would lose {_number(self.donor_loss)} by giving one up."
+
+
+_STATUS = {
+    PlanStatus.OPTIMAL: "no other plan is worth more",
+    PlanStatus.INCUMBENT: "the best plan found within the time limit",
+    PlanStatus.KEPT: "no better plan than the current allocation was found",
+}
+
+
+def explain(problem: Problem, plan: Plan, trainer: TrainerId) -> Explanation | None:
+    """Explain what ``plan`` gave ``trainer``; None if the problem did not include it."""
+    counts = plan.as_dict() if plan.status is not PlanStatus.KEPT else problem.kept()
+    candidate = next((c for c in problem.candidates if c.trainer == trainer), None)
+    if candidate is None:
+        return None
+    nodes = counts.get(trainer, 0)
+    donor, loss = _cheapest_donor(problem, counts, trainer)
+    return Explanation(
+        trainer=trainer,
+        status=plan.status,
+        had_nodes=candidate.current_nodes,
+        nodes=nodes,
+        t_fwd_s=problem.t_fwd_s,
+        terms=tuple(_term(candidate, n, problem.t_fwd_s) for n in _neighbours(candidate, nodes) if n >= 0),
+        free_nodes=problem.nodes - sum(counts.values()),
+        donor=donor,
+        donor_loss=loss,
+        pinned=candidate.pin is not None,
+    )
+
+
+def _neighbours(candidate: Candidate, nodes: int) -> tuple[int, int, int]:
+    """The next smaller count, this one, the next larger one."""
+    smaller = max((n for n in candidate.sizes if n < nodes), default=0) if candidate.sizes and nodes else nodes - 1
+    return smaller, nodes, min((n for n in candidate.sizes if n > nodes), default=nodes + 1)
+
+
+def rate_sentences(known: Sequence[Estimate], *, guessed: bool, curve_from: str = "") -> list[str]:
+    """What is known about a trainer's rate (measured, estimated or given), in words.
+
+    ``curve_from``: whose measurements it began with.
+    """
+    if guessed:
+        return ["Its rate has not been measured yet: plans assume that it scales like a typical trainer."]
+    measured = [e for e in known if e.measured]
+    others = [e for e in known if not e.measured]
+    words = [("measured", measured), ("given" if others and others[0].error == 0 else "estimated", others)]
+    told = [f"Samples per second, {word}: {', '.join(map(_rate, found))}." for word, found in words if found]
+    return [*told, f"It started with the curve of the same script, measured by {curve_from}."] if curve_from else told
+
+
+def _rate(of: Estimate) -> str:
+    error = f" ± {of.error:.0%}" if of.error else ""
+    return f"{_number(of.per_s)}{error} on {_nodes(of.nodes)}"
+
+
+def _nodes(count: int) -> str:
+    return f"{count} node{'' if count == 1 else 's'}"
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def _term(candidate: Candidate, nodes: int, t_fwd_s: float) -> Term:
+    per_s, pause_s = candidate.value_at(nodes), candidate.rescale_s(nodes)
+    cost = candidate.value_at(candidate.current_nodes) * pause_s
+    return Term(nodes, candidate.allows(nodes), per_s, pause_s, t_fwd_s * per_s, cost)
+
+
+def _cheapest_donor(
+    problem: Problem, counts: Mapping[TrainerId, int], receiver: TrainerId
+) -> tuple[TrainerId | None, float]:
+    best: tuple[TrainerId | None, float] = (None, 0.0)
+    for candidate in problem.candidates:
+        nodes = counts.get(candidate.trainer, 0)
+        if candidate.trainer == receiver or nodes == 0 or not candidate.allows(nodes - 1):
+            continue
+        loss = candidate.gain(nodes, problem.t_fwd_s) - candidate.gain(nodes - 1, problem.t_fwd_s)
+        if best[0] is None or loss < best[1]:
+            best = (candidate.trainer, loss)
+    return best

@@ -1,0 +1,162 @@
+"""What a planner gets (:class:`Problem`) and gives (:class:`Plan`)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+
+from pilot.core.curves.curve import Curve
+from pilot.core.ids import TrainerId
+from pilot.core.pool.losses import NO_LOSS, LossRate
+from pilot.core.trainer.spec import largest_fitting
+
+NOBODY: Mapping[TrainerId, int] = MappingProxyType({})
+
+UNSAID_STEP_S = 300.0
+"""How long a plan is assumed to hold if every event causes a new one: Huawei's five minutes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One trainer as a planner sees it."""
+
+    trainer: TrainerId  #: whose
+    current_nodes: int  #: C_j, the nodes that it holds now (FreeTrain eq. 1); parked nodes count
+    min_nodes: int  #: N_j^min, N_j^max; the plan gives 0 or something between them (eq. 3)
+    max_nodes: int  #: N_j^min, N_j^max; the plan gives 0 or something between them (eq. 3)
+    value: Curve  #: O_j, objective value per second as a function of nodes (eq. 12)
+    rescale_up_s: float  #: R_j^up, R_j^dw (eq. 13)
+    rescale_down_s: float  #: R_j^up, R_j^dw (eq. 13)
+    sizes: tuple[int, ...] = ()  #: the counts between them that are allowed, rising; empty: all
+    #: the plan gives it exactly this many nodes, whatever that gains; None: it is free. All pins fit together
+    pin: int | None = None
+    trained_s: float = 0.0  #: how long it has trained; 0 unless the problem is timed
+    #: what is left of it, in seconds on one node (Huawei's ETA); None: not known, or the problem is not timed
+    left_s: float | None = None
+
+    def value_at(self, nodes: int) -> float:
+        """O_j(nodes); fewer than ``min_nodes`` make no progress."""
+        return self.value.at(nodes) if nodes >= self.min_nodes else 0.0
+
+    def rescale_s(self, nodes: int) -> float:
+        """R_j of a change from ``current_nodes`` to ``nodes`` (FreeTrain eq. 13)."""
+        if nodes == self.current_nodes:
+            return 0.0
+        return self.rescale_up_s if nodes > self.current_nodes else self.rescale_down_s
+
+    def gain(self, nodes: int, t_fwd_s: float) -> float:
+        """This trainer's term of the objective on ``nodes`` nodes (FreeTrain eq. 16)."""
+        return t_fwd_s * self.value_at(nodes) - self.value_at(self.current_nodes) * self.rescale_s(nodes)
+
+    def wants(self, t_fwd_s: float) -> int:
+        """The nodes that the best plan would give it if there were enough for all: the smallest count of maximum gain.
+
+        Its gain is linear between the counts where its curve bends, except at ``current_nodes``, where it is higher by
+        the cost of a rescale.
+        """
+        bends = {whole for n in self.value.nodes for whole in (math.floor(n), math.ceil(n))}
+        tried = {self.min_nodes, self.max_nodes, *bends, self.current_nodes, *self.sizes}
+        allowed = sorted(n for n in tried if n >= self.min_nodes and self.allows(n))
+        return max(allowed, key=lambda n: self.gain(n, t_fwd_s))
+
+    def allows(self, nodes: int) -> bool:
+        """Whether a plan may give ``nodes`` (FreeTrain eq. 3)."""
+        if self.pin is not None:
+            return nodes == self.pin
+        within = self.min_nodes <= nodes <= self.max_nodes
+        return nodes == 0 or (within and (not self.sizes or nodes in self.sizes))
+
+    def most_within(self, nodes: int) -> int:
+        """The largest count within ``nodes`` that a plan may give."""
+        if self.pin is not None:
+            return self.pin if self.pin <= nodes else 0
+        most = largest_fitting(self.sizes, min(nodes, self.max_nodes))
+        return most if self.allows(most) else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """How to divide ``nodes`` interchangeable nodes among ``candidates`` for the next ``t_fwd_s`` seconds.
+
+    ``candidates`` are in submission order, which breaks ties. ``nodes`` counts all nodes of the pool that a plan may
+    use: those held by the candidates and the free ones. ``step_s``: time until the next plan is made, for planners
+    that look ahead. ``between``: no decision is due, and only those that wait may get nodes, of those that are idle
+    (:mod:`pilot.core.plan.between`). ``ending``: how many more nodes are free that leave within ``t_fwd_s``; they
+    count for ``ends_in_s`` (:mod:`pilot.core.pool.pool`). Planners that look no further leave them alone. ``losses``:
+    how often nodes are lost, as the pool has seen it so far; none unless the problem is timed.
+    """
+
+    nodes: int
+    t_fwd_s: float
+    candidates: tuple[Candidate, ...]
+    step_s: float = UNSAID_STEP_S
+    between: bool = False
+    ending: int = 0
+    ends_in_s: float = 0.0
+    losses: LossRate = NO_LOSS
+
+    def gain(self, candidate: Candidate, nodes: int, ending: int = 0) -> float:
+        """A candidate's term of the objective where ``ending`` of its ``nodes``, all of them new, leave after
+        ``ends_in_s``: from then on the others are worth something, and it is rescaled down once more.
+        """
+        gain = candidate.gain(nodes, self.t_fwd_s)
+        if not ending:
+            return gain
+        value, after = candidate.value_at(nodes), candidate.value_at(nodes - ending)
+        return gain - (self.t_fwd_s - self.ends_in_s) * (value - after) - value * candidate.rescale_down_s
+
+    def objective(self, counts: Mapping[TrainerId, int], ending: Mapping[TrainerId, int] = NOBODY) -> float:
+        """The value of eq. 16 for ``counts`` (a trainer that is missing gets 0), of which some are ``ending``."""
+        return sum(self.gain(c, counts.get(c.trainer, 0), ending.get(c.trainer, 0)) for c in self.candidates)
+
+    def feasible(self, counts: Mapping[TrainerId, int], ending: Mapping[TrainerId, int] = NOBODY) -> bool:
+        """Whether ``counts`` respects each trainer's sizes (eq. 3) and the capacity (eq. 5, summed over nodes), and
+        ``ending`` nodes are among those that trainers get; without them, too, counts are allowed ones."""
+        total, late = sum(counts.get(c.trainer, 0) for c in self.candidates), sum(ending.values())
+        grown = {c.trainer: counts.get(c.trainer, 0) - c.current_nodes for c in self.candidates}
+        fits = late <= self.ending and total - late <= self.nodes
+        fits = fits and all(0 < nodes <= grown.get(trainer, 0) for trainer, nodes in ending.items())
+        stays = {c.trainer: counts.get(c.trainer, 0) - ending.get(c.trainer, 0) for c in self.candidates}
+        return fits and all(c.allows(counts.get(c.trainer, 0)) and c.allows(stays[c.trainer]) for c in self.candidates)
+
+    def kept(self) -> dict[TrainerId, int]:
+        """The current counts, which stay in force if no better plan is known."""
+        return {c.trainer: c.current_nodes for c in self.candidates}
+
+
+class PlanStatus(StrEnum):
+    """How good a plan is known to be. Read it before the counts."""
+
+    OPTIMAL = "optimal"
+    """Proved optimal."""
+    INCUMBENT = "incumbent"
+    """The best one known when the time was up, better than keeping; ``gap`` says how far from a bound."""
+    KEPT = "kept"
+    """Nothing better than the current allocation is known: it stays (FreeTrain §3.6)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Trainer → node count, and what is known about its quality.
+
+    ``counts`` has one entry per candidate, in the problem's order. ``objective`` is eq. 16's value for the counts.
+    ``gap`` is (bound - objective) / max(1, \\|objective\\|): 0 if proved optimal, None if no bound is known.
+    ``ending``: how many of them are ending nodes, for trainers that get any.
+    ``build_s`` is the time for building (and writing) the model, ``solve_s`` the solver's; they decide nothing.
+    """
+
+    status: PlanStatus
+    counts: tuple[tuple[TrainerId, int], ...]
+    objective: float
+    gap: float | None = 0.0
+    planner: str = ""
+    build_s: float = 0.0
+    solve_s: float = 0.0
+    ending: tuple[tuple[TrainerId, int], ...] = ()
+
+    def as_dict(self) -> dict[TrainerId, int]:
+        """Trainer → count."""
+        return dict(self.counts)

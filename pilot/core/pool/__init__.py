@@ -1,0 +1,1 @@
+"""The pool: nodes that are held, those that leave, and which of them failed."""

@@ -1,0 +1,175 @@
+"""The acts on one trainer: each returns commands and updates the trainer's records as if they were carried out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pilot.core.commands import (
+    CheckScript,
+    CloseTrainer,
+    Command,
+    DissolveGroup,
+    FormGroup,
+    Outcome,
+    PauseGroup,
+    StartWorker,
+    StopWorker,
+    WriteCheckpoint,
+)
+from pilot.core.ids import Generation, NodeId
+from pilot.core.trainer.proof import Proof, ProofState
+from pilot.core.trainer.standing import Standing
+from pilot.core.trainer.trainer import Group, Trainer, Worker, WorkerPhase
+
+Act = Callable[[Standing], list[Command]]
+
+DRAIN_LEAST_S = 10.0
+"""How long a script may run on after its loop when the pool is shut down, if the site's grace is shorter."""
+
+
+def wait(_: Standing) -> list[Command]:
+    """Do nothing: an event that is certain to come will decide."""
+    return []
+
+
+def close(standing: Standing) -> list[Command]:
+    """Stop every worker, and close the trainer once none is left."""
+    trainer, outcome = standing.trainer, standing.trainer.closing
+    assert outcome is not None
+    # A finished group is not dissolved: its ranks exit cleanly with their workers.
+    finished = outcome is Outcome.FINISHED
+    out = [] if finished else dissolve(trainer, trainer.reason)
+    leaders = trainer.group.members[:1] if trainer.group is not None else tuple(trainer.workers)
+    trainer.group = trainer.forming = None
+    trainer.pausing = False
+    for node, worker in trainer.workers.items():
+        if finished and worker.has_state and node in leaders:
+            worker.alone_s = trainer.spec.after_loop_s
+    out += stop(trainer, list(trainer.workers), outcome.value)
+    if not trainer.workers:
+        trainer.outcome, trainer.closing = outcome, None
+        out.append(CloseTrainer(trainer.id, outcome, trainer.reason))
+    return out
+
+
+def cut_short(trainer: Trainer) -> list[Command]:
+    """It was cancelled while its script ran on after the loop."""
+    commands = hasten(trainer, 0.0, Outcome.CANCELLED.value)
+    if commands:
+        trainer.reason += "; it was cancelled before its script had ended"
+    return commands
+
+
+def hasten(trainer: Trainer, within_s: float, reason: str) -> list[Command]:
+    """Its script, if it runs on after the loop, is to end within this time (0: now) instead of ``after_loop_s``."""
+    nodes = [node for node, worker in trainer.workers.items() if worker.alone_s > within_s]
+    for node in nodes:
+        trainer.workers[node].alone_s = within_s
+    return [StopWorker(trainer.id, node, reason, within_s) for node in nodes]
+
+
+def close_stopped(standing: Standing) -> list[Command]:
+    """Close a trainer that was asked to stop."""
+    trainer = standing.trainer
+    trainer.outcome, trainer.reason, trainer.held, trainer.stops = Outcome.STOPPED, trainer.held, "", False
+    return [CloseTrainer(trainer.id, Outcome.STOPPED, trainer.reason)]
+
+
+def start_lacking(standing: Standing) -> list[Command]:
+    """Start a worker on each target node that has none."""
+    trainer, lacking = standing.trainer, standing.lacking
+    for node in lacking:
+        trainer.workers[node] = Worker(attempt=trainer.deaths_in_a_row)
+        standing.pool.occupant[node] = trainer.id
+    return [StartWorker(trainer.id, node, "the plan gives it this node") for node in lacking]
+
+
+def stop_surplus(standing: Standing) -> list[Command]:
+    """Stop the workers that are no longer needed."""
+    return stop(standing.trainer, standing.surplus, "the plan takes this node back")
+
+
+def stop(trainer: Trainer, nodes: list[NodeId], reason: str) -> list[Command]:
+    """Stop the workers on these nodes, unless they are stopping."""
+    out: list[Command] = []
+    for node in nodes:
+        worker = trainer.workers[node]
+        if worker.may_become(WorkerPhase.STOPPING):
+            worker.phase, worker.has_state = WorkerPhase.STOPPING, False
+            out.append(StopWorker(trainer.id, node, reason, worker.alone_s))
+    return out
+
+
+def save_parked(standing: Standing) -> list[Command]:
+    """Save the state of a parked trainer; it stays in memory as well."""
+    return _save(standing.trainer, standing.staying, "it is parked")
+
+
+def save_going(standing: Standing) -> list[Command]:
+    """Save a state that is held only on nodes that the trainer gives up."""
+    return _save(standing.trainer, standing.trainer.holders(), "its nodes are given back")
+
+
+def _save(trainer: Trainer, holders: list[NodeId], reason: str) -> list[Command]:
+    """Survivors of a broken group may differ by a step, so each writes: the newest file wins."""
+    nodes = holders[:1] if trainer.synced else holders
+    trainer.writing.update(dict.fromkeys(nodes))
+    return [WriteCheckpoint(trainer.id, n, reason) for n in nodes]
+
+
+def pause(reason: str) -> Act:
+    """Pause the training group, for ``reason``."""
+
+    def act(standing: Standing) -> list[Command]:
+        trainer, group = standing.trainer, standing.trainer.group
+        assert group is not None
+        trainer.pausing = True
+        return [PauseGroup(trainer.id, group.generation, group.members, reason)]
+
+    return act
+
+
+def form(reason: str) -> Act:
+    """Form the next group from the members that stay and the newcomers, for ``reason``."""
+
+    def act(standing: Standing) -> list[Command]:
+        trainer, members = standing.trainer, (*standing.staying, *standing.newcomers)
+        previous = trainer.group.generation if trainer.group is not None else None
+        trainer.generation = Generation(trainer.generation + 1)
+        trainer.forming = Group(trainer.generation, members, previous)
+        known = trainer.saved_step, trainer.given_up
+        return [FormGroup(trainer.id, trainer.generation, members, previous, reason, *known)]
+
+    return act
+
+
+def check(standing: Standing) -> list[Command]:
+    """Have the script checked on the only node of the training group."""
+    trainer, group = standing.trainer, standing.trainer.group
+    assert group is not None
+    (node,) = group.members
+    trainer.proof = Proof(ProofState.RUNNING, node=node)
+    return [CheckScript(trainer.id, node, "before it gets a second node")]
+
+
+def dissolve(trainer: Trainer, reason: str) -> list[Command]:
+    """Dissolve the training group and the forming one; from now on their workers may differ by a step."""
+    groups = [g for g in (trainer.group, trainer.forming) if g is not None]
+    trainer.group = trainer.forming = None
+    trainer.pausing = trainer.synced = False
+    return [_dissolve_command(trainer, g, reason) for g in groups]
+
+
+def dissolve_broken(trainer: Trainer) -> list[Command]:
+    """Dissolve the groups if a member has lost its worker; reconcile then forms the next one from the survivors at
+    once.
+    """
+    groups = (trainer.group, trainer.forming)
+    if not any(n not in trainer.workers for group in groups if group is not None for n in group.members):
+        return []
+    return dissolve(trainer, "a member was lost")
+
+
+def _dissolve_command(trainer: Trainer, group: Group, reason: str) -> Command:
+    living = tuple(n for n in group.members if n in trainer.workers)
+    return DissolveGroup(trainer.id, group.generation, living, reason)

@@ -1,0 +1,124 @@
+"""The trainers of a pool: all of them, and those that may still get nodes, both in the order of submission."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import assert_never
+
+from pilot.core.commands import Outcome
+from pilot.core.curves.measured import Measured
+from pilot.core.curves.profile import Profile
+from pilot.core.errors import InvariantError
+from pilot.core.events import TrainerReleased, TrainerRemoved, TrainerResumed, TrainerSubmitted
+from pilot.core.ids import TrainerId
+from pilot.core.trainer.budget import Usage, seconds
+from pilot.core.trainer.proof import Proof
+from pilot.core.trainer.spec import TrainerSpec
+from pilot.core.trainer.trainer import Trainer
+
+RollEvent = TrainerSubmitted | TrainerResumed | TrainerReleased | TrainerRemoved
+
+
+class Roll:
+    """``trainers`` is every trainer by its id, ``open`` those that have not ended and are not ending, ``past`` how
+    those that are no longer kept ended."""
+
+    def __init__(self, trainers: dict[TrainerId, Trainer], past: dict[TrainerId, Outcome]) -> None:
+        self.trainers, self.past = trainers, past
+        self.open = {trainer.id: trainer for trainer in trainers.values() if trainer.open}
+
+    def note(self, event: RollEvent, charge_factor: float) -> Trainer | None:
+        """Record ``event``; returns the trainer that may have nodes from now on. Budgets are in charged node-hours."""
+        match event:
+            case TrainerSubmitted():
+                return self.submit(event.spec, charge_factor)
+            case TrainerResumed():
+                return self._resume(event, charge_factor)
+            case TrainerReleased():
+                return self.hold(event.trainer, "")
+            case TrainerRemoved():
+                self._remove(event.trainer)
+                return None
+            case _:
+                assert_never(event)
+
+    def submit(self, spec: TrainerSpec, charge_factor: float) -> Trainer:
+        """Add a new trainer, the last in order."""
+        if spec.trainer in self.trainers or spec.trainer in self.past:
+            raise InvariantError(f"trainer {spec.trainer} was submitted twice")
+        usage = Usage(seconds(spec.budget_node_hours, charge_factor))
+        spec = self._with_known_curve(spec)
+        trainer = Trainer(spec, Measured(spec), generation=spec.starts_after, usage=usage)
+        trainer.profile, trainer.proof = Profile.of(spec), Proof.of(spec)
+        self.trainers[spec.trainer] = self.open[spec.trainer] = trainer
+        return trainer
+
+    def _with_known_curve(self, spec: TrainerSpec) -> TrainerSpec:
+        """With the curve of the newest trainer of the same script that was measured on two counts or more, unless it
+        has a better one or is to be measured itself."""
+        if not spec.script or spec.reprofile or (spec.curve is not None and not spec.curve_from):
+            return spec
+        alike = (t for t in reversed(self.trainers.values()) if t.spec.script == spec.script)
+        known = next((t for t in alike if len(t.measured.rates) > 1), None)
+        if known is None:
+            return spec
+        return replace(spec, curve=known.measured.curve_for(spec.max_nodes), curve_from=f"trainer {known.id}")
+
+    def close(self, trainer_id: TrainerId, outcome: Outcome, reason: str) -> Trainer | None:
+        """End a trainer; None if it had ended before, or does not exist."""
+        trainer = self.open.pop(trainer_id, None)
+        if trainer is not None:
+            trainer.closing, trainer.reason = outcome, reason
+        return trainer
+
+    def _resume(self, event: TrainerResumed, charge_factor: float) -> Trainer | None:
+        """Reopen a trainer that failed or was cancelled, last in order and with its failures forgotten; None if it
+        cannot be. From scratch, one that is held can be, too.
+        """
+        trainer = self.trainers.get(event.trainer)
+        if trainer is None or not (trainer.ended_early or (event.from_scratch and trainer.rests)):
+            return None
+        trainer.reopen()
+        if event.from_scratch:
+            trainer.given_up, trainer.saved_step = trainer.generation, 0
+        if event.budget_node_hours is not None:
+            trainer.usage.allow(seconds(event.budget_node_hours, charge_factor))
+        self.open.pop(trainer.id, None)  # one that is held is still there, in its old place
+        self.trainers[trainer.id] = self.open[trainer.id] = self.trainers.pop(trainer.id)
+        return trainer
+
+    def _remove(self, trainer_id: TrainerId) -> None:
+        """Forget a trainer that has ended."""
+        self.past.pop(trainer_id, None)
+        trainer = self.trainers.get(trainer_id)
+        if trainer is not None and trainer.outcome is not None:
+            del self.trainers[trainer_id]
+
+    def forget_oldest(self, kept: int) -> None:
+        """Keep only the last ``kept`` of the trainers that have ended; of the others, only how they ended."""
+        ended = [trainer for trainer in self.trainers.values() if trainer.outcome is not None]
+        for trainer in ended[: max(0, len(ended) - kept)]:
+            assert trainer.outcome is not None
+            self.past[trainer.id] = trainer.outcome
+            del self.trainers[trainer.id]
+
+    def hold(self, trainer_id: TrainerId, reason: str) -> Trainer | None:
+        """Give a trainer no nodes, for ``reason`` ("": give it nodes again); None if that changes nothing."""
+        trainer = self.open.get(trainer_id)
+        if trainer is None or bool(trainer.held) == bool(reason) or trainer.stops:
+            return None
+        trainer.held = reason
+        return trainer
+
+    def stop(self, trainer: Trainer, reason: str) -> None:
+        """Stop a trainer for ``reason``: it ends once its state is saved and none of its workers is left."""
+        trainer.held, trainer.stops = reason, True
+
+    def stopped(self, trainer: Trainer) -> bool:
+        """Whether a trainer that was asked to stop has just ended."""
+        return trainer.outcome is not None and self.open.pop(trainer.id, None) is not None
+
+    def admitted(self, most: int) -> list[Trainer]:
+        """The first ``most`` that are open, not held and not shelved (first come, first served, FreeTrain §5.2)."""
+        waiting = (trainer for trainer in self.open.values() if not (trainer.held or trainer.shelved))
+        return [trainer for trainer, _ in zip(waiting, range(most), strict=False)]

@@ -1,0 +1,153 @@
+"""What a user specifies for a trainer."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import pairwise
+
+from pilot.core.curves.curve import RATES, Curve, is_rate
+from pilot.core.errors import UserError
+from pilot.core.ids import NO_GENERATION, NO_UID, Generation, TrainerId, TrainerUid
+
+NODES_MAX = 1_000_000
+COST_MAX_S = 1e9
+TIME_MAX_S = 1e9
+PRIORITY_MAX = 1e9
+BUDGET_MAX_H = 1e9
+
+
+class Profiling(StrEnum):
+    """Whether a trainer without a known curve is profiled: measured on a few node counts while it trains."""
+
+    AUTO = "auto"
+    """On the counts that are most useful to plans."""
+    INVERSE = "inverse"
+    """On every count, from the largest down (MalleTrain §3.3)."""
+    NEVER = "never"
+    """Not profiled: its rates are measured on whatever counts plans choose."""
+
+
+class Checking(StrEnum):
+    """Whether a trainer's script is checked on its first node before it gets a second one (``pilot check``)."""
+
+    AUTO = "auto"
+    """If it can be; otherwise it grows unchecked."""
+    REQUIRE = "require"
+    """It only grows once it has passed."""
+    OFF = "off"
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerSpec:
+    """One elastic training task as submitted."""
+
+    trainer: TrainerId  #: its id, also its name in the pool
+    min_nodes: int = 1  #: fewest and most nodes on which it can run (FreeTrain §3.1)
+    max_nodes: int = 64  #: fewest and most nodes on which it can run (FreeTrain §3.1)
+    curve: Curve | None = (
+        None  #: samples per second by nodes; None: estimated, see :mod:`pilot.core.curves.curve_model`
+    )
+    fixed_curve: bool = False  #: keep the given curve, ignoring measurements
+    rescale_up_s: float = 20.0  #: pause for a rescale; updated by measurements unless ``fixed_curve``
+    rescale_down_s: float = 10.0  #: pause for a rescale; updated by measurements unless ``fixed_curve``
+    priority: float = 1.0  #: factor for the priority-weighted objective
+    #: value per second by nodes, if not derived from ``curve`` (replays of published sets)
+    objective_curve: Curve | None = None
+    #: allowed node counts, increasing; empty: all from ``min_nodes`` to ``max_nodes``. Otherwise these two become the
+    #: first and the last of them
+    sizes: tuple[int, ...] = ()
+    samples: float | None = None  #: total samples of its loop, if known in advance (replays)
+    uid: TrainerUid = NO_UID  #: its identity across pools, stored in its folder and checkpoints
+    #: generation of the checkpoint from which it starts, followed by its own; 0: from scratch
+    starts_after: Generation = NO_GENERATION
+    #: the user gave no rescale costs: those measured for the pool's other trainers take precedence over these two
+    assumed_costs: bool = False
+    #: charged node-hours that its workers may use before it stops; None: no limit
+    budget_node_hours: float | None = None
+    warm_up_s: float = 900.0  #: how long the script may take on a node until its session waits for a group
+    after_loop_s: float = 600.0  #: how long the script may run after its training loop, on the leader's node
+    patience_s: float = 300.0  #: how long others wait for a process without progress before it counts as stuck
+    profile: Profiling = Profiling.NEVER  #: whether it is profiled if its curve is not known
+    reprofile: bool = False  #: profile it even though its curve is known
+    script: str = ""  #: identifies its script; trainers of one script are assumed to scale alike. "": not known
+    curve_from: str = ""  #: whose measurements its ``curve`` is, for people; "": the user's
+    check: Checking = Checking.OFF  #: whether its script is checked before it grows
+    unchecked: str = ""  #: why its script cannot be checked where it runs; "": nothing is known to prevent it
+
+    def __post_init__(self) -> None:
+        if self.min_nodes < 1:
+            raise UserError(f"trainer {self.trainer}: min_nodes must be at least 1, got {self.min_nodes}")
+        if self.min_nodes > self.max_nodes:
+            raise UserError(f"trainer {self.trainer}: min_nodes {self.min_nodes} exceeds max_nodes {self.max_nodes}")
+        if self.max_nodes > NODES_MAX:
+            raise UserError(f"trainer {self.trainer}: max_nodes must be at most {NODES_MAX}, got {self.max_nodes}")
+        if self.sizes:
+            self._narrow()
+        if not (0 <= self.rescale_up_s <= COST_MAX_S and 0 <= self.rescale_down_s <= COST_MAX_S):
+            raise UserError(f"trainer {self.trainer}: a rescale cost must be between 0 and {COST_MAX_S:g} seconds")
+        if not all(0 < seconds <= TIME_MAX_S for seconds in (self.warm_up_s, self.after_loop_s, self.patience_s)):
+            named = "warm_up_s, after_loop_s and patience_s"
+            raise UserError(f"trainer {self.trainer}: {named} must be between 0 and {TIME_MAX_S:g}")
+        if not 1 / PRIORITY_MAX <= self.priority <= PRIORITY_MAX:
+            raise UserError(
+                f"trainer {self.trainer}: priority must be greater than 0, between {1 / PRIORITY_MAX:g} and "
+                f"{PRIORITY_MAX:g}, got {self.priority}"
+            )
+        if self.budget_node_hours is not None and not 0 < self.budget_node_hours <= BUDGET_MAX_H:
+            raise UserError(
+                f"trainer {self.trainer}: a budget must be more than 0 and at most {BUDGET_MAX_H:g} node-hours"
+            )
+        if self.check is Checking.REQUIRE and (why := self.uncheckable()):
+            raise UserError(f"trainer {self.trainer}: --check require: {why}; with --check auto it grows unchecked")
+        if self.curve is not None and not all(map(is_rate, self.curve.per_s)):
+            raise UserError(f"trainer {self.trainer}: a rate must be 0 or between {RATES[0]:g} and {RATES[1]:g}")
+
+    def _narrow(self) -> None:
+        try:
+            check_sizes(self.sizes, self.min_nodes, self.max_nodes)
+        except UserError as error:
+            raise UserError(f"trainer {self.trainer}: {error}") from None
+        object.__setattr__(self, "min_nodes", self.sizes[0])
+        object.__setattr__(self, "max_nodes", self.sizes[-1])
+
+    def uncheckable(self) -> str:
+        """Why its script cannot be checked on its first node; "": nothing is known to prevent it."""
+        return self.unchecked or (f"it needs at least {self.min_nodes} nodes" if self.min_nodes > 1 else "")
+
+    def fitting(self, nodes: int) -> int:
+        """The largest allowed size that fits into ``nodes``; ``nodes`` itself if that is too few to run."""
+        return largest_fitting(self.sizes, nodes)
+
+
+SIZES_MAX = 1000
+"""The longest list; a longer one is a mistake."""
+
+
+def check_sizes(sizes: tuple[int, ...], least: int, most: int) -> None:
+    """Raise :class:`UserError` unless ``sizes`` (not empty) are increasing and within ``least`` to ``most``.
+
+    They are the node counts that a trainer may have, besides its bounds (Huawei §4.3: powers of two).
+    """
+    if len(sizes) > SIZES_MAX:
+        raise UserError(f"at most {SIZES_MAX} sizes can be given, not {len(sizes)}")
+    if any(b <= a for a, b in pairwise(sizes)):
+        raise UserError(f"the sizes {listed(sizes)} must be increasing, e.g. 1,2,4,8")
+    outside = [n for n in sizes if not least <= n <= most]
+    if outside:
+        raise UserError(f"the size {outside[0]} is not between {least} and {most}, the fewest and the most nodes")
+
+
+def largest_fitting(sizes: tuple[int, ...], nodes: int) -> int:
+    """The largest allowed count within ``nodes`` nodes.
+
+    Nodes that are too few for the smallest one are left as they are: they may hold a state (parked).
+    """
+    fits = bisect_right(sizes, nodes)
+    return sizes[fits - 1] if fits else nodes
+
+
+def listed(sizes: tuple[int, ...]) -> str:
+    """``sizes`` as in ``1,2,4``."""
+    return ",".join(map(str, sizes))

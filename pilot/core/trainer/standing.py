@@ -1,0 +1,135 @@
+"""The facts that decide what a trainer needs next: where it stands, compared with its target."""
+
+from __future__ import annotations
+
+from pilot.core.ids import NodeId
+from pilot.core.pool.pool import Pool
+from pilot.core.trainer.proof import ProofState
+from pilot.core.trainer.trainer import Trainer
+
+WRITES_TRIED = 9
+"""How often a trainer that goes to 0 nodes tries to save its state before its nodes are released unsaved. Between the
+attempts are growing pauses (``pilot/service/agents/effects.py``), two minutes in total, in which a full disk may get
+room."""
+
+WRITES_TRIED_PARKED = 5
+"""As often while its nodes wait for others: the remaining attempts are for when they are taken away."""
+
+
+class Standing:
+    """Where ``trainer`` stands.
+
+    *Staying* nodes and *newcomers* make the next group. They are computed once, when a rule first asks, and hold
+    until a command changes a worker that is ready.
+    """
+
+    __slots__ = ("_worked_out", "pool", "trainer", "trains")
+
+    def __init__(self, trainer: Trainer, pool: Pool) -> None:
+        self.trainer = trainer
+        self.pool = pool
+        self.trains = trainer.group is not None
+        self._worked_out: tuple[list[NodeId], list[NodeId]] | None = None
+
+    @property
+    def staying(self) -> list[NodeId]:
+        """Target nodes that continue: members of the training group; without a group, the holders of the state."""
+        return self._members[0]
+
+    @property
+    def newcomers(self) -> list[NodeId]:
+        """Target nodes whose workers are ready to join the staying ones."""
+        return self._members[1]
+
+    @property
+    def _members(self) -> tuple[list[NodeId], list[NodeId]]:
+        """Staying nodes and newcomers, as many as the largest allowed size within them."""
+        if self._worked_out is None:
+            staying = self._stay()
+            carry_on = set(staying)
+            ready = [n for n in self.trainer.target if n not in carry_on and self.trainer.ready_on(n)]
+            size = self.trainer.spec.fitting(len(staying) + len(ready))
+            self._worked_out = staying[:size], ready[: max(0, size - len(staying))]
+        return self._worked_out
+
+    def _stay(self) -> list[NodeId]:
+        trainer, group = self.trainer, self.trainer.group
+        if group is None:
+            return [n for n in trainer.target if trainer.holds_state(n) and trainer.ready_on(n)]
+        target = set(trainer.target)
+        return [n for n in group.members if n in target]
+
+    @property
+    def too_few(self) -> bool:
+        """Whether staying nodes and newcomers are too few for a group."""
+        return len(self.staying) + len(self.newcomers) < self.trainer.spec.min_nodes
+
+    @property
+    def too_few_stay(self) -> bool:
+        """Whether the staying nodes alone are too few for a group."""
+        return len(self.staying) < self.trainer.spec.min_nodes
+
+    @property
+    def pending(self) -> bool:
+        """Whether a target node will be ready soon. Slow ones are not waited for, and join later."""
+        return any(self.trainer.awaited_on(node) for node in self.trainer.target)
+
+    @property
+    def parting(self) -> bool:
+        """Whether a member of the training group does not stay."""
+        group = self.trainer.group
+        return group is not None and len(self.staying) < len(group.members)
+
+    @property
+    def noticed(self) -> bool:
+        """Whether a member of the training group got a notice."""
+        group = self.trainer.group
+        return group is not None and any(n in self.pool.leaving for n in group.members)
+
+    @property
+    def holds_up(self) -> bool:
+        """Whether the node of a member of the training group belongs to another trainer by now."""
+        group, owner = self.trainer.group, self.pool.owner
+        return group is not None and any(owner.get(n, self.trainer.id) != self.trainer.id for n in group.members)
+
+    @property
+    def unsaved(self) -> bool:
+        """Whether workers hold a state that is in no checkpoint, and saving it has not failed too often."""
+        return self._unsaved(WRITES_TRIED)
+
+    @property
+    def parked_unsaved(self) -> bool:
+        """As ``unsaved``, while too few workers hold it to train."""
+        return self.trainer.parked and self._unsaved(WRITES_TRIED_PARKED)
+
+    def _unsaved(self, tries: int) -> bool:
+        return not self.trainer.saved and self.trainer.failed_writes < tries and bool(self.trainer.holders())
+
+    @property
+    def saving_what_goes(self) -> bool:
+        """Whether a checkpoint is being written of a state that no staying worker holds."""
+        trainer = self.trainer
+        return bool(trainer.writing) and not any(trainer.holds_state(node) for node in trainer.target)
+
+    @property
+    def to_be_checked(self) -> bool:
+        """Whether its script waits for a check, and trains on one node that stays."""
+        trainer, group = self.trainer, self.trainer.group
+        waits = trainer.proof.state is ProofState.WAITING
+        return waits and group is not None and len(group.members) == 1 and self.staying == [*group.members]
+
+    @property
+    def lacking(self) -> list[NodeId]:
+        """Target nodes without any trainer's worker."""
+        workers, occupant = self.trainer.workers, self.pool.occupant
+        return [n for n in self.trainer.target if n not in workers and n not in occupant]
+
+    @property
+    def surplus(self) -> list[NodeId]:
+        """Nodes whose workers are needed neither by the target nor by a group or checkpoint."""
+        trainer = self.trainer
+        needed = {*trainer.target, *trainer.writing}
+        for group in (trainer.group, trainer.forming):
+            if group is not None:
+                needed.update(group.members)
+        return [n for n in trainer.workers if n not in needed]

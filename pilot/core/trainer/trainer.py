@@ -1,0 +1,327 @@
+"""Where a trainer stands: its allocation, its workers, its groups."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from pilot.core.commands import Outcome, StartWorker, StopWorker
+from pilot.core.curves.curve import Curve
+from pilot.core.curves.measured import Measured, RescaleCosts
+from pilot.core.curves.profile import Profile
+from pilot.core.events import PoolChanged, WorkerExited, WorkerReady
+from pilot.core.ids import NO_GENERATION, Generation, NodeId, TrainerId
+from pilot.core.plan.objective import Objective
+from pilot.core.plan.problem import Candidate
+from pilot.core.pool.evidence import Evidence, headline
+from pilot.core.pool.pool import Pool
+from pilot.core.trainer.budget import Usage
+from pilot.core.trainer.proof import Proof
+from pilot.core.trainer.spec import TrainerSpec
+
+LEAST_LEFT_S = 1.0
+
+
+class WorkerPhase(StrEnum):
+    """Where a worker stands."""
+
+    STARTING = "starting"
+    READY = "ready"
+    STOPPING = "stopping"
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseChange:
+    """A phase, one that may follow it, and the commands or events that cause the change. None: the trainer does not
+    exist.
+    """
+
+    before: StrEnum | None
+    after: StrEnum | None
+    causes: tuple[type, ...]
+
+
+WORKER_CHANGES = (
+    PhaseChange(None, WorkerPhase.STARTING, (StartWorker,)),
+    PhaseChange(WorkerPhase.STARTING, WorkerPhase.READY, (WorkerReady,)),
+    PhaseChange(WorkerPhase.STARTING, WorkerPhase.STOPPING, (StopWorker,)),
+    PhaseChange(WorkerPhase.READY, WorkerPhase.STOPPING, (StopWorker,)),
+    PhaseChange(WorkerPhase.STARTING, None, (WorkerExited, PoolChanged)),
+    PhaseChange(WorkerPhase.READY, None, (WorkerExited, PoolChanged)),
+    PhaseChange(WorkerPhase.STOPPING, None, (WorkerExited, PoolChanged)),
+)
+"""All changes of a worker's phase. A worker goes with its process, or with its node."""
+
+_WORKER_STEPS = {(change.before, change.after) for change in WORKER_CHANGES}
+
+
+@dataclass(slots=True)
+class Worker:
+    """A trainer's process on one node. ``has_state``: it was in a group, so it holds parameters that count.
+
+    ``attempt`` is how many deaths in a row the trainer had when it was started, or when its group formed: processes
+    that die together count once. ``slow``: it has been starting for so long that the others no longer wait for it.
+    ``alone_s``: its trainer's loop is over, and its script may come to its own end within this time (0: it may not).
+    ``interval_s`` is what it was told of its checkpoints (None: nothing, it goes by the site's interval).
+    """
+
+    attempt: int
+    phase: WorkerPhase = WorkerPhase.STARTING
+    slow: bool = False
+    has_state: bool = False
+    alone_s: float = 0.0
+    interval_s: float | None = None
+
+    def may_become(self, phase: WorkerPhase) -> bool:
+        """Whether ``phase`` may follow the one that it is in."""
+        return (self.phase, phase) in _WORKER_STEPS
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The ranks of one (trainer, generation), rank i on ``members[i]``; the first one leads."""
+
+    generation: Generation
+    members: tuple[NodeId, ...]
+    previous: Generation | None = None
+
+
+class Phase(StrEnum):
+    """Where a trainer stands, for people and for tests; decisions are made from the facts themselves."""
+
+    QUEUED = "queued"
+    STARTING = "starting"
+    RUNNING = "running"
+    PAUSED = "paused"
+    CLOSING = "closing"
+    FINISHED = "finished"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    STOPPED = "stopped"
+    SHELVED = "shelved"
+
+
+@dataclass(slots=True)
+class Counts:
+    """A trainer's counters."""
+
+    rescales_up: int = 0
+    rescales_down: int = 0
+    preemptions: int = 0
+    losses: int = 0
+    worker_deaths: int = 0
+    lost_steps: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """No group could load its checkpoint, from ``since_s`` to ``last_s``; ``reason`` is of the last time."""
+
+    since_s: float
+    last_s: float
+    reason: str
+
+
+@dataclass(slots=True)
+class Trainer:
+    """One trainer in the core.
+
+    ``target`` are the nodes that the last plan gave it (its allocation), ``workers`` its processes by node, ``group``
+    what trains, ``forming`` what will. ``pausing``: the group is to stop after an agreed step. ``looking``: the
+    generation whose members are being looked at. ``writing``: the nodes whose checkpoint is awaited. ``reached``: the
+    step that it had come to when its state was lost; up to there steps are done again. ``synced``: all state holders
+    hold the same state; ``saved``: a checkpoint holds it, too. ``died``: the nodes on which members of its groups died
+    since the last new step. ``refusal``: why no further worker can start (the script was edited); the trainer then does
+    not grow until a node is tried again. ``differs``: where and how gradients of nodes that joined differed; it then
+    does not grow until it is resumed. ``held``: why it gets no nodes; ``stops``: and ends once it has none.
+    ``shelved``: why it, a trial, gets none until its study promotes it. ``usage``: what its workers used.
+    ``total_samples``: of its whole loop, as its session last said. ``profile``: on which counts it is measured.
+    ``interrupted_s``: when its last group formed. ``saved_step``: the newest that a checkpoint is known to hold;
+    ``given_up``: its checkpoints of generations up to this one do not count. ``unread``: its checkpoint could not be
+    loaded lately. ``code``: the first version of each file that its workers loaded from where the
+    user has it, as the SHA-256 by path. ``proof``: whether its script has been checked.
+    """
+
+    spec: TrainerSpec
+    measured: Measured
+    target: list[NodeId] = field(default_factory=list)
+    workers: dict[NodeId, Worker] = field(default_factory=dict)
+    group: Group | None = None
+    forming: Group | None = None
+    pausing: bool = False
+    writing: dict[NodeId, None] = field(default_factory=dict)
+    looking: Generation = NO_GENERATION
+    synced: bool = False
+    saved: bool = False
+    failed_writes: int = 0
+    generation: Generation = NO_GENERATION
+    step: int = 0
+    reached: int = 0
+    epoch: int = 0
+    samples: int = 0
+    deaths_in_a_row: int = 0
+    died: dict[NodeId, None] = field(default_factory=dict)
+    broken_in_a_row: int = 0
+    refusal: str = ""
+    differs: str = ""
+    evidence: Evidence = field(default_factory=Evidence)
+    held: str = ""
+    shelved: str = ""
+    stops: bool = False
+    usage: Usage = field(default_factory=Usage)
+    total_samples: float | None = None
+    profile: Profile = field(default_factory=Profile)
+    proof: Proof = field(default_factory=Proof)
+    interrupted_s: float = 0.0
+    saved_step: int = 0
+    given_up: Generation = NO_GENERATION
+    unread: Unread | None = None
+    code: dict[str, str] = field(default_factory=dict)
+    closing: Outcome | None = None
+    outcome: Outcome | None = None
+    reason: str = ""
+    grew: bool = True
+    counts: Counts = field(default_factory=Counts)
+
+    @property
+    def id(self) -> TrainerId:
+        """Its id."""
+        return self.spec.trainer
+
+    @property
+    def open(self) -> bool:
+        """Whether it may still get nodes."""
+        return self.closing is None and self.outcome is None
+
+    @property
+    def ended_early(self) -> bool:
+        """Whether it has ended, but not because its loop was over."""
+        return self.outcome not in (None, Outcome.FINISHED)
+
+    @property
+    def rests(self) -> bool:
+        """Whether it is held, and no worker of it is left."""
+        return bool(self.held) and not (self.stops or self.workers)
+
+    def reopen(self) -> None:
+        """Continue after an end, with what is known about its speed; earlier failures no longer count, and its code may
+        have changed.
+        """
+        self.outcome, self.reason, self.held, self.shelved, self.stops, self.refusal = None, "", "", "", False, ""
+        self.deaths_in_a_row, self.died, self.broken_in_a_row, self.failed_writes = 0, {}, 0, 0
+        self.reached, self.unread, self.code, self.differs = 0, None, {}, ""
+        self.proof = Proof.of(self.spec)
+
+    @property
+    def living(self) -> tuple[Generation, ...]:
+        """Generations that may report its end: the newest, and the one that trains while that forms."""
+        return (self.generation,) if self.group is None else (self.generation, self.group.generation)
+
+    @property
+    def phase(self) -> Phase:
+        """Its phase."""
+        if self.outcome is not None:
+            return Phase(self.outcome.value)
+        if self.closing is not None:
+            return Phase.CLOSING
+        if self.group is not None:
+            return Phase.RUNNING
+        if any(w.has_state for w in self.workers.values()):
+            return Phase.PAUSED
+        if self.target:
+            return Phase.STARTING
+        return Phase.SHELVED if self.shelved else Phase.QUEUED
+
+    @property
+    def parked(self) -> bool:
+        """Whether it holds a state on fewer nodes than it can run on."""
+        return 0 < len(self.target) < self.spec.min_nodes and any(self.holds_state(n) for n in self.target)
+
+    @property
+    def refuses_to_grow(self) -> bool:
+        """Whether it is parked and no plan could help it, because no further worker of it can start."""
+        return bool(self.refusal) and self.parked
+
+    def stays_at(self) -> tuple[int, str] | None:
+        """At most how many nodes it may have now, and why, in words; None: it may grow."""
+        most = max(self.spec.min_nodes, len(self.target))
+        if self.refusal:
+            return most, f"it cannot use further nodes: {headline(self.refusal)}"
+        if why := self.proof.keeps_to_one(self.spec.check):
+            return 1, why
+        if self.differs:
+            return most, f"it stays {'on one node' if most == 1 else f'at {most} nodes'}: {self.differs}"
+        return None
+
+    def holds_state(self, node: NodeId) -> bool:
+        """Whether the worker on ``node`` holds a state that counts."""
+        worker = self.workers.get(node)
+        return worker is not None and worker.has_state
+
+    def ready_on(self, node: NodeId) -> bool:
+        """Whether a worker on ``node`` can join a group."""
+        worker = self.workers.get(node)
+        return worker is not None and worker.phase is WorkerPhase.READY
+
+    def holders(self) -> list[NodeId]:
+        """The nodes whose workers are ready and hold a state, in the order in which they started."""
+        return [n for n, w in self.workers.items() if w.has_state and w.phase is WorkerPhase.READY]
+
+    def lost_all(self, pool: Pool, went: Set[NodeId]) -> bool:
+        """Whether no member of the training group stays, now that the nodes ``went`` are gone or have got a notice."""
+        members = self.group.members if self.group is not None else ()
+        stays = any(n in pool and n not in pool.leaving for n in members)
+        return not stays and any(n in went for n in members)
+
+    def lose(self, node: NodeId, *, announced: bool) -> None:
+        """Record that its worker on ``node`` is gone, with the node."""
+        if self.workers.pop(node).alone_s:
+            self.reason += f"; {node} was lost before its script had ended"
+        self.writing.pop(node, None)
+        self.proof = self.proof.without(node)
+        self.counts.losses += 0 if announced else 1
+
+    def awaited_on(self, node: NodeId) -> bool:
+        """Whether a worker on ``node`` will soon be able to join a group."""
+        worker = self.workers.get(node)
+        return worker is None or (worker.phase is not WorkerPhase.READY and not worker.slow)
+
+    def room(self, pool: Pool) -> int:
+        """The most nodes that it could use; if some are set aside for it, those of the pool that remain."""
+        if not self.evidence.aside:
+            return self.spec.max_nodes
+        without = (pool.leaving, pool.aside)
+        return pool.usable - sum(n in pool and not any(n in out for out in without) for n in self.evidence.aside)
+
+    def left_s(self) -> float | None:
+        """Its remaining work, in seconds on one node; None if its length or its speed is not known yet.
+
+        It is never less than :data:`LEAST_LEFT_S`: a trainer that runs beyond its estimated end is not done.
+        """
+        total = self.spec.samples if self.total_samples is None else self.total_samples
+        rate = self.measured.curve.single_node_rate()
+        if total is None or self.measured.guessed or rate <= 0:
+            return None
+        return max(LEAST_LEFT_S, (total - self.samples) / rate)
+
+    def value(self, objective: Objective) -> Curve:
+        """What it is worth in plans, per second by node count."""
+        return self.spec.objective_curve or objective(self.spec, self.measured.planned)
+
+    def candidate(self, value: Curve, room: int, costs: RescaleCosts) -> Candidate:
+        """What a planner sees of it; ``value`` is the objective's curve, ``room`` the most nodes that it could use,
+        ``costs`` the costs of rescales in its pool.
+        """
+        most, _ = self.stays_at() or (self.spec.max_nodes, "")
+        most = max(self.spec.min_nodes, min(most, room))
+        return Candidate(
+            trainer=self.id,
+            current_nodes=len(self.target),
+            min_nodes=self.spec.min_nodes,
+            max_nodes=most,
+            value=value,
+            rescale_up_s=self.measured.rescale_s(costs, up=True),
+            rescale_down_s=self.measured.rescale_s(costs, up=False),
+            sizes=self.spec.sizes,
+        )

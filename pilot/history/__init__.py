@@ -1,0 +1,1 @@
+"""What happened: trainers' records, timeline, sentences, reports, and the ledger's proof. Decides nothing."""

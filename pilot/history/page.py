@@ -1,0 +1,158 @@
+"""A pool's life as one self-contained HTML page."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from importlib.resources import files
+
+from jinja2 import Environment
+from matplotlib.axes import Axes
+
+from pilot.core.ids import TrainerId
+from pilot.core.pool.evidence import headline
+from pilot.core.trainer.remaining_work import BY_SESSION
+from pilot.core.trainer.trainer import Trainer
+from pilot.history.figures import label, svg
+from pilot.history.story import Happening
+from pilot.history.timeline import Fate, Timeline, Use
+from pilot.history.trainer_course import Course, Point
+from pilot.host.printable import printable
+
+CHARTS_MAX = 40
+"""How many trainers get curves: those with the most samples. The table lists all of them."""
+
+EVENTS_MAX = 2000
+"""How many of the newest events are listed."""
+
+PALETTE = ("#4e79a7", "#f28e2b", "#59a14f", "#b07aa1", "#76b7b2", "#edc948", "#9c755f", "#ff9da7", "#499894", "#d37295")
+MARKS = {Fate.NOTICE: "#d4a000", Fate.GONE: "#d4a000", Fate.LOST: "#c0202a"}
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """What the page shows."""
+
+    name: str  #: of the pool
+    summary: Sequence[str]  #: the pool's life in sentences
+    timeline: Timeline  #: which trainer was on which node when
+    trainers: Mapping[TrainerId, Trainer]  #: by name
+    courses: Mapping[TrainerId, Course]  #: the course of each trainer, by name
+    happened: Sequence[Happening]  #: in time order
+
+
+REMOVED = "#9a9a9a"
+"""Colour of trainers that were removed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A rectangle in the strip, with row and times in the SVG's units."""
+
+    row: int
+    start_s: float
+    length_s: float
+    colour: str
+    faint: bool
+    label: str
+
+
+def render(life: Life) -> str:
+    """The page's HTML."""
+    text, script = (files(__package__).joinpath(name).read_text() for name in ("page.html.j2", "page.js"))
+    template = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(text)
+    colours = {name: PALETTE[number % len(PALETTE)] for number, name in enumerate(life.trainers)}
+    charted = sorted(life.trainers, key=lambda name: -life.trainers[name].samples)[:CHARTS_MAX]
+    page = template.render(
+        life=life,
+        script=script,
+        script_hash=f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}",
+        bars=_bars(life.timeline, colours),
+        marks=_marks(life.timeline),
+        rows=[_row(life.trainers[name], life.courses[name]) for name in life.trainers],
+        colours=colours,
+        charts={name: curves_of(life.courses[name], life.timeline.end_s) for name in life.trainers if name in charted},
+        without_charts=len(life.trainers) - len(charted),
+        events=life.happened[-EVENTS_MAX:],
+        events_left_out=max(0, len(life.happened) - EVENTS_MAX),
+    )
+    return printable(page)
+
+
+def _bars(timeline: Timeline, colours: Mapping[TrainerId, str]) -> list[Bar]:
+    rows = {node: row for row, node in enumerate(timeline.nodes)}
+    return [
+        Bar(
+            row=rows[span.node],
+            start_s=span.start_s,
+            length_s=span.end_s - span.start_s,
+            colour=colours.get(span.trainer, REMOVED) if span.trainer is not None else "#e4e4e4",
+            faint=span.use is Use.WARMING,
+            label=f"{span.node}: {span.trainer or 'idle'}"
+            f"{' (starting)' if span.use is Use.WARMING else ''}, {span.start_s:.0f} to {span.end_s:.0f} s",
+        )
+        for span in timeline.spans
+    ]
+
+
+def _marks(timeline: Timeline) -> list[Bar]:
+    rows = {node: row for row, node in enumerate(timeline.nodes)}
+    return [
+        Bar(rows[mark.node], mark.at_s, 0.0, MARKS[mark.fate], faint=False, label=f"{mark.node}: {mark.fate}")
+        for mark in timeline.marks
+        if mark.fate in MARKS and mark.node in rows
+    ]
+
+
+def _row(trainer: Trainer, course: Course) -> dict[str, str]:
+    paused = [rescale.paused_s for rescale in course.rescales if rescale.paused_s is not None]
+    return {
+        "trainer": trainer.id,
+        "state": str(trainer.phase),
+        "epoch": str(trainer.epoch),
+        "steps": f"{trainer.step:,}",
+        "samples": f"{trainer.samples:,}",
+        "node changes": str(max(0, len(course.rescales) - 1)),
+        "longest pause": f"{max(paused):.2f} s" if paused else "-",
+        "repeated steps": str(trainer.counts.lost_steps),
+        "reason for the end": headline(trainer.reason) if trainer.reason else "",
+    }
+
+
+METRICS_MAX = 6
+SIZE = (5.4, 2.6)
+
+
+def curves_of(course: Course, now_s: float) -> list[tuple[str, str]]:
+    """(title, SVG) of a trainer's nodes and rate over time, and of each of its metrics over samples."""
+    drawn = []
+    if course.rescales:
+        ended_s = now_s if course.ended_s is None else course.ended_s
+        drawn.append(("Nodes and samples/s over time", svg(partial(_rate, course=course, ended_s=ended_s), *SIZE)))
+    names = dict.fromkeys(name for point in course.points for name in point.metrics if name not in BY_SESSION)
+    for name in list(names)[:METRICS_MAX]:
+        points = [p for p in course.points if math.isfinite(p.metrics.get(name, math.nan))]
+        if points:
+            drawn.append((f"{name} over samples", svg(partial(_metric, points=points, name=name), *SIZE)))
+    return drawn
+
+
+def _rate(axes: Axes, course: Course, ended_s: float) -> None:
+    edges = [rescale.at_s for rescale in course.rescales] + [max(ended_s, course.rescales[-1].at_s)]
+    axes.stairs([rescale.after for rescale in course.rescales], edges, fill=True, color="0.85")
+    axes.set(xlabel="time (s)", ylabel="nodes")
+    known = [(p.at_s, p.samples_per_s) for p in course.points if p.samples_per_s is not None]
+    if known:
+        rates = axes.twinx()
+        rates.plot([at_s for at_s, _ in known], [rate for _, rate in known], linewidth=1)
+        rates.set_ylabel("samples/s")
+        rates.set_ylim(bottom=0)
+
+
+def _metric(axes: Axes, points: Sequence[Point], name: str) -> None:
+    axes.plot([point.samples for point in points], [point.metrics[name] for point in points], linewidth=1)
+    axes.set(xlabel="samples", ylabel=label(name))

@@ -1,0 +1,1 @@
+"""This host and its files: processes, limits, sandboxes, and files that are complete or absent."""

@@ -1,1 +1,0 @@
-"""What crosses processes: wire messages and their framing, connection file, journal, run directory, site files."""

@@ -1,0 +1,170 @@
+"""What a trainer has processed, what rescales and preemptions cost it, and how long it waited and trained."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import pairwise
+
+from pilot.core.curves.curve import Curve
+from pilot.core.ids import TrainerId
+from pilot.research.traces.workload import Ending, WorkloadRow
+
+
+class Accounting(StrEnum):
+    """How a rescale is paid for."""
+
+    PAPER = "paper"
+    """The samples of R seconds at the rate before it, at once (FreeTrain eq. 16): a start from 0 nodes is free."""
+    PHYSICAL = "physical"
+    """A pause of R seconds, at the new rate; a start from 0 nodes pauses, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Samples not processed because nodes left (``preemption``) and because of the plan (``rescale``)."""
+
+    preemption: float = 0.0
+    rescale: float = 0.0
+
+
+FREE = Cost()
+
+
+@dataclass(slots=True)
+class Account:
+    """One trainer's progress: ``done`` samples at ``since_s``, then ``rate`` a second after ``paused_until_s``.
+
+    ``later``: when another rate takes over, if more nodes take effect with a delay. ``changes``: its node counts, each
+    with the time from which it holds. ``interruptions``: how often it was stopped while it trained. ``ended_s``: when
+    it met its end, whatever that was.
+    """
+
+    submission: WorkloadRow
+    admitted_s: float
+    curve: Curve = field(init=False)
+    done: float = 0.0
+    nodes: int = 0
+    rate: float = 0.0
+    since_s: float = 0.0
+    paused_until_s: float = -math.inf
+    later: tuple[float, float] | None = None
+    ended_s: float | None = None
+    interruptions: int = 0
+    changes: list[tuple[float, int]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.curve = self.submission.spec.curve or Curve.proportional()
+        self.since_s = self.admitted_s
+
+    @property
+    def completed(self) -> bool:
+        """Whether all of its work was done."""
+        return self.ended_s is not None and self.submission.ending is Ending.FINISHES
+
+    def advance(self, now_s: float) -> float:
+        """Integrate up to ``now_s``; the samples gained, never more than are left."""
+        gained = 0.0
+        if self.later is not None and self.later[0] <= now_s:
+            at_s, rate = self.later
+            gained = self._work_until(at_s)
+            self.rate, self.later = rate, None
+        return gained + self._work_until(now_s)
+
+    def _work_until(self, now_s: float) -> float:
+        working_s = now_s - max(self.since_s, self.paused_until_s)
+        gained = min(self.rate * max(0.0, working_s), self.submission.samples - self.done)
+        self.done += gained
+        self.since_s = now_s
+        return gained
+
+    def ends_s(self) -> float:
+        """When it meets its end if nothing changes; infinite without nodes, and if it hangs."""
+        if self.submission.ending is Ending.HANGS:
+            return math.inf
+        left, from_s = self.submission.samples - self.done, max(self.since_s, self.paused_until_s)
+        if self.later is None:
+            return from_s + left / self.rate if self.rate > 0 else math.inf
+        at_s, rate = self.later
+        before = self.rate * max(0.0, at_s - from_s)
+        return from_s + left / self.rate if before >= left and self.rate > 0 else at_s + (left - before) / rate
+
+    def is_done(self) -> bool:
+        return self.done >= self.submission.samples and self.submission.ending is not Ending.HANGS
+
+    def rescale(self, accounting: Accounting, lost: int, nodes: int, delay_s: float = 0.0) -> Cost:
+        """From now on ``nodes`` nodes; ``lost`` of those before were preempted, the plan did the rest.
+
+        What makes it faster does so ``delay_s`` later; until then it continues as before (Huawei §5.5).
+        """
+        if not lost and nodes == self.nodes:
+            return FREE
+        pay = self._charge if accounting is Accounting.PAPER else self._pause
+        cost = pay(lost, nodes)
+        self.interruptions += self.rate > 0
+        if nodes != self.nodes:
+            self.changes.append((self.since_s, nodes))
+        before, after = min(self.rate, self._rate(self.nodes - lost)), self._rate(nodes)
+        self.later = (self.since_s + delay_s, after) if delay_s and after > before else None
+        self.nodes, self.rate = nodes, after if self.later is None else before
+        return cost
+
+    def _rate(self, nodes: int) -> float:
+        return self.curve.at(nodes) if nodes >= self.submission.spec.min_nodes else 0.0
+
+    def _charge(self, lost: int, nodes: int) -> Cost:
+        spec, left = self.submission.spec, self.nodes - lost
+        preemption = spec.rescale_down_s * self.rate if lost else 0.0
+        seconds = spec.rescale_up_s if nodes > left else spec.rescale_down_s if nodes < left else 0.0
+        cost = Cost(preemption, seconds * self._rate(left))
+        self.done -= cost.preemption + cost.rescale
+        return cost
+
+    def _pause(self, lost: int, nodes: int) -> Cost:
+        spec, grows = self.submission.spec, nodes > self.nodes - lost
+        seconds = spec.rescale_up_s if grows else spec.rescale_down_s
+        self.paused_until_s = max(self.paused_until_s, self.since_s + seconds)
+        samples = seconds * self._rate(nodes)
+        return Cost(rescale=samples) if grows or not lost else Cost(preemption=samples)
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerTimes:
+    """One trainer that has ended; all in seconds."""
+
+    trainer: TrainerId  #: its id
+    submit_s: float  #: on the trace's clock
+    ended_s: float  #: on the trace's clock
+    waiting_s: float  #: without nodes, or with fewer than its minimum
+    training_s: float  #: the rest
+    ending: Ending  #: how it ended
+
+    @property
+    def total_s(self) -> float:
+        """From submission to end."""
+        return self.ended_s - self.submit_s
+
+
+def times_of(accounts: Mapping[TrainerId, Account]) -> list[TrainerTimes]:
+    """The times of all trainers that have ended, in the order in which they were admitted."""
+    return [_times(name, account, account.ended_s) for name, account in accounts.items() if account.ended_s is not None]
+
+
+def _times(name: TrainerId, account: Account, ended_s: float) -> TrainerTimes:
+    submit_s, least = account.submission.submit_s, account.submission.spec.min_nodes
+    spans = pairwise([*account.changes, (ended_s, 0)])
+    training_s = sum(until_s - since_s for (since_s, nodes), (until_s, _) in spans if nodes >= least)
+    waiting_s = max(0.0, ended_s - submit_s - training_s)
+    return TrainerTimes(name, submit_s, ended_s, waiting_s, training_s, account.submission.ending)
+
+
+def done_when(other: Sequence[TrainerTimes], count: int, these: Sequence[TrainerTimes]) -> int | None:
+    """How many of ``these`` were completed when ``other`` had completed ``count`` (Huawei Fig 11); None: it
+    never did.
+    """
+    ends = sorted(one.ended_s for one in other if one.ending is Ending.FINISHES)
+    if len(ends) < count:
+        return None
+    return sum(one.ended_s <= ends[count - 1] for one in these if one.ending is Ending.FINISHES)

@@ -1,0 +1,387 @@
+"""The simulator's driver: the same core that runs live, on a virtual clock.
+
+A trace and submissions make events; what the core asks for is done at once, except that a plan may take
+``solver_latency_s``. All of one virtual time is settled before progress is accounted: what matters is the net change of
+each trainer's nodes.
+
+What trainers whose curves the core does not know report about themselves in a replay.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from random import Random
+from typing import assert_never
+
+from pilot.core.commands import (
+    AskTrial,
+    CheckScript,
+    CloseTrainer,
+    Command,
+    DissolveGroup,
+    DrainPool,
+    FormGroup,
+    HoldTrainer,
+    LookAtGroup,
+    PaceCheckpoints,
+    PauseGroup,
+    ReleaseNode,
+    SetNodeAside,
+    Solve,
+    StartWorker,
+    StopWorker,
+    TellTrial,
+    WarnOfBudget,
+    WriteCheckpoint,
+)
+from pilot.core.coordinator import Coordinator
+from pilot.core.curves.profile import REPORTS
+from pilot.core.events import (
+    CheckpointWritten,
+    DrainRequested,
+    Event,
+    ExitCause,
+    GroupFormed,
+    GroupLookedAt,
+    GroupPaused,
+    PlanReady,
+    PoolChanged,
+    Progress,
+    ScriptChecked,
+    TrainerCancelled,
+    TrainerFinished,
+    TrainerSubmitted,
+    WorkerExited,
+    WorkerReady,
+)
+from pilot.core.ids import Generation, TrainerId
+from pilot.core.plan.problem import Plan, Problem
+from pilot.core.study.events import TrialAsked, TrialTold
+from pilot.core.trainer.proof import ProofState
+from pilot.core.trainer.trainer import Trainer
+from pilot.research.sim.accounting import Account, Accounting
+from pilot.research.sim.knowledge import MEASURED, TRUE_CURVES, Knowledge
+from pilot.research.sim.records import Moment, Records
+from pilot.research.traces.changes import Change
+from pilot.research.traces.workload import Ending, WorkloadRow
+
+EVERY_S = 4.0
+"""So a rate that does not vary is known 20 s after its group formed and the pause is over: 20 steps of 0.8 s, and some
+reports. Live reports come once a second."""
+
+
+@dataclass(slots=True)
+class Reports:
+    """Each group reports its rate :data:`REPORTS` times, and further while it is profiled.
+
+    ``noise`` : how far a report is off the true rate, one standard deviation of the logarithm, drawn by ``random``
+    ``due`` : when the next report of a trainer comes, and how many still do; ``seen``: the newest groups
+    """
+
+    noise: float = 0.0
+    random: Random = field(default_factory=Random)
+    due: dict[TrainerId, tuple[float, int]] = field(default_factory=dict)
+    seen: dict[TrainerId, Generation] = field(default_factory=dict)
+
+    def expect(self, now_s: float, trainer: Trainer) -> None:
+        """A group of ``trainer`` that is new will report when its pause is over."""
+        group = trainer.group
+        if group is not None and self.seen.get(trainer.id) != group.generation:
+            self.seen[trainer.id] = group.generation
+            self.due[trainer.id] = (now_s + trainer.spec.rescale_up_s + EVERY_S, REPORTS)
+
+    def due_s(self) -> float:
+        """When the next report comes."""
+        return min((due_s for due_s, _ in self.due.values()), default=math.inf)
+
+    def take(
+        self, now_s: float, accounts: Mapping[TrainerId, Account], trainers: Mapping[TrainerId, Trainer]
+    ) -> list[Progress]:
+        """The reports that have come by ``now_s``."""
+        told: list[Progress] = []
+        for name in [name for name, (due_s, _) in self.due.items() if due_s <= now_s]:
+            _, left = self.due.pop(name)
+            trainer, account = trainers.get(name), accounts.get(name)
+            if trainer is None or trainer.group is None or account is None or account.is_done():
+                continue
+            if left > 1 or trainer.profile.pin is not None:
+                self.due[name] = (now_s + EVERY_S, left - 1)
+            rate = account.curve.at(len(trainer.group.members)) * math.exp(self.random.gauss(0.0, self.noise))
+            told.append(Progress(name, trainer.group.generation, 0, 0, int(account.done), rate))
+        return told
+
+
+class Completions(StrEnum):
+    """When the core learns of completions and arrivals."""
+
+    AT_ONCE = "at-once"
+    """When they happen (FreeTrain §3)."""
+    AT_NODE_EVENTS = "at-node-events"
+    """With the next change of the pool, as in the authors' replay code; a finished trainer's nodes idle until then."""
+
+
+@dataclass(frozen=True, slots=True)
+class SimConfig:
+    """How a replay runs, apart from what the core decides. An infinite ``until_s``: until nothing more can happen."""
+
+    until_s: float
+    accounting: Accounting = Accounting.PAPER
+    completions: Completions = Completions.AT_ONCE
+    solver_latency_s: float = 0.0
+    scale_up_delay_s: float = 0.0
+    """More nodes take effect this much later (Huawei §5.5)."""
+    knowledge: Knowledge = TRUE_CURVES
+    """What the core knows about scaling curves."""
+    measure_noise: float = 0.0
+    """The relative standard deviation of a measured rate."""
+
+
+class Simulation:
+    """One replay. ``run`` may be stopped; ``records`` then holds what happened up to ``now_s``."""
+
+    def __init__(
+        self,
+        core: Coordinator,
+        planner: Callable[[Problem], Plan],
+        changes: Sequence[Change],
+        submissions: Sequence[WorkloadRow],
+        config: SimConfig,
+    ) -> None:
+        self.core = core
+        self.config = config
+        self.now_s = 0.0
+        self.records = Records()
+        self.accounts: dict[TrainerId, Account] = {}
+        self._planner = planner
+        self._changes = deque(change for change in changes if change.time_s < config.until_s)
+        self._submissions = deque(submissions)
+        self._by_id = {submission.spec.trainer: submission for submission in submissions}
+        self._running: dict[TrainerId, Account] = {}
+        self._reports = Reports(config.measure_noise, Random(config.knowledge.seed))
+        self._pins: dict[TrainerId, int] = {}
+        self._solve: Solve | None = None
+        self._plan_due_s = math.inf
+
+    def run(self, stop: Callable[[], bool], tick: Callable[[float], None]) -> bool:
+        """Replay to ``until_s`` or to the end of the pool's budget, telling ``tick`` each virtual time; False where
+        ``stop`` said so before."""
+        while (next_s := self._next_s()) < self.config.until_s and not self._drained:
+            if stop():
+                return False
+            self._step(next_s)
+            tick(next_s)
+        self._finish_at(self.now_s if self._drained or math.isinf(self.config.until_s) else self.config.until_s)
+        return True
+
+    @property
+    def submitted(self) -> int:
+        """How many trainers there are, now or later."""
+        return len(self._by_id)
+
+    @property
+    def ended(self) -> int:
+        """How many of them have ended."""
+        return sum(account.ended_s is not None for account in self.accounts.values())
+
+    @property
+    def _drained(self) -> bool:
+        """Its budget has ended the pool."""
+        return self.core.draining and not len(self.core.pool)
+
+    def _next_s(self) -> float:
+        at_s = self._changes[0].time_s if self._changes else math.inf
+        at_s = min(at_s, self._plan_due_s, max(self.now_s, self.core.timers.due_s()), self._reports.due_s())
+        if self.config.completions is Completions.AT_NODE_EVENTS:
+            return at_s
+        submitted_s = self._submissions[0].submit_s if self._submissions else math.inf
+        ended_s = min((account.ends_s() for account in self._running.values()), default=math.inf)
+        return max(self.now_s, min(at_s, submitted_s, ended_s))
+
+    def _step(self, now_s: float) -> None:
+        """Everything of one virtual time."""
+        gained = self._advance(now_s)
+        change = self._changes.popleft() if self._changes and self._changes[0].time_s <= now_s else Change(now_s)
+        lost = self._lost(change)
+        self._settle(self._events(change))
+        self._account(change, lost, gained)
+
+    def _advance(self, now_s: float) -> float:
+        """Work done since the last time, of all trainers."""
+        due = [account for account in self._running.values() if account.ends_s() <= now_s]
+        weight = self.records.weight
+        gained = sum(account.advance(now_s) * weight(account.submission) for account in self._running.values())
+        for account in due:
+            # Despite rounding errors: this is the time at which it is done.
+            account.done = account.submission.samples
+        self.now_s = now_s
+        return gained
+
+    def _events(self, change: Change) -> list[Event]:
+        """The events that the core gets at this time."""
+        changed = PoolChanged(change.joined, lost=change.left, cause="trace", ends=change.ends)
+        pool = [changed] if change.joined or change.left else []
+        waits = not pool and self.config.completions is Completions.AT_NODE_EVENTS
+        if waits and min(self.core.timers.due_s(), self._reports.due_s()) > self.now_s:
+            return []
+        reports = self._reports.take(self.now_s, self._running, self.core.trainers)
+        heard: list[Event] = [*self._finished(), *self._progress(), *reports, *self._submitted()]
+        return [*heard, *pool, *self.core.timers.due(self.now_s)]
+
+    def _finished(self) -> list[Event]:
+        done = [trainer for trainer, account in self._running.items() if account.is_done()]
+        for trainer in done:
+            self._running.pop(trainer).ended_s = self.now_s
+        return [self._end_of(trainer) for trainer in done]
+
+    def _end_of(self, name: TrainerId) -> Event:
+        row, trainer = self._by_id[name], self.core.trainers[name]
+        if row.ending is Ending.CANCELLED:
+            return TrainerCancelled(name)
+        if row.ending is Ending.FAILS:
+            return WorkerExited(name, next(iter(trainer.workers)), ExitCause.RAISED, "it has a bug")
+        return TrainerFinished(name, trainer.generation, 0, int(row.samples))
+
+    def _progress(self) -> list[Event]:
+        """How far trainers have got, if problems include it; those between decisions do not."""
+        core = self.core
+        decides = not core.config.decide_every_s or core.awaited or core.timers.decision_s <= self.now_s
+        if not (core.config.timed and decides):
+            return []
+        groups = {trainer: self.core.trainers[trainer].group for trainer in self._running}
+        return [
+            Progress(trainer, group.generation, 0, 0, max(0, int(self._running[trainer].done)))
+            for trainer, group in groups.items()
+            if group is not None
+        ]
+
+    def _submitted(self) -> list[Event]:
+        events: list[Event] = []
+        while self._submissions and self._submissions[0].submit_s <= self.now_s:
+            events.append(TrainerSubmitted(self.config.knowledge.spec(self._submissions.popleft())))
+        return events
+
+    def _lost(self, change: Change) -> dict[TrainerId, int]:
+        """How many nodes each trainer loses."""
+        lost: dict[TrainerId, int] = {}
+        for node in change.left:
+            owner = self.core.pool.owner.get(node)
+            if owner is not None:
+                lost[owner] = lost.get(owner, 0) + 1
+        return lost
+
+    # --- commands -------------------------------------------------------------------------------------------------
+
+    def _settle(self, events: Sequence[Event]) -> None:
+        """Hand ``events`` to the core and do what it asks for, until it asks for nothing more at this time.
+
+        A plan is made last, so that a problem which another event of the same time changes is not solved.
+        """
+        waiting = deque(events)
+        while event := waiting.popleft() if waiting else self._plan():
+            for command in self.core.handle(self.now_s, event):
+                answer = self._answer(command)
+                if answer is not None:
+                    waiting.append(answer)
+
+    def _plan(self) -> Event | None:
+        """The plan, if it is due."""
+        if self._solve is None or self._plan_due_s > self.now_s:
+            return None
+        solve, self._solve, self._plan_due_s = self._solve, None, math.inf
+        plan = self._planner(solve.problem)
+        self.records.solved(solve.problem, plan)
+        return PlanReady(solve.plan_id, plan)
+
+    def _answer(self, command: Command) -> Event | None:
+        """Do what is asked for, at once."""
+        match command:
+            case StartWorker(trainer, node):
+                return WorkerReady(trainer, node)
+            case StopWorker(trainer, node):
+                return WorkerExited(trainer, node, ExitCause.STOPPED)
+            case FormGroup(trainer, generation):
+                return GroupFormed(trainer, generation, 0)
+            case PauseGroup(trainer, generation):
+                return GroupPaused(trainer, generation, 0)
+            case LookAtGroup(trainer, generation):
+                return GroupLookedAt(trainer, generation, ())
+            case WriteCheckpoint(trainer, node):
+                return CheckpointWritten(trainer, node, 0)
+            case CheckScript(trainer, node):
+                return ScriptChecked(trainer, node, ProofState.PASSED, "as assumed in replays")
+            case Solve():
+                self._solve, self._plan_due_s = command, self.now_s + self.config.solver_latency_s
+                return None
+            case DrainPool():
+                self.records.budget_ended_s = self.now_s
+                return DrainRequested(command.reason)
+            case WarnOfBudget(None):
+                self.records.budget_warned_s = self.now_s
+                return None
+            case ReleaseNode(node):
+                return PoolChanged(lost=(node,), cause="released")
+            case AskTrial(study, number, spec):
+                return TrialAsked(study, number, spec, ())
+            case TellTrial(study, number):
+                return TrialTold(study, number)
+            case DissolveGroup() | PaceCheckpoints() | SetNodeAside() | HoldTrainer() | WarnOfBudget() | CloseTrainer():
+                return None
+            case _:
+                assert_never(command)
+
+    # --- accounts -------------------------------------------------------------------------------------------------
+
+    def _account(self, change: Change, lost: dict[TrainerId, int], gained: float) -> None:
+        """Charge what the net change of each trainer's nodes costs, and note the moment."""
+        self._open_accounts()
+        preemption = rescale = 0.0
+        pins: dict[TrainerId, int] = {}
+        profiled = 0
+        for trainer_id, account in self._running.items():
+            group = self.core.trainers[trainer_id].group
+            nodes = len(group.members) if group is not None else 0
+            if self.config.knowledge.know == MEASURED:
+                self._reports.expect(self.now_s, self.core.trainers[trainer_id])
+                if (pin := self.core.trainers[trainer_id].profile.pin) is not None:
+                    pins[trainer_id] = pin
+                    profiled += nodes
+            cost = account.rescale(self.config.accounting, lost.get(trainer_id, 0), nodes, self.config.scale_up_delay_s)
+            weight = self.records.weight(account.submission)
+            preemption += cost.preemption * weight
+            rescale += cost.rescale * weight
+        self.records.note(
+            Moment(
+                time_s=self.now_s,
+                pool=len(self.core.pool),
+                used=sum(account.nodes for account in self._running.values()),
+                joined=len(change.joined),
+                left=len(change.left),
+                gained=gained,
+                preemption=preemption,
+                rescale=rescale,
+                spread=self._spread(),
+                profiled=profiled,
+                profiling=rescale if pins != self._pins else 0.0,
+            ),
+            [account.submission for account in self._running.values()],
+        )
+        self._pins = pins
+
+    def _spread(self) -> int:
+        gpus = self.core.config.gpus
+        return 0 if gpus is None else sum(gpus.spread(self.core.trainers[name].target) for name in self._running)
+
+    def _open_accounts(self) -> None:
+        for trainer in self.core.admitted():
+            if trainer.id not in self._running:
+                account = Account(self._by_id[trainer.id], self.now_s)
+                self._running[trainer.id] = self.accounts[trainer.id] = account
+
+    def _finish_at(self, end_s: float) -> None:
+        gained = self._advance(end_s)
+        self.now_s = end_s
+        self._account(Change(end_s), {}, gained)

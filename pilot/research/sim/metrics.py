@@ -1,0 +1,290 @@
+"""What a replay shows: resource integral, U, costs, run times (FreeTrain §4.1 and §5).
+
+What it takes in a replay until curves are known: interruptions, and how soon plans are good.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+import numpy as np
+
+from pilot.core.ids import TrainerId
+from pilot.core.plan.problem import Candidate, Problem
+from pilot.planners import make
+from pilot.research.sim.accounting import Account, Accounting, times_of
+from pilot.research.sim.records import Admitted, Kind, Records
+from pilot.research.traces.fragments import Floats
+
+BIN_S = 6 * 3600.0
+"""U is also given by six hours (FreeTrain Fig 10)."""
+
+U_IN_WORDS = (
+    "U = A_e / A_s. A_e is the work done, less what rescaling cost. "
+    "A_s is the work of the same trainers on eq_nodes dedicated nodes: at each time the trainers that share the pool "
+    "then, at their best total rate, without rescaling. Work is counted in {unit}."
+)
+NODE_SECONDS = "node-seconds at the speed of one node"
+
+
+@dataclass(frozen=True, slots=True)
+class Bin:
+    """U over one stretch of the replay, against the eq_nodes of that stretch."""
+
+    start_h: float  #: when it begins
+    eq_nodes: float  #: the mean number of nodes in it
+    efficiency: float | None  #: U; null: there was nothing to compare with
+
+
+@dataclass(frozen=True, slots=True)
+class RunTimes:
+    """Completed trainers on one scaling curve."""
+
+    curve: int  #: its number
+    completed: int  #: how many
+    mean_h: float  #: mean time from admission to completion, in hours
+    max_h: float  #: the longest time from admission to completion, in hours
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """The metrics of one replay; the same replay gives the same summary."""
+
+    reached_h: float  #: how far it came, in hours
+    complete: bool  #: whether it came to the end
+    events: int  #: distinct times
+    pool_changes: int  #: times at which nodes came or went
+    solves: int  #: problems solved
+    plans: dict[str, int]  #: how many, by status
+    eq_nodes: float  #: FreeTrain eq. 18
+    node_hours: float  #: FreeTrain eq. 17
+    #: of all work: samples where all trainers have one scaling curve, else node-seconds at the speed of one node
+    unit: str
+    work: float  #: A_e (§4.1.2)
+    static_work: float  #: A_s (§4.1.2)
+    efficiency: float | None  #: U = A_e / A_s (§4.1.2); null: there was nothing to compare with
+    samples: float  #: processed by all trainers, whatever their kind
+    used: float  #: share of node-time that trained
+    preemption_per_event: float  #: work that preemptions cost, per change of the pool
+    rescale_per_event: float  #: work that rescales cost, per change of the pool
+    #: mean of (work until the next event) / (rescale cost), over events with a cost (Fig 8)
+    return_on_rescale: float | None
+    submitted: int  #: trainers submitted
+    completed: int  #: trainers whose work was all done
+    interruptions: float  #: per trainer, by preemptions and plans
+    #: seconds from a trainer's admission until the total rate is 90% of the best one on the nodes that are there, the
+    #: mean of all trainers; null: there were none
+    to_oracle_s: float | None
+    profile_node_s: float  #: node-seconds of trainers while they were profiled (they also trained)
+    profile_cost: float  #: the most work that rescales for profiles can have cost
+    six_hours: tuple[Bin, ...]  #: U by six hours
+    run_times: tuple[RunTimes, ...]  #: of completed trainers, by scaling curve
+    mean_waiting_s: float | None  #: time without nodes of trainers that have ended; null: none has
+    mean_training_s: float | None  #: time with nodes of trainers that have ended; null: none has
+    mean_total_s: float | None  #: time from submission to end of trainers that have ended; null: none has
+    #: nodes that trainers span beyond the minimum, mean over time; null: without ``gpus_per_node``
+    mean_spread: float | None
+    budget_warned_h: float | None = None  #: when 80% of the pool's budget was used; null: never
+    #: when all of the pool's budget was used, which ends the replay; null: never
+    budget_ended_h: float | None = None
+
+
+def summarize(
+    records: Records,
+    accounts: Mapping[TrainerId, Account],
+    accounting: Accounting,
+    submitted: int,
+    complete: bool,
+    gpus: bool = False,
+) -> Summary:
+    """Compute the metrics from what was noted; ``gpus``: a unit of the pool is a GPU."""
+    columns, meter, ended = records.columns(), IntegralMeter(records), times_of(accounts)
+    scale = meter.scale
+    costs = columns["preemption"] + columns["rescale"]
+    # Paid at once in the paper's accounting; a physical pause is in the gains already.
+    charged = costs if accounting is Accounting.PAPER else np.zeros_like(costs)
+    end_s = float(columns["time_s"][-1]) if records.moments else 0.0
+    changed = (columns["joined"] + columns["left"]) > 0
+    per_event = scale / max(1, int(changed.sum()))
+    work, static = meter.work(columns["gained"], charged, 0.0, end_s), meter.static_work(0.0, end_s)
+    return Summary(
+        reached_h=end_s / 3600,
+        complete=complete,
+        events=len(records.moments),
+        pool_changes=int(changed.sum()),
+        solves=len(records.solves),
+        plans=_plans(records),
+        eq_nodes=meter.eq_nodes(0.0, end_s),
+        node_hours=meter.node_seconds(0.0, end_s) / 3600,
+        unit=meter.unit,
+        work=work * scale,
+        static_work=static * scale,
+        efficiency=work / static if static else None,
+        samples=sum(account.done for account in accounts.values()),
+        used=_share(columns["used"], columns["pool"], meter.spans(0.0, end_s)),
+        preemption_per_event=float(columns["preemption"].sum()) * per_event,
+        rescale_per_event=float(columns["rescale"].sum()) * per_event,
+        return_on_rescale=_mean(returns_on_rescale(columns)),
+        submitted=submitted,
+        completed=sum(account.completed for account in accounts.values()),
+        interruptions=interruptions(accounts),
+        to_oracle_s=to_oracle_s(columns, records.admitted, accounts.values(), meter.best_rate),
+        profile_node_s=float(columns["profiled"] @ meter.spans(0.0, end_s)),
+        profile_cost=float(columns["profiling"].sum()) * scale,
+        six_hours=tuple(_bins(meter, columns, charged, end_s)),
+        run_times=tuple(_run_times(accounts.values())),
+        mean_waiting_s=_mean([one.waiting_s for one in ended]),
+        mean_training_s=_mean([one.training_s for one in ended]),
+        mean_total_s=_mean([one.total_s for one in ended]),
+        mean_spread=_over_time(columns["spread"], meter.spans(0.0, end_s)) if gpus else None,
+        budget_warned_h=_hours(records.budget_warned_s),
+        budget_ended_h=_hours(records.budget_ended_s),
+    )
+
+
+def _hours(seconds: float | None) -> float | None:
+    return None if seconds is None else seconds / 3600
+
+
+class IntegralMeter:
+    """Integrals over stretches of a replay."""
+
+    def __init__(self, records: Records) -> None:
+        self._records = records
+        self._time_s = np.array([moment.time_s for moment in records.moments])
+        self._pool = np.array([moment.pool for moment in records.moments], dtype=float)
+        self._best: dict[tuple[Admitted, int], float] = {}
+        self._plan = make("dp", limit_s=math.inf)
+        curves = {kind.curve for kind in records.curves}
+        only = next(iter(records.curves.values())) if len(curves) == 1 else None
+        self.unit = "samples" if only else NODE_SECONDS
+        self.scale = only.single_node_rate() if only else 1.0
+
+    def spans(self, start_s: float, end_s: float) -> Floats:
+        """How long each moment's state holds within [start_s, end_s)."""
+        until = np.append(self._time_s[1:], self._time_s[-1:])
+        held_s: Floats = np.minimum(until, end_s) - np.maximum(self._time_s, start_s)
+        return held_s.clip(min=0.0)
+
+    def work(self, gained: Floats, charged: Floats, start_s: float, end_s: float) -> float:
+        """A_e over [start_s, end_s): what was gained up to each moment, less what was charged at it."""
+        since = np.append(self._time_s[:1], self._time_s[:-1])
+        inside_s = np.minimum(self._time_s, end_s) - np.maximum(since, start_s)
+        share = inside_s.clip(min=0.0) / np.maximum(self._time_s - since, 1e-12)
+        paid = charged[(self._time_s >= start_s) & (self._time_s < end_s)]
+        return float(gained @ share - paid.sum())
+
+    def node_seconds(self, start_s: float, end_s: float) -> float:
+        """FreeTrain eq. 17, in seconds."""
+        return float(self._pool @ self.spans(start_s, end_s))
+
+    def eq_nodes(self, start_s: float, end_s: float) -> float:
+        """FreeTrain eq. 18."""
+        return self.node_seconds(start_s, end_s) / (end_s - start_s) if end_s > start_s else 0.0
+
+    def static_work(self, start_s: float, end_s: float) -> float:
+        """A_s over [start_s, end_s)."""
+        nodes, held_s = self.eq_nodes(start_s, end_s), dict[Admitted, float]()
+        for span_s, admitted in zip(self.spans(start_s, end_s), self._records.admitted, strict=True):
+            if span_s > 0:
+                held_s[admitted] = held_s.get(admitted, 0.0) + float(span_s)
+        return sum(self.best_rate(admitted, nodes) * seconds for admitted, seconds in held_s.items())
+
+    def best_rate(self, admitted: Admitted, nodes: float) -> float:
+        """The best total rate of ``admitted`` on ``nodes`` nodes; linear between whole numbers of them."""
+        whole = math.floor(nodes)
+        low, high = self._best_rate(admitted, whole), self._best_rate(admitted, whole + 1)
+        return low + (high - low) * (nodes - whole)
+
+    def _best_rate(self, admitted: Admitted, nodes: int) -> float:
+        if (admitted, nodes) not in self._best:
+            trainers = [kind for kind, count in admitted for _ in range(count)]
+            candidates = tuple(self._candidate(index, kind) for index, kind in enumerate(trainers))
+            self._best[admitted, nodes] = self._plan(Problem(nodes, 1.0, candidates)).objective
+        return self._best[admitted, nodes]
+
+    def _candidate(self, index: int, kind: Kind) -> Candidate:
+        curve = self._records.curves[kind]
+        value = curve.scaled(1.0 / curve.single_node_rate())
+        return Candidate(TrainerId(f"{index}"), 0, kind.min_nodes, kind.max_nodes, value, 0.0, 0.0, kind.sizes)
+
+
+def returns_on_rescale(columns: Mapping[str, Floats]) -> Floats:
+    """Work until the next event by what was invested in rescaling at this one (FreeTrain Fig 8)."""
+    invested, returned = columns["rescale"][:-1], columns["gained"][1:]
+    paid = invested > 0
+    return returned[paid] / invested[paid]
+
+
+def _bins(meter: IntegralMeter, columns: Mapping[str, Floats], charged: Floats, end_s: float) -> Iterable[Bin]:
+    """U by six hours."""
+    for start_s in np.arange(0.0, end_s, BIN_S).tolist():
+        stop_s = min(end_s, start_s + BIN_S)
+        work = meter.work(columns["gained"], charged, start_s, stop_s)
+        static = meter.static_work(start_s, stop_s)
+        yield Bin(start_s / 3600, meter.eq_nodes(start_s, stop_s), work / static if static else None)
+
+
+def _run_times(accounts: Iterable[Account]) -> Iterable[RunTimes]:
+    hours: dict[int, list[float]] = {}
+    for account in accounts:
+        if account.completed and account.ended_s is not None:
+            ran_h = (account.ended_s - account.admitted_s) / 3600
+            hours.setdefault(account.submission.curve, []).append(ran_h)
+    return (RunTimes(curve, len(ran), sum(ran) / len(ran), max(ran)) for curve, ran in sorted(hours.items()))
+
+
+def _plans(records: Records) -> dict[str, int]:
+    statuses = [solve.status.value for solve in records.solves]
+    return {status: statuses.count(status) for status in sorted(set(statuses))}
+
+
+def _share(part: Floats, whole: Floats, spans: Floats) -> float:
+    total = float(whole @ spans)
+    return float(part @ spans) / total if total else 0.0
+
+
+def _over_time(values: Floats, spans: Floats) -> float:
+    total_s = float(spans.sum())
+    return float(values @ spans) / total_s if total_s else 0.0
+
+
+def _mean(values: Floats | Sequence[float]) -> float | None:
+    return fmean(values) if len(values) else None
+
+
+GOOD = 0.9
+"""Of the oracle's rate."""
+
+BestRate = Callable[[Admitted, float], float]
+"""The best total rate of trainers on a number of nodes."""
+
+
+def interruptions(accounts: Mapping[TrainerId, Account]) -> float:
+    """How often a trainer was interrupted, by preemptions and plans; the mean of all that were admitted."""
+    return sum(account.interruptions for account in accounts.values()) / len(accounts) if accounts else 0.0
+
+
+def to_oracle_s(
+    columns: Mapping[str, Floats], admitted: Sequence[Admitted], accounts: Iterable[Account], best: BestRate
+) -> float | None:
+    """Seconds from a trainer's admission until the total rate is :data:`GOOD` of what an oracle would get from the
+    available nodes: the best division, at once and at no cost. The mean of all trainers; None: there is none.
+
+    A trainer after which that rate is not reached counts until the end.
+    """
+    time_s, pool = columns["time_s"], columns["pool"]
+    rates = columns["gained"][1:] / np.maximum(np.diff(time_s), 1e-12)
+    waits = []
+    for account in accounts:
+        first = int(np.searchsorted(time_s, account.admitted_s))
+        reached = (at for at in range(first, len(rates)) if _good(rates[at], pool[at], admitted[at], best))
+        waits.append(float(time_s[next(reached, -1)]) - account.admitted_s)
+    return _mean(waits)
+
+
+def _good(rate: float, pool: float, admitted: Admitted, best: BestRate) -> bool:
+    return pool > 0 and rate >= GOOD * best(admitted, pool)

@@ -1,0 +1,1 @@
+"""A pool's files: run directory, journal, trainer folders, marks beside logs."""

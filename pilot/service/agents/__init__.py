@@ -1,0 +1,1 @@
+"""The agents of a pool: connections, who may connect, messages in and out, groups that form."""

@@ -1,0 +1,253 @@
+"""Who may do what: one token per role, and one per pilot job that the pool submitted.
+
+=============  ==================================  ================================================================
+token          where it is                         what it allows
+=============  ==================================  ================================================================
+user           the pool's ``connection.json``      requests of the CLI, nothing else
+enrolment      the pool's ``connection.json``      to join as a pilot, from one's own batch script
+a job's own    ``pilots/<…>.connection.json``      to join as a pilot of that job: on as many nodes as it has, in
+                                                   its latest run, until the job is over
+=============  ==================================  ================================================================
+
+A pilot's name ends in a hash of a secret that its agent drew: nobody else can come back under that name. Only digests
+of tokens are compared.
+"""
+
+from __future__ import annotations
+
+import enum
+import ipaddress
+import logging
+import math
+import re
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ParamSpec
+
+import msgspec
+
+from pilot.core.errors import UserError
+from pilot.protocol import connection, wire
+from pilot.protocol.allowance import Allowance
+from pilot.protocol.connection import Connection, digest, new_token, owns
+from pilot.site.node_pattern import NodePattern
+
+_JOB = re.compile(r"[A-Za-z0-9_.@:\[\]-]{0,128}")
+
+log = logging.getLogger(__name__)
+
+SUFFIX = ".connection.json"
+
+UNCLAIMED_MAX = 64
+"""Tokens whose job is unknown: from submissions that failed but may have been accepted anyway."""
+
+ENROLLING_MAX = 128
+SPARE = 6
+"""Connections and new pilots of one job beyond its nodes: agents that were cut off come back before that is noticed."""
+
+JOINS_PER_S = 0.1
+"""New pilots of one job, such as those of its restarts."""
+
+P = ParamSpec("P")
+
+
+class Role(enum.Enum):
+    """The role that a token gives."""
+
+    USER = "user"
+    PILOT = "pilot"
+
+
+@dataclass(slots=True, eq=False)
+class Grant:
+    """What one token allows. ``file`` is that of a job's own token; ``job`` is "" until it is known. ``unnamed_max``
+    connections may have shown it without being a pilot's yet; ``joins``: how often a pilot may join with it (None: as
+    often as it likes).
+    """
+
+    role: Role
+    file: Path | None = None
+    job: str = ""
+    unnamed_max: int = ENROLLING_MAX
+    joins: Allowance | None = None
+
+    @classmethod
+    def of_job(cls, file: Path, nodes: int, job: str = "") -> Grant:
+        """A token of a job of so many nodes."""
+        return cls(Role.PILOT, file, job, nodes + SPARE, Allowance(JOINS_PER_S, 2 * nodes + SPARE, 0.0))
+
+    def may_join(self, now_s: float) -> bool:
+        """Whether one more pilot may join with it now."""
+        return self.joins is None or self.joins.allows(now_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Living:
+    """A connected pilot with the same token: its node, its job's life."""
+
+    node: str
+    restart: int
+
+
+@dataclass(slots=True)
+class Admission:
+    """The tokens of one pool, and ``only`` which nodes it may have (None: any). ``folder`` holds the jobs' own
+    connection files."""
+
+    where: Connection
+    folder: Path
+    nodes_per_pilot: int
+    only: NodePattern | None = None
+    _grants: dict[bytes, Grant] = field(default_factory=dict)
+    _disk: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "tokens"))
+
+    def __post_init__(self) -> None:
+        self._grants[digest(self.where.token)] = Grant(Role.USER)
+        self._grants[digest(self.where.enrolment)] = Grant(Role.PILOT)
+        for path in sorted(self.folder.glob(f"*{SUFFIX}")):
+            self._restore(path)
+
+    def grant(self, token: str) -> Grant | None:
+        """What ``token`` allows; None: it is not this pool's, or its job is over."""
+        return self._grants.get(digest(token))
+
+    # --- the jobs' own tokens --------------------------------------------------------------------------------------
+
+    def issue(self) -> Path:
+        """Create a connection file for another job. Called by the thread that submits."""
+        token = new_token()
+        path = self.folder / f"{new_token()[:12]}{SUFFIX}"
+        connection.write(path, msgspec.structs.replace(self.where, token="", enrolment=token))
+        self._grants[digest(token)] = Grant.of_job(path, self.nodes_per_pilot)
+        self._forget_unclaimed()
+        return path
+
+    def bind(self, path: Path, job: str) -> None:
+        """Record that the file was given to ``job``."""
+        self._grants[digest(connection.load(path).enrolment)].job = job
+        _note_job(path, job)
+
+    def revoke(self, job: str) -> None:
+        """``job`` is over: revoke its token."""
+        for key, grant in list(self._grants.items()):
+            if grant.file is not None and grant.job == job:
+                self._drop(key, grant)
+
+    def revoke_all(self) -> None:
+        """The pool is over: remove all files."""
+        for key, grant in list(self._grants.items()):
+            if grant.file is not None:
+                self._drop(key, grant)
+        self._disk.shutdown()
+
+    def _restore(self, path: Path) -> None:
+        """Let a job of an earlier coordinator of this run directory keep its token, and tell it our address.
+
+        If that was another pool's coordinator, a job that is still queued joins us; an agent of that pool sees that its
+        pool is over.
+        """
+        try:
+            known = connection.load(path)
+            where = msgspec.structs.replace(self.where, token="", enrolment=known.enrolment, job=known.job)
+            if where != known:
+                connection.write(path, where)
+        except (UserError, OSError) as error:
+            log.warning("the pilots of %s cannot reconnect: %s", path.name, error)
+            return
+        self._grants[digest(where.enrolment)] = Grant.of_job(path, self.nodes_per_pilot, where.job)
+
+    def _forget_unclaimed(self) -> None:
+        unclaimed = [(k, g) for k, g in list(self._grants.items()) if g.file is not None and not g.job]
+        for key, grant in unclaimed[:-UNCLAIMED_MAX]:
+            self._drop(key, grant)
+
+    def _drop(self, key: bytes, grant: Grant) -> None:
+        del self._grants[key]
+        assert grant.file is not None
+        self._later(_remove, grant.file)
+
+    def _later(self, function: Callable[P, None], *arguments: P.args, **named: P.kwargs) -> None:
+        """Do it on the disk's thread, so that a slow disk delays nothing else."""
+        try:
+            self._disk.submit(function, *arguments, **named)
+        except RuntimeError:  # the host's limit of threads is reached
+            function(*arguments, **named)
+
+    def settled(self) -> None:
+        """Wait until all files are up to date."""
+        self._disk.submit(int).result()
+
+    # --- pilots ----------------------------------------------------------------------------------------------------
+
+    def objection(self, grant: Grant, hello: wire.Hello, others: Sequence[Living]) -> str:
+        """Why a pilot may not join; "" if it may. ``others`` are the connected pilots with the same token."""
+        if not owns(hello.secret, hello.pilot):
+            return f"the name {hello.pilot} is another pilot's"
+        if reason := _implausible(hello):
+            return reason
+        if reason := self.elsewhere(hello):
+            return reason
+        if grant.file is None:
+            return self._enrolling(hello)
+        if not grant.job:
+            self._claim(grant, hello.job)
+        if not same_job(hello.job, grant.job):
+            return f"its token is that of job {grant.job}, not of {hello.job or 'no job'}"
+        living = [other for other in others if other.restart >= hello.restart]
+        if len(living) >= self.nodes_per_pilot:
+            return f"job {grant.job} has its {self.nodes_per_pilot} pilots already: {living[0].node}"
+        return ""
+
+    def elsewhere(self, hello: wire.Hello) -> str:
+        """Why the pool does not use the node of ``hello``; "" if it may."""
+        if self.only is None or self.only.matches(hello.host):
+            return ""
+        return f"node {hello.host} does not belong to this pool (--only-nodes {self.only.text})"
+
+    def _enrolling(self, hello: wire.Hello) -> str:
+        if hello.job and any(grant.file and same_job(grant.job, hello.job) for grant in list(self._grants.values())):
+            return f"job {hello.job} was submitted by the pool and has a token of its own"
+        return ""
+
+    def _claim(self, grant: Grant, job: str) -> None:
+        """The submission seemed to fail, or its answer is still outstanding: the first pilot to join determines the
+        job."""
+        if job and grant.file is not None:
+            grant.job = job
+            self._later(_note_job, grant.file, job)
+
+
+def _note_job(path: Path, job: str) -> None:
+    """For a restarted coordinator."""
+    try:
+        connection.write(path, msgspec.structs.replace(connection.load(path), job=job))
+    except (OSError, UserError) as error:
+        log.warning("cannot record in %s that it belongs to job %s: %s", path, job, error)
+
+
+def _remove(path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        log.warning("cannot remove %s: %s", path, error)
+
+
+def _implausible(hello: wire.Hello) -> str:
+    """Validate what is passed on to others about a pilot, or logged."""
+    try:
+        if ipaddress.ip_address(hello.address).is_unspecified:
+            return f"no node has the address {hello.address}"
+    except ValueError:
+        return f"not an address: {hello.address[:80]!r}"
+    if not _JOB.fullmatch(hello.job):
+        return f"not a batch job's id: {hello.job[:80]!r}"
+    if hello.walltime_s is not None and not math.isfinite(hello.walltime_s):
+        return f"not a time: {hello.walltime_s}"
+    return ""
+
+
+def same_job(one: str, other: str) -> bool:
+    """Whether two ids name the same job: PBS gives an id with its server's name, longer or shorter."""
+    return bool(one) and one.partition(".")[0] == other.partition(".")[0]

@@ -1,0 +1,123 @@
+"""What one user's trainers measured on one site, kept for later pools: ``pilot/.learned/<site>/`` in the
+user's state directory.
+
+One file per trainer, named by its uid and published by rename, so that several pools may write at once. The newest
+:data:`KEPT` are kept. An unreadable or damaged file is ignored, which costs one more profile.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from pilot.core.curves.curve import RATES
+from pilot.core.curves.curve_model import ON_SUMMIT, Point, Priors, curve_of, estimates, priors_of
+from pilot.core.ids import TrainerUid
+from pilot.core.trainer.spec import NODES_MAX, TrainerSpec
+from pilot.core.trainer.trainer import Trainer
+from pilot.host import private_folder as own_folder
+from pilot.host.files import publish, read_regular
+
+log = logging.getLogger(__name__)
+
+KEPT = 200
+COUNTS_MOST = 1000
+BYTES_MOST = 200_000
+
+Nodes = Annotated[int, msgspec.Meta(ge=1, le=NODES_MAX)]
+Rate = Annotated[float, msgspec.Meta(ge=RATES[0], le=RATES[1])]
+Error = Annotated[float, msgspec.Meta(ge=0, le=1)]
+
+
+class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What was measured of one trainer."""
+
+    script: str  #: absolute path of its script
+    #: number of nodes (increasing), samples per second on them, relative error of the rate (one standard deviation)
+    points: Annotated[list[tuple[Nodes, Rate, Error]], msgspec.Meta(min_length=2, max_length=COUNTS_MOST)]
+
+    def known(self) -> tuple[Point, ...]:
+        """The points for the model."""
+        return tuple(Point(*point) for point in self.points)
+
+
+@dataclass(slots=True)
+class Learned:
+    """The measurements of a site."""
+
+    folder: Path | None  #: where they are stored; None: nowhere
+    site: str  #: its name
+    found: dict[str, Measurement] = field(default_factory=dict)  #: by uid, oldest first
+    priors: Priors = ON_SUMMIT  #: what is expected of a trainer on this site before anything of it is measured
+    #: on how many node counts each trainer was measured and whether it had ended, at the last :meth:`news`
+    told: dict[TrainerUid, tuple[int, bool]] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, folder: Path | None, site: str) -> Learned:
+        """Read all files that are readable."""
+        learned = cls(folder, site)
+        for path in _oldest_first(folder):
+            with suppress(OSError, msgspec.DecodeError):
+                content = read_regular(path, BYTES_MOST)
+                learned.found[path.stem] = msgspec.json.decode(content, type=Measurement)
+        if known := [measurement.known() for measurement in learned.found.values()]:
+            learned.priors = priors_of(known, ON_SUMMIT, rounds=5)
+        return learned
+
+    def with_curve(self, spec: TrainerSpec) -> TrainerSpec:
+        """``spec`` with the curve of the newest trainer with the same script, unless it has a curve or asks to be
+        measured."""
+        if spec.curve is not None or spec.reprofile or not spec.script:
+            return spec
+        known = next((m for m in reversed(self.found.values()) if m.script == spec.script), None)
+        if known is None:
+            return spec
+        curve = curve_of(estimates(known.known(), None, self.priors, spec.max_nodes))
+        return replace(spec, curve=curve, curve_from=f"an earlier trainer on {self.site}")
+
+    def news(self, trainers: Iterable[Trainer]) -> list[tuple[TrainerUid, Measurement]]:
+        """What to write of ``trainers`` measured on two node counts or more: of those with a new count, and of those
+        that have ended since the last call."""
+        found = []
+        for trainer in trainers:
+            points, uid = trainer.measured.points, trainer.spec.uid
+            state = len(points), trainer.outcome is not None
+            if len(points) > 1 and trainer.spec.script and self.told.get(uid) != state:
+                self.told[uid] = state
+                found.append((uid, measurement(trainer.spec, points)))
+        return found
+
+    def write(self, measured: Sequence[tuple[TrainerUid, Measurement]]) -> None:
+        """Store measurements and drop all but the newest; runs in a thread. If writing fails, that is logged."""
+        if self.folder is None or not measured:
+            return
+        try:
+            own_folder.make(self.folder)
+            for uid, measurement in measured:
+                publish(self.folder / f"{uid}.json", msgspec.json.encode(measurement) + b"\n")
+            for path in _oldest_first(self.folder)[:-KEPT]:
+                path.unlink(missing_ok=True)
+        except OSError as error:
+            log.warning("cannot keep what trainers measured in %s: %s", self.folder, error.strerror)
+
+
+def measurement(spec: TrainerSpec, points: Sequence[Point]) -> Measurement:
+    """What to store about a trainer with at least two ``points``."""
+    rows = [(int(p.nodes), p.per_s, min(p.error, 1.0)) for p in points]
+    return Measurement(spec.script, rows[:COUNTS_MOST])
+
+
+def _oldest_first(folder: Path | None) -> list[Path]:
+    if folder is None:
+        return []
+    with suppress(OSError), os.scandir(folder) as entries:
+        found = [(e.stat().st_mtime_ns, e.name) for e in entries if e.name.endswith(".json") and e.name[0] != "."]
+        return [folder / name for _, name in sorted(found)]
+    return []

@@ -1,0 +1,1 @@
+"""Requests of the command line, for pools that run and pools that ended."""

@@ -1,0 +1,383 @@
+"""Answers the CLI's requests: one method per verb of :mod:`pilot.protocol.requests`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import secrets
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+import msgspec
+
+from pilot.core.commands import Outcome
+from pilot.core.curves.curve import Curve
+from pilot.core.errors import PilotError, UserError
+from pilot.core.events import (
+    DrainRequested,
+    Event,
+    NodeCleared,
+    TrainerCancelled,
+    TrainerHeld,
+    TrainerReleased,
+    TrainerRemoved,
+    TrainerResumed,
+    TrainerSubmitted,
+)
+from pilot.core.ids import NodeId, StudyId, TrainerId, TrainerUid
+from pilot.core.trainer.trainer import Phase, Trainer
+from pilot.protocol import requests as verbs
+from pilot.protocol import wire
+from pilot.protocol.pool_status import PoolStatus, Told, TrainerHistory
+from pilot.protocol.requests import A, R
+from pilot.rundir.rundir import RunDir
+from pilot.service.agents.roster import Roster
+from pilot.service.agents.server import Peer, Server
+from pilot.service.durability.learned import Learned
+from pilot.service.durability.live_driver import LiveDriver
+from pilot.service.requests import status_view
+from pilot.service.requests.launch_store import LaunchStore, name_is_taken
+from pilot.service.requests.status_view import About
+from pilot.service.requests.study_api import StudyApi
+from pilot.service.requests.study_store import StudyStore
+from pilot.site.site import Site
+from pilot.submission.submission import Submission, with_check
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 0.5
+"""How often a request that waits for the disk checks whether it is full."""
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Handler = Callable[[dict[str, Any]], Awaitable[Told]]
+
+
+def _typed(verb: verbs.Verb[A, R], method: Callable[[A], Awaitable[R]]) -> tuple[str, Handler]:
+    """Look up ``verb`` by name; its arguments are validated before ``method`` gets them."""
+
+    async def handle(arguments: dict[str, Any]) -> Told:
+        return await method(msgspec.convert(arguments, verb.arguments))
+
+    return verb.name, handle
+
+
+class Api:
+    """Answers requests, each in its own task because some wait."""
+
+    def __init__(
+        self,
+        site: Site,
+        server: Server,
+        driver: LiveDriver,
+        roster: Roster,
+        launches: LaunchStore,
+        studies: StudyStore,
+        about: Callable[[], About],
+        scale: Callable[[int | None], None],
+        learned: Learned,
+    ) -> None:
+        self._site = site
+        self._server = server
+        self._driver = driver
+        self._roster = roster
+        self._launches = launches
+        self._about = about
+        self._scale = scale
+        self._learned = learned
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._arriving: set[TrainerId] = set()
+        self._disk, self._sums = ThreadPoolExecutor(1, "disk"), ThreadPoolExecutor(1, "sums")
+        for thread in (self._disk, self._sums):
+            thread.submit(int)  # created before the host's limit of threads is reached
+        of_studies = StudyApi(site, driver, studies, self._decided)
+        self._handlers: dict[str, Handler] = dict(
+            [
+                _typed(verbs.SUBMIT, self.submit),
+                _typed(verbs.LIST, self.list_trainers),
+                _typed(verbs.STATUS, self.status),
+                _typed(verbs.PILOTS, self.pilots),
+                _typed(verbs.NODES, self.nodes),
+                _typed(verbs.CLEAR, self.clear),
+                _typed(verbs.WAIT, self.wait),
+                _typed(verbs.CANCEL, self.cancel),
+                _typed(verbs.SCALE, self.scale),
+                _typed(verbs.RESUME, self.resume),
+                _typed(verbs.HOLD, self.hold),
+                _typed(verbs.RELEASE, self.release),
+                _typed(verbs.REMOVE, self.remove),
+                _typed(verbs.EXPLAIN, self.explain),
+                _typed(verbs.HISTORY, self.history),
+                _typed(verbs.DOWN, self.down),
+                _typed(verbs.STUDY_RUN, of_studies.run),
+                _typed(verbs.STUDIES, of_studies.studies),
+                _typed(verbs.STUDY_TRIALS, of_studies.trials),
+                _typed(verbs.STUDY_STOP, of_studies.stop),
+                _typed(verbs.STUDY_RESUME, of_studies.resume),
+            ]
+        )
+
+    def answer(self, link: Peer, request: wire.Request) -> None:
+        """Answer a request of a user."""
+        task = asyncio.get_running_loop().create_task(self._answer(link, request))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def answered(self, limit_s: float) -> None:
+        """Wait until every request has its answer; one that waits for something else gets none."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=limit_s)
+
+    async def _answer(self, link: Peer, request: wire.Request) -> None:
+        self._server.send(link, await self.reply(request.verb, request.arguments))
+
+    async def reply(self, verb: str, arguments: dict[str, Any]) -> wire.Reply:
+        """The reply to ``verb``; a :class:`PilotError` becomes its error and exit status."""
+        try:
+            if verb not in self._handlers:
+                raise UserError(f"unknown verb {verb!r}; known: {', '.join(self._handlers)}")
+            return wire.Reply(result=await self._handlers[verb](arguments))
+        except msgspec.ValidationError as error:
+            return wire.Reply(error=f"{verb}: {error}", exit_status=UserError.exit_status)
+        except PilotError as error:
+            return wire.Reply(error=str(error), exit_status=error.exit_status)
+        except Exception:
+            log.exception("internal error while answering %s", verb)
+            its_log = RunDir(Path(self._about().run_dir)).log
+            return wire.Reply(error=f"{verb} failed in the coordinator; the traceback is in {its_log}", exit_status=1)
+
+    # --- verbs ----------------------------------------------------------------------------------------------------
+
+    async def submit(self, given: Submission) -> verbs.Submitted:
+        """Submit a new trainer. Answered once it is in the journal."""
+        self._refuse_when_draining()
+        trainer = self._name(given.name, replaces=given.replace)
+        spec = given.spec(trainer, TrainerUid(secrets.token_hex(16)))
+        spec = self._learned.with_curve(with_check(spec, given.check, given.launch, self._site))
+        # A failing user function is refused here: the core could not continue with it.
+        self._driver.core.config.objective(spec, spec.curve or Curve.proportional())
+        start = given.start.files if given.start is not None else ()
+        self._arriving.add(trainer)
+        try:
+            await _in(self._disk, self._launches.add, spec, given.launch, start)
+        finally:
+            self._arriving.discard(trainer)
+        self._refuse_when_draining()
+        replaced = self._driver.core.trainers.get(trainer)
+        if replaced is not None or trainer in self._driver.core.past:
+            self._driver.post(TrainerRemoved(trainer))
+        await self._decided(self._driver.post(TrainerSubmitted(spec)), f"trainer {trainer} is submitted")
+        if replaced is not None:
+            await _in(self._disk, self._launches.remove, replaced.spec)
+        log.info("trainer %s was submitted: %s", trainer, given.launch.script)
+        return verbs.Submitted(trainer=trainer, directory=str(self._launches.shown(spec)))
+
+    async def list_trainers(self, _: verbs.Nothing) -> verbs.TrainerList:
+        """Every trainer."""
+        self._driver.monitor.advance(self._driver.clock())
+        core, monitor, keeper = self._driver.core, self._driver.monitor, self._about().keeper
+        found = status_view.trainers(core, monitor, self._launches, keeper)
+        return verbs.TrainerList(trainers=found)
+
+    async def status(self, _: verbs.Nothing) -> PoolStatus:
+        """Pool, trainers, solves, node-seconds, U."""
+        self._driver.monitor.advance(self._driver.clock())
+        core, monitor = self._driver.core, self._driver.monitor
+        use = await _in(self._sums, status_view.use, status_view.account(core, monitor))
+        told = status_view.status(self._about(), core, monitor, self._launches, use)
+        return msgspec.structs.replace(told, remarks=[*told.remarks, *status_view.about_nodes(core, self._roster)])
+
+    async def pilots(self, _: verbs.Nothing) -> verbs.PilotList:
+        """The pilots that registered."""
+        return verbs.PilotList(pilots=status_view.pilots(self._roster, self._driver.clock()))
+
+    async def nodes(self, _: verbs.Nothing) -> verbs.NodeList:
+        """The pool's nodes, and those set aside."""
+        core, monitor = self._driver.core, self._driver.monitor
+        monitor.advance(self._driver.clock())
+        aside = status_view.set_aside(core, monitor.now_s)
+        nodes, remarks = status_view.pool(core, monitor), status_view.about_nodes(core, self._roster)
+        return verbs.NodeList(now_s=monitor.now_s, nodes=nodes, set_aside=aside, remarks=remarks)
+
+    async def clear(self, asked: verbs.SomeNodes) -> verbs.Cleared:
+        """Forget the failures of these nodes."""
+        nodes = [self._node(name) for name in asked.nodes]
+        for node in nodes:
+            await self._decided(self._driver.post(NodeCleared(node)), f"{node} is cleared")
+        return verbs.Cleared(nodes=list(map(str, nodes)))
+
+    async def wait(self, asked: verbs.Wait) -> verbs.Phases:
+        """The trainers' phases when all have ended, or after the requested time."""
+        core = self._driver.core
+        outcomes = {name: core.past.get(TrainerId(name)) for name in asked.trainers}
+        past = {name: Phase(outcome.value) for name, outcome in outcomes.items() if outcome is not None}
+        named = [self._trainer(name) for name in asked.trainers if name not in past]
+        waited = named if asked.trainers else list(core.trainers.values())
+        try:
+            async with asyncio.timeout(min(asked.limit_s, verbs.LONGEST_WAIT_S)):
+                while any(t.outcome is None and t.phase is not Phase.SHELVED for t in waited):
+                    await self._driver.wait_for_change()
+        except TimeoutError:
+            pass
+        return verbs.Phases(trainers=past | {str(t.id): t.phase for t in waited})
+
+    async def cancel(self, asked: verbs.OneTrainer) -> verbs.Cancelled:
+        """End a trainer."""
+        trainer = self._unended(asked.trainer)
+        await self._decided(self._driver.post(TrainerCancelled(trainer.id)), f"trainer {trainer.id} is cancelled")
+        return verbs.Cancelled(trainer=trainer.id, phase=trainer.phase)
+
+    async def scale(self, asked: verbs.Pilots) -> verbs.Scaled:
+        """Change the number of pilots."""
+        self._refuse_when_draining()
+        self._scale(asked.pilots)
+        return verbs.Scaled(pilots=asked.pilots, nodes=len(self._driver.core.pool))
+
+    async def resume(self, asked: verbs.Resumption) -> verbs.Standing:
+        """Continue a trainer that ended early, from its newest checkpoint or from scratch; from scratch also one that
+        is held.
+        """
+        self._refuse_when_draining()
+        trainer = self._trainer(asked.trainer)
+        instead = "there is nothing to resume"
+        if trainer.held:
+            instead = f"pilot release {asked.trainer} gives it nodes again, once those that it had are free"
+        if not (asked.from_scratch and trainer.rests):
+            trainer = self._ended(asked.trainer, instead)
+        if asked.from_scratch and asked.launch.ddp:
+            raise UserError(f"trainer {trainer.id} keeps its own checkpoints (--ddp): move them away, and resume it")
+        if trainer.outcome is Outcome.FINISHED:
+            more = f"pilot submit --from {trainer.id} starts a new one from its last checkpoint"
+            raise UserError(f"trainer {trainer.id} has finished; {more}, for example with more epochs")
+        if asked.budget_node_hours is None and trainer.outcome is Outcome.STOPPED and trainer.usage.spent:
+            raise UserError(f"trainer {trainer.id} stopped: {trainer.reason}; give it a larger --budget in total")
+        await _in(self._disk, self._launches.change, trainer.spec, asked.launch)
+        event = TrainerResumed(trainer.id, asked.budget_node_hours, asked.from_scratch)
+        return await self._stands(trainer, event, "starts from scratch" if asked.from_scratch else "goes on")
+
+    async def hold(self, asked: verbs.OneTrainer) -> verbs.Standing:
+        """Take a trainer's nodes away."""
+        trainer = self._unended(asked.trainer)
+        return await self._stands(trainer, TrainerHeld(trainer.id), "is held")
+
+    async def release(self, asked: verbs.OneTrainer) -> verbs.Standing:
+        """Give a held trainer nodes again."""
+        trainer = self._unended(asked.trainer)
+        if not trainer.held:
+            raise UserError(f"trainer {trainer.id} is not held")
+        return await self._stands(trainer, TrainerReleased(trainer.id), "is released")
+
+    async def _stands(self, trainer: Trainer, event: Event, what: str) -> verbs.Standing:
+        await self._decided(self._driver.post(event), f"trainer {trainer.id} {what}")
+        log.info("trainer %s %s", trainer.id, what)
+        return verbs.Standing(trainer=trainer.id, phase=trainer.phase, held=trainer.held)
+
+    async def remove(self, asked: verbs.SomeTrainers) -> verbs.Removed:
+        """Delete ended trainers, with their files."""
+        trainers = {name: self._ended(name, f"pilot cancel {name} ends it") for name in asked.trainers}.values()
+        removed = [self._driver.post(TrainerRemoved(trainer.id)) for trainer in trainers]
+        for trainer in trainers:
+            self._launches.forget(trainer.id)
+        for trainer, decision in zip(trainers, removed, strict=True):
+            await self._decided(decision, f"trainer {trainer.id} is removed")
+            log.info("trainer %s was removed", trainer.id)
+            await _in(self._disk, self._launches.remove, trainer.spec)
+        return verbs.Removed(trainers=[str(trainer.id) for trainer in trainers])
+
+    async def explain(self, asked: verbs.OneTrainer) -> verbs.Explained:
+        """Why a trainer has the nodes that it has."""
+        core, monitor = self._driver.core, self._driver.monitor
+        return status_view.explained(self._about(), core, monitor, TrainerId(asked.trainer))
+
+    async def history(self, asked: verbs.OneTrainer) -> TrainerHistory:
+        """A trainer's history."""
+        self._driver.monitor.advance(self._driver.clock())
+        core, monitor, name = self._driver.core, self._driver.monitor, TrainerId(asked.trainer)
+        return status_view.history(self._about(), core, monitor, self._launches, name)
+
+    async def down(self, _: verbs.Nothing) -> verbs.Draining:
+        """Drain. Answered once this is in the journal; the coordinator exits when everything is gone."""
+        if (decision := self.drain("pilot down")) is not None:
+            await self._decided(decision, "the pool is drained")
+        return verbs.Draining(run_dir=self._about().run_dir, nodes=len(self._driver.core.pool))
+
+    def drain(self, reason: str) -> Future[None] | None:
+        """Start shutting down, once. Completes when that is on disk; None if it was already shutting down."""
+        if self._driver.core.draining:
+            return None
+        log.info("draining: %s", reason)
+        return self._driver.post(DrainRequested(reason))
+
+    async def _decided(self, decision: Future[None], what: str) -> None:
+        """Wait until the decision is on the disk.
+
+        Raises
+        ------
+        PilotError
+            There is no space for it. ``what`` is what will have happened once there is.
+        """
+        written = asyncio.wrap_future(decision)
+        while not (await asyncio.wait({written}, timeout=LOOK_S))[0]:
+            if self._driver.trouble:
+                written.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody else looks
+                raise PilotError(f"{what} once there is space: {self._driver.trouble}", transient=True)
+        await written
+
+    def _refuse_when_draining(self) -> None:
+        if self._driver.core.draining:
+            raise UserError("the pool is shutting down; run pilot up afterwards to continue it")
+
+    # --- arguments --------------------------------------------------------------------------------------------------
+
+    def _name(self, given: str | None, *, replaces: bool) -> TrainerId:
+        core = self._driver.core
+        known = core.trainers.keys() | core.past.keys() | self._arriving
+        if given is None:
+            return next(t for n in count(1) if (t := TrainerId(f"t{n}")) not in known)
+        if not _NAME.fullmatch(given):
+            raise UserError(f"not a valid trainer name: {given!r}; use letters, digits, '.', '_' and '-', at most 64")
+        trainer = core.trainers.get(TrainerId(given))
+        outcome = trainer.outcome if trainer is not None else core.past.get(TrainerId(given))
+        if (study := core.studies.get(StudyId(given.rpartition("-")[0]))) and given.rpartition("-")[2].isdecimal():
+            raise UserError(f"{given} is a name of a trial of study {study.id}; choose another --name")
+        if given in known and not (replaces and outcome is not None and given not in self._arriving):
+            raise UserError(name_is_taken(given, outcome))
+        return TrainerId(given)
+
+    def _node(self, name: str) -> NodeId:
+        if NodeId(name) not in self._driver.core.pool:
+            raise UserError(f"no node named {name!r} in the pool; 'pilot nodes' lists them")
+        return NodeId(name)
+
+    def _ended(self, name: str, instead: str) -> Trainer:
+        """The trainer of this name; if it has not ended, the error tells the user what to do ``instead``."""
+        trainer = self._trainer(name)
+        if trainer.outcome is None:
+            raise UserError(
+                f"trainer {name} has not ended: it is {'held' if trainer.held else trainer.phase}; {instead}"
+            )
+        if trainer.id in self._arriving:
+            raise UserError(f"trainer {trainer.id} is being replaced by another one")
+        return trainer
+
+    def _unended(self, name: str) -> Trainer:
+        trainer = self._trainer(name)
+        if trainer.outcome is not None:
+            raise UserError(f"trainer {trainer.id} has already ended ({trainer.outcome.value})")
+        return trainer
+
+    def _trainer(self, name: str) -> Trainer:
+        return status_view.trainer_of(self._driver.core, name)
+
+
+async def _in(thread: ThreadPoolExecutor, function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+    """Run in a thread what would block the event loop: files on a slow disk, long computations."""
+    call = partial(function, *arguments, **named)
+    return await asyncio.get_running_loop().run_in_executor(thread, call)

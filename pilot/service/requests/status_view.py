@@ -1,0 +1,368 @@
+"""What ``pilot status`` and ``pilot ls`` show, from the core, the monitor and the roster."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from statistics import median
+
+from pilot import planners
+from pilot.core.coordinator import Coordinator
+from pilot.core.errors import UserError
+from pilot.core.ids import TrainerId
+from pilot.core.plan.explain import explain, rate_sentences
+from pilot.core.plan.objective import scaling_efficiency, worth_sentence
+from pilot.core.pool.evidence import DEATHS_WITHIN_S, headline
+from pilot.core.trainer.budget import hours
+from pilot.core.trainer.proof import ProofState
+from pilot.core.trainer.remaining_work import BY_SESSION, Goal
+from pilot.core.trainer.trainer import Trainer
+from pilot.core.trainer.transitions import DEATHS_ALLOWED
+from pilot.history.monitor import Monitor
+from pilot.history.records import TrainerRecord
+from pilot.history.utilisation import Best, WorkAccount, utilisation
+from pilot.history.words import node_count
+from pilot.protocol.pool_status import (
+    DecisionStatus,
+    HeldNode,
+    KeeperStatus,
+    NodeStatus,
+    PilotStatus,
+    PoolStatus,
+    SetAsideStatus,
+    SolveStatus,
+    TimeSummary,
+    TrainerHistory,
+    TrainerStatus,
+    UtilisationStatus,
+)
+from pilot.protocol.requests import Explained
+from pilot.service.agents import slow_nodes as paces
+from pilot.service.agents.roster import Roster, differences
+from pilot.service.requests.launch_store import LaunchStore
+from pilot.service.requests.waiting import Waiting
+
+NODES_TOLD = 3
+"""How many nodes of a trainer are named that are slow, or on which its processes die."""
+
+QUIET_S = 120.0
+"""A trainer that reports no progress for this long gets a remark, and so does a script that has not reached its
+training after this long."""
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What the core does not know: which pool this is and whether it is up, its jobs, why its decisions must wait, what
+    was damaged when it started."""
+
+    coordinator: str
+    site: str
+    endpoint: str
+    run_dir: str
+    began_unix_s: float
+    keeper: KeeperStatus
+    objective: str
+    only_nodes: str = ""
+    up: bool = True
+    trouble: str = ""
+    damage: list[str] = field(default_factory=list)
+
+
+def status(
+    about: About, core: Coordinator, monitor: Monitor, launches: LaunchStore, utilisation: UtilisationStatus
+) -> PoolStatus:
+    """What ``pilot status`` shows."""
+    return PoolStatus(
+        **asdict(about),
+        now_s=monitor.now_s,
+        draining=core.draining,
+        node_seconds=monitor.node_seconds,
+        ended_kept=core.config.ended_kept,
+        charge_factor=core.config.charge_factor,
+        used_node_hours=hours(core.usage.until(monitor.now_s), core.config.charge_factor),
+        budget_node_hours=core.config.budget_node_hours,
+        pool=pool(core, monitor),
+        trainers=trainers(core, monitor, launches, about.keeper),
+        decisions=[DecisionStatus(at_s=at_s, text=text) for at_s, text in monitor.decisions],
+        solves=_solves(monitor),
+        utilisation=utilisation,
+        remarks=monitor.pool_remarks,
+    )
+
+
+def trainers(core: Coordinator, monitor: Monitor, launches: LaunchStore, keeper: KeeperStatus) -> list[TrainerStatus]:
+    """Every trainer, in the order of submission."""
+    waiting = Waiting(core, monitor, keeper)
+    return [_trainer(t, core, monitor, launches, waiting.of(t)) for t in core.trainers.values()]
+
+
+def history(
+    about: About, core: Coordinator, monitor: Monitor, launches: LaunchStore, name: TrainerId
+) -> TrainerHistory:
+    """The history of the trainer of this name."""
+    trainer, record = trainer_of(core, name), monitor.trainers[name]
+    waiting = Waiting(core, monitor, about.keeper)
+    gone = [HeldNode(node=s.node, job=s.job, from_s=s.start_s, until_s=s.end_s) for s in record.spans]
+    here = [
+        HeldNode(node=node, job=monitor.jobs.get(node, ""), from_s=since_s, until_s=None)
+        for node, since_s in record.held_since_s.items()
+    ]
+    return TrainerHistory(
+        began_unix_s=about.began_unix_s,
+        now_s=monitor.now_s,
+        charge_factor=core.config.charge_factor,
+        trainer=_trainer(trainer, core, monitor, launches, waiting.of(trainer)),
+        held_nodes=gone + here,
+    )
+
+
+def explained(about: About, core: Coordinator, monitor: Monitor, name: TrainerId) -> Explained:
+    """Why the trainer of this name has its nodes, or why it ended."""
+    trainer = trainer_of(core, name)
+    if trainer.outcome is not None:
+        return Explained(trainer=name, sentences=[f"{name} {trainer.outcome}: {trainer.reason}"], decision=None)
+    found = explain(*monitor.last, name) if monitor.last is not None and not trainer.held else None
+    sentences = [f"{name} was not part of the last plan."]
+    if found is not None:
+        sentences = found.sentences() if found.pinned else [*found.sentences(), worth_sentence(about.objective)]
+    if name in core.arrivals.trainers and trainer.target:
+        held = node_count(len(trainer.target))
+        sentences = [
+            f"{name} started on {held}, the fewest that it can use; a plan that may give it more follows shortly."
+        ]
+    if trainer.held:
+        sentences = [f"{name} is {trainer.held}; pilot release {name} gives it nodes again."]
+    if trainer.stops:
+        sentences = [f"{name} stops: {trainer.held}."]
+    if trainer.shelved:
+        sentences = [f"{name} is a trial without nodes: {trainer.shelved}. It continues if its study promotes it."]
+    elif trainer.profile.wanted:
+        sentences = [*sentences, _profile(trainer)]
+    if (stays := trainer.stays_at()) is not None:
+        sentences.append(f"{stays[1][:1].upper()}{stays[1][1:]}.")
+    elif trainer.proof.state is ProofState.UNCHECKED:
+        sentences.append(f"Its script is {trainer.proof.text}.")
+    measured = trainer.measured
+    rates = rate_sentences(measured.estimates, guessed=measured.guessed, curve_from=trainer.spec.curve_from)
+    record = monitor.trainers[name]
+    by_itself = record.progress_s is not None and not BY_SESSION.intersection(record.metrics)
+    saves = "Its script saves its own checkpoints." if by_itself else core.pace_of(trainer).sentence()
+    return Explained(trainer=name, sentences=[*sentences, *rates, saves], decision=found)
+
+
+def _profile(trainer: Trainer) -> str:
+    if trainer.profile.pin is None:
+        return f"{trainer.id} is waiting to be profiled, until nodes are idle or another trainer can lend some."
+    lender = f", with nodes borrowed from {trainer.profile.lender}" if trainer.profile.lender else ""
+    return f"{trainer.id} is {trainer.profile.sentence()}{lender}."
+
+
+def trainer_of(core: Coordinator, name: str) -> Trainer:
+    """The trainer of this name; :class:`UserError` if there is none."""
+    trainer = core.trainers.get(TrainerId(name))
+    if outcome := core.past.get(TrainerId(name)):
+        raise UserError(f"trainer {name} ended long ago ({outcome.value}); see 'pilot report'")
+    if trainer is None:
+        known = ", ".join(core.trainers) or "none"
+        raise UserError(f"no trainer named {name!r}; there are: {known}")
+    return trainer
+
+
+def pool(core: Coordinator, monitor: Monitor) -> list[NodeStatus]:
+    """Every node, in the order of joining."""
+    return [
+        NodeStatus(
+            node=node,
+            host=node.partition(".")[0],
+            job=monitor.jobs.get(node, ""),
+            trainer=core.pool.occupant.get(node) or core.pool.owner.get(node),
+            leaving=node in core.pool.leaving,
+            set_aside=node in core.pool.aside,
+            joined_s=monitor.joined_s.get(node, 0.0),
+            ends_s=core.pool.ends.get(node),
+        )
+        for node in core.pool.nodes
+    ]
+
+
+def set_aside(core: Coordinator, now_s: float) -> list[SetAsideStatus]:
+    """Every node that is not used for a while."""
+    return [
+        SetAsideStatus(
+            node=node, trainer=trainer, left_s=max(0.0, aside.until_s - now_s), reason=headline(aside.reason)
+        )
+        for node, trainer, aside in core.blame.set_aside()
+    ]
+
+
+def pilots(roster: Roster, now_s: float) -> list[PilotStatus]:
+    """Every pilot that registered."""
+    return [
+        PilotStatus(
+            node=pilot.node,
+            host=pilot.hello.host if pilot.hello else "",
+            pilot=pilot.hello.pilot if pilot.hello else "",
+            job=pilot.hello.job if pilot.hello else "",
+            pid=pilot.hello.pid if pilot.hello else None,
+            connected=pilot.here,
+            notice=pilot.leaving,
+            heard_ago_s=now_s - pilot.heard_s,
+            joined_s=pilot.joined_s,
+        )
+        for pilot in roster.pilots.values()
+    ]
+
+
+def about_nodes(core: Coordinator, roster: Roster) -> list[str]:
+    """Nodes that have other versions than most, or are much slower than the others of their group."""
+    lines = differences(roster.versions())
+    for trainer in core.trainers.values():
+        members = trainer.group.members if trainer.group is not None else ()
+        here = {node: roster.pilots[node] for node in members if node in roster.pilots}
+        found = paces.slow({node: pilot.pace_of(trainer.id) for node, pilot in here.items()})
+        for node, times in found[:NODES_TOLD]:
+            job = hello.job if (hello := here[node].hello) is not None else ""
+            lines.append(paces.sentence(node, times, trainer.id, len(members), job))
+        if len(found) > NODES_TOLD:
+            lines.append(f"{node_count(len(found) - NODES_TOLD)} more of {trainer.id} are as slow")
+    return lines
+
+
+def account(core: Coordinator, monitor: Monitor) -> WorkAccount:
+    """The data for computing U: a copy, so that it can be computed in a thread."""
+    monitor.advance(monitor.now_s)
+    return WorkAccount(
+        specs=tuple(t.spec for t in core.trainers.values()),
+        curves={t.id: scaling_efficiency(t.spec, t.measured.curve) for t in core.trainers.values()},
+        seconds_on={name: dict(record.seconds_on) for name, record in monitor.trainers.items()},
+        open_for_s={there: open_for.seconds for there, open_for in monitor.open_for_s.items()},
+        open_node_seconds=sum(open_for.node_seconds for open_for in monitor.open_for_s.values()),
+        max_parallel=core.config.max_parallel_trainers,
+    )
+
+
+def use(account: WorkAccount) -> UtilisationStatus:
+    """U; None if there were too many different sets of trainers to compute it quickly."""
+    found = utilisation(account, best_for(account))
+    return UtilisationStatus(u=found.u, eq_nodes=found.eq_nodes, work=found.work, static_work=found.static_work)
+
+
+def best_for(account: WorkAccount) -> Best | None:
+    """The planner that divides static nodes; None if there were too many different sets of trainers."""
+    return planners.make("dp") if () not in account.open_for_s else None
+
+
+def _trainer(trainer: Trainer, core: Coordinator, monitor: Monitor, launches: LaunchStore, waits: str) -> TrainerStatus:
+    costs, charge_factor = core.costs, core.config.charge_factor
+    record = monitor.trainers[trainer.id]
+    training = trainer.group.members if trainer.group is not None else ()
+    rate, goal = record.samples_per_s if training else None, Goal.of(record.metrics)
+    ran_until_s = monitor.now_s if record.ended_s is None else record.ended_s
+    return TrainerStatus(
+        trainer=trainer.id,
+        uid=trainer.spec.uid,
+        phase=trainer.phase,
+        reason=trainer.reason,
+        directory=str(launches.shown(trainer.spec)),
+        nodes=list(training),
+        target=list(trainer.target),
+        warming=[n for n in trainer.workers if not trainer.ready_on(n)],
+        min_nodes=trainer.spec.min_nodes,
+        max_nodes=trainer.spec.max_nodes,
+        fixed_curve=trainer.spec.fixed_curve,
+        generation=trainer.generation,
+        step=trainer.step,
+        steps=goal.iterations,
+        epoch=trainer.epoch,
+        epochs=goal.epochs,
+        samples=trainer.samples,
+        samples_per_s=rate,
+        measured_samples_per_s=dict(sorted(trainer.measured.rates.items())),
+        scaling=[] if trainer.measured.guessed else list(trainer.measured.estimates),
+        rescale_up_s=trainer.measured.rescale_s(costs, up=True),
+        rescale_down_s=trainer.measured.rescale_s(costs, up=False),
+        metrics={name: value for name, value in record.metrics.items() if name not in BY_SESSION},
+        elapsed_s=ran_until_s - (record.submitted_s if record.started_s is None else record.started_s),
+        left_s=goal.left_s(trainer.epoch, trainer.step, trainer.samples, rate),
+        waits=waits,
+        **asdict(trainer.counts),
+        redone_steps=record.redone_steps,
+        longest_stall_s=record.longest_stall_s,
+        held=trainer.held,
+        node_seconds=record.held_node_seconds(monitor.now_s),
+        used_node_hours=hours(trainer.usage.until(monitor.now_s), charge_factor),
+        budget_node_hours=hours(budget_s, charge_factor) if (budget_s := trainer.usage.budget_s) is not None else None,
+        checkpoints_kept=launches.checkpoints_kept(trainer.spec),
+        submitted_s=record.submitted_s,
+        started_s=record.started_s,
+        ended_s=record.ended_s,
+        remarks=_remarks(trainer, monitor),
+        check=trainer.proof.state,
+        check_text=trainer.proof.text,
+    )
+
+
+def _remarks(trainer: Trainer, monitor: Monitor) -> list[str]:
+    record, stays = monitor.trainers[trainer.id], trainer.stays_at()
+    grows_no_more = stays is not None and (trainer.refusal or trainer.differs) and trainer.open
+    refused = [stays[1]] if stays is not None and grows_no_more else []
+    now_s = monitor.now_s
+    return [
+        *record.remarks,
+        *filter(None, [record.failed_checkpoint]),
+        *refused,
+        *_dying(trainer, now_s),
+        *_quiet(trainer, record, now_s),
+        *_slow_to_start(trainer, monitor),
+    ]
+
+
+def _dying(trainer: Trainer, now_s: float) -> list[str]:
+    """Between two deaths it makes steps, so it goes on each time: without a word nobody would know what it loses."""
+    deaths = trainer.evidence.deaths.items() if trainer.open else ()
+    lately = {node: sum(now_s - at_s < DEATHS_WITHIN_S for at_s in times) for node, times in deaths}
+    if sum(lately.values()) < DEATHS_ALLOWED:
+        return []
+    most = sorted(lately, key=lambda node: -lately[node])[:NODES_TOLD]
+    return [
+        f"its training processes have died {sum(lately.values())} times within {DEATHS_WITHIN_S / 60:.0f} minutes"
+        f" ({', '.join(f'{lately[node]} on {node}' for node in most)}); pilot events --trainer {trainer.id} tells how"
+    ]
+
+
+def _quiet(trainer: Trainer, record: TrainerRecord, now_s: float) -> list[str]:
+    if not trainer.open or not record.nodes or record.started_s is None:
+        return []
+    quiet_s = now_s - (record.progress_s if record.progress_s is not None else record.started_s)
+    if quiet_s < QUIET_S:
+        return []
+    return [f"it is training on {node_count(record.nodes)} but has reported no progress for {quiet_s:.0f} s"]
+
+
+def _slow_to_start(trainer: Trainer, monitor: Monitor) -> list[str]:
+    waited_s = {
+        node: monitor.now_s - monitor.starting_s.get((trainer.id, node), monitor.now_s)
+        for node in trainer.workers
+        if not trainer.ready_on(node)
+    }
+    return [
+        f"its script has run for {seconds:.0f} s on {node} without reaching session.epochs"
+        for node, seconds in waited_s.items()
+        if seconds >= QUIET_S
+    ]
+
+
+def _solves(monitor: Monitor) -> SolveStatus:
+    plan, times = monitor.last[1] if monitor.last is not None else None, monitor.solves
+    return SolveStatus(
+        count=monitor.solved,
+        failed=monitor.failed_solves,
+        last_status=plan.status if plan is not None else None,
+        planner=plan.planner if plan is not None else None,
+        build_s=_summary([t.build_s for t in times]),
+        solve_s=_summary([t.solve_s for t in times]),
+        answer_s=_summary([t.answer_s for t in times]),
+    )
+
+
+def _summary(values: list[float]) -> TimeSummary | None:
+    return TimeSummary(median=median(values), max=max(values)) if values else None

@@ -1,0 +1,107 @@
+"""What a trainer is waiting for, in words: for ``pilot status`` and ``pilot ls``."""
+
+from __future__ import annotations
+
+from pilot.core.coordinator import Coordinator
+from pilot.core.trainer.standing import WRITES_TRIED
+from pilot.core.trainer.trainer import Phase, Trainer
+from pilot.history.monitor import Monitor
+from pilot.history.words import counted, duration, expected_start, node_count
+from pilot.protocol.pool_status import KeeperStatus
+
+
+class Waiting:
+    """Computes once what is needed for all trainers."""
+
+    def __init__(self, core: Coordinator, monitor: Monitor, keeper: KeeperStatus) -> None:
+        self._draining, self._has_nodes = core.draining, bool(core.pool.nodes)
+        self._admitted = {trainer.id for trainer in core.admitted()}
+        self._free = core.pool.available()
+        self._monitor = monitor
+        self._keeper = keeper
+
+    def of(self, trainer: Trainer) -> str:
+        """What ``trainer`` is waiting for; "" if nothing."""
+        match trainer.phase:
+            case Phase.QUEUED:
+                return _unread(trainer) + self._queued(trainer)
+            case Phase.STARTING:
+                then = self._starting(trainer) or _joining(trainer) or "waiting for its nodes to become free"
+                return _unread(trainer) + then
+            case Phase.PAUSED:
+                return _paused(trainer) or self._starting(trainer) or _joining(trainer)
+            case Phase.RUNNING:
+                pausing = "stopping after a step that its nodes agree on" if trainer.pausing else ""
+                return "; ".join(
+                    filter(None, [pausing, trainer.profile.sentence(), self._starting(trainer, more=True)])
+                )
+            case Phase.SHELVED:
+                return trainer.shelved
+            case Phase.CLOSING:
+                return _after_loop(trainer) or "its processes are being stopped"
+            case _:
+                return ""
+
+    def _queued(self, trainer: Trainer) -> str:
+        if self._draining:
+            return "waiting until the pool is up again"
+        if trainer.held:
+            return f"{trainer.held}; pilot release {trainer.id} gives it nodes again"
+        if trainer.id not in self._admitted:
+            return f"waiting for another trainer to end: {len(self._admitted)} run at a time"
+        aside = sum(node in trainer.evidence.aside for node in self._free)
+        if (missing := trainer.spec.min_nodes - len(self._free) + aside) <= 0:
+            return "waiting for a plan"
+        needs = f"waiting for {_more(missing)}" if self._has_nodes else f"waiting for {node_count(missing)}"
+        without = f"{aside} free node{'' if aside == 1 else 's'} set aside for it (pilot nodes)" if aside else ""
+        return "; ".join(filter(None, [needs, without, _queue(self._keeper), self._keeper.held_back]))
+
+    def _starting(self, trainer: Trainer, *, more: bool = False) -> str:
+        """Its script is running but has not reached its training yet."""
+        places = [(trainer.id, node) for node in trainer.workers if not trainer.ready_on(node)]
+        since_s = [self._monitor.starting_s[place] for place in places if place in self._monitor.starting_s]
+        if not since_s:
+            return ""
+        which = _more(len(since_s)) if more else node_count(len(since_s))
+        return f"importing and setting up on {which} for {duration(self._monitor.now_s - min(since_s))}"
+
+
+def _queue(keeper: KeeperStatus) -> str:
+    """How long our jobs have been queued, and when the scheduler expects them to start; "" if none is queued."""
+    if keeper.waited_s is None:
+        return ""
+    waited = f"in the queue for {duration(keeper.waited_s)}"
+    return ", ".join(filter(None, [waited, expected_start(keeper.scheduler, keeper.expected_unix_s)]))
+
+
+def _after_loop(trainer: Trainer) -> str:
+    """It has finished, and its script does what comes after the loop."""
+    alone = {node: worker.alone_s for node, worker in trainer.workers.items() if worker.alone_s}
+    return "; ".join(
+        f"its script runs on after the loop on {node}, for up to {duration(seconds)}; pilot cancel {trainer.id} ends it"
+        for node, seconds in alone.items()
+    )
+
+
+def _unread(trainer: Trainer) -> str:
+    return f"its state could not be loaded: {trainer.unread.reason}; " if trainer.unread is not None else ""
+
+
+def _joining(trainer: Trainer) -> str:
+    if trainer.forming is None:
+        return ""
+    nodes = len(trainer.forming.members)
+    return f"its {node_count(nodes)} are connecting to each other" if nodes > 1 else "its node is about to train"
+
+
+def _paused(trainer: Trainer) -> str:
+    if trainer.writing and trainer.failed_writes:
+        return f"writing a checkpoint, which has failed {trainer.failed_writes} of {counted(WRITES_TRIED, 'time')}"
+    if trainer.writing:
+        return "writing a checkpoint"
+    missing = trainer.spec.min_nodes - len(trainer.target)
+    return f"waiting for {_more(missing)}; its state is in memory" if trainer.parked else ""
+
+
+def _more(nodes: int) -> str:
+    return f"{nodes} more node{'' if nodes == 1 else 's'}"

@@ -1,0 +1,1 @@
+"""A site: everything that differs between machines."""

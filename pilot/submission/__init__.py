@@ -1,0 +1,1 @@
+"""What users submit: a trainer, its code, a study."""

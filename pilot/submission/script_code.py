@@ -1,0 +1,274 @@
+"""A trainer's code as submitted: the script and the user's own modules, in one zip file.
+
+It contains all ``.py`` files below the script's folder, unless these are too many for one project; and each module in a
+folder of ``PYTHONPATH``, or of a package installed in place, that the script imports directly or indirectly, with all
+``.py`` files of an imported package, because some may be imported by a name built at run time. Installed packages, data
+and large files are not copied. Names in the zip file are real paths without the leading slash. For how a node imports
+from it, see :mod:`pilot.agent.submitted_code`; what is only found at run time is compared among nodes
+(:mod:`pilot.submission.installed`).
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import io
+import json
+import os
+import sys
+import zipfile
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pilot.core.errors import UserError
+from pilot.host.files import read_regular
+from pilot.host.printable import printable
+from pilot.submission.installed import places_of
+
+MOST_FILE_BYTES = 1024 * 1024
+MOST_BYTES = 16 * 1024 * 1024
+MOST_FILES = 5000
+
+MOST_FILES_BELOW = 1000
+MOST_BYTES_BELOW = 4 * 1024 * 1024
+"""A script's folder with more Python files is not one project (a home directory, say)."""
+
+MOST_ENTRIES = 20_000
+"""Files and folders of all kinds that are looked at below one folder."""
+
+ENVIRONMENTS = ("pyvenv.cfg", "conda-meta")
+"""What a folder has that is a virtual environment or conda's."""
+
+LEFT_TOLD = 5
+
+COMPARED = "a node on which they have another version than on the first one is not let in"
+EACH_START = "each start of its processes reads them again"
+
+MOST_PACKED_BYTES = 4 * 1024 * 1024
+"""It must fit into one message."""
+
+
+@dataclass(slots=True)
+class Code:
+    """``files``: what was copied, by real path, the script first; ``left``: what was not, and why; ``folder_left``: why
+    not all Python files below the script's folder were ("": they were).
+    """
+
+    files: dict[Path, bytes] = field(default_factory=dict)
+    left: dict[Path, str] = field(default_factory=dict)
+    folder_left: str = ""
+    links: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        """Total size in bytes."""
+        return sum(map(len, self.files.values()))
+
+    def packed(self) -> bytes:
+        """As a zip file."""
+        out = io.BytesIO()
+        with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+            for path, content in self.files.items():
+                archive.writestr(zipfile.ZipInfo(str(path).lstrip("/")), content, zipfile.ZIP_DEFLATED)
+            archive.comment = json.dumps(self.links).encode()
+        if len(packed := out.getvalue()) > MOST_PACKED_BYTES:
+            raise UserError(
+                f"the script's code is {len(packed):,} bytes packed, and at most {MOST_PACKED_BYTES:,} can be"
+                " copied; --live runs it in place"
+            )
+        return packed
+
+    def sentences(self, *, ddp: bool) -> list[str]:
+        """What was copied and what is read in place, in words."""
+        script, *others = self.files
+        folder, why = script.parent, self.folder_left
+        which = [] if why else [f"all Python files below {folder}"]
+        if why or any(not other.is_relative_to(folder) for other in others):
+            which.append("what it imports" if why else "what it imports from elsewhere")
+        more = f" and {len(others)} more file{'s' * (len(others) != 1)}" if others else ""
+        left = [f"other files below {folder}, which has {why}"] if why else []
+        left += [f"{printable(str(path))} ({reason})" for path, reason in self.left.items()]
+        left[LEFT_TOLD:] = [f"{len(left) - LEFT_TOLD} more"] if len(left) > LEFT_TOLD else []
+        return [
+            f"copied its code: {script.name}{more} ({self.size / 1000:.3g} kB): {' and '.join(which)}; edits to what"
+            " was copied do not affect this trainer",
+            *(f"not copied: {each}" for each in left),
+            f"read in place: modules of yours that it only finds as it runs; {EACH_START if ddp else COMPARED}",
+        ]
+
+
+def archive_in(folder: Path, sha256: str) -> Path:
+    """Where the trainer of ``folder`` has the code with this SHA-256. It has a name of its own, so that the old code is
+    there until it is recorded that new code is to be run."""
+    return folder / f"code-{sha256[:16]}.zip"
+
+
+def archives_in(folder: Path) -> list[Path]:
+    """All of them."""
+    return sorted(folder.glob("code-*.zip"))
+
+
+def unpack(archive: str, sha256: str) -> dict[str, bytes]:
+    """The files in the zip file ``archive``, by real path, the script first; then those that links led to when it was
+    made, by these, too: they may lead elsewhere by now. "": there are none.
+
+    Raises
+    ------
+    UserError : it cannot be read, or its content has another SHA-256 than ``sha256``
+    """
+    if not archive:
+        return {}
+    try:
+        packed = read_regular(Path(archive), MOST_PACKED_BYTES)
+        if hashlib.sha256(packed).hexdigest() != sha256:
+            raise UserError(
+                f"the trainer's copy of its code, {archive}, is not what was submitted: it has been replaced or"
+                " damaged; submit it again, --from this trainer if it has trained"
+            )
+        with zipfile.ZipFile(io.BytesIO(packed)) as opened:
+            files = {f"/{name}": opened.read(name) for name in opened.namelist()}
+            for link, place in json.loads(opened.comment).items():
+                files |= {f"{link}{file[len(place) :]}": files[file] for file in list(files) if _is_in(file, place)}
+            return files
+    except (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error, RuntimeError) as error:
+        raise UserError(
+            f"the trainer's copy of its code, {archive}, cannot be read ({error}); unless that passes, submit it again,"
+            " --from this trainer if it has trained"
+        ) from None
+
+
+def collect(script: Path, content: bytes, added: Sequence[Path] = (), python: str = sys.executable) -> Code:
+    """The code of ``script``, which ``python`` runs; ``added`` are the folders of its ``PYTHONPATH``."""
+    links = {str(given): str(given.resolve()) for given in (script, *added)}
+    script = script.resolve()
+    code = Code({script: content}, links={given: real for given, real in links.items() if given != real})
+    below, code.folder_left = _below(script.parent, MOST_FILES_BELOW, MOST_BYTES_BELOW)
+    if not code.folder_left:
+        _take(code, below)
+    roots = [script.parent, *(folder.resolve() for folder in added)]
+    followed, asked, pending = set[Path](), set[str](sys.stdlib_module_names), [script]
+    while pending:
+        unknown = set()
+        while pending:
+            file = pending.pop()
+            if file in followed or file not in code.files:
+                continue
+            followed.add(file)
+            for name in _imported(code.files[file]):
+                found = [path for root in roots for path in _found(root, name)]
+                pending += _take(code, found)
+                unknown |= set() if found else {name.partition(".")[0]}
+        new = sorted(unknown - asked)
+        asked.update(new)
+        pending += _take(code, _in_place(python, new))
+    return code
+
+
+def _is_in(file: str, place: str) -> bool:
+    return file == place or file.startswith(f"{place}/")
+
+
+def _imported(content: bytes) -> set[str]:
+    """The modules that a file may import, by full name; those of its own package are copied with the package."""
+    try:
+        tree = ast.parse(content)
+    except (SyntaxError, ValueError, RecursionError):
+        return set()  # running it will report the error
+    out: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            out |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            out |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return {name for name in out if name.partition(".")[0] != "pilot"}
+
+
+def _found(root: Path, name: str) -> Iterator[Path]:
+    """The file of module ``name`` in ``root``, or all files of its package; nothing if the module is not in
+    ``root``."""
+    place = root
+    for part in name.split("."):
+        place = place / part
+        if (place / "__init__.py").is_file():
+            yield from _below(place)[0]
+            return
+        if (file := place.with_name(f"{part}.py")).is_file():
+            yield file
+            return
+        if not place.is_dir():
+            return
+    yield from _below(place)[0]
+
+
+def _in_place(python: str, names: Sequence[str]) -> Iterator[Path]:
+    """The files of those of ``names``, packages or modules, that are installed in place."""
+    found, projects = places_of(python, names)
+    for place in found:
+        yield from _below(place)[0] if place.is_dir() else [place] * (place.suffix == ".py")
+    for project in projects:
+        for name in names:
+            yield from _found(project, name)
+            yield from _found(project / "src", name)
+
+
+def _below(folder: Path, most_files: int = MOST_FILES, most_bytes: int = MOST_BYTES) -> tuple[list[Path], str]:
+    """The Python files in and below ``folder``, without those of environments; why these are not all ("": they are)."""
+    out, size, entries, pending = list[Path](), 0, 0, [folder]
+    while pending:
+        found, folders = list[Path](), list[Path]()
+        for entry in _entries(pending.pop()):
+            entries += 1
+            if entries > MOST_ENTRIES:
+                return sorted(out), f"more than {MOST_ENTRIES:,} files and folders"
+            if entry.name in ENVIRONMENTS:
+                found, folders = [], []
+                break
+            if entry.is_dir(follow_symlinks=False):
+                folders += [] if entry.name.startswith((".", "__pycache__")) else [Path(entry.path)]
+            elif entry.name.endswith(".py") and entry.is_file():
+                found.append(Path(entry.path))
+                with suppress(OSError):  # it may have gone since
+                    size += entry.stat().st_size
+        out += found
+        pending += folders
+        if len(out) > most_files or size > most_bytes:
+            return sorted(out), f"more than {most_files:,} Python files, or {most_bytes:,} bytes of them"
+    return sorted(out), ""
+
+
+def _entries(folder: Path) -> Iterator[os.DirEntry[str]]:
+    """What is in ``folder``; nothing that cannot be read."""
+    with suppress(OSError), os.scandir(folder) as entries:
+        yield from entries
+
+
+def _take(code: Code, found: Iterable[Path]) -> list[Path]:
+    """Add those files that are new, as far as the limits allow; returns the real paths of all."""
+    files, size = [Path(os.path.realpath(path)) for path in found], code.size
+    for file in files:
+        if file in code.files or file in code.left:
+            continue
+        why, content = _read(file)
+        if not why and len(code.files) >= MOST_FILES:
+            why = f"more than {MOST_FILES} files"
+        if not why and size + len(content) > MOST_BYTES:
+            why = f"more than {MOST_BYTES:,} bytes in all"
+        if why:
+            code.left[file] = why
+        else:
+            code.files[file] = content
+            size += len(content)
+    return files
+
+
+def _read(file: Path) -> tuple[str, bytes]:
+    try:
+        str(file).encode()
+        return "", read_regular(file, MOST_FILE_BYTES)
+    except UnicodeEncodeError:
+        return "its path is not UTF-8", b""
+    except OSError as error:
+        return error.strerror or str(error), b""

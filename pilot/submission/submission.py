@@ -1,0 +1,183 @@
+"""What a user submits: how the script is started, and what the planner should know about the trainer."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+
+from pilot.core.curves.curve import Curve
+from pilot.core.errors import UserError
+from pilot.core.ids import NO_GENERATION, Generation, TrainerId, TrainerUid
+from pilot.core.trainer.spec import Checking, Profiling, TrainerSpec
+from pilot.host.files import read_regular
+
+if TYPE_CHECKING:
+    from pilot.site.site import Site
+
+
+class LaunchSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How the training process of a trainer is started."""
+
+    script: str  #: absolute path of the training script
+    #: of its content, in hex; without a copy of its code, a node that finds different content does not start it
+    script_sha256: str
+    arguments: list[str]  #: passed to the script
+    cwd: str  #: the directory in which it is started
+    python: str  #: the interpreter
+    environment: dict[str, str]  #: the variables that the user named, with their values
+    #: the user's, for files that the script creates; pilot's own files are always private (0077)
+    umask: Annotated[int, msgspec.Meta(ge=0, le=0o777)] = 0o077
+    #: how many of the newest are kept; None: the site's number
+    checkpoints_kept: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    ddp: bool = False  #: whether it is a script for ``torchrun``, without a session
+    #: its code (:mod:`pilot.submission.script_code`), packed; only until it is stored in the trainer's folder
+
+    code: bytes = b""
+    #: of the stored copy of the code, in hex: workers run nothing else; "": the script is run in place
+    code_sha256: str = ""
+    archive: str = ""  #: the file with that copy; only in an order to a node
+
+
+class Start(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The checkpoint, of any trainer, from which a new trainer starts."""
+
+    files: list[str]  #: absolute paths: the file to open, and its parts if it has any
+    generation: Annotated[int, msgspec.Meta(ge=0, le=2**53)]  #: the checkpoint's
+
+
+class Submission(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A new trainer. See :class:`pilot.core.trainer.spec.TrainerSpec` for what planners know about it."""
+
+    launch: LaunchSpec  #: how its script is started
+    name: str | None = None  #: its name; None: the coordinator chooses one
+    replace: bool = False  #: whether to remove an ended trainer of that name first, with its files
+    start: Start | None = None  #: the checkpoint from which it starts; None: from scratch
+    min_nodes: int = 1
+    max_nodes: int = 64
+    sizes: tuple[int, ...] = ()  #: the allowed node counts; empty: all
+    curve: list[tuple[float, float]] | None = None  #: points (nodes, samples per second); None: it is measured
+    fixed_curve: bool = False
+    profile: Profiling = Profiling.NEVER  #: see :class:`pilot.core.trainer.spec.TrainerSpec`
+    reprofile: bool = False  #: see :class:`pilot.core.trainer.spec.TrainerSpec`
+    #: assumed costs until they are measured; None: those of the pool's other trainers, or defaults
+    rescale_up_s: float | None = None
+    #: assumed costs until they are measured; None: those of the pool's other trainers, or defaults
+    rescale_down_s: float | None = None
+    priority: float = 1.0
+    budget_node_hours: float | None = None
+    warm_up_s: float = 900.0
+    after_loop_s: float = 600.0
+    patience_s: float = 300.0
+    check: Checking | None = None  #: whether its script is checked before it grows; None: as at the site
+
+    def spec(self, trainer: TrainerId, uid: TrainerUid) -> TrainerSpec:
+        """What the core needs to know."""
+        if self.fixed_curve and self.curve is None:
+            raise UserError("--fixed-curve needs a --curve")
+        if self.reprofile and (self.fixed_curve or self.profile is Profiling.NEVER):
+            with_ = "--fixed-curve" if self.fixed_curve else "--profile never"
+            raise UserError(f"--reprofile measures the curve again, so it cannot be combined with {with_}")
+        given = {"rescale_up_s": self.rescale_up_s, "rescale_down_s": self.rescale_down_s}
+        costs: dict[str, Any] = {name: seconds for name, seconds in given.items() if seconds is not None}
+        return TrainerSpec(
+            trainer=trainer,
+            min_nodes=self.min_nodes,
+            max_nodes=self.max_nodes,
+            curve=Curve.of(self.curve) if self.curve is not None else None,
+            fixed_curve=self.fixed_curve,
+            profile=self.profile,
+            reprofile=self.reprofile,
+            script=self.launch.script,
+            priority=self.priority,
+            budget_node_hours=self.budget_node_hours,
+            warm_up_s=self.warm_up_s,
+            after_loop_s=self.after_loop_s,
+            patience_s=self.patience_s,
+            uid=uid,
+            sizes=self.sizes,
+            starts_after=Generation(self.start.generation) if self.start is not None else NO_GENERATION,
+            assumed_costs=not costs,
+            **costs,
+        )
+
+
+def with_check(spec: TrainerSpec, asked: Checking | None, launch: LaunchSpec, site: Site) -> TrainerSpec:
+    """``spec`` with what becomes of its script's check at ``site``; ``asked``: as the user wants it."""
+    why = "it is a script for torchrun (--ddp)" if launch.ddp else ""
+    if not why and site.ranks_per_node > 1:
+        why = f"{site.ranks_per_node} processes train on each node"
+    return replace(spec, check=asked or Checking(site.check), unchecked=why)
+
+
+class ForkJob(msgspec.Struct, frozen=True):
+    """A training process to start. ``life`` identifies it; ``threads`` is how many torch may use; the environment in
+    ``launch`` has our variables, too.
+    """
+
+    life: int
+    threads: int
+    launch: LaunchSpec
+
+
+class CheckJob(msgspec.Struct, frozen=True):
+    """A script to check. ``kept_in``: where verdicts are kept."""
+
+    launch: LaunchSpec
+    limit_s: float
+    kept_in: str
+
+
+MOST_BYTES = 1024 * 1024
+"""Enough for any curve: it has one line per node count."""
+
+
+def read_curve(path: Path) -> Curve:
+    """The curve in ``path``; :class:`UserError` names the file, the line and what is wrong with it."""
+    points: list[tuple[float, float]] = []
+    for number, line in enumerate(_lines(path), start=1):
+        cells = line.split("#")[0].replace(",", " ").split()
+        if not cells or (not points and _is_header(cells)):
+            continue
+        points.append(_point(f"{path}:{number}", cells, points[-1][0] if points else -math.inf))
+    if not any(nodes > 0 for nodes, _ in points):
+        raise UserError(f"{path}: no points; give lines of nodes and samples per second, for example 4,1210.5")
+    try:
+        return Curve.of(points)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return read_regular(path, MOST_BYTES).decode().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not a text file"
+        raise UserError(f"cannot read the scaling curve {path}: {reason}") from None
+
+
+def _is_header(cells: list[str]) -> bool:
+    return not any(_number(cell) is not None for cell in cells)
+
+
+def _number(cell: str) -> float | None:
+    try:
+        return float(cell)
+    except ValueError:
+        return None
+
+
+def _point(where: str, cells: list[str], before: float) -> tuple[float, float]:
+    if len(cells) != 2:
+        raise UserError(f"{where}: {len(cells)} columns; a scaling curve has two, nodes and samples per second")
+    nodes, rate = _number(cells[0]), _number(cells[1])
+    if nodes is None or rate is None or not (math.isfinite(nodes) and math.isfinite(rate)):
+        raise UserError(f"{where}: {' '.join(cells)!r} is not two finite numbers")
+    if rate < 0:
+        raise UserError(f"{where}: the rate {rate:g} is negative")
+    if nodes < 0 or nodes <= before:
+        raise UserError(f"{where}: the node column must be increasing, got {nodes:g} after {before:g}")
+    return nodes, rate

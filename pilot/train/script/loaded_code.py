@@ -1,0 +1,73 @@
+"""Which of the user's Python files a script runs from where they are, and their versions.
+
+Any import, of any finder, takes a ``SourceFileLoader``, and ``runpy`` takes ``io.open_code``. A file is noted by the
+path by which it was found: a link that leads elsewhere is another version. Not noted are compiled extensions, ``.pyc``
+files without a source, modules in zip files, and text that a script itself reads and executes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from importlib.machinery import SourceFileLoader
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from pilot.host.files import read_regular
+from pilot.host.printable import printable
+from pilot.protocol import wire
+from pilot.submission.installed import is_installed
+
+MOST_BYTES = 16 * 1024 * 1024
+"""A larger file is no module."""
+
+COPY = "the copy made at the submission"
+_versions: dict[str, str] = {}
+_untold: dict[str, str] = {}
+
+
+def begin(copied: Mapping[str, bytes], copy: str = "") -> None:
+    """The script begins; ``copied``, by path: the files of which it runs the submission's copy, of version ``copy``."""
+    _versions.update({COPY: copy} if copy else {})
+    loaders: Any = SourceFileLoader
+    get_code, open_code = loaders.get_code, io.open_code
+
+    def noted(loader: SourceFileLoader, name: str) -> Any:
+        code = get_code(loader, name)
+        _note(loader.path, copied)
+        return code
+
+    def opened(path: str) -> Any:
+        _note(path, copied)
+        return open_code(path)
+
+    loaders.get_code = noted
+    io.open_code = opened
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of all that was loaded so far, by path, and of the ``COPY``."""
+    return dict(_versions)
+
+
+def news(trainer: str) -> Iterator[wire.CodeLoaded]:
+    """Yield what was loaded since the last call."""
+    while _untold:
+        files = {path: _untold.pop(path) for path in list(islice(_untold, wire.CODE_FILES))}
+        yield wire.CodeLoaded(trainer, files)
+
+
+def _note(path: str, copied: Mapping[str, bytes]) -> None:
+    """Note the file at ``path``, again if it has changed."""
+    if is_installed(path) or path in copied or os.path.realpath(path) in copied:
+        return
+    with suppress(OSError):
+        version = hashlib.sha256(read_regular(Path(path), MOST_BYTES)).hexdigest()
+        found = os.fsencode(Path(path).absolute()).decode(errors="replace")
+        name = printable(found).replace("\n", "\\n").replace("\t", "\\t")
+        if len(name) <= wire.PATH_MAX and _versions.get(name) != version and len(_versions) < wire.CODE_MAX:
+            _versions[name] = _untold[name] = version

@@ -1,0 +1,277 @@
+"""Trainers without a known curve are profiled: few scale-ups, none below its minimum, and nothing hangs."""
+
+from __future__ import annotations
+
+import pytest
+
+from pilot import planners
+from pilot.core.commands import FormGroup, Solve
+from pilot.core.config import CoordinatorConfig
+from pilot.core.curves.curve import Curve
+from pilot.core.curves.curve_model import ON_SUMMIT
+from pilot.core.curves.measured import Measured, RescaleCosts
+from pilot.core.curves.profile import MEASURE_S, REACH_S, Profile
+from pilot.core.curves.profiles import NEWS_MOST_S, Around, pins
+from pilot.core.events import (
+    GroupFormed,
+    PlanFailed,
+    ProfileDue,
+    Progress,
+    TrainerCancelled,
+    TrainerSubmitted,
+)
+from pilot.core.ids import NodeId, TrainerId
+from pilot.core.plan.objective import scaling_efficiency, throughput
+from pilot.core.trainer.spec import Profiling, TrainerSpec
+from pilot.core.trainer.trainer import Trainer
+from tests.property.world import World
+
+A, B, C, D = (TrainerId(name) for name in "abcd")
+PLAN = planners.make("dp")
+TRUTH = Curve.of([(1, 100.0), (4, 350.0), (8, 600.0), (64, 3000.0)])
+
+
+def submit(world: World, name: TrainerId, most: int = 16, profile: Profiling = Profiling.AUTO, least: int = 1) -> None:
+    world.send(TrainerSubmitted(TrainerSpec(name, least, most, profile=profile)))
+    world.settle(PLAN)
+
+
+def trainer_of(name: TrainerId, nodes: int, most: int, profile: Profiling = Profiling.AUTO) -> Trainer:
+    """A trainer that holds this many nodes."""
+    spec = TrainerSpec(name, 1, most, profile=profile)
+    return Trainer(spec, Measured(spec), [NodeId(f"{name}{n}") for n in range(nodes)], profile=Profile.of(spec))
+
+
+def train(world: World, seconds: int = 8) -> None:
+    """All groups train this long, and report their true rates every second."""
+    for _ in range(seconds):
+        for trainer in list(world.core.trainers.values()):
+            if trainer.group is not None and trainer.open:
+                rate = TRUTH.at(len(trainer.group.members))
+                step = world.steps[trainer.id] = world.steps.get(trainer.id, 0) + 1
+                world.send(Progress(trainer.id, trainer.group.generation, step, 0, 32 * step, rate))
+                world.settle(PLAN)
+
+
+def sizes(world: World, name: TrainerId) -> list[int]:
+    """The sizes of its groups, in order."""
+    groups = [c for _, _, out in world.history for c in out if isinstance(c, FormGroup) and c.trainer == name]
+    return [len(group.members) for group in groups]
+
+
+def pool(nodes: int, most: int = 10) -> World:
+    world = World(CoordinatorConfig(max_parallel_trainers=most))
+    if nodes:
+        world.join(nodes)
+    return world
+
+
+def test_auto_grows_once_and_measures_two_counts() -> None:
+    world = pool(16)
+    submit(world, A)
+    train(world, 12)
+    submit(world, B)
+    assert sizes(world, A)[:2] == [16, 1], "alone, its share is the pool"
+    assert set(world.core.trainers[A].profile.known) == {16, 1}
+    train(world, 20)
+    assert sizes(world, B)[:2] == [15, 1], "all but A's minimum"
+    rates = world.core.trainers[B].measured.rates
+    assert (rates[15], rates[1]) == (TRUTH.at(15), TRUTH.at(1))
+    assert not world.core.trainers[B].profile.wanted
+
+
+def test_where_samples_count_a_profile_waits_until_one_rate_is_known() -> None:
+    """Before that, plans do not know how many nodes it should have."""
+    for objective, waits in ((throughput, True), (scaling_efficiency, False)):
+        world = World(CoordinatorConfig(objective=objective))
+        world.join(16)
+        submit(world, A)
+        profile = world.core.trainers[A].profile
+        assert profile.wanted and (profile.pin is None) is waits
+        train(world, 90)
+        assert not profile.wanted and 1 in profile.known
+
+
+def test_inverse_measures_each_count_from_the_largest_down() -> None:
+    world = pool(6)
+    submit(world, A, profile=Profiling.INVERSE, least=2)
+    train(world, 40)
+    assert sizes(world, A)[:5] == [6, 5, 4, 3, 2]
+    assert world.core.trainers[A].measured.rates == {n: TRUTH.at(n) for n in range(2, 7)}
+
+
+def test_only_allowed_sizes_are_measured_and_left_to_a_lender() -> None:
+    world = pool(8)
+    world.send(TrainerSubmitted(TrainerSpec(A, 1, 8, sizes=(2, 8))))
+    world.settle(PLAN)
+    world.send(TrainerSubmitted(TrainerSpec(B, 1, 6, sizes=(1, 3, 6), profile=Profiling.INVERSE)))
+    world.settle(PLAN)
+    assert [len(world.core.trainers[name].target) for name in (A, B)] == [2, 6]
+    train(world, 12)
+    assert sizes(world, B)[:2] == [6, 3]
+
+
+def test_a_profile_keeps_its_count_whatever_plans_are_made_meanwhile() -> None:
+    world = pool(8)
+    submit(world, A)
+    submit(world, B, most=1, profile=Profiling.NEVER)
+    for _ in range(3):
+        world.join(1)
+        world.settle(PLAN)
+        assert len(world.core.trainers[A].target) == 7, "all but B's minimum"
+    group = world.core.trainers[A].group
+    assert group is not None
+    world.lose([group.members[0]])
+    world.settle(PLAN)
+    assert len(world.core.trainers[A].target) == 7, "another node takes the place of the lost one"
+
+
+def test_it_borrows_of_who_was_left_alone_longest_and_gives_back() -> None:
+    world = pool(12)
+    submit(world, A, most=6, profile=Profiling.NEVER)
+    submit(world, B, most=6, profile=Profiling.NEVER)
+    assert [len(world.core.trainers[name].target) for name in (A, B)] == [6, 6]
+    submit(world, C, most=4)
+    assert [len(world.core.trainers[name].target) for name in (A, B, C)] == [2, 6, 4]
+    assert world.core.trainers[C].profile.lender == A
+    train(world, 7)
+    assert world.core.trainers[C].profile.lender is None
+    assert world.core.trainers[C].measured.rates[4] == TRUTH.at(4)
+    assert sum(len(world.core.trainers[name].target) for name in (A, B)) >= 8, "what it does not need is given back"
+
+
+def test_one_borrows_at_a_time() -> None:
+    lenders = [trainer_of(name, 6, most=6, profile=Profiling.NEVER) for name in (A, B)]
+    first, second = (trainer_of(name, 0, most=4) for name in (C, D))
+    around = Around(ON_SUMMIT, RescaleCosts(5), NEWS_MOST_S, scaling_efficiency, {})
+    assert pins(0.0, 14, [*lenders, first, second], around) == {A: 3, C: 4}
+    assert (first.profile.lender, second.profile.wanted, second.profile.pin) == (A, True, None), "B could lend, too"
+
+
+def test_a_trainer_without_a_weight_counts_as_it_is() -> None:
+    one = trainer_of(A, 2, most=4)
+    around = Around(ON_SUMMIT, RescaleCosts(5), NEWS_MOST_S, throughput, {})
+    assert around.value(one) == one.value(throughput)
+    assert around.value(one).at(2) > 0
+
+
+def test_nobody_lends_below_its_minimum_and_who_cannot_have_enough_waits_its_turn() -> None:
+    world = pool(6)
+    submit(world, A, most=6, least=5, profile=Profiling.NEVER)
+    submit(world, B, most=6)
+    assert len(world.core.trainers[A].target) >= 5
+    assert (world.core.trainers[B].profile.wanted, world.core.trainers[B].profile.pin) == (True, None)
+    train(world)
+    world.join(4)
+    world.settle(PLAN)
+    assert world.core.trainers[B].profile.pin == len(world.core.trainers[B].target) >= 4
+
+
+def test_a_borrower_that_is_cancelled_gives_back() -> None:
+    world = pool(8)
+    submit(world, A, most=8, profile=Profiling.NEVER)
+    submit(world, B, most=4)
+    assert [len(world.core.trainers[name].target) for name in (A, B)] == [4, 4]
+    world.send(TrainerCancelled(B))
+    world.settle(PLAN)
+    assert len(world.core.trainers[A].target) == 8
+
+
+def test_without_plans_and_without_reports_a_profile_comes_to_an_end() -> None:
+    world = pool(8)
+    world.send(TrainerSubmitted(TrainerSpec(A, 1, 8, profile=Profiling.AUTO)))
+    for _ in range(2):
+        world.send(PlanFailed(world.core.plan_id, "the solver died"))
+        world.pass_time(REACH_S + 1)
+    assert not world.core.trainers[A].profile.wanted
+    world.settle(PLAN)
+    submit(world, B, most=4)
+    for _ in range(2):
+        world.settle(PLAN)
+        world.pass_time(MEASURE_S + REACH_S)
+    world.settle(PLAN)
+    assert not world.core.trainers[B].profile.wanted
+    assert world.core.timers.due_s() == float("inf")
+
+
+def test_a_count_has_as_long_as_the_documentation_says_and_is_given_up_no_sooner() -> None:
+    world = pool(4)
+    world.send(TrainerSubmitted(TrainerSpec(A, 1, 4, profile=Profiling.AUTO)))
+    profile = world.core.trainers[A].profile
+    assert (profile.pin, profile.by_s) == (4, world.now_s + 300.0)
+    world.settle(PLAN)
+    formed_s = next(now_s for now_s, event, _ in world.history if isinstance(event, GroupFormed))
+    assert profile.by_s == formed_s + 120.0
+    for trainer in (A, B):
+        world.send(ProfileDue(trainer))
+    assert profile.pin == 4, "its time is not over, and of who is not there it is nobody's"
+
+
+def test_what_is_known_of_another_count_ends_nothing() -> None:
+    profile = Profile(wanted=True)
+    profile.begin(0.0, [8, 1])
+    assert not any(profile.report(float(second), 4, 100.0) for second in range(10))
+    assert (profile.left, set(profile.known)) == ([8, 1], {4})
+
+
+def test_a_noisy_rate_counts_when_its_time_is_over() -> None:
+    world = pool(4)
+    submit(world, A, most=4)
+    for number in range(int(MEASURE_S)):
+        group = world.core.trainers[A].group
+        assert group is not None
+        rate = 100.0 + 400.0 * (number % 2)
+        world.send(Progress(A, group.generation, number + 1, 0, 32, rate))
+    assert world.core.trainers[A].profile.pin == 4
+    world.pass_time(1.0)
+    assert world.core.trainers[A].profile.pin == 1
+    assert 100.0 <= world.core.trainers[A].measured.rates[4] <= 500.0
+
+
+def test_a_rate_that_scatters_takes_more_reports_than_one_that_does_not() -> None:
+    taken = []
+    for scatter in (0.0, 40.0):
+        world = pool(4)
+        submit(world, A, most=4)
+        while world.core.trainers[A].profile.pin == 4:
+            group = world.core.trainers[A].group
+            assert group is not None
+            step = world.steps[A] = world.steps.get(A, 0) + 1
+            world.send(Progress(A, group.generation, step, 0, 32, 300.0 + scatter * (step % 2)))
+        taken.append(world.steps[A])
+    assert taken == [5, 20]
+
+
+@pytest.mark.parametrize(
+    ("spec", "wanted"),
+    [
+        (TrainerSpec(A, 1, 4, profile=Profiling.AUTO), True),
+        (TrainerSpec(A, 1, 3, profile=Profiling.AUTO), False),
+        (TrainerSpec(A, 1, 3, profile=Profiling.INVERSE), True),
+        (TrainerSpec(A, 2, 2, profile=Profiling.INVERSE), False),
+        (TrainerSpec(A, 1, 64, TRUTH, profile=Profiling.AUTO), False),
+        (TrainerSpec(A, 1, 64, TRUTH, profile=Profiling.AUTO, reprofile=True), True),
+        (TrainerSpec(A, 1, 64), False),
+    ],
+)
+def test_who_is_profiled(spec: TrainerSpec, wanted: bool) -> None:
+    world = pool(0)
+    world.send(TrainerSubmitted(spec))
+    assert world.core.trainers[A].profile.wanted is wanted
+    assert not [c for _, _, out in world.history for c in out if isinstance(c, Solve)]
+
+
+def test_what_one_trainer_of_a_script_measured_is_known_of_the_next_one() -> None:
+    world = pool(16)
+    world.send(TrainerSubmitted(TrainerSpec(A, 1, 16, profile=Profiling.AUTO, script="train.py")))
+    world.settle(PLAN)
+    train(world, 12)
+    others = {B: {"script": "train.py"}, C: {"script": "train.py", "reprofile": True}, D: {"script": "other.py"}}
+    for name, more in others.items():
+        world.send(TrainerSubmitted(TrainerSpec(name, profile=Profiling.AUTO, **more)))
+    known = {name: world.core.trainers[name] for name in others}
+    assert [trainer.profile.wanted for trainer in known.values()] == [False, True, True]
+    assert [trainer.spec.curve_from for trainer in known.values()] == ["trainer a", "", ""]
+    curve = known[B].measured.curve
+    assert curve.at(16) == pytest.approx(TRUTH.at(16), rel=0.02)
+    assert curve.at(64) < 0.95 * 4 * curve.at(16), "beyond what was measured it is an estimate"

@@ -1,0 +1,91 @@
+"""Which counts are worth measuring: those that make the model certain where plans need it, if that pays."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from statistics import fmean
+
+import pytest
+
+from pilot.core.curves.curve_model import ON_SUMMIT, Normal, Point, Priors, fit
+from pilot.core.curves.profiles import CHANGES_KEPT, NEWS_CHANGES, NEWS_MOST_S, Changes
+from pilot.core.curves.worth import Outlook, _possible, best_counts
+
+CALM = Outlook((), ON_SUMMIT, tuple(range(1, 65)), 8.0, 0, 0, False, 18.0, 12.0, 1800.0)
+
+
+@pytest.mark.parametrize("share", [2.0, 8.0, 30.0])
+def test_two_counts_far_apart_are_measured_of_a_trainer_of_which_nothing_is_known(share: float) -> None:
+    high, low = best_counts(replace(CALM, share=share))
+    assert low == 1 and high >= 4
+
+
+def test_nothing_is_measured_where_it_is_known_or_soon_will_be_without() -> None:
+    known = Priors(replace(ON_SUMMIT.ln_a, sd=0.2), replace(ON_SUMMIT.ln_b, sd=0.1))
+    assert best_counts(replace(CALM, priors=known)) == ()
+    assert best_counts(replace(CALM, lasts_s=60.0)) == ()
+    points = tuple(Point(n, 100 * n / (1 + 0.04 * math.log2(n))) for n in (1, 4, 16, 64))
+    assert best_counts(replace(CALM, points=points)) == ()
+
+
+def test_what_was_measured_is_not_measured_again() -> None:
+    counts = best_counts(replace(CALM, points=(Point(1, 100.0, 0.01),), held=1))
+    assert counts and min(counts) >= 4
+
+
+def test_what_a_plan_measures_anyway_is_no_reason_for_a_profile() -> None:
+    one_known = replace(CALM, points=(Point(1, 100.0, 0.01),), held=1)
+    assert best_counts(replace(one_known, lasts_s=600.0)) == (), "its share of 8 nodes tells enough for so long"
+    assert best_counts(one_known) == (32,), "and not 8, to which it comes next"
+
+
+def test_what_costs_less_or_counts_for_longer_is_measured_rather() -> None:
+    short = replace(CALM, lasts_s=300.0)
+    assert best_counts(short) == () != best_counts(replace(short, rescale_up_s=0.5, rescale_down_s=0.5))
+    assert best_counts(replace(CALM, lasts_s=900.0))[0] < best_counts(replace(CALM, lasts_s=3600.0))[0]
+
+
+def test_where_each_has_few_nodes_a_profile_disturbs_others_less_and_pays_sooner() -> None:
+    short = replace(CALM, lasts_s=300.0, idle=4)
+    assert best_counts(short) == ()
+    assert best_counts(replace(short, share=1.5)) == (4, 1)
+
+
+def test_a_network_of_which_less_is_known_is_measured_sooner() -> None:
+    unsure = Priors(ON_SUMMIT.ln_a, Normal(-2.0, 2.0))
+    short = replace(CALM, lasts_s=300.0)
+    assert best_counts(short) == () != best_counts(replace(short, priors=unsure))
+
+
+@pytest.mark.parametrize("covariance", [(0.09, 0.0, 4.0), (0.25, 0.3, 1.0), (0.25, -0.5, 1.0)])
+def test_the_curves_that_stand_for_all_have_their_mean_and_covariance(covariance: tuple[float, float, float]) -> None:
+    known = replace(fit([], ON_SUMMIT), covariance=covariance)
+    curves = list(_possible(known, (-3.0, -2.0)))
+    by_a, by_b = [a + 3.0 for a, _ in curves], [b + 2.0 for _, b in curves]
+    assert (fmean(by_a), fmean(by_b)) == pytest.approx((0.0, 0.0))
+    found = (
+        fmean(a * a for a in by_a),
+        fmean(a * b for a, b in zip(by_a, by_b, strict=True)),
+        fmean(b * b for b in by_b),
+    )
+    assert found == pytest.approx(covariance)
+
+
+@pytest.mark.parametrize(("sizes", "measured"), [((1, 3, 6, 12), {1, 12}), ((4, 5, 6, 7, 8, 9), {4, 9})])
+def test_only_what_is_allowed_is_measured(sizes: tuple[int, ...], measured: set[int]) -> None:
+    counts = best_counts(replace(CALM, allowed=sizes, share=6.0, lasts_s=1e6))
+    assert set(counts) == measured
+
+
+def test_news_last_until_the_pool_has_changed_a_few_times() -> None:
+    changes = Changes()
+    assert changes.news_s(0.0) == NEWS_CHANGES * 600.0
+    changes.note(400.0)
+    assert changes.mean_s == pytest.approx(600.0 - 200.0 / CHANGES_KEPT)
+    changes = Changes()
+    for minute in range(1, 200):
+        changes.note(60.0 * minute)
+    assert changes.news_s(60.0 * 199) == pytest.approx(NEWS_CHANGES * 60.0, rel=0.01)
+    assert changes.news_s(60.0 * 199 + 300.0) == NEWS_CHANGES * 300.0, "it has become calm"
+    assert changes.news_s(1e9) == NEWS_MOST_S

@@ -1,0 +1,145 @@
+"""The output of ``pilot explain``, word for word, in every case."""
+
+from __future__ import annotations
+
+import pytest
+
+from pilot.core.curves.curve import Curve
+from pilot.core.curves.curve_model import Point, Priors, estimates
+from pilot.core.curves.measured import Measured
+from pilot.core.ids import TrainerId
+from pilot.core.plan.explain import explain, rate_sentences
+from pilot.core.plan.problem import Candidate, Plan, PlanStatus, Problem
+from pilot.core.trainer.spec import TrainerSpec
+
+A, B, C = TrainerId("a"), TrainerId("b"), TrainerId("c")
+
+
+def candidate(trainer: TrainerId, now: int, low: int = 1, high: int = 8) -> Candidate:
+    return Candidate(trainer, now, low, high, Curve.of([(1, 10), (4, 34)]), 20.0, 5.0)
+
+
+def sentences(problem: Problem, counts: dict[TrainerId, int], status: PlanStatus = PlanStatus.OPTIMAL) -> list[str]:
+    told = explain(problem, Plan(status, tuple(counts.items()), 0.0), A)
+    assert told is not None
+    return told.sentences()
+
+
+def counted(nodes: int) -> str:
+    return f"{nodes} node{'' if nodes == 1 else 's'}"
+
+
+def on(nodes: int, worth: int, now: int, rest: str) -> str:
+    return f"On {counted(nodes)} it would be worth {worth:,} over the next 100 s instead of {now:,}, {rest}."
+
+
+@pytest.mark.parametrize(
+    ("nodes", "others", "counts", "said"),
+    [
+        (
+            5,
+            (candidate(B, 3, low=2),),
+            {A: 2, B: 3},
+            [
+                on(1, 910, 1800, "and a node would be free"),
+                on(3, 2240, 1800, "but no node is free, and b would lose 930 by giving one up"),
+            ],
+        ),
+        (
+            6,
+            (candidate(B, 3),),
+            {A: 2, B: 3},
+            [
+                on(1, 910, 1800, "and a node would be free"),
+                on(3, 2240, 1800, "using a free node"),
+            ],
+        ),
+        (
+            5,
+            (candidate(B, 3, low=3),),
+            {A: 2, B: 3},
+            [
+                on(1, 910, 1800, "and a node would be free"),
+                on(3, 2240, 1800, "but no node is free and no trainer can give one up"),
+            ],
+        ),
+        (
+            7,
+            (candidate(B, 3, high=3), candidate(C, 2, low=1)),
+            {A: 2, B: 3, C: 2},  # the one that loses least gives it up: c has one node less to lose
+            [
+                on(1, 910, 1800, "and a node would be free"),
+                on(3, 2240, 1800, "but no node is free, and c would lose 890 by giving one up"),
+            ],
+        ),
+        (
+            6,
+            (candidate(B, 2), candidate(C, 2)),
+            {A: 2, B: 2, C: 2},  # the first of equals
+            [
+                on(1, 910, 1800, "and a node would be free"),
+                on(3, 2240, 1800, "but no node is free, and b would lose 890 by giving one up"),
+            ],
+        ),
+        (
+            2,
+            (candidate(B, 1),),
+            {A: 1, B: 1},
+            [
+                on(0, -90, 910, "and a node would be free"),
+                on(2, 1800, 910, "but no node is free, and b would lose 1,050 by giving one up"),
+            ],
+        ),
+        (
+            2,
+            (),
+            {A: 0},
+            [on(1, 910, -90, "using a free node")],
+        ),
+    ],
+)
+def test_what_is_said_of_a_node_fewer_and_one_more(
+    nodes: int, others: tuple[Candidate, ...], counts: dict[TrainerId, int], said: list[str]
+) -> None:
+    problem = Problem(nodes, 100, (candidate(A, 2), *others))
+    assert sentences(problem, counts) == [
+        f"a had 2 nodes and got {counts[A]}: no other plan is worth more.",
+        *said,
+    ]
+
+
+def test_where_nobody_could_give_a_node_nobody_loses() -> None:
+    problem = Problem(5, 100, (candidate(A, 2), candidate(B, 3, low=3)))
+    told = explain(problem, Plan(PlanStatus.OPTIMAL, ((A, 2), (B, 3)), 0.0), A)
+    assert told is not None
+    assert (told.donor, told.donor_loss) == (None, 0.0)
+
+
+def test_sizes_on_which_it_cannot_run() -> None:
+    problem = Problem(3, 100, (candidate(A, 2, low=2, high=2),))
+    said = ["It cannot run on 1 node.", "It cannot run on 3 nodes."]
+    assert sentences(problem, {A: 2}) == ["a had 2 nodes and got 2: no other plan is worth more.", *said]
+
+
+def test_how_good_the_plan_is() -> None:
+    problem = Problem(3, 100, (candidate(A, 2),))
+    assert "the best plan found within the time limit" in sentences(problem, {A: 3}, PlanStatus.INCUMBENT)[0]
+    kept = sentences(problem, {A: 3}, PlanStatus.KEPT)[0]
+    assert kept == "a had 2 nodes and got 2: no better plan than the current allocation was found."
+
+
+def test_rates_are_told_as_measured_estimated_or_given() -> None:
+    known = estimates((Point(1, 100.0, 0.02), Point(4, 360.0, 0.04)), None, Priors(), 8)
+    assert rate_sentences(known, guessed=False) == [
+        "Samples per second, measured: 100 ± 2% on 1 node, 360 ± 4% on 4 nodes.",
+        "Samples per second, estimated: 189.3 ± 5% on 2 nodes, 690.8 ± 8% on 8 nodes.",
+    ]
+    given = Measured(TrainerSpec(A, curve=Curve.of([(1, 5.0), (2, 9.0)]), fixed_curve=True)).estimates
+    assert rate_sentences(given, guessed=False) == ["Samples per second, given: 5 on 1 node, 9 on 2 nodes."]
+    assert rate_sentences((), guessed=True) == [
+        "Its rate has not been measured yet: plans assume that it scales like a typical trainer."
+    ]
+
+
+def test_numbers_of_four_digits_are_grouped() -> None:
+    assert sentences(Problem(1, 100, (candidate(A, 0),)), {A: 0})[-1].startswith("On 1 node it would be worth 1,000 ")

@@ -1,0 +1,212 @@
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pilot.core.config import CoordinatorConfig
+from pilot.core.curves.curve import Curve
+from pilot.core.errors import UserError
+from pilot.core.ids import TrainerId, natural_key
+from pilot.core.plan.explain import explain
+from pilot.core.plan.problem import Candidate, Plan, PlanStatus, Problem
+from pilot.core.trainer.spec import BUDGET_MAX_H, COST_MAX_S, NODES_MAX, PRIORITY_MAX, TIME_MAX_S, TrainerSpec
+from pilot.service.settings import Settings
+from pilot.site.site import Site
+from tests.property.test_planners import curves
+
+A, B = TrainerId("a"), TrainerId("b")
+
+
+def candidate(trainer: TrainerId, now: int, low: int = 1, high: int = 8) -> Candidate:
+    return Candidate(trainer, now, low, high, Curve.of([(1, 10), (4, 34)]), 20.0, 5.0)
+
+
+def test_gain_is_eq_16() -> None:
+    c = candidate(A, now=2)
+    assert c.gain(2, 100) == 100 * 18
+    assert c.gain(4, 100) == 100 * 34 - 18 * 20
+    assert c.gain(1, 100) == 100 * 10 - 18 * 5
+    assert c.gain(0, 100) == -18 * 5
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    curves(), *[st.integers(1, 9)] * 2, st.integers(0, 12), *[st.floats(0, 50)] * 2, st.sampled_from([(), (1, 4, 6)])
+)
+def test_it_wants_a_count_on_which_it_gains_as_much_as_on_any(
+    curve: Curve, one: int, other: int, held: int, up_s: float, down_s: float, sizes: tuple[int, ...]
+) -> None:
+    low, high = sorted((one, other)) if not sizes else (sizes[0], sizes[-1])
+    its = Candidate(A, held, low, high, curve, up_s, down_s, sizes)
+    most = max(its.gain(nodes, 100.0) for nodes in range(low, high + 1) if its.allows(nodes))
+    assert its.allows(its.wants(100.0)) and its.gain(its.wants(100.0), 100.0) == pytest.approx(most)
+
+
+def test_of_counts_that_are_worth_as_much_it_wants_the_smallest() -> None:
+    flat = Curve.of([(1, 10.0), (3, 20.0), (8, 20.0)])
+    assert Candidate(A, 0, 1, 8, flat, 0.0, 0.0).wants(100.0) == 3
+
+
+def test_a_start_from_nothing_is_free_and_parked_nodes_make_no_progress() -> None:
+    assert candidate(A, now=0).gain(4, 100) == 100 * 34
+    parked = candidate(A, now=1, low=2)
+    assert parked.gain(1, 100) == 0
+    assert parked.gain(2, 100) == 100 * 18
+
+
+def test_a_plan_of_which_no_times_are_known_took_none() -> None:
+    plan = Plan(PlanStatus.OPTIMAL, (), 0.0)
+    assert (plan.build_s, plan.solve_s, plan.gap) == (0.0, 0.0, 0.0)
+
+
+def test_feasible_means_sizes_and_capacity() -> None:
+    problem = Problem(5, 100, (candidate(A, 0, low=2), candidate(B, 0)))
+    assert problem.feasible({A: 2, B: 3})
+    assert not problem.feasible({A: 1, B: 3})
+    assert not problem.feasible({A: 3, B: 3})
+    assert not problem.feasible({A: 0, B: 9})
+
+
+def test_who_is_missing_in_the_counts_gets_nothing() -> None:
+    problem = Problem(5, 100, (candidate(A, 0), candidate(B, 0, low=2)))
+    assert problem.feasible({A: 5}) and problem.feasible({})
+    assert (problem.objective({A: 1}), problem.objective({B: 2})) == (1000, 1800)
+
+
+def test_explain_gives_the_terms_around_the_plan_and_the_cheapest_donor() -> None:
+    problem = Problem(5, 100, (candidate(A, 2), candidate(B, 3)))
+    told = explain(problem, Plan(PlanStatus.OPTIMAL, ((A, 2), (B, 3)), 0.0), A)
+    assert told is not None
+    assert [t.nodes for t in told.terms] == [1, 2, 3]
+    assert [t.gain for t in told.terms] == [100 * 10 - 18 * 5, 1800, 100 * 26 - 18 * 20]
+    assert (told.donor, told.free_nodes) == (B, 0)
+    assert told.donor_loss == 2600 - (1800 - 26 * 5)
+    assert any("no node is free" in line for line in told.sentences())
+
+
+def test_explain_says_nothing_of_a_trainer_that_was_not_asked_about() -> None:
+    problem = Problem(5, 100, (candidate(A, 2),))
+    assert explain(problem, Plan(PlanStatus.OPTIMAL, ((A, 2),), 0.0), B) is None
+
+
+def test_natural_order() -> None:
+    assert sorted(["n10", "n2", "m1", "n2a", "n02"], key=natural_key) == ["m1", "n02", "n2", "n2a", "n10"]
+    digits = ["1" * 1000, "0", "9" * 998, "2" * 999]
+    assert sorted(digits, key=natural_key) == digits, "a thousand of them are a text, which comes before numbers"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "complaint"),
+    [
+        ({"min_nodes": 5, "max_nodes": 2}, "exceeds"),
+        ({"min_nodes": 0}, "at least 1"),
+        ({"max_nodes": NODES_MAX + 1}, "at most"),
+        ({"rescale_up_s": -0.1}, "rescale cost"),
+        ({"rescale_down_s": -0.1}, "rescale cost"),
+        ({"rescale_up_s": 2 * COST_MAX_S}, "rescale cost"),
+        ({"priority": 0.0}, "priority"),
+        ({"rescale_down_s": 2 * COST_MAX_S}, "rescale cost"),
+        ({"priority": 2 * PRIORITY_MAX}, "priority"),
+        ({"warm_up_s": 0.0}, "warm_up_s"),
+        ({"warm_up_s": 2 * TIME_MAX_S}, "warm_up_s"),
+        ({"after_loop_s": 0.0}, "after_loop_s"),
+        ({"after_loop_s": 2 * TIME_MAX_S}, "after_loop_s"),
+        ({"patience_s": 0.0}, "patience_s"),
+        ({"patience_s": 2 * TIME_MAX_S}, "patience_s"),
+        ({"budget_node_hours": 0.0}, "a budget"),
+        ({"budget_node_hours": 2 * BUDGET_MAX_H}, "a budget"),
+    ],
+)
+def test_a_bad_spec_is_refused(wrong: dict[str, float], complaint: str) -> None:
+    with pytest.raises(UserError, match=complaint):
+        TrainerSpec(A, **wrong)
+
+
+def test_a_trainer_of_which_nothing_is_said() -> None:
+    spec = TrainerSpec(A)
+    assert (spec.min_nodes, spec.max_nodes, spec.curve, spec.fixed_curve) == (1, 64, None, False)
+    assert (spec.rescale_up_s, spec.rescale_down_s, spec.priority, spec.objective_curve) == (20.0, 10.0, 1.0, None)
+    assert (spec.uid, spec.starts_after, spec.assumed_costs, spec.budget_node_hours) == ("", 0, False, None)
+    assert (spec.warm_up_s, spec.after_loop_s, spec.patience_s) == (900.0, 600.0, 300.0)
+
+
+@pytest.mark.parametrize("per_s", [(0.0, 1e-12), (0.0, 1.0, 1e18)])
+def test_one_value_that_is_no_rate_is_enough(per_s: tuple[float, ...]) -> None:
+    with pytest.raises(UserError, match="a rate must be 0 or between"):
+        TrainerSpec(A, curve=Curve(tuple(map(float, range(len(per_s)))), per_s))
+    assert TrainerSpec(A, curve=Curve((0.0, 1.0), (0.0, 1.0))).curve is not None
+
+
+def test_the_limits_of_a_spec_are_allowed() -> None:
+    least = TrainerSpec(
+        A, 1, 1, rescale_up_s=0.0, rescale_down_s=0.0, priority=1 / PRIORITY_MAX,
+        warm_up_s=0.1, after_loop_s=0.1, patience_s=0.1, budget_node_hours=0.1,
+    )  # fmt: skip
+    most = TrainerSpec(
+        A, NODES_MAX, NODES_MAX, rescale_up_s=COST_MAX_S, rescale_down_s=COST_MAX_S, priority=PRIORITY_MAX,
+        warm_up_s=TIME_MAX_S, after_loop_s=TIME_MAX_S, patience_s=TIME_MAX_S, budget_node_hours=BUDGET_MAX_H,
+    )  # fmt: skip
+    assert least.max_nodes == 1 and most.min_nodes == NODES_MAX
+
+
+def test_what_a_live_pool_decides_by_is_what_the_core_takes_by_itself() -> None:
+    live, alone = Settings().config(), CoordinatorConfig()
+    assert (live.t_fwd_s, live.max_parallel_trainers) == (alone.t_fwd_s, alone.max_parallel_trainers)
+    assert (live.objective, live.node_order, live.timed) == (alone.objective, alone.node_order, alone.timed)
+    site = Site.model_fields
+    assert (site["grace_s"].default, site["checkpoint_interval_s"].default) == (
+        alone.grace_s,
+        alone.checkpoint_interval_s,
+    )
+
+
+def test_explain_goes_by_what_holds_the_plan_or_what_was_kept() -> None:
+    problem = Problem(5, 100, (candidate(A, 2), candidate(B, 3)))
+    counts = ((A, 4), (B, 1))
+    changed = explain(problem, Plan(PlanStatus.OPTIMAL, counts, 0.0), A)
+    kept = explain(problem, Plan(PlanStatus.KEPT, counts, 0.0), A)
+    assert changed is not None and kept is not None
+    assert (changed.had_nodes, changed.nodes) == (2, 4)
+    assert (kept.had_nodes, kept.nodes) == (2, 2)
+
+
+def test_nodes_that_leave_count_for_the_time_until_then_and_for_one_more_rescale() -> None:
+    """Of four new nodes one leaves after 30 of 100 seconds; the other three go on, and the trainer pays R_dw."""
+    one = candidate(A, now=0)
+    problem = Problem(3, 100, (one,), ending=1, ends_in_s=30.0)
+    assert problem.gain(one, 4, 1) == 30 * 34 + 70 * 26 - 34 * 5
+    assert problem.gain(one, 4) == 100 * 34
+    assert problem.objective({A: 4}, {A: 1}) == problem.gain(one, 4, 1)
+
+
+def test_without_the_nodes_that_leave_counts_are_allowed_ones_too() -> None:
+    problem = Problem(4, 100, (candidate(A, 0, low=2),), ending=2)
+    assert problem.feasible({A: 3}, {A: 1}) and problem.feasible({A: 2}, {A: 2})
+    assert not problem.feasible({A: 2}, {A: 1}), "one that stays is fewer than it can run on"
+    assert not problem.feasible({A: 3}, {A: 3}), "there are only two"
+    assert not Problem(4, 100, (candidate(A, 0),)).feasible({A: 5}), "none leave unless it is said"
+    assert not Problem(4, 100, (candidate(A, 0),)).feasible({A: 5}, {A: 1})
+
+
+@pytest.mark.parametrize(("nodes", "most"), [(2, 0), (3, 3), (4, 3)])
+def test_of_who_is_pinned_all_its_nodes_fit_or_none(nodes: int, most: int) -> None:
+    assert replace(candidate(A, 0), pin=3).most_within(nodes) == most
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"t_fwd_s": 0.0},
+        {"t_fwd_s": math.nan},
+        {"decide_every_s": -1.0},
+        {"decide_every_s": math.inf},
+        {"decide_every_s": math.nan},
+        {"max_parallel_trainers": 0},
+    ],
+)
+def test_a_configuration_by_which_nothing_could_be_decided_is_refused(wrong: dict[str, float]) -> None:
+    [name] = wrong
+    with pytest.raises(UserError, match=name):
+        CoordinatorConfig(**wrong)  # type: ignore[arg-type]  # one of the keywords, whichever its type

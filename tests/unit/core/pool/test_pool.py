@@ -1,0 +1,46 @@
+"""The nodes of a pool: a name that comes back is a new node."""
+
+from __future__ import annotations
+
+from pilot.core.ids import NodeId, TrainerId
+from pilot.core.pool.evidence import SetAside
+from pilot.core.pool.pool import Pool, join_order
+
+A, B = NodeId("a"), NodeId("b")
+T = TrainerId("t")
+
+
+def test_nothing_of_a_node_that_is_gone_holds_for_one_of_its_name() -> None:
+    pool = Pool(join_order)
+    assert pool.join(A) and pool.join(B) and not pool.join(A)
+    pool.owner[A] = pool.occupant[A] = T
+    pool.aside[A] = SetAside(9.0, "it failed")
+    assert (pool.available(), pool.usable) == ([B], 2)
+    assert pool.leave(A, 5.0) and not pool.leave(A, None)
+    assert (pool.leaving, pool.owner, pool.occupant, pool.usable) == ({A: 5.0}, {}, {A: T}, 1)
+    assert pool.remove(A) and not pool.remove(A) and not pool.leave(A, 5.0)
+    assert (pool.leaving, pool.aside, pool.occupant, len(pool)) == ({}, {}, {}, 1)
+    assert pool.join(A)
+    assert (pool.available(), pool.nodes, pool.usable) == ([B, A], [B, A], 2), "it joined later"
+
+
+def test_what_is_set_aside_counts_as_long_as_somebody_has_it() -> None:
+    pool = Pool()
+    for node in (A, B):
+        pool.join(node)
+    pool.owner[A], pool.aside[A] = T, SetAside(9.0, "it failed")
+    assert (pool.usable, pool.available(), pool.is_free(A)) == (2, [B], False)
+    assert pool.remove(B)
+    pool.owner[A] = T
+    assert pool.remove(A)
+    assert (pool.owner, pool.usable) == ({}, 0)
+
+
+def test_an_end_is_before_a_time_if_it_is_known_and_earlier() -> None:
+    pool = Pool()
+    assert pool.join(A) and pool.join(B)
+    pool.know_end(A, 60.0)
+    assert [pool.ends_before(A, at_s) for at_s in (59.0, 60.0, 61.0)] == [False, False, True]
+    assert not pool.ends_before(B, 1e9)
+    pool.know_end(A, None)
+    assert not pool.ends_before(A, 1e9)

@@ -1,0 +1,180 @@
+"""A trainer's description of its state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from pilot.core.commands import Outcome
+from pilot.core.curves.curve import Curve
+from pilot.core.curves.measured import Measured, RescaleCosts
+from pilot.core.events import ExitCause, GroupBroken, Progress, WorkerExited
+from pilot.core.ids import Generation, NodeId, TrainerId
+from pilot.core.pool.evidence import SetAside, Stage
+from pilot.core.pool.pool import Pool
+from pilot.core.trainer.spec import TrainerSpec
+from pilot.core.trainer.trainer import LEAST_LEFT_S, Group, Phase, Trainer, Worker, WorkerPhase
+from pilot.core.trainer.transitions import PASSING_BREAKS, note
+
+SPEC = TrainerSpec(TrainerId("t"), 2, 6)
+A, B, C, D, E = map(NodeId, "abcde")
+
+
+def trainer() -> Trainer:
+    return Trainer(SPEC, Measured(SPEC))
+
+
+def pool(nodes: Iterable[NodeId] = (A, B, C, D)) -> Pool:
+    made = Pool()
+    for node in nodes:
+        made.join(node)
+    return made
+
+
+def test_who_goes_on_after_an_end_has_nothing_held_against_it() -> None:
+    ended = trainer()
+    ended.outcome, ended.reason, ended.held, ended.stops, ended.refusal = Outcome.FAILED, "why", "spent", True, "edited"
+    ended.deaths_in_a_row, ended.died, ended.broken_in_a_row, ended.failed_writes = 3, {A: None}, 5, 4
+    ended.reopen()
+    assert ended == Trainer(SPEC, ended.measured)
+    assert (ended.open, ended.phase) == (True, Phase.QUEUED)
+
+
+@pytest.mark.parametrize(
+    ("target", "holders", "parked"),
+    [((A,), (A,), True), ((A,), (), False), ((A,), (B,), False), ((A, B), (A,), False), ((), (), False)],
+)
+def test_it_is_parked_where_it_holds_a_state_on_fewer_nodes_than_it_can_run_on(
+    target: tuple[NodeId, ...], holders: tuple[NodeId, ...], parked: bool
+) -> None:
+    it = trainer()
+    it.target = list(target)
+    it.workers = {node: Worker(0, WorkerPhase.READY, has_state=True) for node in holders}
+    assert (it.parked, it.refuses_to_grow) == (parked, False)
+    it.refusal = "the script was edited"
+    assert it.refuses_to_grow == parked
+
+
+def test_a_plan_leaves_one_that_cannot_grow_as_many_nodes_as_it_has() -> None:
+    it = trainer()
+    assert it.stays_at() is None
+    it.target, it.refusal = [A, B, C], "Traceback\nValueError: the script was edited"
+    assert it.stays_at() == (3, "it cannot use further nodes: ValueError: the script was edited")
+    value, costs = Curve.of([(1, 1.0), (6, 5.0)]), RescaleCosts(1)
+    assert it.candidate(value, 6, costs).max_nodes == 3
+    it.target = []
+    assert it.candidate(value, 6, costs).max_nodes == SPEC.min_nodes
+
+
+def test_one_of_several_that_holds_the_state_is_enough_to_be_parked() -> None:
+    it = Trainer(spec := TrainerSpec(TrainerId("t"), 3, 6), Measured(spec))
+    it.target, it.workers = [A, B], {B: Worker(0, has_state=True)}
+    assert it.parked
+
+
+def test_who_is_awaited_will_be_ready_and_is_not_slow() -> None:
+    it = trainer()
+    it.workers = {
+        A: Worker(0),
+        B: Worker(0, slow=True),
+        C: Worker(0, WorkerPhase.READY),
+    }
+    assert [it.awaited_on(node) for node in (A, B, C, D)] == [True, False, False, True]
+
+
+def test_a_group_is_lost_with_the_last_member_that_stays() -> None:
+    it, its = trainer(), pool()
+    assert not it.lost_all(its, {A}), "it has no group"
+    it.group = Group(Generation(1), (A, B))
+    its.leave(A, None)
+    assert not it.lost_all(its, {A})
+    its.remove(B)
+    assert it.lost_all(its, {B})
+    assert it.lost_all(its, {A, B})
+    assert not it.lost_all(its, {C}), "it was lost before"
+
+
+def test_a_node_that_is_lost_takes_what_was_awaited_of_it_along() -> None:
+    it = trainer()
+    it.workers, it.writing = {A: Worker(0), B: Worker(0, alone_s=600.0)}, {A: None, B: None}
+    it.lose(A, announced=True)
+    assert (it.counts.losses, it.reason, list(it.workers), list(it.writing)) == (0, "", [B], [B])
+    it.lose(B, announced=False)
+    assert (it.counts.losses, it.workers, it.writing) == (1, {}, {})
+    assert it.reason == "; b was lost before its script had ended"
+
+
+def test_it_has_room_on_what_it_has_nothing_against() -> None:
+    it, its = trainer(), pool()
+    assert it.room(its) == SPEC.max_nodes, "nobody counts where nothing is set aside"
+    aside = SetAside(9.0, "it failed")
+    it.evidence.aside = {A: aside, B: aside, C: aside, NodeId("gone"): aside}
+    assert it.room(its) == 1
+    its.leave(A, None)
+    assert it.room(its) == 1, "a node that leaves counts for nobody"
+    its.aside[B] = aside
+    assert it.room(its) == 1, "nor does one that is set aside for all"
+    its.join(NodeId("e"))
+    assert it.room(its) == 2
+
+
+def test_what_is_left_of_it_is_what_its_session_last_said_and_never_nothing() -> None:
+    spec = TrainerSpec(TrainerId("t"), curve=Curve.of([(1, 10.0)]), fixed_curve=True, samples=1000.0)
+    it = Trainer(spec, Measured(spec), group=Group(Generation(1), (A,)))
+    assert it.left_s() == 100.0
+    for step, (samples, total, left_s) in enumerate(
+        [(200, 600.0, 40.0), (300, None, 30.0), (600, None, LEAST_LEFT_S), (700, 800.0, 10.0)]
+    ):
+        note(float(step), it, Progress(it.id, Generation(1), step + 1, 0, samples, total_samples=total))
+        assert it.left_s() == left_s
+    assert trainer().left_s() is None, "nothing is known of its length"
+
+
+@pytest.mark.parametrize(
+    ("members", "unreached", "accused"),
+    [
+        ("abc", [(B, A), (B, C)], {A: "b", C: "b"}),  # never all that hold the state, which b alone has
+        ("abcde", [(E, one) for one in (A, B, C, D)], {E: "a, b, c and 1 more"}),
+    ],
+)
+def test_of_nodes_that_cannot_reach_each_other_the_fewest_are_accused(
+    members: str, unreached: list[tuple[NodeId, NodeId]], accused: dict[NodeId, str]
+) -> None:
+    it = trainer()
+    it.broken_in_a_row = PASSING_BREAKS
+    it.workers = {NodeId(node): Worker(0, WorkerPhase.READY, has_state=node == "b") for node in members}
+    it.forming = Group(Generation(1), tuple(it.workers))
+    noted = note(0.0, it, GroupBroken(SPEC.trainer, Generation(1), "not formed", unreached=tuple(unreached)))
+    assert noted is not None
+    assert {one.node: one.reason for one in noted.accusations} == {
+        node: f"through the network it and {others} cannot reach each other" for node, others in accused.items()
+    }
+
+
+@pytest.mark.parametrize(("others", "blamed"), [([], True), ([B], True), ([B, C], False)])
+def test_a_node_on_which_it_dies_again_and_again_is_at_fault_unless_it_dies_on_many(
+    others: list[NodeId], blamed: bool
+) -> None:
+    it = trainer()
+    it.workers = {node: Worker(0, WorkerPhase.READY, has_state=True) for node in (A, B, C, D)}
+    it.group = Group(Generation(1), (A, B, C, D))
+    it.evidence.deaths = {A: [0.0, 1.0]} | {node: [0.5] for node in others}
+    noted = note(2.0, it, WorkerExited(it.id, A, ExitCause.DIED, "Killed"))
+    assert noted is not None
+    assert [one.node for one in noted.accusations] == [A] * blamed
+
+
+@pytest.mark.parametrize(("forming", "while_starting"), [((A, B), False), ((A, C), True), (None, True)])
+def test_a_process_that_dies_while_its_group_forms_did_start(
+    forming: tuple[NodeId, ...] | None, while_starting: bool
+) -> None:
+    it = trainer()
+    it.workers = {node: Worker(0, WorkerPhase.READY, has_state=node == A) for node in (A, B, C)}
+    it.group = Group(Generation(1), (A,))
+    it.forming = Group(Generation(2), forming) if forming else None
+    noted = note(0.0, it, WorkerExited(it.id, B, ExitCause.DIED, "Killed"))
+    assert noted is not None
+    assert ([one.stage for one in noted.accusations], it.deaths_in_a_row) == (
+        ([Stage.START], 0) if while_starting else ([], 1)
+    )

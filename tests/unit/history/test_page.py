@@ -1,0 +1,179 @@
+"""A pool's history in words and as a page; the page in a real browser."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from pilot.core.commands import CloseTrainer, Solve
+from pilot.core.config import CoordinatorConfig
+from pilot.core.coordinator import Coordinator
+from pilot.core.events import GroupFormed, PlanReady, Progress, TrainerSubmitted
+from pilot.core.ids import Generation, PlanId, TrainerId
+from pilot.core.plan.problem import Plan, PlanStatus
+from pilot.core.trainer.spec import TrainerSpec
+from pilot.history.page import Life, render
+from pilot.history.story import Kind, Story
+from pilot.history.summary import sentences
+from pilot.history.trainer_course import POINTS_MAX, Course, Courses, Point
+from pilot.history.utilisation import Utilisation
+from pilot.history.words import amount, duration
+from pilot.rundir.entries import Decision
+from tests.browser import needs_browser, shown
+from tests.property.world import World
+from tests.unit.history.test_timeline import CNN, lived_through, of
+
+
+def decisions(world: World) -> list[Decision]:
+    return [Decision(i, t, e, tuple(c)) for i, (t, e, c) in enumerate(world.history)]
+
+
+def life(world: World, name: str = "a-pool") -> Life:
+    core, courses, story = Coordinator(world.config), Courses(), Story(0.0)
+    history = decisions(world)
+    course = of(world, core)
+    for d in history:
+        courses.note(d.now_s, d.event, d.commands)
+    happened = [told for d in history for told in story.tell(d)]
+    use = Utilisation(eq_nodes=1.5, work=3.0, static_work=4.0)
+    return Life(
+        name,
+        sentences(name, "polaris", course, core.trainers, use, 1.0, core.trainers),
+        course,
+        core.trainers,
+        courses.of,
+        happened,
+    )
+
+
+def test_the_summary_adds_up() -> None:
+    world = lived_through()
+    shown = life(world)
+    spans = sum(span.end_s - span.start_s for span in shown.timeline.spans)
+    text = " ".join(shown.summary)
+    assert f"held up to 2 nodes: {amount(spans / 3600)} node-hours in total" in text
+    assert "Preempted with notice: 1 node; lost without notice: 1 node" in text
+    assert "75%" in text
+
+
+def test_samples_of_sessions_and_steps_of_torchrun_s_processes_are_not_added_up() -> None:
+    world = lived_through()
+    core, use = Coordinator(world.config), Utilisation(eq_nodes=1.5, work=3.0, static_work=4.0)
+    course = of(world, core)
+    core.trainers[CNN].samples = 7
+    for sessions, told in (([CNN], "processed 7 samples."), ([], "processed 7 steps of torchrun processes.")):
+        assert told in " ".join(sentences("p", "s", course, core.trainers, use, 1.0, sessions))
+
+
+def test_a_pool_in_which_nothing_happened() -> None:
+    told = sentences("p", "s", of(World()), {}, Utilisation(0.0, 0.0, None), 1.0, ())
+    assert told[1:] == ["Nothing was submitted.", "No node was preempted or lost."]
+    assert "None." in render(life(World()))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"), [(4.4, "4 s"), (61, "1 min 1 s"), (7260, "2 h 1 min"), (90_000, "1 d 1 h")]
+)
+def test_durations(seconds: float, words: str) -> None:
+    assert duration(seconds) == words
+
+
+def test_a_long_course_keeps_its_shape_in_few_points() -> None:
+    course = Course()
+    for number in range(20 * POINTS_MAX):
+        course.add(Point(float(number), number, None, {}))
+    assert POINTS_MAX / 2 <= len(course.points) <= POINTS_MAX
+    gaps = {b.samples - a.samples for a, b in zip(course.points, course.points[1:], strict=False)}
+    assert max(gaps) <= 2 * min(gaps)
+
+
+def test_rescales_say_what_paused_them() -> None:
+    """A planned change pauses for as long as its ranks measured; the first group paused nothing."""
+    world, courses = lived_through(), Courses()
+    for d in decisions(world):
+        courses.note(d.now_s, d.event, d.commands)
+        if isinstance(d.event, GroupFormed) and d.event.generation == Generation(2):
+            told = Progress(CNN, Generation(2), 9, 0, 90, rescale_s=0.25, metrics=(("loss", 0.5),))
+            courses.note(d.now_s, told, [])
+    first, second = courses.of[CNN].rescales
+    assert (first.before, first.after, first.planned, first.paused_s) == (0, 2, False, None)
+    assert (second.before, second.after, second.planned, second.paused_s) == (2, 1, True, 0.25)
+    assert courses.of[CNN].points[-1].metrics == {"loss": 0.5}
+
+
+def test_the_story_of_two_nodes() -> None:
+    world = lived_through()
+    story = Story(0.0)
+    told = [h for entry in decisions(world) for h in story.tell(entry)]
+    texts = [h.text for h in told]
+    expected = [
+        "n1, n2 joined",
+        "cnn: training on 2 nodes",
+        "cnn: gets 2 nodes by plan, had 0",
+        "n2 got notice",
+        "n2 left",
+    ]
+    for text in (*expected, "n1 lost without notice"):
+        assert any(told_text.startswith(text) for told_text in texts), text
+    assert {h.kind for h in told} >= {Kind.NODE, Kind.TRAINER, Kind.PLAN, Kind.GROUP}
+
+
+def test_a_plan_is_told_against_what_was_held_when_it_was_asked_for_and_one_that_comes_too_late_is_not() -> None:
+    world, story = World(CoordinatorConfig(arrivals_s=2.0)), Story(0.0)
+    world.join(2)
+    world.send(TrainerSubmitted(TrainerSpec(CNN)))
+    world.pass_time(10.0)
+    [solve] = [command for command in world.pending if isinstance(command, Solve)]
+    world.settle()
+    stale = Plan(PlanStatus.OPTIMAL, ((CNN, 0),), 0.0)
+    world.send(PlanReady(PlanId(solve.plan_id - 1), stale))
+    told = [h.text for entry in decisions(world) for h in story.tell(entry) if h.kind is Kind.PLAN]
+    assert told == ["cnn: gets 2 nodes by plan, had 1"]
+
+
+class Balanced(HTMLParser):
+    """Raises if an element is closed that is not open."""
+
+    VOID = frozenset({"meta", "path", "use", "br", "image", "line", "rect"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        del attrs
+        if tag not in self.VOID or tag in ("rect", "line"):
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        del tag, attrs
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in self.VOID or tag in ("rect", "line"):
+            assert self.open.pop() == tag
+
+
+def test_names_are_text_and_the_page_is_whole() -> None:
+    page = render(life(lived_through(), name="<script>alert(1)</script>"))
+    assert "<script>alert(1)" not in page
+    assert not re.search(r'(src|href)="(?!#)', page)
+    parser = Balanced()
+    parser.feed(page)
+    assert parser.open == []
+
+
+@needs_browser
+def test_a_browser_shows_it(tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    path.write_text(render(life(lived_through())))
+    assert '<span id="from">0.0</span>' in shown(path, tmp_path)  # its script has run
+
+
+def test_a_trainer_that_ended_has_its_end() -> None:
+    courses = Courses()
+    courses.note(0.0, TrainerSubmitted(TrainerSpec(TrainerId("a"))), [])
+    courses.note(5.0, Progress(TrainerId("a"), Generation(1), 1, 0, 1), [CloseTrainer(TrainerId("a"), "finished", "")])
+    assert courses.of[TrainerId("a")].ended_s == 5.0

@@ -1,0 +1,27 @@
+"""Numbers as people read them."""
+
+from __future__ import annotations
+
+import pytest
+
+from pilot.history.words import amount, counted
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (0.0, "0"),
+        (7.89e-05, "less than 0.01"),
+        (0.01234, "0.0123"),
+        (3.14159, "3.14"),
+        (999.4, "999"),
+        (999.6, "1,000"),
+        (1234567.8, "1,234,568"),
+    ],
+)
+def test_an_amount_has_no_exponent(value: float, shown: str) -> None:
+    assert amount(value) == shown
+
+
+def test_one_is_no_plural() -> None:
+    assert [counted(number, "step") for number in (0, 1, 2, 2400)] == ["0 steps", "1 step", "2 steps", "2,400 steps"]

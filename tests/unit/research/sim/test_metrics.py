@@ -1,0 +1,107 @@
+"""U and its components."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pilot.core.config import CoordinatorConfig
+from pilot.core.coordinator import Coordinator
+from pilot.core.curves.curve import Curve
+from pilot.core.ids import NodeId, TrainerId
+from pilot.core.trainer.spec import TrainerSpec
+from pilot.planners import dp
+from pilot.research.sim.accounting import Accounting
+from pilot.research.sim.driver import SimConfig, Simulation
+from pilot.research.sim.metrics import NODE_SECONDS, IntegralMeter, Summary, returns_on_rescale, summarize
+from pilot.research.sim.records import Kind, Records
+from pilot.research.traces.changes import Change
+from pilot.research.traces.workload import WorkloadRow
+
+SHUFFLENET = Curve.of(
+    [(1, 2831.0), (2, 5259.0), (4, 9988.0), (8, 20379.2), (16, 38895.3), (32, 74125.1), (64, 145081.5)]
+)
+NODES = tuple(NodeId(f"n{k}") for k in range(85))
+
+
+def replay(changes: list[Change], submissions: list[WorkloadRow], until_s: float) -> tuple[Summary, Records]:
+    core = Coordinator(CoordinatorConfig())
+    simulation = Simulation(core, dp.plan, changes, submissions, SimConfig(until_s))
+    complete = simulation.run(lambda: False, lambda _: None)
+    records = simulation.records
+    return summarize(records, simulation.accounts, Accounting.PAPER, len(submissions), complete), records
+
+
+def trainers(count: int, curves: list[Curve], samples: float = 1e12) -> list[WorkloadRow]:
+    made = []
+    for k in range(count):
+        index = k % len(curves)
+        spec = TrainerSpec(TrainerId(f"t{k}"), curve=curves[index], fixed_curve=True)
+        made.append(WorkloadRow(spec, 0.0, samples, index))
+    return made
+
+
+def test_static_nodes_give_a_u_of_one() -> None:
+    summary, _ = replay([Change(0.0, joined=NODES)], trainers(10, [SHUFFLENET]), 3600.0)
+    assert summary.efficiency == pytest.approx(1.0, abs=1e-9)
+    assert (summary.eq_nodes, summary.node_hours, summary.used) == (85.0, 85.0, 1.0)
+    assert summary.unit == "samples"
+    assert summary.work == pytest.approx(summary.samples)
+
+
+def test_the_static_rate_of_the_summit_week() -> None:
+    """168 h times the best rate of ten ShuffleNets on 85.09 nodes is 1.3038e11 samples."""
+    records = Records()
+    records.curves[Kind(0, 1, 64)] = SHUFFLENET
+    meter = IntegralMeter(records)
+    rate = meter.best_rate(((Kind(0, 1, 64), 10),), 85.0942)
+    assert rate * meter.scale * 168 * 3600 == pytest.approx(1.3038e11, rel=1e-4)
+
+
+def test_nodes_that_cannot_be_used_lower_u() -> None:
+    summary, _ = replay([Change(0.0, joined=NODES)], trainers(1, [SHUFFLENET]), 3600.0)
+    assert summary.used == pytest.approx(64 / 85)
+    assert summary.efficiency == pytest.approx(1.0)
+
+
+def test_a_change_lowers_u_by_its_cost() -> None:
+    changes = [Change(0.0, joined=NODES), Change(1800.0, left=NODES[:5])]
+    summary, _ = replay(changes, trainers(10, [SHUFFLENET]), 3600.0)
+    assert summary.efficiency is not None and summary.efficiency < 1.0
+    lost = (summary.preemption_per_event + summary.rescale_per_event) * summary.pool_changes
+    assert lost > 0
+    assert summary.work + lost == pytest.approx(summary.static_work, rel=1e-3)
+
+
+def test_work_of_several_kinds_is_in_node_seconds() -> None:
+    summary, _ = replay(
+        [Change(0.0, joined=NODES[:2])], trainers(2, [Curve.proportional(5), Curve.proportional(7)]), 100
+    )
+    assert summary.unit == NODE_SECONDS
+    assert summary.work == pytest.approx(200.0)
+    assert summary.samples in (pytest.approx(100 * (5 + 7)), pytest.approx(200 * 5), pytest.approx(200 * 7))
+
+
+def test_run_times_count_from_admission_and_by_curve() -> None:
+    submissions = trainers(2, [Curve.proportional(5), Curve.proportional(7)], samples=3600.0 * 7)
+    summary, _ = replay([Change(0.0, joined=NODES[:2])], submissions, 7200.0)
+    assert [(row.curve, row.completed) for row in summary.run_times] == [(0, 1), (1, 1)]
+    assert summary.completed == 2
+
+
+def test_six_hours_cover_the_replay() -> None:
+    summary, _ = replay([Change(0.0, joined=NODES)], trainers(10, [SHUFFLENET]), 8 * 3600.0)
+    assert [b.start_h for b in summary.six_hours] == [0.0, 6.0]
+    assert [b.efficiency for b in summary.six_hours] == [pytest.approx(1.0, abs=1e-9)] * 2
+
+
+def test_the_return_is_the_work_until_the_next_event_by_its_cost() -> None:
+    columns = {"rescale": np.array([0.0, 2.0, 4.0, 9.0]), "gained": np.array([0.0, 5.0, 10.0, 2.0])}
+    assert returns_on_rescale(columns).tolist() == [5.0, 0.5]
+
+
+def test_a_replay_without_trainers_has_no_u() -> None:
+    late = [WorkloadRow(submission.spec, 1e9, 1.0, 0) for submission in trainers(1, [SHUFFLENET])]
+    summary, _ = replay([Change(0.0, joined=NODES)], late, 3600.0)
+    assert summary.efficiency is None
+    assert summary.used == 0.0

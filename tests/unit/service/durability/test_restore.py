@@ -1,0 +1,136 @@
+"""From which of its files a pool is restored, and what is said of those that are damaged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+
+from pilot import __version__
+from pilot.core.coordinator import Coordinator
+from pilot.core.errors import JournalError
+from pilot.core.events import Event, PoolChanged, TrainerSubmitted
+from pilot.core.ids import NodeId, TrainerId
+from pilot.core.trainer.spec import TrainerSpec
+from pilot.rundir import segments
+from pilot.rundir.entries import Decision
+from pilot.rundir.journal import FORMAT, Header, header_line, read
+from pilot.service.durability.journal_writer import JournalWriter
+from pilot.service.durability.restore import REFUSED_MAX, Books, Restored, restore, taken
+
+HEADER = Header(FORMAT, __version__, "pool-1", 1.7e9, {}, {})
+EVENTS: list[Event] = [
+    PoolChanged(joined=(NodeId("n1"), NodeId("n2"))),
+    *(TrainerSubmitted(TrainerSpec(TrainerId(name))) for name in "abcdef"),
+]
+NAMES = list("abcdef")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A journal of three segments: with a and b, with c and d, with e and f."""
+    made = tmp_path / "journal.jsonl"
+    writer, core = JournalWriter.create(made, HEADER), Coordinator()
+    books = Books.beside(core)
+    for seq, event in enumerate(EVENTS, 1):
+        commands = core.handle(float(seq), event)
+        books.note(float(seq), event, commands)
+        writer.decided(float(seq), event, commands)
+        if seq in (3, 5):
+            writer.end_segment(float(seq), *taken(core, books, seq))
+    writer.close()
+    return made
+
+
+def restored(path: Path) -> Restored:
+    return restore(read(path), Coordinator)
+
+
+def names(found: Restored) -> list[str]:
+    assert list(found.books.monitor.trainers) == list(found.core.trainers)
+    return list(found.core.trainers)
+
+
+def snapshot(path: Path) -> Path:
+    (found,) = segments.folder(path).glob("*.snapshot")
+    return found
+
+
+def test_whole_files_give_everything_and_nothing_is_said(path: Path) -> None:
+    found = restored(path)
+    assert (names(found), found.flaws) == (NAMES, [])
+
+
+def test_a_closed_segment_that_is_missing_costs_nothing_while_there_is_the_snapshot(path: Path) -> None:
+    segments.closed(path, 5)[0].unlink()
+    found = restored(path)
+    assert (names(found), found.flaws) == (NAMES, [])
+
+
+def test_a_damaged_snapshot_costs_nothing_while_the_segments_are_whole(path: Path) -> None:
+    snapshot(path).write_bytes(b"damage")
+    found = restored(path)
+    assert names(found) == NAMES
+    (told,) = found.flaws
+    assert f"{snapshot(path)} is damaged; the whole journal was replayed instead" in told
+
+
+@pytest.mark.parametrize(("number", "left"), [(0, list("cdef")), (1, list("abef"))])
+def test_with_both_damaged_the_others_are_there_and_what_is_missing_is_said(
+    path: Path, number: int, left: list[str]
+) -> None:
+    snapshot(path).unlink()
+    segments.closed(path, 5)[number].unlink()
+    found = restored(path)
+    assert names(found) == left
+    assert len(found.missing) == 1
+    assert found.missing[0] in found.flaws
+
+
+def test_an_entry_that_is_repeated_elsewhere_is_applied_once(path: Path) -> None:
+    """Also one that the snapshot has already."""
+    decisions = list(read(path).decisions)
+    with path.open("ab") as file:
+        for decision in decisions[:3] + decisions[-1:]:
+            file.write(decision.line())
+    found = restored(path)
+    assert (names(found), found.missing, found.refused) == (NAMES, [], [])
+    snapshot(path).unlink()
+    found = restored(path)
+    assert (names(found), found.missing, found.refused) == (NAMES, [], [])
+
+
+def test_what_cannot_be_applied_after_a_gap_does_not_keep_the_pool_down(path: Path) -> None:
+    """However much it is; in an undamaged journal, so many of them are of another version."""
+    again = EVENTS[1]
+    more = [Decision(7 + number, 9.0, again, ()) for number in range(1, REFUSED_MAX + 3)]
+    whole = path.read_bytes()
+    path.write_bytes(whole + b"".join(decision.line() for decision in more))
+    with pytest.raises(JournalError, match=f"more than {REFUSED_MAX} entries of the journal cannot be applied"):
+        restored(path)
+    path.write_bytes(whole + b"".join(decision.line() for decision in more[1:]))
+    found = restored(path)
+    assert names(found) == NAMES
+    assert found.flaws[0].startswith("entry 8 of the journal is missing")
+    assert found.flaws[1].startswith("because of that, entry 9 (TrainerSubmitted) cannot be applied: trainer a was")
+    assert found.flaws[1].endswith(f", and {REFUSED_MAX} more")
+
+
+def test_a_snapshot_that_may_be_readable_elsewhere_is_not_given_up_for_a_damaged_journal(path: Path) -> None:
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(header_line(structs.replace(read(path).header, version="0.0.9")) + b"".join(lines[1:]))
+    assert names(restored(path)) == NAMES, "the journal is whole"
+    segments.closed(path, 5)[0].unlink()
+    with pytest.raises(JournalError, match=r"entries 1 to 3 .* use the version that wrote it, 0\.0\.9"):
+        restored(path)
+
+
+def test_a_submission_that_is_missing_takes_nothing_else_with_it(path: Path) -> None:
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([lines[0], lines[2]]))
+    found = restored(path)
+    assert names(found) == list("abcdf")
+    assert found.missing == [f"entry 6 of the journal is missing: {path}"]
+    again = restored(path)
+    assert segments.state_bytes(again.core) == segments.state_bytes(found.core)

@@ -1,0 +1,210 @@
+"""How many pilots are wanted, and how the keeper's news affects the pilots of a job."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pilot import __version__
+from pilot.core.curves.curve import Curve
+from pilot.core.events import (
+    DrainRequested,
+    ExitCause,
+    NodeCleared,
+    PlanReady,
+    PoolChanged,
+    TrainerSubmitted,
+    WorkerExited,
+)
+from pilot.core.ids import NodeId, TrainerId
+from pilot.core.plan.problem import Plan, PlanStatus
+from pilot.core.trainer.spec import TrainerSpec
+from pilot.protocol import wire
+from pilot.protocol.connection import Connection
+from pilot.provisioning.keeper import Keeper, KeeperEvent
+from pilot.provisioning.pilot_jobs import EndKnown, JobEnded, JobNoticed
+from pilot.provisioning.retry import Troubled
+from pilot.provisioning.scheduler import Ending, SchedulerThread
+from pilot.rundir.journal import FORMAT, Header
+from pilot.service.agents.admission import Admission
+from pilot.service.agents.roster import Pilot, Roster
+from pilot.service.durability.journal_writer import JournalWriter
+from pilot.service.durability.live_driver import Clock, LiveDriver
+from pilot.service.planning.autoscaler import Autoscaler
+from pilot.service.settings import core_of
+from pilot.site.site import Site
+from tests.unit.provisioning.scripted import Scripted
+from tests.unit.service.agents.test_roster import peer
+
+SITE = Site(name="s", scheduler="slurm", launcher="srun", nodes_per_pilot=2, silent_s=10).replace(poll_s=0.02)
+LIMIT_S = 30.0
+A, B = NodeId("h.a"), NodeId("h.b")
+
+
+class Bench:
+    """An autoscaler on a real core, driver and keeper; records which pilots are given notice or lost."""
+
+    def __init__(self, folder: Path, pilots: int | None = None) -> None:
+        fields = SITE.model_dump(mode="json")
+        header = Header(FORMAT, __version__, "pool", time.time(), {"planner": "dp"}, fields)
+        self.journal = JournalWriter.create(folder / "journal.jsonl", header)
+        self.driver = LiveDriver(core_of(header), self.journal, Clock())
+        self.roster = Roster(SITE)
+        self.noticed: list[tuple[NodeId, str, float]] = []
+        self.lost: list[tuple[NodeId, str]] = []
+        self.known_ends: dict[NodeId, float | None] = {}
+        self.scheduler = Scripted()
+        self.news: asyncio.Queue[KeeperEvent] = asyncio.Queue()
+        thread = SchedulerThread(self.scheduler.submit, self.scheduler)
+        self.keeper = Keeper(SITE, thread, self.news.put_nowait)
+        self.peer = peer()
+        admission = Admission(Connection("tcp://127.0.0.1:1", "0" * 64, "u", "e", "pool", "0"), folder, 1)
+        self.autoscaler = Autoscaler(SITE, self, self.driver, admission, self.keeper, self.news, pilots)
+
+    def notice(self, pilot: Pilot, cause: str, grace_s: float) -> None:
+        self.noticed.append((pilot.node, cause, grace_s))
+
+    def lose(self, node: NodeId, why: str) -> None:
+        self.lost.append((node, why))
+
+    def ends(self, node: NodeId, end_s: float | None) -> None:
+        self.known_ends[node] = end_s
+
+    def joins(self, node: NodeId, job: str) -> None:
+        """A pilot of ``job`` registers."""
+        host, _, name = node.partition(".")
+        hello = wire.Hello(name, "secret", host, "127.0.0.1", 1, job=job)
+        self.roster.register(self.driver.clock(), node, self.peer, hello)
+
+    def remarks(self) -> list[str]:
+        return self.driver.monitor.pool_remarks
+
+    def hear(self, *events: KeeperEvent) -> None:
+        """Let the autoscaler act on the keeper's ``events``."""
+
+        async def listen() -> None:
+            listening = asyncio.create_task(self.autoscaler.listen())
+            for event in events:
+                self.news.put_nowait(event)
+            await asyncio.wait_for(self.news.join(), LIMIT_S)
+            listening.cancel()
+
+        asyncio.run(listen())
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    made = Bench(tmp_path)
+    yield made
+    made.journal.close()
+
+
+def submit(bench: Bench, name: str, max_nodes: int) -> None:
+    bench.driver.post(TrainerSubmitted(TrainerSpec(TrainerId(name), 1, max_nodes)))
+
+
+def test_as_many_nodes_are_wanted_as_the_trainers_can_use(bench: Bench) -> None:
+    assert bench.autoscaler.wanted_nodes() == 0
+    submit(bench, "a", 3)
+    submit(bench, "b", 4)
+    assert bench.autoscaler.wanted_nodes() == 7
+    bench.driver.post(DrainRequested("pilot down"))
+    assert bench.autoscaler.wanted_nodes() == 0
+
+
+def test_no_more_nodes_are_wanted_than_a_plan_would_use(bench: Bench) -> None:
+    gains_until_4 = Curve.of([(1, 100.0), (4, 300.0), (8, 290.0), (64, 250.0)])
+    spec = TrainerSpec(TrainerId("flat"), 1, 64, gains_until_4)
+    bench.driver.post(TrainerSubmitted(spec))
+    bench.driver.post(TrainerSubmitted(replace(spec, trainer=TrainerId("never flat"), curve=None, max_nodes=5)))
+    bench.driver.post(TrainerSubmitted(replace(spec, trainer=TrainerId("large"), min_nodes=6)))
+    assert bench.autoscaler.wanted_nodes() == 4 + 5 + 6
+
+
+def test_a_number_of_pilots_that_was_given_is_kept_whatever_the_trainers_can_use(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, pilots=3)
+    submit(bench, "a", 1)
+    assert bench.autoscaler.wanted_nodes() == 6
+    bench.journal.close()
+
+
+def test_a_node_that_is_set_aside_is_replaced_until_it_is_cleared(bench: Bench) -> None:
+    submit(bench, "a", 2)
+    bench.driver.post(PoolChanged(joined=(A, B)))
+    solve = bench.driver.pending.solve
+    assert solve is not None
+    bench.driver.post(PlanReady(solve.plan_id, Plan(PlanStatus.OPTIMAL, ((TrainerId("a"), 2),), 1.0)))
+    bench.driver.post(WorkerExited(TrainerId("a"), A, ExitCause.RAISED, "no /data on this node"))
+    assert bench.autoscaler.wanted_nodes() == 3
+    bench.driver.post(NodeCleared(A))
+    assert bench.autoscaler.wanted_nodes() == 2
+
+
+def test_the_pilots_of_a_job_that_is_to_be_preempted_are_given_notice(bench: Bench) -> None:
+    for node, job in ((A, "7"), (B, "8")):
+        bench.joins(node, job)
+    bench.hear(JobNoticed("7", time.time() + 60), JobNoticed("8", time.time() - 5))
+    assert [(node, cause) for node, cause, _ in bench.noticed] == [
+        (A, "the scheduler preempts it"),
+        (B, "the scheduler preempts it"),
+    ]
+    assert 0 < bench.noticed[0][2] <= 60
+    assert bench.noticed[1][2] == 0
+
+
+def test_the_known_end_of_a_job_is_that_of_all_its_nodes(bench: Bench) -> None:
+    for node in (A, B):
+        bench.joins(node, "7")
+    bench.hear(EndKnown("7", 90.0), EndKnown("elsewhere", 50.0))
+    assert bench.known_ends == {A: 90.0, B: 90.0}
+
+
+def test_of_a_job_that_is_over_those_pilots_are_lost_that_cannot_speak_for_themselves(bench: Bench) -> None:
+    bench.joins(A, "7")
+    bench.joins(B, "7")
+    bench.roster.pilots[B].away_s = 0.0
+    bench.hear(JobEnded("7", Ending.PREEMPTED, "requeued", failed=False))
+    assert bench.lost == [(B, "its job 7 ended: preempted")]
+    assert bench.remarks() == []
+
+
+def test_failures_and_trouble_are_remarks(bench: Bench) -> None:
+    bench.hear(JobEnded("7", Ending.FAILED, "exit 1", failed=True), Troubled("squeue does not answer"), Troubled(""))
+    assert bench.remarks() == [
+        "pilot job 7 failed: failed, exit 1",
+        "squeue does not answer",
+        "the scheduler answers again",
+    ]
+
+
+def test_what_ends_while_it_is_taken_down_is_acted_on(bench: Bench) -> None:
+    submit(bench, "a", 2)
+
+    async def play() -> list[str]:
+        listening = asyncio.create_task(bench.autoscaler.listen())
+        running = asyncio.create_task(bench.autoscaler.run())
+        await until(lambda: bench.keeper.status().pending == 1)
+        bench.joins(A, "0")
+        bench.roster.pilots[A].away_s = 0.0
+        running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
+        left = await bench.autoscaler.down()
+        listening.cancel()
+        return left
+
+    assert asyncio.run(play()) == []
+    assert bench.lost == [(A, "its job 0 ended: cancelled")]
+    assert bench.news.empty()
+
+
+async def until(true: Callable[[], object]) -> None:
+    async with asyncio.timeout(LIMIT_S):
+        while not true():
+            await asyncio.sleep(0.01)

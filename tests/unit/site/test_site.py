@@ -1,0 +1,118 @@
+"""A site is validated, with errors in an admin's terms."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from pilot.site.site import Site, explain, walltime_seconds, walltime_text
+
+
+def mistakes(**fields: object) -> list[str]:
+    with pytest.raises(ValidationError) as caught:
+        Site(**{"name": "x", "scheduler": "slurm", **fields})
+    return explain(caught.value)
+
+
+def test_defaults_are_enough() -> None:
+    site = Site(name="x", scheduler="slurm")
+    assert (site.walltime_s, site.walltime_min_s, site.nodes_per_pilot) == (3600, 3600, 1)
+    assert (site.poll_s, site.requeue, site.fabric) == (30, False, "tcp")
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"schedular": "x"}, "schedular: no such field; did you mean scheduler?"),
+        ({"zzz": 1}, "zzz: no such field; see site_configs/_template.py"),
+        ({"scheduler": "slrum"}, "scheduler: input should be 'local', 'slurm', 'pbspro' or 'lsf', got 'slrum'"),
+        ({"walltime": "two days"}, "walltime: 'two days' is not HH:MM:SS; for example walltime='48:00:00'"),
+        ({"walltime": "00:00:30"}, "walltime: '00:00:30' is less than a minute"),
+        ({"max_jobs": 0}, "max_jobs: input should be greater than or equal to 1, got 0; for example max_jobs=20"),
+        ({"poll_s": float("nan")}, "poll_s: input should be a finite number, got nan"),
+        ({"cores_per_node": "many"}, "cores_per_node: input should be a valid integer"),
+        ({"queue": "q"}, 'queue: Slurm has partitions; for example partition="preempt"'),
+        ({"scheduler": "lsf", "partition": "p"}, "partition: only Slurm has partitions"),
+        ({"scheduler": "lsf", "select_options": "ngpus=4"}, "select_options: only PBS has a select line"),
+        ({"nodes_per_pilot": 2}, "nodes_per_pilot: more than 1 needs a launcher that reaches all nodes"),
+        ({"walltime_min": "02:00:00"}, "walltime_min: 02:00:00 is more than walltime 01:00:00"),
+        ({"silent_s": 5}, "silent_s: 5 must be more than heartbeat_s, 5"),
+        ({"orphan_s": 10}, "orphan_s: 10 must not be less than silent_s, 30"),
+        ({"silent_s": 6, "orphan_s": 6}, "orphan_s: 6 must be at least twice heartbeat_s, 5"),
+        ({"bind_address": "0.0.0.0", "bind_interface": "lo"}, "bind_address: give it or bind_interface, not both"),
+        ({"ranks_per_node": 0}, "ranks_per_node: input should be greater than or equal to 1, got 0"),
+        ({"ranks_per_node": 4, "cores_per_node": 2}, "ranks_per_node: 4 is more than cores_per_node, 2"),
+        ({"name": "a b"}, "name: string should match pattern"),
+        ({"checkpoint_dir": "checkpoints"}, "checkpoint_dir: 'checkpoints' is not an absolute path (~ and $ are not"),
+        ({"scratch_dir": "/scratch/$USER"}, "scratch_dir: '/scratch/$USER' is not an absolute path"),
+        ({"scratch_dir": ""}, "scratch_dir: '' is not an absolute path"),
+        ({"python": "~/venv/bin/python"}, "python: '~/venv/bin/python' is not an absolute path"),
+        ({"scheduler_options": "#SBATCH -C gpu\n--mem=0"}, "scheduler_options: '--mem=0' is not a directive; for"),
+    ],
+)
+def test_a_wrong_field_is_named_with_what_is_wrong(fields: dict[str, object], message: str) -> None:
+    assert [line for line in mistakes(**fields) if line.startswith(message)]
+
+
+def test_an_interpreter_on_the_path_and_comments_between_directives_are_right() -> None:
+    options = "\n#SBATCH -C gpu\n# memory\n#SBATCH --mem=0\n"
+    site = Site(name="x", scheduler="slurm", python="python3.12", scheduler_options=options)
+    assert (site.python, site.scheduler_options) == ("python3.12", options)
+
+
+def test_all_mistakes_are_told_at_once() -> None:
+    with pytest.raises(ValidationError) as caught:
+        Site(walltime="x", fabric="")
+    lines = explain(caught.value)
+    assert [line.split(":")[0] for line in lines] == ["name", "scheduler", "walltime", "fabric"]
+    assert lines[1] == "scheduler: missing; for example scheduler='slurm'"
+
+
+def test_replace_validates_again_and_keeps_the_rest() -> None:
+    site = Site(name="x", scheduler="slurm", partition="preempt", walltime="02:00:00")
+    assert site.replace(account="abc").model_dump() == {**site.model_dump(), "account": "abc"}
+    with pytest.raises(ValidationError):
+        site.replace(walltime="soon")
+
+
+def test_every_field_but_free_text_has_an_example() -> None:
+    without = [name for name, field in Site.model_fields.items() if not field.examples]
+    assert without == ["description"]
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("00:01:00", 60), ("48:00:00", 172800), ("100:30:59", 361859)])
+def test_wall_times_in_seconds(text: str, seconds: int) -> None:
+    assert walltime_seconds(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["1:2:3", "00:60:00", "24:00", "", "-1:00:00", "1e3:00:00"])
+def test_what_is_no_wall_time(text: str) -> None:
+    with pytest.raises(ValueError, match="is not HH:MM:SS"):
+        walltime_seconds(text)
+
+
+def test_wall_times_are_cut_to_whole_minutes() -> None:
+    assert walltime_text(3659.9) == "01:00:00"
+    assert walltime_text(100 * 3600 + 60) == "100:01:00"
+
+
+@pytest.mark.parametrize(
+    ("given", "rails"),
+    [
+        ({"ranks_per_node": 4}, 1),
+        ({"interface": "hsn0,hsn1"}, 2),
+        ({"ranks_per_node": 8, "node_fabric": "nccl"}, 4),
+        ({"ranks_per_node": 2, "node_fabric": "nccl"}, 2),
+        ({"ranks_per_node": 4, "node_fabric": "nccl", "interface": "hsn0", "rails": 1}, 1),
+    ],
+)
+def test_a_node_has_a_rail_for_each_interface_and_up_to_four_for_its_gpus(given: dict[str, Any], rails: int) -> None:
+    assert Site(name="s", scheduler="slurm", **given).rails_per_node == rails
+
+
+@pytest.mark.parametrize("interface", ["hsn0,", "hsn0, hsn1", ""])
+def test_interfaces_are_separated_by_commas_only(interface: str) -> None:
+    with pytest.raises(ValidationError):
+        Site(name="s", scheduler="slurm", interface=interface)
