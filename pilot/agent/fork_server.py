@@ -203,11 +203,12 @@ def run(job: ForkJob) -> None:
     sys.path[:0] = [str(Path(script).resolve().parent), *(str(Path(launch.cwd, path)) for path in added)]
     multiprocessing.process.ORIGINAL_DIR = launch.cwd  # type: ignore[attr-defined]  # not in typeshed; where spawned DataLoader workers go
     from pilot.agent import submitted_code
+    from pilot.submission import loaded_code
     from pilot.train import ddp
     from pilot.train.node.devices import take_own
     from pilot.train.node.membership import Seat
     from pilot.train.ranks.script_end import script_ended
-    from pilot.train.script import as_main, imported, loaded_code
+    from pilot.train.script import as_main, imported
     from pilot.train.script.refusal import show_in_one_line
 
     namespace = as_main.main_module(script)

@@ -25,6 +25,7 @@ from pilot.core.commands import (
 from pilot.core.errors import JournalError, ProtocolError
 from pilot.core.events import Unloaded
 from pilot.rundir.entries import FromPlain, plain
+from pilot.submission.loaded_code import FILES_AT_ONCE, PATH_MAX
 from pilot.submission.submission import LaunchSpec
 
 T = TypeVar("T")
@@ -60,15 +61,8 @@ Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 Sha256 = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
 """A SHA-256 in hexadecimal digits."""
 
-PATH_MAX = 1024
 FilePath = Annotated[str, msgspec.Meta(max_length=PATH_MAX, pattern="^[^\x00-\x1f\x7f]+$")]
 """A file's path on a node, for people."""
-
-CODE_FILES = 128
-"""Most files that one message names: paths and hashes of all fit into a frame of a pilot."""
-
-CODE_MAX = 2000
-"""Most files of a trainer whose versions are compared."""
 
 
 class Pace(msgspec.Struct, frozen=True, array_like=True):
@@ -151,7 +145,7 @@ class CodeLoaded(Message, frozen=True):
     """
 
     trainer: Name
-    files: Annotated[dict[FilePath, Sha256], msgspec.Meta(max_length=CODE_FILES)]
+    files: Annotated[dict[FilePath, Sha256], msgspec.Meta(max_length=FILES_AT_ONCE)]
 
 
 class WorkerExited(Message, frozen=True):

@@ -15,8 +15,8 @@ from torch.utils.data import TensorDataset
 import pilot.train
 from pilot.core.errors import ResumedOtherwise
 from pilot.core.trainer.run_identity import ACCEPT
+from pilot.submission import loaded_code
 from pilot.train.check.group import CourseGroup
-from pilot.train.script import loaded_code
 from tests.equivalence.hidden import SCRIPTS, Script, X, Y, draws_a_constant, model, steps_two_by_name, train
 from tests.equivalence.rows import in_world
 from tests.unit.train.storm import NEXT_STEP, Keep

@@ -34,6 +34,7 @@ from pilot.core.trainer.remaining_work import Goal
 from pilot.core.trainer.trainer import WorkerPhase
 from pilot.protocol import wire
 from pilot.service.agents.pending import Of, PendingCommands
+from pilot.submission.loaded_code import FILES_MAX
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +72,7 @@ class Inbound:
         if trainer is None or worker is None or worker.phase is WorkerPhase.STOPPING:
             return []
         news = [(path, sha) for path, sha in sorted(message.files.items()) if trainer.code.get(path) != sha]
-        room = max(0, wire.CODE_MAX - len(trainer.code))
+        room = max(0, FILES_MAX - len(trainer.code))
         changed, new = ([file for file in news if (file[0] in trainer.code) is known] for known in (True, False))
         files = (*changed, *new[:room])
         return [CodeLoaded(trainer.id, node, files)] if files else []

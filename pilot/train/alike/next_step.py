@@ -15,10 +15,10 @@ from collections.abc import Callable, Sequence
 import msgspec
 from torch import nn
 
+from pilot.submission import loaded_code
 from pilot.train.data import rng
 from pilot.train.data.sampler import StepShare
 from pilot.train.gradients.sketch import LENGTH, Sketch, Sketched, differing
-from pilot.train.script import loaded_code
 from pilot.train.state.stepper import Stepper
 from pilot.train.state.training import Training
 

@@ -26,6 +26,7 @@ import torch
 
 from pilot.host import proc, sandbox
 from pilot.host.system import become_subreaper, drop_capabilities
+from pilot.submission import loaded_code
 from pilot.train.check import quiet, records
 from pilot.train.check.runs import Subject, Unfit
 from pilot.train.check.settings import LARGEST, LOG, READY, SEAT, Job, Run
@@ -33,7 +34,7 @@ from pilot.train.check.verdict import Check
 from pilot.train.check.world import ProcessLink
 from pilot.train.data.rng import seed_all
 from pilot.train.ranks.script_end import script_ended
-from pilot.train.script import as_main, imported, loaded_code, refusal
+from pilot.train.script import as_main, imported, refusal
 
 _SEED = 0
 """As on the nodes of a trainer, the generators are seeded identically before the script starts."""

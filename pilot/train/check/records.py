@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from pilot.core.trainer.run_identity import ALL_EPOCHS, PER_NODE
+from pilot.submission import loaded_code
 from pilot.train.check import quiet
 from pilot.train.check.group import CourseGroup
 from pilot.train.check.settings import Run, perturb
@@ -23,7 +24,7 @@ from pilot.train.gradients.exchanges import Exchanges
 from pilot.train.gradients.step_words import Words
 from pilot.train.node.membership import Membership
 from pilot.train.ranks.reporter import Metrics
-from pilot.train.script import imported, loaded_code
+from pilot.train.script import imported
 from pilot.train.state.training import Training
 
 _OURS = ("learning_rate", "loss_scale")
@@ -137,7 +138,7 @@ class Loaded(msgspec.Struct, tag=True):
 
 def note_loaded(run: Run) -> None:
     """Note what this process has loaded by now."""
-    files = {name: version for news in loaded_code.news("") for name, version in news.files.items()}
+    files = {name: version for news in loaded_code.news() for name, version in news.items()}
     _append(run, Loaded(files, imported.new_modules()))
 
 

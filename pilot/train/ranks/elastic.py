@@ -28,6 +28,7 @@ from pilot.comm.messages import AnyNote, Attach, Gather, Gathered, Moving, OutOf
 from pilot.core.commands import DissolveGroup, LookAtGroup, PaceCheckpoints, PauseGroup, StopWorker, WriteCheckpoint
 from pilot.core.errors import CheckpointError, UserError
 from pilot.protocol import wire
+from pilot.submission import loaded_code
 from pilot.train.data.sampler import StepShare
 from pilot.train.gradients.exchanges import Exchanges
 from pilot.train.gradients.step_words import Words
@@ -41,7 +42,7 @@ from pilot.train.ranks.reporter import Metrics, Reporter
 from pilot.train.ranks.saver import Saver
 from pilot.train.ranks.script_end import Released, release_when, released
 from pilot.train.ranks.state_sharing import StateSharing
-from pilot.train.script import imported, loaded_code
+from pilot.train.script import imported
 from pilot.train.state.state_transfer import NOTHING, Spreading
 from pilot.train.state.training import Training
 
@@ -278,8 +279,8 @@ class Elastic(RankGroup):
             self._link.tell(wire.WorkerReady(self._trainer, time.time() - psutil.Process().create_time()))
 
     def _tell_code(self) -> None:
-        for message in loaded_code.news(self._trainer):
-            self._link.tell(message)
+        for files in loaded_code.news():
+            self._link.tell(wire.CodeLoaded(self._trainer, files))
 
     def _attend(self, timeout_s: float | None) -> None:
         """Process events; waits up to ``timeout_s`` for one (None: no limit)."""

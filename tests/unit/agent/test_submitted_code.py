@@ -74,9 +74,9 @@ def test_only_the_code_is_as_it_was_submitted(tmp_path: Path) -> None:
     assert not list((tmp_path / "parts").glob("__pycache__/net*"))
 
 
-RUN_NOTED = f"""{RUN.replace("exec(", "from pilot.train.script import loaded_code; loaded_code.begin(files); exec(", 1)}
-for message in loaded_code.news("t"):
-    print(*sorted(path.rpartition("/")[2] + "=" + sha for path, sha in message.files.items()))
+RUN_NOTED = f"""{RUN.replace("exec(", "from pilot.submission import loaded_code; loaded_code.begin(files); exec(", 1)}
+for files in loaded_code.news():
+    print(*sorted(path.rpartition("/")[2] + "=" + sha for path, sha in files.items()))
 """
 
 WAYS = {

@@ -28,6 +28,7 @@ from pilot.core.events import (
 from pilot.core.ids import Generation, NodeId, TrainerId
 from pilot.core.trainer.proof import ProofState
 from pilot.protocol import wire
+from pilot.service.agents import inbound
 from pilot.service.agents.inbound import Inbound
 from pilot.service.agents.intake import DETAIL_MAX, in_lines
 from pilot.service.agents.pending import PendingCommands
@@ -227,7 +228,7 @@ def test_of_what_workers_load_only_what_is_new_or_different_is_news(monkeypatch:
     assert loaded(b, lib="1", util="1") == []
     assert loaded(b, lib="1", more="1") == [CodeLoaded(T, b, (("/more.py", "1"),))]
     assert loaded(NodeId("elsewhere"), lib="2") == []
-    monkeypatch.setattr(wire, "CODE_MAX", 2)
+    monkeypatch.setattr(inbound, "FILES_MAX", 2)
     assert loaded(b, more="1") == [], "so many are not kept"
     desk.send(loaded(b, lib="2", more="1"))
     assert b not in desk.world.core.trainers[T].target

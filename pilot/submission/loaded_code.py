@@ -19,11 +19,15 @@ from typing import Any
 
 from pilot.host.files import read_regular
 from pilot.host.printable import printable
-from pilot.protocol import wire
 from pilot.submission.installed import is_installed
 
 MOST_BYTES = 16 * 1024 * 1024
 """A larger file is no module."""
+
+PATH_MAX, FILES_AT_ONCE, FILES_MAX = 1024, 128, 2000
+"""The longest path, the most files that one message names (all fit into a frame of a pilot), and the most of a trainer
+whose versions are compared.
+"""
 
 COPY = "the copy made at the submission"
 _versions: dict[str, str] = {}
@@ -54,11 +58,10 @@ def versions() -> dict[str, str]:
     return dict(_versions)
 
 
-def news(trainer: str) -> Iterator[wire.CodeLoaded]:
-    """Yield what was loaded since the last call."""
+def news() -> Iterator[dict[str, str]]:
+    """Yield the versions of what was loaded since the last call, by path, at most ``FILES_AT_ONCE`` at a time."""
     while _untold:
-        files = {path: _untold.pop(path) for path in list(islice(_untold, wire.CODE_FILES))}
-        yield wire.CodeLoaded(trainer, files)
+        yield {path: _untold.pop(path) for path in list(islice(_untold, FILES_AT_ONCE))}
 
 
 def _note(path: str, copied: Mapping[str, bytes]) -> None:
@@ -69,5 +72,5 @@ def _note(path: str, copied: Mapping[str, bytes]) -> None:
         version = hashlib.sha256(read_regular(Path(path), MOST_BYTES)).hexdigest()
         found = os.fsencode(Path(path).absolute()).decode(errors="replace")
         name = printable(found).replace("\n", "\\n").replace("\t", "\\t")
-        if len(name) <= wire.PATH_MAX and _versions.get(name) != version and len(_versions) < wire.CODE_MAX:
+        if len(name) <= PATH_MAX and _versions.get(name) != version and len(_versions) < FILES_MAX:
             _versions[name] = _untold[name] = version
