@@ -25,7 +25,7 @@ from rich.table import Table
 
 from benchmarks.planners import KILOSAMPLES_PER_S, NODES
 from pilot.core.curves.curve import Curve
-from pilot.core.curves.curve_model import ON_SUMMIT, Point, Priors, estimates, priors_of
+from pilot.core.curves.curve_model import ON_SUMMIT, MeasuredRate, Priors, estimates, priors_of
 from pilot.research.traces.workload import read_curves
 
 DRAWN = 30
@@ -82,7 +82,7 @@ def measure(name: str, curves: Sequence[Curve], priors: Sequence[Priors], known:
     """Estimate each of ``curves``, with its ``priors``, at those of its counts that are not ``known``."""
     made, told = [], []
     for curve, prior in zip(curves, priors, strict=True):
-        points = tuple(Point(n, curve.at(n)) for n in known)
+        points = tuple(MeasuredRate(n, curve.at(n)) for n in known)
         for estimate in estimates(points, None, prior, int(curve.nodes[-1])):
             if estimate.nodes in curve.nodes and not estimate.measured:
                 made.append(math.log(estimate.per_s / curve.at(estimate.nodes)))
@@ -98,7 +98,7 @@ def _rms(values: Sequence[float]) -> float:
 
 def others_say(curves: Sequence[Curve]) -> list[Priors]:
     """For each curve, the priors that the others give."""
-    points = [tuple(Point(n, curve.at(n)) for n in curve.nodes[1:]) for curve in curves]
+    points = [tuple(MeasuredRate(n, curve.at(n)) for n in curve.nodes[1:]) for curve in curves]
     return [priors_of([*points[:i], *points[i + 1 :]]) for i in range(len(points))]
 
 

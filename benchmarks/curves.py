@@ -28,7 +28,7 @@ from scipy.optimize import nnls
 
 from benchmarks.planners import KILOSAMPLES_PER_S, NODES
 from pilot.core.curves.curve import Curve
-from pilot.core.curves.curve_model import Point, Priors, curve_of, estimates, priors_of
+from pilot.core.curves.curve_model import MeasuredRate, Priors, curve_of, estimates, priors_of
 from pilot.core.ids import TrainerId
 from pilot.core.plan.problem import Candidate, Problem
 from pilot.planners import dp
@@ -109,8 +109,8 @@ def _known(curve: Curve, counts: Sequence[float]) -> Known:
     return [(n, curve.at(n)) for n in counts]
 
 
-def _points(known: Known) -> tuple[Point, ...]:
-    return tuple(Point(n, per_s) for n, per_s in known)
+def _points(known: Known) -> tuple[MeasuredRate, ...]:
+    return tuple(MeasuredRate(n, per_s) for n, per_s in known)
 
 
 def _ours(known: Known, priors: Priors, curve: Curve) -> Curve:

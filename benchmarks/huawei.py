@@ -32,7 +32,7 @@ from pilot.research.planners import rolling_horizon
 from pilot.research.sim.accounting import times_of
 from pilot.research.sim.driver import SimConfig, Simulation
 from pilot.research.traces.changes import still_pool
-from pilot.research.traces.workload import Ending, Mishaps, befallen
+from pilot.research.traces.workload import Mishaps, TrainerEnd, befallen
 
 SIZES = (1, 2, 4, 8, 16)
 """K (§5.1)."""
@@ -162,7 +162,7 @@ def run(jobs: Sequence[Job], key: Key) -> Outcome:
     simulation = Simulation(core, timed, [still_pool(key.nodes)], those, config)
     simulation.run(lambda: False, lambda _: None)
     times = times_of(simulation.accounts)
-    ends = sorted(round(one.ended_s / 60, 3) for one in times if one.ending is Ending.FINISHES)
+    ends = sorted(round(one.ended_s / 60, 3) for one in times if one.ending is TrainerEnd.FINISHES)
     brief = {row.spec.trainer for row in those if row.samples < SHORT_MOST_S}
     of_length = ([t for t in times if (t.trainer in brief) is is_brief] for is_brief in (False, True))
     long, short = (fmean([one.total_s for one in some] or [0.0]) / 60 for some in of_length)

@@ -18,10 +18,10 @@ from pilot import __version__
 from pilot.agent.coordinator_client import COORDINATOR
 from pilot.core.commands import (
     DissolveGroup,
-    LookAtGroup,
-    PaceCheckpoints,
+    ExamineGroup,
     PauseGroup,
     ReleaseNode,
+    SetCheckpointInterval,
     StopWorker,
     WriteCheckpoint,
 )
@@ -129,7 +129,7 @@ class Agent:
     def leave(self) -> None:
         """Give it notice."""
         del self._fleet.living[self._host]
-        self._say(wire.Leaving("the scheduler preempts it", GRACE_S))
+        self._say(wire.Noticed("the scheduler preempts it", GRACE_S))
 
     # --- of the transport ------------------------------------------------------------------------------------------
 
@@ -139,7 +139,7 @@ class Agent:
         match message:
             case wire.Welcome():
                 self._welcome.set_result(message)
-            case wire.Heard():
+            case wire.HeartbeatSeen():
                 self.heard += 1
             case wire.StartWorker():
                 self._say(wire.WorkerReady(message.trainer, 1.0))
@@ -152,7 +152,7 @@ class Agent:
                 self._say(wire.RankAddress(message.trainer, message.generation, puts, "127.0.0.1:1"))
             case wire.GroupAddresses():
                 self._formed(message)
-            case wire.PartFromGroup():
+            case wire.LeaveGroup():
                 self._stop()
             case PauseGroup():
                 self._stop()
@@ -164,7 +164,7 @@ class Agent:
                 self._say(wire.CheckpointWritten(message.trainer, 1, _step(), asked=True, path="/x", alone_s=0.1))
             case ReleaseNode() | wire.Forgotten() | wire.Refused():
                 self.vanish()
-            case LookAtGroup() | PaceCheckpoints():
+            case ExamineGroup() | SetCheckpointInterval():
                 pass
             case _:
                 assert_never(message)

@@ -12,7 +12,7 @@ from pilot.protocol.connection import Connection
 from pilot.provisioning.keeper import Keeper, KeeperEvent, pool_name
 from pilot.provisioning.keeper_factory import make_keeper
 from pilot.provisioning.pilot_jobs import JobEnded, JobNoticed
-from pilot.provisioning.scheduler import Ending, JobPhase
+from pilot.provisioning.scheduler import JobEnd, JobPhase
 from pilot.service.agents.admission import Admission
 from pilot.site.site import Site
 from pilot.site.site_files import SiteFile
@@ -45,7 +45,7 @@ class Crew:
             command=shlex.join(["sh", "-c", _COMES.format(folder=folder, command=command)]),
         )
 
-    def endings(self) -> list[Ending]:
+    def endings(self) -> list[JobEnd]:
         return [event.ending for event in self.events if isinstance(event, JobEnded)]
 
     def noticed(self) -> list[str]:

@@ -16,8 +16,8 @@ def violations(core: Coordinator) -> list[str]:
 
 def _order(core: Coordinator) -> Iterator[str]:
     """A snapshot has one order of the trainers, so there must be only one."""
-    of_all, of_open = list(core.trainers), list(core._roll.open)
-    if of_open != [name for name in of_all if name in core._roll.open]:
+    of_all, of_open = list(core.trainers), list(core._registry.open)
+    if of_open != [name for name in of_all if name in core._registry.open]:
         yield f"open trainers are in the order {of_open}, all of them in {of_all}"
 
 

@@ -17,11 +17,11 @@ from typing import Any, NewType, Union, get_args, get_origin, get_type_hints
 import msgspec
 
 from pilot.cli.checkpoint import CheckpointList, CheckpointShown, VerifiedList
-from pilot.cli.demo.report import DemoTold
+from pilot.cli.demo.report import DemoAnswer
 from pilot.cli.pools import PoolList
 from pilot.cli.sites import SiteChecked, SiteList, SiteShown
 from pilot.doctor.finding import Findings
-from pilot.history.story import Happening
+from pilot.history.story import PoolEvent
 from pilot.protocol.pool_status import PoolStatus, TrainerHistory
 from pilot.protocol.requests import (
     Cancelled,
@@ -30,16 +30,16 @@ from pilot.protocol.requests import (
     Phases,
     Removed,
     Scaled,
-    Standing,
     StudyList,
     StudyStatus,
     Submitted,
     TrainerList,
+    TrainerPhase,
     TrialList,
     TrialStatus,
 )
 from pilot.research.sim.sweep import ReplayList
-from pilot.research.traces.statistics import TracesTold
+from pilot.research.traces.statistics import TracesAnswer
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "json.md"
 BEGIN = "<!-- From here on this file is written by python -m tests.json_reference. -->\n"
@@ -52,7 +52,7 @@ COMMANDS: dict[str, type] = {
     "pools": PoolList,
     "submit": Submitted,
     "wait": Phases,
-    "events": Happening,
+    "events": PoolEvent,
     "cancel": Cancelled,
     "scale": Scaled,
     "study run": StudyStatus,
@@ -63,13 +63,13 @@ COMMANDS: dict[str, type] = {
     "study stop": StudyStatus,
     "study resume": StudyStatus,
     "study add": StudyStatus,
-    "resume": Standing,
-    "hold": Standing,
-    "release": Standing,
+    "resume": TrainerPhase,
+    "hold": TrainerPhase,
+    "release": TrainerPhase,
     "rm": Removed,
     "explain": Explained,
     "down": Draining,
-    "demo": DemoTold,
+    "demo": DemoAnswer,
     "doctor": Findings,
     "sites": SiteList,
     "sites show": SiteShown,
@@ -78,8 +78,8 @@ COMMANDS: dict[str, type] = {
     "checkpoint verify": VerifiedList,
     "checkpoint show": CheckpointShown,
     "replay": ReplayList,
-    "trace stats": TracesTold,
-    "trace synth": TracesTold,
+    "trace stats": TracesAnswer,
+    "trace synth": TracesAnswer,
 }
 
 _WORDS = {str: "string", int: "integer", float: "number", bool: "boolean", NoneType: "null", Any: "anything"}

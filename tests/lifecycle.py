@@ -20,8 +20,8 @@ from pilot.core.events import (
     EntriesLost,
     Event,
     GroupBroken,
+    GroupExamined,
     GroupFormed,
-    GroupLookedAt,
     GroupPaused,
     GroupStalled,
     NodeCleared,
@@ -149,7 +149,7 @@ EFFECTS = (
     Effect(GroupPaused, "no group trains; all members hold the same state"),
     Effect(GroupStalled, "its members are examined, unless they already are"),
     Effect(
-        GroupLookedAt, "the group is dissolved if all its ranks wait for one another, as one that broke", "if it failed"
+        GroupExamined, "the group is dissolved if all its ranks wait for one another, as one that broke", "if it failed"
     ),
     Effect(CheckpointWritten, "the state is saved (if not, it is tried again)"),
     Effect(CheckpointPublished, "how long writing takes"),
@@ -208,7 +208,7 @@ TRAINER_CHANGES = (
     PhaseChange(Phase.STARTING, Phase.RUNNING, (GroupFormed,)),
     PhaseChange(Phase.STARTING, Phase.QUEUED, (PlanReady, WorkerExited, GroupBroken, PoolChanged, DrainRequested)),
     PhaseChange(
-        Phase.RUNNING, Phase.PAUSED, (GroupPaused, GroupBroken, GroupLookedAt, CodeLoaded, WorkerExited, PoolChanged)
+        Phase.RUNNING, Phase.PAUSED, (GroupPaused, GroupBroken, GroupExamined, CodeLoaded, WorkerExited, PoolChanged)
     ),
     PhaseChange(Phase.RUNNING, Phase.STARTING, (WorkerExited, PoolChanged)),
     PhaseChange(Phase.RUNNING, Phase.QUEUED, (WorkerExited, PoolChanged)),
@@ -218,7 +218,7 @@ TRAINER_CHANGES = (
     PhaseChange(Phase.QUEUED, Phase.CLOSING, (TrainerCancelled, WorkerExited, GroupBroken)),
     PhaseChange(Phase.STARTING, Phase.CLOSING, (TrainerCancelled, WorkerExited, GroupBroken)),
     PhaseChange(
-        Phase.RUNNING, Phase.CLOSING, (TrainerFinished, TrainerCancelled, WorkerExited, GroupBroken, GroupLookedAt)
+        Phase.RUNNING, Phase.CLOSING, (TrainerFinished, TrainerCancelled, WorkerExited, GroupBroken, GroupExamined)
     ),
     PhaseChange(Phase.PAUSED, Phase.CLOSING, (TrainerCancelled, WorkerExited, GroupBroken)),
     PhaseChange(Phase.CLOSING, Phase.FINISHED, (WorkerExited, PoolChanged)),

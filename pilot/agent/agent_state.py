@@ -27,6 +27,7 @@ from pilot.agent.departure import Departure, Shutdown
 from pilot.agent.vocabulary import (
     CannotJoin,
     CoordinatorLost,
+    CoordinatorMessage,
     Effect,
     Event,
     Exit,
@@ -34,31 +35,30 @@ from pilot.agent.vocabulary import (
     KillWorker,
     LogLine,
     Noticed,
-    Ordered,
     PoolOver,
     RankEnded,
-    Said,
     Send,
+    SendToWorker,
     Stopped,
-    Tell,
     Ticked,
     Watch,
     Watched,
     WorkerEnded,
+    WorkerMessage,
     dissolved,
 )
 from pilot.comm.rank_order import WORKER_GONE
 from pilot.core.commands import (
     CheckScript,
     DissolveGroup,
-    LookAtGroup,
-    PaceCheckpoints,
+    ExamineGroup,
     PauseGroup,
     ReleaseNode,
+    SetCheckpointInterval,
     StopWorker,
     WriteCheckpoint,
 )
-from pilot.core.events import Seen, Unloaded
+from pilot.core.events import StallFinding, Unloaded
 from pilot.protocol import wire
 
 STOP_LIMIT_S = 30.0
@@ -93,7 +93,7 @@ class AgentWorker:
     loaded: list[wire.CodeLoaded] = field(default_factory=list)
     checking: bool = False
     checked: wire.ScriptChecked | None = None
-    look: LookAtGroup | None = None
+    look: ExamineGroup | None = None
     waiting: wire.RankStalled | None = None
 
 
@@ -105,7 +105,7 @@ class AgentState:
     workers: dict[str, AgentWorker] = field(default_factory=dict)
     groups: set[tuple[str, int]] = field(default_factory=set)
     shutdown: Shutdown | None = None
-    paces: dict[str, wire.Pace] = field(default_factory=dict)
+    paces: dict[str, wire.StepTimes] = field(default_factory=dict)
     _leftover_since_s: dict[tuple[str, int], float] = field(default_factory=dict)
     _deserted: dict[tuple[str, int], float] = field(default_factory=dict)
     _over: set[tuple[str, int]] = field(default_factory=set)
@@ -113,9 +113,9 @@ class AgentState:
     def handle(self, now_s: float, event: Event) -> list[Effect]:
         """Process one event; returns what to do, in this order."""
         match event:
-            case Ordered(message):
+            case CoordinatorMessage(message):
                 return self._ordered(now_s, message)
-            case Said():
+            case WorkerMessage():
                 return self._said(event)
             case WorkerEnded():
                 return self._worker_ended(event)
@@ -154,7 +154,7 @@ class AgentState:
             case wire.Welcome():
                 loaded = [Send(said) for worker in self.workers.values() for said in worker.loaded]
                 return [*loaded, *self.departure.welcomed(now_s, message)]
-            case wire.Heard(sent_s):
+            case wire.HeartbeatSeen(sent_s):
                 self.departure.heard(sent_s)
                 return []
             case wire.Refused(reason):
@@ -173,17 +173,17 @@ class AgentState:
                 return [message] if (trainer, generation) in self.groups else []
             case DissolveGroup():
                 return self._kill_group(message)
-            case wire.PartFromGroup() | PauseGroup():
+            case wire.LeaveGroup() | PauseGroup():
                 return self._pass_on(message)
-            case LookAtGroup():
+            case ExamineGroup():
                 return self._look(message)
-            case PaceCheckpoints(trainer):
-                return [Tell(trainer, message)] if trainer in self.workers else []
+            case SetCheckpointInterval(trainer):
+                return [SendToWorker(trainer, message)] if trainer in self.workers else []
             case CheckScript():
                 return self._check(message)
             case WriteCheckpoint(trainer):
                 if trainer in self.workers:
-                    return [Tell(trainer, message)]
+                    return [SendToWorker(trainer, message)]
                 return [Send(wire.CheckpointWritten(trainer, 0, 0, asked=True, error=_NOBODY.format(trainer)))]
             case _:
                 assert_never(message)
@@ -203,7 +203,7 @@ class AgentState:
         worker.within_s = message.within_s
         worker.stop_by_s = now_s + ((message.within_s or STOP_LIMIT_S) if worker.up else 0.0)
         note = LogLine(f"{trainer}: stopping: {message.reason}")
-        return [note, Tell(trainer, message) if worker.up else KillWorker(trainer)]
+        return [note, SendToWorker(trainer, message) if worker.up else KillWorker(trainer)]
 
     def _join(self, message: wire.JoinGroup) -> list[Effect]:
         key = (message.trainer, message.generation)
@@ -214,19 +214,19 @@ class AgentState:
         self.workers[message.trainer].held = True
         self.groups.add(key)
         note = f"{message.trainer}: rank {message.rank} of {message.size} in generation {message.generation}"
-        return [LogLine(note), Tell(message.trainer, message), message]
+        return [LogLine(note), SendToWorker(message.trainer, message), message]
 
     def _kill_group(self, message: DissolveGroup) -> list[Effect]:
         key = (message.trainer, message.generation)
         self._over.add(key)
         self.groups.discard(key)
-        tell = [Tell(message.trainer, message)] if message.trainer in self.workers else []
+        tell = [SendToWorker(message.trainer, message)] if message.trainer in self.workers else []
         return [KillRank(*key), *tell]
 
-    def _pass_on(self, message: wire.PartFromGroup | PauseGroup) -> list[Effect]:
+    def _pass_on(self, message: wire.LeaveGroup | PauseGroup) -> list[Effect]:
         trainer = message.trainer
         if trainer in self.workers:
-            return [Tell(trainer, message)]
+            return [SendToWorker(trainer, message)]
         return self._give_up((trainer, message.generation), _NOBODY.format(trainer))
 
     def _check(self, message: CheckScript) -> list[Effect]:
@@ -240,7 +240,7 @@ class AgentState:
 
     # --- what workers say -------------------------------------------------------------------------------------------
 
-    def _said(self, event: Said) -> list[Effect]:
+    def _said(self, event: WorkerMessage) -> list[Effect]:
         message, worker = event.message, self.workers.get(event.trainer)
         if worker is None or getattr(message, "trainer", None) != event.trainer:
             return [LogLine(f"{event.trainer}: dropped a {type(message).__name__} that is not its own")]
@@ -268,7 +268,7 @@ class AgentState:
             case wire.RankStalled():
                 worker.waiting = message
                 return [Send(message)]
-            case wire.RankPace():
+            case wire.RankStepTimes():
                 self.paces[event.trainer] = message.pace
                 return []
             case wire.Remark():
@@ -323,19 +323,19 @@ class AgentState:
 
     # --- looks ------------------------------------------------------------------------------------------------------
 
-    def _look(self, message: LookAtGroup) -> list[Effect]:
+    def _look(self, message: ExamineGroup) -> list[Effect]:
         """Ask the worker itself, and watch it, because a stuck one cannot answer."""
         worker = self.workers.get(message.trainer)
         if worker is None:
             return [
                 Send(
-                    wire.RankLookedAt(
-                        message.trainer, message.generation, Seen.UNKNOWN, _NOBODY.format(message.trainer)
+                    wire.RankExamined(
+                        message.trainer, message.generation, StallFinding.UNKNOWN, _NOBODY.format(message.trainer)
                     )
                 )
             ]
         worker.look, worker.waiting = message, None
-        return [Tell(message.trainer, message), Watch(message.trainer)]
+        return [SendToWorker(message.trainer, message), Watch(message.trainer)]
 
     def _watched(self, event: Watched) -> list[Effect]:
         worker = self.workers.get(event.trainer)
@@ -344,8 +344,8 @@ class AgentState:
         look, worker.look = worker.look, None
         silent_s = self.departure.welcome.silent_s if self.departure.welcome is not None else math.inf
         seen, detail = diagnosis.on_look(look, worker.waiting, event, silent_s)
-        looked = Send(wire.RankLookedAt(look.trainer, look.generation, seen, detail))
-        if seen is not Seen.LOST:
+        looked = Send(wire.RankExamined(look.trainer, look.generation, seen, detail))
+        if seen is not StallFinding.LOST:
             return [looked]
         worker.stuck_reason = f"the others were waiting for it and {detail}: killed"
         return [looked, KillWorker(look.trainer)]

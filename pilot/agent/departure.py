@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from pilot.agent.vocabulary import Effect, Exit, KillRank, LogLine, Noticed, Send, Tell, dissolved
+from pilot.agent.vocabulary import Effect, Exit, KillRank, LogLine, Noticed, Send, SendToWorker, dissolved
 from pilot.core.commands import PauseGroup, WriteCheckpoint
 from pilot.core.ids import Generation, NodeId, TrainerId
 from pilot.protocol import wire
@@ -94,7 +94,7 @@ class Departure:
         joined = LogLine(f"joined pool {welcome.coordinator} as {welcome.node}")
         if self._notice is None:
             return [joined]
-        return [joined, Send(wire.Leaving(self._notice.cause, max(0.0, self._deadline_s - now_s)))]
+        return [joined, Send(wire.Noticed(self._notice.cause, max(0.0, self._deadline_s - now_s)))]
 
     def lost(self) -> None:
         """The connection closed."""
@@ -118,7 +118,7 @@ class Departure:
             return [Exit(0, f"{cause}, before it joined")]
         left_s = max(0.0, self._deadline_s - now_s)
         note = LogLine(f"notice: {cause}; {left_s:.0f} s are left")
-        return [note, Send(wire.Leaving(cause, left_s))] if not self._away else [note]
+        return [note, Send(wire.Noticed(cause, left_s))] if not self._away else [note]
 
     def ticked(self, now_s: float) -> list[Effect]:
         """Time has passed: the wall time's end may be near, or the grace over."""
@@ -176,7 +176,7 @@ class Shutdown:
     def begin(self) -> list[Effect]:
         """Ask all groups to pause; workers outside of groups write at once."""
         pauses = [
-            Tell(trainer, PauseGroup(TrainerId(trainer), Generation(number), (), self.reason))
+            SendToWorker(trainer, PauseGroup(TrainerId(trainer), Generation(number), (), self.reason))
             for trainer, number in self._training.items()
         ]
         writes = [effect for trainer in self._parked for effect in self._write(trainer)]
@@ -213,7 +213,7 @@ class Shutdown:
 
     def _write(self, trainer: str) -> list[Effect]:
         self._writing.add(trainer)
-        return [Tell(trainer, WriteCheckpoint(TrainerId(trainer), HERE, self.reason))]
+        return [SendToWorker(trainer, WriteCheckpoint(TrainerId(trainer), HERE, self.reason))]
 
     def _exit_when_done(self) -> list[Effect]:
         return [] if self._training or self._writing else [Exit(0, self.reason)]

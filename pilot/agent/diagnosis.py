@@ -5,14 +5,14 @@ from __future__ import annotations
 import signal
 
 from pilot.agent.vocabulary import RankEnded, Watched, WorkerEnded
-from pilot.core.commands import LookAtGroup, Outcome
+from pilot.core.commands import ExamineGroup, Outcome
 from pilot.core.errors import (
     GPU_FAILED_STATUS,
     JOINED_OTHERWISE_STATUS,
     ORPHANED_STATUS,
     RESUMED_OTHERWISE_STATUS,
 )
-from pilot.core.events import ExitCause, Seen
+from pilot.core.events import ExitCause, StallFinding
 from pilot.core.pool.evidence import TRACEBACK, headline, is_refusal, last_words
 from pilot.protocol import wire
 
@@ -90,15 +90,17 @@ def on_rank(event: RankEnded) -> str:
     return f"its rank process {how}" + (f": {lines[-1]}" if lines else "")
 
 
-def on_look(look: LookAtGroup, said: wire.RankStalled | None, watched: Watched, silent_s: float) -> tuple[Seen, str]:
+def on_look(
+    look: ExamineGroup, said: wire.RankStalled | None, watched: Watched, silent_s: float
+) -> tuple[StallFinding, str]:
     """The result of an examination, also in words. A worker that answers is not stuck, whatever it waits for."""
     if said is None:
         if watched.progress or look.kill:
-            return (Seen.SLOW if watched.progress else Seen.LOST), watched.text
-        return Seen.SLOW, f"{watched.text}; waiting for it (--patience-s)"
+            return (StallFinding.SLOW if watched.progress else StallFinding.LOST), watched.text
+        return StallFinding.SLOW, f"{watched.text}; waiting for it (--patience-s)"
     if said.generation == look.generation and said.waited_s >= silent_s / 2:
-        return Seen.WAITS, "it is waiting for the others, too"
-    return Seen.HERE, "it answers"
+        return StallFinding.WAITS, "it is waiting for the others, too"
+    return StallFinding.HERE, "it answers"
 
 
 def _failed(tail: str, status: int) -> str:

@@ -168,7 +168,7 @@ class Agent:
             self._workers.node, self._workers.silent_s = message.node, message.silent_s
             self._workers.check_limit_s = message.check_limit_s
             self._groups.welcomed(message.rails)
-        self._take(vocabulary.Ordered(message))
+        self._take(vocabulary.CoordinatorMessage(message))
 
     def _signalled(self, notice: signal.Signals) -> None:
         self._take(vocabulary.Noticed(f"signal {notice.name}"))
@@ -233,7 +233,7 @@ class Agent:
         match effect:
             case vocabulary.Send(message):
                 self._coordinator.send(message)
-            case vocabulary.Tell(trainer, message):
+            case vocabulary.SendToWorker(trainer, message):
                 self._workers.tell(trainer, message)
             case wire.StartWorker():
                 self._workers.launch(effect)

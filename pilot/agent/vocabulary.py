@@ -15,14 +15,14 @@ from pilot.protocol import wire
 
 
 @dataclass(frozen=True, slots=True)
-class Ordered:
+class CoordinatorMessage:
     """The coordinator sent ``message``."""
 
     message: wire.ToAgent
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class WorkerMessage:
     """The worker of ``trainer`` sent ``message``."""
 
     trainer: str
@@ -106,8 +106,8 @@ class Ticked:
 
 
 Event = (
-    Ordered
-    | Said
+    CoordinatorMessage
+    | WorkerMessage
     | WorkerEnded
     | RankEnded
     | wire.RankAddress
@@ -134,16 +134,16 @@ class Send:
 
 
 @dataclass(frozen=True, slots=True)
-class Tell:
+class SendToWorker:
     """Send to the worker of ``trainer``."""
 
     trainer: str
     message: wire.Sent
 
 
-def dissolved(trainer: str, generation: int, reason: str) -> Tell:
-    """Tell the worker of ``trainer`` that the generation is over here."""
-    return Tell(trainer, DissolveGroup(TrainerId(trainer), Generation(generation), (), reason))
+def dissolved(trainer: str, generation: int, reason: str) -> SendToWorker:
+    """SendToWorker the worker of ``trainer`` that the generation is over here."""
+    return SendToWorker(trainer, DissolveGroup(TrainerId(trainer), Generation(generation), (), reason))
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +186,7 @@ class Exit:
 
 Effect = (
     Send
-    | Tell
+    | SendToWorker
     | wire.StartWorker
     | wire.JoinGroup
     | wire.GroupAddresses
@@ -199,5 +199,5 @@ Effect = (
 )
 """An order as an effect is to be carried out here. ``StartWorker`` completes with ``WorkerEnded``, sooner or later.
 ``RankAddress`` follows ``JoinGroup`` if there are others, and ``RankEnded`` when the rank process ends, unless we kill
-it. ``Said``, with a ``ScriptChecked``, follows ``CheckScript`` unless the worker ends.
+it. ``WorkerMessage``, with a ``ScriptChecked``, follows ``CheckScript`` unless the worker ends.
 """

@@ -4,7 +4,7 @@ A worker has one training process per rank of its node. The agent's state machin
 a worker's orders go to all of its processes, and what all of them say is forwarded once.
 
     ``WorkerReady``, ``RankPaused``   forwarded when all have said it
-    ``RankStalled``                   in answer to ``LookAtGroup``: when all have answered, as what the most hopeful one
+    ``RankStalled``                   in answer to ``ExamineGroup``: when all have answered, as what the best one
                                       said; of its own accord: at once
     anything else                     sent on at once: one process says it for all (rank 0 of the group), or for itself
     ``WriteCheckpoint``               goes to all: of a sharded model each has a part, else process 0 alone writes
@@ -25,7 +25,7 @@ from pathlib import Path
 from pilot.agent.fork_client import ForkClient
 from pilot.agent.shortage import when_possible
 from pilot.agent.vocabulary import WorkerEnded
-from pilot.core.commands import LookAtGroup
+from pilot.core.commands import ExamineGroup
 from pilot.core.errors import ProtocolError, UserError
 from pilot.host import proc
 from pilot.host.files import open_regular
@@ -47,7 +47,7 @@ class LocalRanks:
 
     def told(self, message: wire.Sent) -> range:
         """The processes that ``message`` is for."""
-        if isinstance(message, LookAtGroup):
+        if isinstance(message, ExamineGroup):
             self._answers = {}
         return range(self._size)
 
@@ -67,7 +67,7 @@ class LocalRanks:
         self._answers = None
 
     def silent(self) -> list[int]:
-        """The processes that have not answered the last ``LookAtGroup``."""
+        """The processes that have not answered the last ``ExamineGroup``."""
         return [process for process in range(self._size) if process not in (self._answers or {})]
 
     def _all_said(self, process: int, what: tuple[type, int]) -> bool:

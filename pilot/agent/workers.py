@@ -20,7 +20,7 @@ from pilot.agent import fork_server, job_environment
 from pilot.agent.fork_client import ForkClient, environment_for
 from pilot.agent.script_check import ScriptCheck
 from pilot.agent.shortage import when_possible
-from pilot.agent.vocabulary import Said, WorkerEnded
+from pilot.agent.vocabulary import WorkerEnded, WorkerMessage
 from pilot.agent.workdir import Workdir
 from pilot.agent.worker import LocalRanks, NodeWorker, TrainingProcess, WorkerSocket, check_launch, kill_session
 from pilot.core.commands import StopWorker
@@ -56,7 +56,7 @@ class Workers:
     """
 
     workdir: Workdir
-    emit: Callable[[Said | WorkerEnded], None]
+    emit: Callable[[WorkerMessage | WorkerEnded], None]
     address: str
     interface: str
     node: str = "node"
@@ -133,7 +133,7 @@ class Workers:
     def _checked(self, worker: NodeWorker, found: wire.ScriptChecked) -> None:
         for life in worker.lives[:1]:
             life.write(f"pilot: its script, as pilot check says: {found.result}: {found.text}\n")
-        self.emit(Said(worker.order.trainer, found))
+        self.emit(WorkerMessage(worker.order.trainer, found))
 
     def _end_checks(self, of: Container[str]) -> None:
         for check in [check for check in self._checks if check.trainer in of]:
@@ -161,7 +161,7 @@ class Workers:
         return [(life.log, life.uid) for life in self._all()]
 
     def silent(self) -> dict[str, list[int]]:
-        """By trainer, the training processes that have not answered the last ``LookAtGroup``."""
+        """By trainer, the training processes that have not answered the last ``ExamineGroup``."""
         return {
             trainer: [life.pid for life in worker.lives if life.rank in worker.local_ranks.silent()]
             for trainer, worker in self._workers.items()
@@ -250,7 +250,7 @@ class Workers:
         worker = self._workers.get(trainer)
         together = worker.local_ranks.said(rank, message) if worker is not None else None
         if together is not None:
-            self.emit(Said(trainer, together))
+            self.emit(WorkerMessage(trainer, together))
         if worker is not None and isinstance(together, wire.WorkerReady):
             self._preload(worker.order.launch.python)
 

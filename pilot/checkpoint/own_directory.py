@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
 from pilot.core.errors import CheckpointError, Unreadable
-from pilot.host.private_folder import Refused
+from pilot.host.private_folder import UnsafeFolder
 from pilot.rundir import trainer_folder
 
 
@@ -39,6 +39,6 @@ def _told(holding: AbstractContextManager[Path]) -> Iterator[Path]:
         except FileNotFoundError:
             raise
         except OSError as error:
-            kind = CheckpointError if isinstance(error, Refused) else Unreadable
+            kind = CheckpointError if isinstance(error, UnsafeFolder) else Unreadable
             raise kind(f"cannot use {error.filename}: {error.strerror}") from None
         yield place

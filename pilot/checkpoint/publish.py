@@ -99,7 +99,7 @@ _FOREIGN_IDLE_S = 600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Keep:
+class Retention:
     """What is kept: the last ``kept``, and the newest up to ``agreed_step``, because the ranks do not know yet that
     later ones hold the same state on all of them. Those of generations up to ``given_up`` are the user's to remove.
     """
@@ -118,7 +118,7 @@ def was_read(directory: Path, age: Age) -> None:
     _read[shown(directory)] = age
 
 
-def tidy(directory: Path, newest: Age, keep: Keep) -> None:
+def tidy(directory: Path, newest: Age, keep: Retention) -> None:
     """Remove what is older than ``newest``, which was just published, and not to be kept.
 
     An index is removed before its parts, so a listed checkpoint never lacks a part. One of another generation is

@@ -18,7 +18,7 @@ from pilot.checkpoint.names import Age, FileEntry
 from pilot.checkpoint.openfile import Damaged, open_file
 from pilot.checkpoint.own_directory import held
 from pilot.checkpoint.parts import publish_index, write_part
-from pilot.checkpoint.publish import Keep
+from pilot.checkpoint.publish import Retention
 from pilot.checkpoint.rawio import uncollected
 from pilot.checkpoint.reader import Wanted, everything
 from pilot.checkpoint.tree import Encoded
@@ -103,7 +103,7 @@ def write(
         uid,
         lambda place: publish.single(place, generation, step, state, uid),
         told,
-        Keep(kept, agreed_step, given_up),
+        Retention(kept, agreed_step, given_up),
     )
 
 
@@ -131,7 +131,7 @@ def write_index(
         uid,
         lambda place: publish_index(place, generation, step, parts, uid),
         told,
-        Keep(kept, agreed_step, given_up),
+        Retention(kept, agreed_step, given_up),
     )
 
 
@@ -266,7 +266,7 @@ def listing(directory: Path) -> list[FileEntry]:
 
 
 def _written(
-    directory: Path, age: Age, uid: str, publication: Callable[[Path], int], told: Told, keep: Keep
+    directory: Path, age: Age, uid: str, publication: Callable[[Path], int], told: Told, keep: Retention
 ) -> Written:
     if keep.kept < 1:
         raise UserError(f"at least 1 checkpoint must be kept, got {keep.kept}")

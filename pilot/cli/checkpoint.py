@@ -17,14 +17,14 @@ from pilot.cli.options import FILE, answers
 from pilot.core.errors import CheckpointError, Unreadable, UserError
 from pilot.core.ids import TrainerId
 from pilot.host.private_folder import shown
-from pilot.protocol.pool_status import Told
+from pilot.protocol.pool_status import Answer
 from pilot.rundir.rundir import RunDir
 
 if TYPE_CHECKING:
     from pilot.checkpoint.export import Description
 
 
-class CheckpointRow(Told, frozen=True):
+class CheckpointRow(Answer, frozen=True):
     """One checkpoint."""
 
     path: str  #: the path of the file; for a checkpoint in parts, of its index
@@ -36,13 +36,13 @@ class CheckpointRow(Told, frozen=True):
     written_s: float | None = None  #: when it was written, in seconds since 1970; null: it cannot be read
 
 
-class CheckpointList(Told, frozen=True):
+class CheckpointList(Answer, frozen=True):
     """What `pilot checkpoint ls --json` prints."""
 
     checkpoints: list[CheckpointRow]  #: the checkpoints, newest first within each folder
 
 
-class Verified(Told, frozen=True):
+class Verified(Answer, frozen=True):
     """One verified checkpoint."""
 
     path: str  #: the path of the file
@@ -50,13 +50,13 @@ class Verified(Told, frozen=True):
     unreadable: bool = False  #: whether it cannot be read now, so that it may be intact
 
 
-class VerifiedList(Told, frozen=True):
+class VerifiedList(Answer, frozen=True):
     """What `pilot checkpoint verify --json` prints."""
 
     checkpoints: list[Verified]  #: the checkpoints in the order in which they were read
 
 
-class Dataset(Told, frozen=True):
+class Dataset(Answer, frozen=True):
     """One array in a checkpoint."""
 
     name: str  #: its path in the state, such as `model/0.weight`
@@ -65,7 +65,7 @@ class Dataset(Told, frozen=True):
     bytes: int  #: how many bytes it takes
 
 
-class CheckpointShown(Told, frozen=True):
+class CheckpointShown(Answer, frozen=True):
     """What `pilot checkpoint show --json` prints."""
 
     path: str  #: the path of the file

@@ -16,7 +16,7 @@ from pilot.cli.options import Count, json_option, page_option
 from pilot.core.errors import UserError, one_line
 
 if TYPE_CHECKING:
-    from pilot.history.story import Happening
+    from pilot.history.story import PoolEvent
     from pilot.rundir.entries import Entry
     from pilot.rundir.rundir import RunDir
 
@@ -102,6 +102,6 @@ def _batches(rundir: RunDir, follow: bool) -> Iterator[Iterable[Entry]]:
             yield (entry for entry in contents.entries if entry.seq > seen)
 
 
-def _line(happening: Happening) -> str:
+def _line(happening: PoolEvent) -> str:
     at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(happening.unix_s))
     return f"{at}  {one_line(happening.text)}"

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from pilot.cli.asking import ENDED, in_any_pool, is_past, patiently, told_by
-from pilot.cli.merged_logs import MergedLogs, Piece, newest, text_of
+from pilot.cli.merged_logs import LogPiece, MergedLogs, newest, text_of
 from pilot.cli.options import Count, moment, trainer_argument
 from pilot.core.errors import UserError
 from pilot.host.printable import printable, printable_output
@@ -96,7 +96,7 @@ def newest_lines(root: Path, trainer: str, count: int) -> list[str]:
     return [f"{whose}{printable(line)}" for whose, lines in told for line in lines]
 
 
-def _print(pieces: Iterable[tuple[Piece, bytes]]) -> bool:
+def _print(pieces: Iterable[tuple[LogPiece, bytes]]) -> bool:
     """Print ``pieces``; returns whether there was anything to print."""
     out, show = sys.stdout.buffer, _for_screen if sys.stdout.isatty() else _as_it_is
     written = sum(out.write(show(_whose(piece), text)) for piece, text in pieces if text)
@@ -104,7 +104,7 @@ def _print(pieces: Iterable[tuple[Piece, bytes]]) -> bool:
     return written > 0
 
 
-def _whose(piece: Piece) -> str:
+def _whose(piece: LogPiece) -> str:
     """What stands before each line of a process."""
     return f"{piece.name}[{'-' if piece.rank == NO_RANK else piece.rank}]: "
 

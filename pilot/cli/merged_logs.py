@@ -11,7 +11,7 @@ from typing import BinaryIO
 from pilot.core.errors import UserError
 from pilot.host.files import open_regular
 from pilot.host.private_folder import shown
-from pilot.rundir.log_marks import BEGINS, NO_RANK, PERIOD_S, Mark, marks, rotated
+from pilot.rundir.log_marks import BEGINS, NO_RANK, PERIOD_S, LogMark, marks, rotated
 
 PIECE_BYTES = 1 << 20
 BLOCK_BYTES = 1 << 16
@@ -55,7 +55,7 @@ def _line_end(file: BinaryIO, begin: int, end: int | None = None) -> tuple[int, 
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class LogPiece:
     """Bytes ``begin`` to ``end`` of a log, written at ``unix_s`` or soon after by ``rank``; ``name`` is the process's.
 
     ``rank`` is :data:`~pilot.rundir.log_marks.NO_RANK` for a process that was in no group.
@@ -81,12 +81,12 @@ class ProcessLog:
     whole_lines: bool = False
     _size: int = -1
     _marks_end: int = 0
-    _last: Mark = field(default=Mark(0.0, 0, NO_RANK))
+    _last: LogMark = field(default=LogMark(0.0, 0, NO_RANK))
 
-    def grown(self) -> list[Piece]:
+    def grown(self) -> list[LogPiece]:
         """The new output, whole lines or not; on the first call all of it, including what was rotated out."""
         size = self._length()
-        pieces: list[Piece] = []
+        pieces: list[LogPiece] = []
         if size < self._size or self._size < 0:
             pieces = self._rotated_out()
             self._size, self._marks_end = 0, 0
@@ -105,7 +105,7 @@ class ProcessLog:
             raise UserError(f"cannot read the log {shown(self.path)}: {error.strerror}") from None
         return begin + end if end else size
 
-    def _rotated_out(self) -> list[Piece]:
+    def _rotated_out(self) -> list[LogPiece]:
         old = rotated(self.path)
         try:
             size = old.stat().st_size
@@ -114,23 +114,23 @@ class ProcessLog:
         new, _ = marks(old, self._marks_end)
         return self._pieces(old, new, min(max(0, self._size), size), size)
 
-    def _pieces(self, path: Path, new: Sequence[Mark], begin: int, end: int) -> list[Piece]:
+    def _pieces(self, path: Path, new: Sequence[LogMark], begin: int, end: int) -> list[LogPiece]:
         """[begin, end) cut at the marks. Bytes before the first new mark belong to the last one seen."""
-        first = self._last if self._last.unix_s else Mark(new[0].unix_s if new else path.stat().st_mtime, 0, NO_RANK)
+        first = self._last if self._last.unix_s else LogMark(new[0].unix_s if new else path.stat().st_mtime, 0, NO_RANK)
         known = [first, *_with_ranks(new)]
         pieces, lines = [], LineStarts()
-        for mark, following in zip(known, [*known[1:], Mark(0.0, end, NO_RANK)], strict=True):
+        for mark, following in zip(known, [*known[1:], LogMark(0.0, end, NO_RANK)], strict=True):
             start, stop = max(begin, 0 if mark is first else mark.offset), min(end, following.offset)
             for cut in range(start, stop, PIECE_BYTES):
                 upto = min(stop, cut + PIECE_BYTES)
-                pieces.append(Piece(mark.unix_s, self.path.stem, path, cut, upto, mark.rank, lines))
+                pieces.append(LogPiece(mark.unix_s, self.path.stem, path, cut, upto, mark.rank, lines))
         self._last = known[-1]._replace(offset=0)
         return pieces
 
 
-def _with_ranks(found: Sequence[Mark]) -> list[Mark]:
+def _with_ranks(found: Sequence[LogMark]) -> list[LogMark]:
     """Attribute what a process writes before it joins its first group to the rank that it gets there."""
-    ranked: list[Mark] = []
+    ranked: list[LogMark] = []
     coming = NO_RANK
     for mark in reversed(found):
         coming = mark.rank if mark.rank >= 0 else coming
@@ -155,7 +155,7 @@ class MergedLogs:
         """The processes that have a log."""
         return [path.stem for path in self._logs]
 
-    def grown(self) -> list[Piece]:
+    def grown(self) -> list[LogPiece]:
         """The new output to show, in chronological order."""
         for path in sorted(self.folder.glob("*.log")):
             self._logs.setdefault(path, ProcessLog(path, self.whole_lines))
@@ -164,11 +164,11 @@ class MergedLogs:
         new = [p for p in pieces if p.unix_s >= self.since_s - PERIOD_S and self._of_interest(p)]
         return sorted(new, key=lambda piece: piece.unix_s)
 
-    def _of_interest(self, piece: Piece) -> bool:
+    def _of_interest(self, piece: LogPiece) -> bool:
         return self.every_rank or piece.rank in (0, NO_RANK)
 
 
-def _rising(pieces: list[Piece]) -> Iterator[Piece]:
+def _rising(pieces: list[LogPiece]) -> Iterator[LogPiece]:
     """Keep a log's own order, even if the clock was set back."""
     latest_s = 0.0
     for piece in pieces:
@@ -176,7 +176,7 @@ def _rising(pieces: list[Piece]) -> Iterator[Piece]:
         yield replace(piece, unix_s=latest_s)
 
 
-def text_of(piece: Piece) -> bytes:
+def text_of(piece: LogPiece) -> bytes:
     """The lines that begin in ``piece``."""
     try:
         with open_regular(piece.path) as file:
@@ -188,9 +188,9 @@ def text_of(piece: Piece) -> bytes:
         raise UserError(f"cannot read the log {shown(piece.path)}: {error.strerror}") from None
 
 
-def newest(pieces: Sequence[Piece], count: int) -> list[tuple[Piece, bytes]]:
+def newest(pieces: Sequence[LogPiece], count: int) -> list[tuple[LogPiece, bytes]]:
     """The last ``count`` lines, without reading more than necessary."""
-    found: list[tuple[Piece, bytes]] = []
+    found: list[tuple[LogPiece, bytes]] = []
     for piece in reversed(pieces):
         if count <= 0:
             break

@@ -10,14 +10,14 @@ import click
 from pilot.cli.asking import AT_REST, pool_at
 from pilot.cli.options import answers
 from pilot.core.errors import PilotError
-from pilot.protocol.pool_status import Told
+from pilot.protocol.pool_status import Answer
 from pilot.rundir.rundir import RunDir, is_abandoned, known_pools
 
 ANSWER_S = 3.0
 """How long to wait for each pool's answer."""
 
 
-class PoolRow(Told, frozen=True):
+class PoolRow(Answer, frozen=True):
     """One pool."""
 
     run_dir: str  #: its run directory
@@ -31,7 +31,7 @@ class PoolRow(Told, frozen=True):
     trainers: int | None = None  #: how many trainers have not ended
 
 
-class PoolList(Told, frozen=True):
+class PoolList(Answer, frozen=True):
     """What `pilot pools --json` prints."""
 
     pools: list[PoolRow]  #: in the order of their run directories

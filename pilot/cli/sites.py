@@ -13,13 +13,13 @@ from launchers.steps import agent_command
 from pilot.cli.options import answers, to_json
 from pilot.cli.show import print_table
 from pilot.core.errors import PilotError, SiteError, one_line
-from pilot.protocol.pool_status import Told
+from pilot.protocol.pool_status import Answer
 from pilot.rundir.rundir import RunDir, default_path
 from pilot.site.site import Site
 from pilot.site.site_files import list_sites, load_site, load_site_file, site_mistakes
 
 
-class SiteRow(Told, frozen=True):
+class SiteRow(Answer, frozen=True):
     """One site file."""
 
     name: str  #: the site's name
@@ -33,13 +33,13 @@ class SiteRow(Told, frozen=True):
     retired: str = ""  #: when the machine was shut down; empty: it is in use
 
 
-class SiteList(Told, frozen=True):
+class SiteList(Answer, frozen=True):
     """What `pilot sites --json` prints."""
 
     sites: list[SiteRow]  #: every site file found
 
 
-class SiteShown(Told, frozen=True):
+class SiteShown(Answer, frozen=True):
     """What `pilot sites show --json` prints."""
 
     path: str  #: the path of the site's file
@@ -47,7 +47,7 @@ class SiteShown(Told, frozen=True):
     script: str  #: the batch script that would be submitted
 
 
-class SiteChecked(Told, frozen=True):
+class SiteChecked(Answer, frozen=True):
     """What `pilot sites check --json` prints."""
 
     file: str  #: the file as given on the command line

@@ -17,7 +17,7 @@ WORD_BYTES = 9
 """What a number of 64 bits takes in a packet, at most; as does the beginning of a list of them."""
 
 
-class Gone(Exception):  # expected, so not a PilotError: peers are killed at any moment
+class PeerGone(Exception):  # expected, so not a PilotError: peers are killed at any moment
     """The other end of the channel is closed."""
 
 
@@ -57,14 +57,14 @@ class Channel:
         try:
             self._socket.send(DOORBELL, socket.MSG_NOSIGNAL)
         except OSError:
-            raise Gone from None
+            raise PeerGone from None
 
     def send(self, note: AnyNote, fd: int | None = None) -> None:
         """Send a note, with a descriptor if given (the sender keeps its own)."""
         try:
             socket.send_fds(self._socket, [encode(note)], [] if fd is None else [fd], socket.MSG_NOSIGNAL)
         except OSError:
-            raise Gone from None
+            raise PeerGone from None
 
     def receive(self) -> tuple[AnyNote | None, int | None]:
         """Wait for one packet: (note, descriptor or None), or (None, None) for a ``DOORBELL``.
@@ -74,10 +74,10 @@ class Channel:
         try:
             packet, fds, _, _ = socket.recv_fds(self._socket, MAX_PACKET_BYTES, 1, socket.MSG_CMSG_CLOEXEC)
         except OSError:
-            raise Gone from None
+            raise PeerGone from None
         try:
             if not packet:
-                raise Gone
+                raise PeerGone
             note = None if packet == DOORBELL else decode(packet)
             fd = fds.pop() if fds and note is not None else None
             return note, fd

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from pilot.comm.channel import Channel, Gone, ready
+from pilot.comm.channel import Channel, PeerGone, ready
 
 LOOK_EVERY_S = 1.0
 """MPI connects when it first sends to a peer, and opens no file that names the connection."""
@@ -117,9 +117,9 @@ def longer(nap_s: float) -> float:
 
 
 def wait_for(done: Callable[[], bool], channels: Sequence[Channel]) -> None:
-    """Sleep until ``done``; :class:`Gone` if a training process ends meanwhile (they send nothing while they wait)."""
+    """Sleep until ``done``; :class:`PeerGone` if a training process ends meanwhile (waiting ones send nothing)."""
     nap_s = FIRST_NAP_S
     while not done():
         if ready(channels, nap_s):
-            raise Gone
+            raise PeerGone
         nap_s = longer(nap_s)

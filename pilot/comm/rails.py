@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pilot.comm import note_checks
-from pilot.comm.channel import Channel, Gone, ready
+from pilot.comm.channel import Channel, PeerGone, ready
 from pilot.comm.fabric import Fabric
 from pilot.comm.messages import Attach, Bring, Quit, Select
 from pilot.comm.naps import LONGEST_NAP_S, Naps, wait_for
@@ -103,7 +103,7 @@ class RailServer:
         self._selected = 0
 
     def run(self) -> None:
-        """Serve until ``Quit``; raises :class:`~pilot.comm.channel.Gone` if rail 0 ends without sending it."""
+        """Serve until ``Quit``; raises :class:`~pilot.comm.channel.PeerGone` if rail 0 ends without sending it."""
         while self._serve_one():
             pass
         leave_together(self._fabric)
@@ -175,5 +175,5 @@ def leave_together(fabric: Fabric) -> None:
     end_s = time.monotonic() + QUIT_LIMIT_S
     while not barrier.done():
         if time.monotonic() > end_s:
-            raise Gone
+            raise PeerGone
         time.sleep(LONGEST_NAP_S)

@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from pilot.comm import mpi
-from pilot.comm.channel import Channel, Gone
+from pilot.comm.channel import Channel, PeerGone
 from pilot.comm.pmi import JOINED, variables
 from pilot.comm.rails import Rails, RailServer
 from pilot.comm.rank_order import WARM, WORKER_GONE, RankOrder, receive
@@ -53,7 +53,7 @@ def _carry_out(order: RankOrder, descriptor: int, rails: Sequence[Channel]) -> N
                 os.write(descriptor, JOINED)
             channels = [Channel.connect(Path(path)) for path in order.sockets]
             RankServer(channels, fabric, order.generation, Rails(rails[: order.rails - 1])).run()
-    except (Gone, OSError):
+    except (PeerGone, OSError):
         os._exit(WORKER_GONE)  # no MPI_Finalize: it would wait for ranks that may never arrive
     except ProtocolError as error:
         print(f"rank process: {error}", file=sys.stderr, flush=True)

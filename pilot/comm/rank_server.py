@@ -66,7 +66,7 @@ class RankServer:
         self._selected: int | None = 0
 
     def run(self) -> None:
-        """Serve until ``Quit``; raises :class:`~pilot.comm.channel.Gone` if one of them ends without sending it."""
+        """Serve until ``Quit``; raises :class:`~pilot.comm.channel.PeerGone` if one of them ends without sending it."""
         for rank, channel in self._by_rank():
             channel.send(Here(self._generation, rank, self._fabric.size * len(self._channels)))
         while self._serve_round():

@@ -76,10 +76,10 @@ class PauseGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class LookAtGroup:
+class ExamineGroup:
     """Examine each member's worker; a slow one is left alone, and so is one without progress, unless ``kill``.
 
-    Completes with ``GroupLookedAt``, unless dissolved before.
+    Completes with ``GroupExamined``, unless dissolved before.
     """
 
     trainer: TrainerId
@@ -109,7 +109,7 @@ class WriteCheckpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class PaceCheckpoints:
+class SetCheckpointInterval:
     """Have the leader on ``node`` begin a checkpoint every ``interval_s`` from now on."""
 
     trainer: TrainerId
@@ -218,10 +218,10 @@ Command = (
     | StopWorker
     | FormGroup
     | PauseGroup
-    | LookAtGroup
+    | ExamineGroup
     | DissolveGroup
     | WriteCheckpoint
-    | PaceCheckpoints
+    | SetCheckpointInterval
     | CheckScript
     | ReleaseNode
     | SetNodeAside

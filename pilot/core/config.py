@@ -36,8 +36,8 @@ class CoordinatorConfig:
     #: which nodes are near each other; each trainer gets neighbours of its own nodes first, then by ``node_order``;
     #: None: by ``node_order`` alone
     topology: Topology | None = None
-    grace_s: float = 30.0  #: the site's (see :mod:`pilot.core.trainer.pacing`)
-    checkpoint_interval_s: float = 300.0  #: the site's (see :mod:`pilot.core.trainer.pacing`)
+    grace_s: float = 30.0  #: the site's (see :mod:`pilot.core.trainer.checkpoint_interval`)
+    checkpoint_interval_s: float = 300.0  #: the site's (see :mod:`pilot.core.trainer.checkpoint_interval`)
     #: charged node-hours that the pool may use from when it comes up; None: no limit
     budget_node_hours: float | None = None
     charge_factor: float = 1.0  #: the site's

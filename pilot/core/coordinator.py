@@ -62,16 +62,16 @@ from pilot.core.pool.blame import Blame, Judgement
 from pilot.core.pool.changes import PoolChange
 from pilot.core.pool.evidence import Stage
 from pilot.core.pool.losses import Losses
-from pilot.core.pool.pool import Ending, Pool, all_end_s, ending
+from pilot.core.pool.pool import ExpiringNodes, Pool, all_end_s, ending
 from pilot.core.study.events import StudyEvent
 from pilot.core.study.studies import Followed, Studies
 from pilot.core.study.study import Study
 from pilot.core.timers import Timers
 from pilot.core.trainer.actions import DRAIN_LEAST_S, cut_short, dissolve, hasten
 from pilot.core.trainer.budget import Usage, seconds
-from pilot.core.trainer.pacing import Pace, pace, pace_of
+from pilot.core.trainer.checkpoint_interval import CheckpointInterval, pace, pace_of
 from pilot.core.trainer.reconcile import reconcile
-from pilot.core.trainer.registry import Roll, RollEvent
+from pilot.core.trainer.registry import Registry, RollEvent
 from pilot.core.trainer.trainer import Phase, Trainer
 from pilot.core.trainer.transitions import Noted, TrainerEvent, note
 
@@ -95,9 +95,9 @@ class Coordinator:
         self.pool = Pool(self.config.node_order, topology=self.config.topology)
         self.trainers: dict[TrainerId, Trainer] = {}
         self.past: dict[TrainerId, Outcome] = {}
-        self._roll = Roll(self.trainers, self.past)
+        self._registry = Registry(self.trainers, self.past)
         self.studies: dict[StudyId, Study] = {}
-        self._studies = Studies(self.studies, self._roll)
+        self._studies = Studies(self.studies, self._registry)
         self.plan_id = PlanId(0)
         self.problem: Problem | None = None
         self.plan: Plan | None = None
@@ -131,8 +131,8 @@ class Coordinator:
         for name in [item.name for item in fields(State) if item.name not in ("pool", "blame")]:
             setattr(self, name, getattr(state, name))
         self._touched.clear()  # an event that could not be handled may have left some
-        self._roll = Roll(self.trainers, self.past)
-        self._studies = Studies(self.studies, self._roll)
+        self._registry = Registry(self.trainers, self.past)
+        self._studies = Studies(self.studies, self._registry)
         self.pool = Pool(self.config.node_order, state.pool, self.config.topology)
         self.blame = Blame(self.pool, self.trainers, state.blame)
 
@@ -149,7 +149,7 @@ class Coordinator:
         if any(isinstance(command, CloseTrainer) for command in out):
             measured = [trainer.measured for trainer in self.trainers.values()]
             self.priors = experience(measured, self.config.priors, self.priors)
-            self._roll.forget_oldest(self.config.ended_kept)
+            self._registry.forget_oldest(self.config.ended_kept)
         if self._question and not self.draining:
             self.arrivals.close()
             out += self._ask(self._question)
@@ -174,7 +174,7 @@ class Coordinator:
             case events.ArrivalsDue():
                 return self._ask_if(self.arrivals.close())
             case events.ProfileDue():
-                return self._ask_if(profiles.give_up(self.now_s, self._roll.open.get(event.trainer)))
+                return self._ask_if(profiles.give_up(self.now_s, self._registry.open.get(event.trainer)))
             case events.BudgetDue():
                 return self._look_at_budget(event)
             case events.DrainRequested():
@@ -219,7 +219,7 @@ class Coordinator:
 
     def _drain(self) -> list[Command]:
         self.draining = True
-        for trainer in self._roll.open.values():
+        for trainer in self._registry.open.values():
             self._take_back(trainer)
         for trainer in self.trainers.values():
             if trainer.phase is Phase.CLOSING:
@@ -255,7 +255,7 @@ class Coordinator:
 
     def _rolled(self, event: RollEvent) -> list[Command]:
         """A trainer that arrives and could have nodes is planned for with its batch; one that only queues is not."""
-        came = self._roll.note(event, self.config.charge_factor)
+        came = self._registry.note(event, self.config.charge_factor)
         if came is None or came not in self.admitted() or self.pool.usable < came.spec.min_nodes:
             return []
         self.arrivals.note(self.now_s, came.id)
@@ -280,12 +280,12 @@ class Coordinator:
         self._touch(trainer.id)
 
     def _held(self, event: events.TrainerHeld) -> list[Command]:
-        trainer = self._roll.hold(event.trainer, event.reason)
+        trainer = self._registry.hold(event.trainer, event.reason)
         return self._without_nodes(trainer, "is held") if trainer is not None else []
 
     def _hold(self, trainer: Trainer, why: str) -> list[Command]:
         """Hold ``trainer`` because its state cannot be loaded, for which no node is to blame."""
-        if not why or self._roll.hold(trainer.id, why) is None:
+        if not why or self._registry.hold(trainer.id, why) is None:
             return []
         trainer.unread = None
         trainer.evidence.pardon(Stage.READ)
@@ -296,11 +296,11 @@ class Coordinator:
         return self._ask_if(f"trainer {trainer.id} {why}")
 
     def _stop(self, trainer: Trainer, reason: str) -> list[Command]:
-        self._roll.stop(trainer, reason)
+        self._registry.stop(trainer, reason)
         return self._without_nodes(trainer, "stops")
 
     def _end(self, trainer_id: TrainerId, outcome: Outcome, reason: str) -> list[Command]:
-        trainer = self._roll.close(trainer_id, outcome, reason)
+        trainer = self._registry.close(trainer_id, outcome, reason)
         if trainer is None:
             return []
         self.blame.ended(trainer)
@@ -314,7 +314,7 @@ class Coordinator:
         return self._end(event.trainer, Outcome.CANCELLED, event.reason)
 
     def _finished(self, event: events.TrainerFinished) -> list[Command]:
-        trainer = self._roll.open.get(event.trainer)
+        trainer = self._registry.open.get(event.trainer)
         if trainer is None or event.generation not in trainer.living:
             return []
         trainer.step, trainer.samples = event.step, event.samples
@@ -351,13 +351,13 @@ class Coordinator:
     def timers(self) -> Timers:
         """The coordinator's timers."""
         usage = None if self.draining else self.usage
-        open_ = list(self._roll.open.values())
+        open_ = list(self._registry.open.values())
         return Timers(
             self.blame, self.arrivals, self.config.arrivals_s, usage, open_, self._decision_due_s(), self._studies
         )
 
     def _look_at_budget(self, event: events.BudgetDue) -> list[Command]:
-        trainer = self._roll.open.get(event.trainer) if event.trainer is not None else None
+        trainer = self._registry.open.get(event.trainer) if event.trainer is not None else None
         if event.trainer is not None and trainer is None:
             return []
         usage = self.usage if trainer is None else trainer.usage
@@ -370,7 +370,7 @@ class Coordinator:
 
     def _decision_due_s(self) -> float:
         """The next multiple of the cadence, while there are trainers."""
-        idle = self.draining or not self._roll.open
+        idle = self.draining or not self._registry.open
         return math.inf if idle else next_due_s(self.decided_s, self.config.decide_every_s)
 
     def _decide(self) -> list[Command]:
@@ -383,7 +383,7 @@ class Coordinator:
 
     def admitted(self) -> list[Trainer]:
         """The trainers that share the pool now, Pj_max at most."""
-        return self._roll.admitted(self.config.max_parallel_trainers)
+        return self._registry.admitted(self.config.max_parallel_trainers)
 
     def _offers(self, most: int) -> list[Trainer]:
         """Up to ``most`` trials that studies may ask for, within Pj_max."""
@@ -502,11 +502,11 @@ class Coordinator:
             self._touch(waiting)
         return self._about_trainer(event)
 
-    def pace_of(self, trainer: Trainer) -> Pace:
+    def pace_of(self, trainer: Trainer) -> CheckpointInterval:
         """How often the trainer should write a checkpoint, and why."""
         return pace_of(self.config, trainer, self.now_s, all_end_s(self.pool, trainer.target))
 
-    def _ending(self, since_s: float) -> Ending:
+    def _ending(self, since_s: float) -> ExpiringNodes:
         return ending(self.pool, since_s, self.config.t_fwd_s)
 
     def wanted_nodes(self) -> int:
@@ -553,7 +553,7 @@ class Coordinator:
         out += reconcile(trainer, self.pool)
         if self.draining:
             out += hasten(trainer, max(self.config.grace_s, DRAIN_LEAST_S), "the pool was shut down")
-        if self._roll.stopped(trainer):
+        if self._registry.stopped(trainer):
             self.blame.ended(trainer)
         trainer.measured.trains(self.now_s, now=trainer.group is not None)
         return out

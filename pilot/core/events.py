@@ -247,7 +247,7 @@ class GroupStalled:
     waited_s: float
 
 
-class Seen(StrEnum):
+class StallFinding(StrEnum):
     """What an examination of one member's worker found."""
 
     WAITS = "waits"
@@ -263,12 +263,12 @@ class Seen(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class GroupLookedAt:
-    """Completes ``LookAtGroup``: what was seen on each member's node. ``unreached``: see ``GroupBroken``."""
+class GroupExamined:
+    """Completes ``ExamineGroup``: what was seen on each member's node. ``unreached``: see ``GroupBroken``."""
 
     trainer: TrainerId
     generation: Generation
-    seen: tuple[tuple[NodeId, Seen], ...]
+    seen: tuple[tuple[NodeId, StallFinding], ...]
     unreached: tuple[tuple[NodeId, NodeId], ...] = ()
 
 
@@ -410,7 +410,7 @@ Event = (
     | GroupBroken
     | GroupPaused
     | GroupStalled
-    | GroupLookedAt
+    | GroupExamined
     | CheckpointWritten
     | CheckpointPublished
     | ScriptChecked

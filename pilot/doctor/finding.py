@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from pilot.protocol.pool_status import Told
+from pilot.protocol.pool_status import Answer
 
 
 class Grade(StrEnum):
@@ -28,7 +28,7 @@ class Finding:
     remedy: str = ""  #: how to fix it; empty: nothing to fix
 
 
-class Findings(Told, frozen=True):
+class Findings(Answer, frozen=True):
     """What ``pilot doctor`` found."""
 
     findings: list[Finding]  #: in the order of the checks; a check may have several, or none

@@ -24,7 +24,7 @@ from pilot.core.trainer.run_identity import ORDERED_BY, AcceptedChange, Samples,
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class LedgerProof:
     """What the ledger proves about a trainer's samples."""
 
     proved: bool  #: whether every sample was used exactly once per epoch
@@ -95,14 +95,14 @@ class Ledger:
                     return f"{_where(record)}: reported with other samples as well"
         return ""
 
-    def exactly_once(self, sizes: Mapping[int, int]) -> Verdict:
+    def exactly_once(self, sizes: Mapping[int, int]) -> LedgerProof:
         """Check that the lineage covers epochs 0, 1, … of ``sizes`` samples each, without gaps and once."""
         lineage = self.lineage()
         if problem := self._disputed() or _first_gap(lineage, sizes):
-            return Verdict(False, problem)
+            return LedgerProof(False, problem)
         total = sum(sizes.values())
         generations = len({record.generation for record in lineage})
-        return Verdict(
+        return LedgerProof(
             True,
             f"{len(lineage)} records of {generations} generations cover {len(sizes)} epochs, {total} samples, in "
             f"{lineage[-1].step_end if lineage else 0} steps: contiguous, each sample once per epoch; "
@@ -194,15 +194,15 @@ def _where(record: LedgerRange) -> str:
     return f"generation {record.generation}, {steps}, epoch {record.epoch}"
 
 
-def proof(ledger: Ledger, epochs: int) -> Verdict:
+def proof(ledger: Ledger, epochs: int) -> LedgerProof:
     """Whether the lineage covers ``epochs`` epochs of the run that the identity describes, each sample once."""
     words, changes = ledger.identity, ledger.accepted
     if not words:
-        return Verdict(False, "no group has reported what it trains on")
+        return LedgerProof(False, "no group has reported what it trains on")
     lineage = ledger.lineage()
     for change in changes:
         if change.what in ORDERED_BY and (epoch := _inside(lineage, change.step)) is not None:
-            return Verdict(
+            return LedgerProof(
                 False, f"{change}, in the middle of epoch {epoch}: its samples may have been used twice, or not at all"
             )
     sizes = dict.fromkeys(range(epochs), Samples.of(words).length or 0)
@@ -215,7 +215,7 @@ def proof(ledger: Ledger, epochs: int) -> Verdict:
         for record in records:
             asked = Samples.of(before(words, changes, record.step)).multiple
             if problem := _other_batch(record, asked, sizes.get(epoch, 0)):
-                return Verdict(False, problem)
+                return LedgerProof(False, problem)
     return ledger.exactly_once(sizes)
 
 

@@ -18,9 +18,9 @@ from pilot.core.pool.evidence import headline
 from pilot.core.trainer.remaining_work import BY_SESSION
 from pilot.core.trainer.trainer import Trainer
 from pilot.history.figures import label, svg
-from pilot.history.story import Happening
+from pilot.history.story import PoolEvent
 from pilot.history.timeline import Fate, Timeline, Use
-from pilot.history.trainer_course import Course, Point
+from pilot.history.trainer_progress import ProgressPoint, TrainerProgress
 from pilot.host.printable import printable
 
 CHARTS_MAX = 40
@@ -41,8 +41,8 @@ class Life:
     summary: Sequence[str]  #: the pool's life in sentences
     timeline: Timeline  #: which trainer was on which node when
     trainers: Mapping[TrainerId, Trainer]  #: by name
-    courses: Mapping[TrainerId, Course]  #: the course of each trainer, by name
-    happened: Sequence[Happening]  #: in time order
+    courses: Mapping[TrainerId, TrainerProgress]  #: the course of each trainer, by name
+    happened: Sequence[PoolEvent]  #: in time order
 
 
 REMOVED = "#9a9a9a"
@@ -108,7 +108,7 @@ def _marks(timeline: Timeline) -> list[Bar]:
     ]
 
 
-def _row(trainer: Trainer, course: Course) -> dict[str, str]:
+def _row(trainer: Trainer, course: TrainerProgress) -> dict[str, str]:
     paused = [rescale.paused_s for rescale in course.rescales if rescale.paused_s is not None]
     return {
         "trainer": trainer.id,
@@ -127,7 +127,7 @@ METRICS_MAX = 6
 SIZE = (5.4, 2.6)
 
 
-def curves_of(course: Course, now_s: float) -> list[tuple[str, str]]:
+def curves_of(course: TrainerProgress, now_s: float) -> list[tuple[str, str]]:
     """(title, SVG) of a trainer's nodes and rate over time, and of each of its metrics over samples."""
     drawn = []
     if course.rescales:
@@ -141,7 +141,7 @@ def curves_of(course: Course, now_s: float) -> list[tuple[str, str]]:
     return drawn
 
 
-def _rate(axes: Axes, course: Course, ended_s: float) -> None:
+def _rate(axes: Axes, course: TrainerProgress, ended_s: float) -> None:
     edges = [rescale.at_s for rescale in course.rescales] + [max(ended_s, course.rescales[-1].at_s)]
     axes.stairs([rescale.after for rescale in course.rescales], edges, fill=True, color="0.85")
     axes.set(xlabel="time (s)", ylabel="nodes")
@@ -153,6 +153,6 @@ def _rate(axes: Axes, course: Course, ended_s: float) -> None:
         rates.set_ylim(bottom=0)
 
 
-def _metric(axes: Axes, points: Sequence[Point], name: str) -> None:
+def _metric(axes: Axes, points: Sequence[ProgressPoint], name: str) -> None:
     axes.plot([point.samples for point in points], [point.metrics[name] for point in points], linewidth=1)
     axes.set(xlabel="samples", ylabel=label(name))

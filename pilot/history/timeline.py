@@ -42,7 +42,7 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class NodeMark:
     """Something happened to ``node`` at ``at_s``."""
 
     node: NodeId
@@ -56,7 +56,7 @@ class Timeline:
 
     nodes: tuple[NodeId, ...]
     spans: tuple[Span, ...]
-    marks: tuple[Mark, ...]
+    marks: tuple[NodeMark, ...]
     end_s: float
 
 
@@ -69,7 +69,7 @@ class TimelineMaker:
         self._open: dict[NodeId, tuple[float, Use, TrainerId | None]] = {}
         self._nodes: dict[NodeId, None] = {}
         self._spans: list[Span] = []
-        self._marks: list[Mark] = []
+        self._marks: list[NodeMark] = []
         self._noticed: set[NodeId] = set()
         self._now_s = 0.0
 
@@ -117,10 +117,10 @@ def _close(
     return ended
 
 
-def _marks(core: Coordinator, event: PoolChanged, now_s: float, noticed: set[NodeId]) -> list[Mark]:
-    marks = [Mark(n, now_s, Fate.JOINED) for n in event.joined if n not in core.pool]
-    marks += [Mark(n, now_s, Fate.NOTICE) for n in event.leaving if n in core.pool and n not in core.pool.leaving]
-    return marks + [Mark(n, now_s, _end(core, n, noticed)) for n in event.lost if n in core.pool]
+def _marks(core: Coordinator, event: PoolChanged, now_s: float, noticed: set[NodeId]) -> list[NodeMark]:
+    marks = [NodeMark(n, now_s, Fate.JOINED) for n in event.joined if n not in core.pool]
+    marks += [NodeMark(n, now_s, Fate.NOTICE) for n in event.leaving if n in core.pool and n not in core.pool.leaving]
+    return marks + [NodeMark(n, now_s, _end(core, n, noticed)) for n in event.lost if n in core.pool]
 
 
 def _end(core: Coordinator, node: NodeId, noticed: set[NodeId]) -> Fate:

@@ -16,7 +16,7 @@ Run = Callable[[Sequence[str], float], str]
 recording."""
 
 
-class Refused(SubmitError):
+class CommandRefused(SubmitError):
     """A scheduler's command failed; ``said`` is its error output, one line per error.
 
     ``output`` is its output up to then.
@@ -36,7 +36,7 @@ def run_command(command: Sequence[str], limit_s: float) -> str:
 
     Raises
     ------
-    Refused
+    CommandRefused
         It failed.
     SubmitError
         It does not exist, or took too long.
@@ -61,7 +61,7 @@ def run_command(command: Sequence[str], limit_s: float) -> str:
                 os.killpg(process.pid, signal.SIGKILL)
             raise SubmitError(f"{name} did not answer within {limit_s:g} s", transient=True) from None
     if process.returncode:
-        raise Refused(name, said, process.returncode, output)
+        raise CommandRefused(name, said, process.returncode, output)
     return output
 
 

@@ -12,7 +12,7 @@ from typing import BinaryIO
 
 from pilot.core.errors import UserError
 from pilot.host.files import published, umask
-from pilot.host.private_folder import Refused, others_may_write
+from pilot.host.private_folder import UnsafeFolder, others_may_write
 
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _MOST_LINKS = 40
@@ -53,7 +53,7 @@ def reached(path: Path) -> Iterator[Path]:
 
     Raises
     ------
-    Refused : there is such a link
+    UnsafeFolder : there is such a link
     OSError : there is no such folder
     """
     names, links, here = _backwards(path.absolute()), 0, os.open("/", _FOLDER)
@@ -96,7 +96,9 @@ def _link(folder: int, name: str) -> Path | None:
 def _refuse_planted(folder: int, link: str) -> None:
     if others_may_write(os.fstat(folder)):
         where = Path(f"/proc/self/fd/{folder}").readlink()
-        raise Refused(f"{link} is a link in {where}, where others may write; give the path to which it leads", where)
+        raise UnsafeFolder(
+            f"{link} is a link in {where}, where others may write; give the path to which it leads", where
+        )
 
 
 def _is_special(path: Path) -> bool:
@@ -107,8 +109,8 @@ def _is_special(path: Path) -> bool:
 def _special(path: Path) -> Iterator[BinaryIO]:
     """Open a pipe or device; not one of another user, who may keep us waiting for ever."""
     if path.stat().st_uid not in (0, os.geteuid()):
-        raise Refused("it is a pipe or device of another user", path)
+        raise UnsafeFolder("it is a pipe or device of another user", path)
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_NOCTTY | os.O_CLOEXEC), "wb") as file:
         if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise Refused("it was just replaced by a file", path)
+            raise UnsafeFolder("it was just replaced by a file", path)
         yield file

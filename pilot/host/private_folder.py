@@ -21,7 +21,7 @@ _names: dict[Path, Path] = {}
 """What the folders that are held are called."""
 
 
-class Refused(PermissionError):
+class UnsafeFolder(PermissionError):
     """A folder or file is not what we may use; ``strerror`` says why and what to do, ``filename`` which it is."""
 
     def __init__(self, why: str, path: Path) -> None:
@@ -51,7 +51,7 @@ def held(path: Path, name: Path | None = None, *, follow: bool = True) -> Iterat
 
     Raises
     ------
-    Refused : it is another user's, or others may write to it
+    UnsafeFolder : it is another user's, or others may write to it
     OSError : it cannot be opened. Errors of what is done there, too, have the names that users know
     """
     name = name or path
@@ -110,17 +110,17 @@ def _opened(path: Path, name: Path, *, follow: bool) -> int:
         return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW))
     except OSError as error:
         if not follow and path.is_symlink():
-            raise Refused("it is a link, where pilot made a folder; have it removed", name) from None
+            raise UnsafeFolder("it is a link, where pilot made a folder; have it removed", name) from None
         error.filename = str(name)
         raise
 
 
 def _check(status: os.stat_result, name: Path) -> None:
     if status.st_uid != os.geteuid():
-        raise Refused(f"it belongs to {_user(status.st_uid)}; have it removed, or choose another folder", name)
+        raise UnsafeFolder(f"it belongs to {_user(status.st_uid)}; have it removed, or choose another folder", name)
     if status.st_mode & _WRITABLE_BY_OTHERS:
         mode = stat.S_IMODE(status.st_mode)
-        raise Refused(f"others may write to it (mode {mode:04o}); if all in it is yours, chmod go-w it", name)
+        raise UnsafeFolder(f"others may write to it (mode {mode:04o}); if all in it is yours, chmod go-w it", name)
 
 
 def _user(uid: int) -> str:

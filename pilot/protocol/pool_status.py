@@ -14,11 +14,11 @@ from pilot.core.trainer.proof import ProofState
 from pilot.core.trainer.trainer import Phase
 
 
-class Told(msgspec.Struct, frozen=True, kw_only=True):
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """Base of the coordinator's reports. A reader ignores fields that it does not know."""
 
 
-class TrainerStatus(Told, frozen=True):
+class TrainerStatus(Answer, frozen=True):
     """One trainer."""
 
     trainer: str  #: its name
@@ -74,7 +74,7 @@ class TrainerStatus(Told, frozen=True):
     check_text: str  #: what it found, or why nothing was checked, in words; empty: nothing to say
 
 
-class HeldNode(Told, frozen=True):
+class HeldNode(Answer, frozen=True):
     """A node on which a trainer had a worker."""
 
     node: str  #: its name in the pool: the host's and the pilot's
@@ -83,7 +83,7 @@ class HeldNode(Told, frozen=True):
     until_s: float | None  #: until when; null: it still has one
 
 
-class TrainerHistory(Told, frozen=True):
+class TrainerHistory(Answer, frozen=True):
     """The answer of ``pilot status NAME``."""
 
     began_unix_s: float  #: the time of day at 0 on the pool's clock, in seconds since 1970
@@ -93,7 +93,7 @@ class TrainerHistory(Told, frozen=True):
     held_nodes: list[HeldNode]  #: which nodes it had when: the newest 200 that it gave back, and its current ones
 
 
-class NodeStatus(Told, frozen=True):
+class NodeStatus(Answer, frozen=True):
     """One node of the pool."""
 
     node: str  #: its name in the pool: the host's and the pilot's
@@ -106,7 +106,7 @@ class NodeStatus(Told, frozen=True):
     ends_s: float | None = None  #: when it will have left, on the pool's clock; null: that is not known
 
 
-class SetAsideStatus(Told, frozen=True):
+class SetAsideStatus(Answer, frozen=True):
     """A node that is not used for a while."""
 
     node: str  #: its name in the pool
@@ -115,7 +115,7 @@ class SetAsideStatus(Told, frozen=True):
     reason: str  #: what failed there, in one line
 
 
-class PilotStatus(Told, frozen=True):
+class PilotStatus(Answer, frozen=True):
     """One pilot that registered."""
 
     node: str  #: its name in the pool
@@ -129,7 +129,7 @@ class PilotStatus(Told, frozen=True):
     joined_s: float  #: when it joined
 
 
-class KeeperStatus(Told, frozen=True):
+class KeeperStatus(Answer, frozen=True):
     """The pool's jobs in the queue, and what prevents submitting more."""
 
     scheduler: str = ""  #: its name, such as `slurm`
@@ -150,14 +150,14 @@ class KeeperStatus(Told, frozen=True):
     held_back: str = ""  #: why no more jobs are submitted; empty: no reason
 
 
-class TimeSummary(Told, frozen=True):
+class TimeSummary(Answer, frozen=True):
     """How long something took, over all its runs."""
 
     median: float  #: in the unit of the field that holds it
     max: float  #: the longest, in the same unit
 
 
-class SolveStatus(Told, frozen=True):
+class SolveStatus(Answer, frozen=True):
     """How plans are made."""
 
     count: int  #: plans made
@@ -172,14 +172,14 @@ class SolveStatus(Told, frozen=True):
     answer_s: TimeSummary | None
 
 
-class DecisionStatus(Told, frozen=True):
+class DecisionStatus(Answer, frozen=True):
     """A plan that changed what a trainer gets."""
 
     at_s: float  #: when
     text: str  #: what changed, in words
 
 
-class UtilisationStatus(Told, frozen=True):
+class UtilisationStatus(Answer, frozen=True):
     """The pool's efficiency, over the time in which it had trainers (FreeTrain eqs 17-18)."""
 
     u: float | None  #: `work` / `static_work`; null: nothing to compare with
@@ -192,7 +192,7 @@ class UtilisationStatus(Told, frozen=True):
     static_work: float | None
 
 
-class PoolStatus(Told, frozen=True):
+class PoolStatus(Answer, frozen=True):
     """All of ``pilot status``."""
 
     coordinator: str  #: the pool's name; unchanged by a restart of its coordinator

@@ -16,11 +16,11 @@ from pilot.core.study.study import TRIALS_MAX
 from pilot.core.trainer.spec import BUDGET_MAX_H
 from pilot.core.trainer.trainer import Phase
 from pilot.protocol.pool_status import (
+    Answer,
     NodeStatus,
     PilotStatus,
     PoolStatus,
     SetAsideStatus,
-    Told,
     TrainerHistory,
     TrainerStatus,
 )
@@ -28,7 +28,7 @@ from pilot.submission.study_definition import StudyDefinition
 from pilot.submission.submission import LaunchSpec, Submission
 
 A = TypeVar("A", bound=msgspec.Struct)
-R = TypeVar("R", bound=Told)
+R = TypeVar("R", bound=Answer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,26 +99,26 @@ class SomeNodes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 # --- answers --------------------------------------------------------------------------------------------------------
 
 
-class Submitted(Told, frozen=True):
+class Submitted(Answer, frozen=True):
     """The answer of ``pilot submit``."""
 
     trainer: str  #: the new trainer's name
     directory: str  #: its folder on the coordinator's host, with `logs/` and `checkpoints/`
 
 
-class TrainerList(Told, frozen=True):
+class TrainerList(Answer, frozen=True):
     """The answer of ``pilot ls``."""
 
     trainers: list[TrainerStatus]  #: in the order of submission
 
 
-class PilotList(Told, frozen=True):
+class PilotList(Answer, frozen=True):
     """The pilots that registered."""
 
     pilots: list[PilotStatus]  #: in the order of joining
 
 
-class NodeList(Told, frozen=True):
+class NodeList(Answer, frozen=True):
     """The answer of ``pilot nodes``."""
 
     now_s: float  #: how long the pool has been up
@@ -127,26 +127,26 @@ class NodeList(Told, frozen=True):
     remarks: list[str]  #: messages for the user, such as which nodes have other versions than most
 
 
-class Cleared(Told, frozen=True):
+class Cleared(Answer, frozen=True):
     """The answer of ``pilot nodes --clear``."""
 
     nodes: list[str]  #: those whose failures are forgotten
 
 
-class Phases(Told, frozen=True):
+class Phases(Answer, frozen=True):
     """The answer of ``pilot wait``."""
 
     trainers: dict[str, Phase]  #: the phase of each trainer waited for, by name
 
 
-class Cancelled(Told, frozen=True):
+class Cancelled(Answer, frozen=True):
     """The answer of ``pilot cancel``."""
 
     trainer: str  #: its name
     phase: Phase  #: its current phase
 
 
-class Standing(Told, frozen=True):
+class TrainerPhase(Answer, frozen=True):
     """The answer of ``pilot resume``, ``pilot hold`` and ``pilot release``."""
 
     trainer: str  #: its name
@@ -154,20 +154,20 @@ class Standing(Told, frozen=True):
     held: str  #: why it gets no nodes; empty: it can get some
 
 
-class Scaled(Told, frozen=True):
+class Scaled(Answer, frozen=True):
     """The answer of ``pilot scale``."""
 
     pilots: int | None  #: how many pilots are kept from now on; null: as many as the trainers can use
     nodes: int  #: how many nodes are in the pool now
 
 
-class Removed(Told, frozen=True):
+class Removed(Answer, frozen=True):
     """The answer of ``pilot rm``."""
 
     trainers: list[str]  #: the removed ones
 
 
-class Explained(Told, frozen=True):
+class Explained(Answer, frozen=True):
     """The answer of ``pilot explain``."""
 
     trainer: str  #: its name
@@ -175,7 +175,7 @@ class Explained(Told, frozen=True):
     decision: Explanation | None  #: the numbers behind them; null if the trainer was not part of the last plan
 
 
-class Draining(Told, frozen=True):
+class Draining(Answer, frozen=True):
     """The answer of ``pilot down``."""
 
     run_dir: str  #: the pool's run directory, on the coordinator's host
@@ -193,9 +193,9 @@ CLEAR = Verb("clear", SomeNodes, Cleared)
 WAIT = Verb("wait", Wait, Phases, changes=False)
 CANCEL = Verb("cancel", OneTrainer, Cancelled)
 SCALE = Verb("scale", Pilots, Scaled)
-RESUME = Verb("resume", Resumption, Standing)
-HOLD = Verb("hold", OneTrainer, Standing)
-RELEASE = Verb("release", OneTrainer, Standing)
+RESUME = Verb("resume", Resumption, TrainerPhase)
+HOLD = Verb("hold", OneTrainer, TrainerPhase)
+RELEASE = Verb("release", OneTrainer, TrainerPhase)
 REMOVE = Verb("remove", SomeTrainers, Removed)
 HISTORY = Verb("history", OneTrainer, TrainerHistory, changes=False)
 EXPLAIN = Verb("explain", OneTrainer, Explained, changes=False)
@@ -219,7 +219,7 @@ class StudyResumption(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     space: StudyDefinition | None = None
 
 
-class TrialStatus(Told, frozen=True):
+class TrialStatus(Answer, frozen=True):
     """One trial."""
 
     number: int  #: of it, from 0
@@ -235,7 +235,7 @@ class TrialStatus(Told, frozen=True):
     reason: str  #: why it ended or is shelved
 
 
-class StudyStatus(Told, frozen=True):
+class StudyStatus(Answer, frozen=True):
     """One study."""
 
     study: str  #: its name
@@ -256,13 +256,13 @@ class StudyStatus(Told, frozen=True):
     optuna: str  #: Optuna's journal file of it
 
 
-class StudyList(Told, frozen=True):
+class StudyList(Answer, frozen=True):
     """The answer of ``pilot study status``."""
 
     studies: list[StudyStatus]  #: in the order of submission
 
 
-class TrialList(Told, frozen=True):
+class TrialList(Answer, frozen=True):
     """The answer of ``pilot study trials``."""
 
     study: StudyStatus  #: the study

@@ -15,10 +15,10 @@ import msgspec
 from pilot.core.commands import (
     CheckScript,
     DissolveGroup,
-    LookAtGroup,
-    PaceCheckpoints,
+    ExamineGroup,
     PauseGroup,
     ReleaseNode,
+    SetCheckpointInterval,
     StopWorker,
     WriteCheckpoint,
 )
@@ -65,7 +65,7 @@ FilePath = Annotated[str, msgspec.Meta(max_length=PATH_MAX, pattern="^[^\x00-\x1
 """A file's path on a node, for people."""
 
 
-class Pace(msgspec.Struct, frozen=True, array_like=True):
+class StepTimes(msgspec.Struct, frozen=True, array_like=True):
     """``steps`` of a node with ``samples`` of its own, for which it computed ``own_s`` of the ``wall_s`` that they
     took; the rest it waited for others.
     """
@@ -122,10 +122,10 @@ class Heartbeat(Message, frozen=True):
     """
 
     sent_s: float
-    paces: Annotated[dict[Name, Pace], msgspec.Meta(max_length=64)] = {}
+    paces: Annotated[dict[Name, StepTimes], msgspec.Meta(max_length=64)] = {}
 
 
-class Leaving(Message, frozen=True):
+class Noticed(Message, frozen=True):
     """The pilot was given notice (by a signal, or because its wall time ends): it will be gone within ``grace_s``."""
 
     cause: str
@@ -218,7 +218,7 @@ class RankPaused(Message, frozen=True):
 
 class RankStalled(Message, frozen=True):
     """From a rank: it has waited ``waited_s`` for the others. Sent at the site's time-out, whenever the wait has
-    doubled, and in answer to ``LookAtGroup``. ``summing``: it waits for the sums of ``step``; otherwise for the result
+    doubled, and in answer to ``ExamineGroup``. ``summing``: it waits for the sums of ``step``; otherwise for the result
     of a gather or a spread, between two steps or at the group's start.
     """
 
@@ -229,15 +229,15 @@ class RankStalled(Message, frozen=True):
     summing: bool
 
 
-class RankPace(Message, frozen=True):
+class RankStepTimes(Message, frozen=True):
     """From a worker to its agent, every ten seconds at most; it goes on with the next ``Heartbeat``."""
 
     trainer: Name
-    pace: Pace
+    pace: StepTimes
 
 
-class RankLookedAt(Message, frozen=True):
-    """Answer to ``LookAtGroup``. ``seen`` is a ``core.events.Seen``; ``detail`` is for people."""
+class RankExamined(Message, frozen=True):
+    """Answer to ``ExamineGroup``. ``seen`` is a ``core.events.Seen``; ``detail`` is for people."""
 
     trainer: Name
     generation: Count
@@ -333,7 +333,7 @@ class Forgotten(Message, frozen=True):
     reason: str
 
 
-class Heard(Message, frozen=True):
+class HeartbeatSeen(Message, frozen=True):
     """Answer to ``Heartbeat``: the agent's lease of ``orphan_s`` starts at its ``sent_s``."""
 
     sent_s: float
@@ -389,7 +389,7 @@ class GroupAddresses(Message, frozen=True):
     endpoints: list[str]
 
 
-class PartFromGroup(Message, frozen=True):
+class LeaveGroup(Message, frozen=True):
     """To a rank of the training group that is not in ``generation``: at the switch, stop and keep your state."""
 
     trainer: str
@@ -417,7 +417,7 @@ class Reply(Message, frozen=True):
 FromAgent = (
     Hello
     | Heartbeat
-    | Leaving
+    | Noticed
     | WorkerReady
     | CodeLoaded
     | WorkerExited
@@ -428,8 +428,8 @@ FromAgent = (
     | GroupBroken
     | RankPaused
     | RankStalled
-    | RankPace
-    | RankLookedAt
+    | RankStepTimes
+    | RankExamined
     | CheckpointWritten
     | ScriptChecked
     | Progress
@@ -439,16 +439,16 @@ FromAgent = (
 Order = (
     StopWorker
     | PauseGroup
-    | LookAtGroup
+    | ExamineGroup
     | DissolveGroup
     | WriteCheckpoint
-    | PaceCheckpoints
+    | SetCheckpointInterval
     | CheckScript
     | ReleaseNode
 )
 """The core's commands that an agent carries out. They are sent as they are, in the journal's form."""
 
-_ToAgent = Welcome | Heard | Refused | Forgotten | StartWorker | JoinGroup | GroupAddresses | PartFromGroup
+_ToAgent = Welcome | HeartbeatSeen | Refused | Forgotten | StartWorker | JoinGroup | GroupAddresses | LeaveGroup
 ToAgent = _ToAgent | Order
 Sent = Message | Order
 

@@ -18,7 +18,7 @@ from pilot.protocol.pool_status import KeeperStatus
 from pilot.provisioning.pilot_jobs import JobEnded, JobNews, PilotJobs
 from pilot.provisioning.retry import Retry, Troubled, Troubles
 from pilot.provisioning.scaling_policy import Scaling, Situation, decide
-from pilot.provisioning.scheduler import JobPhase, SchedulerThread, Snapshot
+from pilot.provisioning.scheduler import JobPhase, QueueSnapshot, SchedulerThread
 from pilot.site.site import Site
 
 NEVER_HEARD_S = 10.0
@@ -70,7 +70,7 @@ class Keeper:
         self._report = report
         self._clock = clock
         self._wish = Wish()
-        self._heard: Snapshot | None = None
+        self._heard: QueueSnapshot | None = None
         self._answers = False
         self._scaling = Scaling()
         self._backoff = Retry()
@@ -119,7 +119,7 @@ class Keeper:
         """The status for users."""
         jobs = self.book.kept(self._clock(), ())
         staying = [job for job in jobs if not job.leaving]
-        heard = self._heard or Snapshot()
+        heard = self._heard or QueueSnapshot()
         return KeeperStatus(
             scheduler=self._site.scheduler,
             wanted_nodes=self._wish.nodes,
@@ -217,7 +217,7 @@ class Keeper:
         for item in news:
             self._report(item)
 
-    async def _act(self, heard: Snapshot) -> None:
+    async def _act(self, heard: QueueSnapshot) -> None:
         self._scaling = decide(self._site, self._situation(heard))
         await self._cancel(self._scaling.cancel)
         await self._kill_overdue()
@@ -225,7 +225,7 @@ class Keeper:
             if not await self._submit(walltime_s):
                 break
 
-    def _situation(self, heard: Snapshot) -> Situation:
+    def _situation(self, heard: QueueSnapshot) -> Situation:
         return Situation(
             now_s=self._clock(),
             wanted_nodes=self._wish.nodes,

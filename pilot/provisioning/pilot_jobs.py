@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 from pilot.provisioning.job_record import YIELD_POLLS, JobRecord
 from pilot.provisioning.retry import Retry
-from pilot.provisioning.scaling_policy import Kept
-from pilot.provisioning.scheduler import WALLTIME_WORD, Ending, JobPhase, JobView, Snapshot, what_became
+from pilot.provisioning.scaling_policy import ScalingJob
+from pilot.provisioning.scheduler import WALLTIME_WORD, JobEnd, JobPhase, JobView, QueueSnapshot, what_became
 from pilot.site.site import Site
 
 STEADY_S = 60.0
@@ -57,7 +57,7 @@ class JobEnded:
     """``job`` is over. ``failed``: the failure is ours and not the scheduler's doing."""
 
     job: str
-    ending: Ending
+    ending: JobEnd
     detail: str
     failed: bool
 
@@ -75,7 +75,7 @@ class PilotJobs:
     site: Site
     jobs: dict[str, JobRecord] = field(default_factory=dict)
     present: frozenset[str] = frozenset()
-    endings: Counter[Ending] = field(default_factory=Counter)
+    endings: Counter[JobEnd] = field(default_factory=Counter)
     unix_ahead_s: float = 0.0
     _preempted_s: deque[float] = field(default_factory=deque)
     _submitted_s: deque[float] = field(default_factory=deque)
@@ -141,7 +141,7 @@ class PilotJobs:
 
     # --- what the scheduler says
 
-    def take(self, now_s: float, asked_s: float, snapshot: Snapshot) -> list[JobNews]:
+    def take(self, now_s: float, asked_s: float, snapshot: QueueSnapshot) -> list[JobNews]:
         """Process the scheduler's answer to a poll made at ``asked_s``; returns the news."""
         news: list[JobNews] = []
         self.connected(now_s, self.present)
@@ -179,10 +179,10 @@ class PilotJobs:
 
     # --- what a decision rests on
 
-    def kept(self, now_s: float, spare: Collection[str]) -> list[Kept]:
+    def kept(self, now_s: float, spare: Collection[str]) -> list[ScalingJob]:
         """The jobs as needed for a decision."""
         return [
-            Kept(r.job, r.phase, r.submitted_s, r.walltime_s, r.leaving(now_s, self.site), r.job in spare)
+            ScalingJob(r.job, r.phase, r.submitted_s, r.walltime_s, r.leaving(now_s, self.site), r.job in spare)
             for r in self.jobs.values()
         ]
 
@@ -287,10 +287,10 @@ class PilotJobs:
         lead_s = self.site.notice_lead_s if self.site.notice_signal else 0.0
         cancelled, unix_s = record.cancelled_s is not None, now_s + self.unix_ahead_s
         ending = what_became(record.view, record.word, unix_s, cancelled=cancelled, lost=record.lost, lead_s=lead_s)
-        if record.suspended and ending in (Ending.COMPLETED, Ending.GONE):
-            ending = Ending.PREEMPTED  # its agent had been replaced while it was stopped, and left
+        if record.suspended and ending in (JobEnd.COMPLETED, JobEnd.GONE):
+            ending = JobEnd.PREEMPTED  # its agent had been replaced while it was stopped, and left
         self.endings[ending] += 1
-        if ending is Ending.PREEMPTED:
+        if ending is JobEnd.PREEMPTED:
             self._preempted_s.append(now_s)
         return JobEnded(record.job, ending, _detail(record), _is_failure(now_s, record, ending))
 
@@ -305,8 +305,8 @@ def _detail(record: JobRecord) -> str:
     return f"its agent had been silent for longer than its lease; {said}" if record.lost else said
 
 
-def _is_failure(now_s: float, record: JobRecord, ending: Ending) -> bool:
+def _is_failure(now_s: float, record: JobRecord, ending: JobEnd) -> bool:
     """Whether pilots seem not to work: it ended by itself without ever joining, or failed soon after joining."""
     if record.since_s is None:
-        return ending in (Ending.FAILED, Ending.GONE, Ending.COMPLETED)
-    return ending is Ending.FAILED and now_s - record.since_s < STEADY_S
+        return ending in (JobEnd.FAILED, JobEnd.GONE, JobEnd.COMPLETED)
+    return ending is JobEnd.FAILED and now_s - record.since_s < STEADY_S

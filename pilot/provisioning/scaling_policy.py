@@ -37,7 +37,7 @@ SUBMISSIONS_PER_POLL = 30
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class ScalingJob:
     """One of our jobs, as far as it matters for scaling.
 
     ``leaving``: it no longer counts (it was given notice, is cancelled, suspended or dead, or its state is unknown).
@@ -54,7 +54,7 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """The basis of a decision; times in Unix seconds. See the module's table and ``scheduler.Snapshot``.
+    """The basis of a decision; times in Unix seconds. See the module's table and ``scheduler.QueueSnapshot``.
 
     ``jobs`` are all that may exist. ``warm_up_s`` is how long a trainer takes to start on a new node; ``yielding``
     counts the jobs whose nodes others' jobs are taking, ``submitted`` those submitted within the last poll's time.
@@ -62,7 +62,7 @@ class Situation:
 
     now_s: float
     wanted_nodes: int
-    jobs: Sequence[Kept]
+    jobs: Sequence[ScalingJob]
     others: int = 0
     idle_nodes: int | None = None
     planned_nodes: int = 0
@@ -123,7 +123,7 @@ def fitting_walltime_s(site: Site, now: Situation) -> float | None:
     return fits_s if worth_s <= fits_s < site.walltime_s else None
 
 
-def _short_jobs(site: Site, now: Situation, living: Sequence[Kept]) -> ShortJobs:
+def _short_jobs(site: Site, now: Situation, living: Sequence[ScalingJob]) -> ShortJobs:
     """As many short jobs for planned nodes as are wanted beyond those running and those that will start on idle
     nodes."""
     walltime_s = fitting_walltime_s(site, now)
@@ -159,12 +159,12 @@ def _allowed(site: Site, now: Situation, missing: int) -> tuple[int, str]:
     return (missing, "") if missing <= count else (max(0, count), held_back)
 
 
-def _least_missed(living: Sequence[Kept], count: int) -> tuple[str, ...]:
+def _least_missed(living: Sequence[ScalingJob], count: int) -> tuple[str, ...]:
     """At most ``count`` jobs to cancel: pending before running, newest first; of the running ones only spare ones."""
     pending = _newest_first(job for job in living if job.phase is JobPhase.PENDING)
     spare = _newest_first(job for job in living if job.phase is JobPhase.RUNNING and job.spare)
     return (*pending, *spare)[:count]
 
 
-def _newest_first(jobs: Iterable[Kept]) -> tuple[str, ...]:
+def _newest_first(jobs: Iterable[ScalingJob]) -> tuple[str, ...]:
     return tuple(job.job for job in sorted(jobs, key=lambda job: -job.submitted_s))

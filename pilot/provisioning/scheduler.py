@@ -1,7 +1,7 @@
 """What a batch scheduler says about our jobs, and how a job ended, in terms common to all schedulers.
 
-One :class:`Queue` per scheduler (``scheduler_slurm`` …) turns one poll into a :class:`Snapshot`. Queries block: run
-them in a thread. If a scheduler does not answer, an error is raised; that says nothing about the jobs.
+One :class:`Queue` per scheduler (``scheduler_slurm`` …) turns one poll into a :class:`QueueSnapshot`. Queries block:
+run them in a thread. If a scheduler does not answer, an error is raised; that says nothing about the jobs.
 
 The scheduler for asyncio: one thread makes all calls, one after the other.
 
@@ -22,7 +22,7 @@ from enum import StrEnum
 from typing import Protocol, TypeVar
 
 from pilot.core.errors import PilotError, SubmitError
-from pilot.host.commands import Refused, Run, run_command
+from pilot.host.commands import CommandRefused, Run, run_command
 from pilot.site.site import Site
 
 
@@ -36,7 +36,7 @@ class JobPhase(StrEnum):
     OVER = "over"
 
 
-class Ending(StrEnum):
+class JobEnd(StrEnum):
     """How a job ended."""
 
     COMPLETED = "completed"
@@ -61,7 +61,7 @@ class JobView:
 
     job: str
     phase: JobPhase
-    ending: Ending | None = None
+    ending: JobEnd | None = None
     name: str = ""
     restart: int = 0
     start_s: float | None = None
@@ -74,7 +74,7 @@ class JobView:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class QueueSnapshot:
     """The answer to one poll."""
 
     jobs: Mapping[str, JobView] = field(default_factory=dict)  #: ours, by id: the requested ones, and any with our name
@@ -90,7 +90,7 @@ class Snapshot:
 class Queue(Protocol):
     """One scheduler."""
 
-    def poll(self, jobs: Sequence[str], now_s: float) -> Snapshot:
+    def poll(self, jobs: Sequence[str], now_s: float) -> QueueSnapshot:
         """The scheduler's view of ``jobs`` (ids) and of any job of this pool.
 
         Raises
@@ -176,7 +176,7 @@ class BatchQueue:
         for batch in batches(jobs):
             try:
                 self._ask(*command, *batch)
-            except Refused as error:
+            except CommandRefused as error:
                 complaints = [line for line in error.said.splitlines() if not self._is_over(line)]
                 named = [job for job in batch if any(_names(line, job) for line in complaints)]
                 # An error that names none of them concerns all: the command did not get that far.
@@ -196,7 +196,7 @@ WALLTIME_WORD = "wall time"
 
 def what_became(
     view: JobView | None, word: str, now_s: float, *, cancelled: bool, lost: bool = False, lead_s: float = 0.0
-) -> Ending:
+) -> JobEnd:
     """How a job ended.
 
     Parameters
@@ -216,18 +216,18 @@ def what_became(
     that.
     """
     seen = view.ending if view else None
-    if seen in (Ending.PREEMPTED, Ending.WALLTIME, Ending.NODE_FAILED):
+    if seen in (JobEnd.PREEMPTED, JobEnd.WALLTIME, JobEnd.NODE_FAILED):
         return seen
     if view and view.preempt_s is not None:
-        return Ending.PREEMPTED
+        return JobEnd.PREEMPTED
     if lost:
-        return Ending.NODE_FAILED
-    if cancelled or seen is Ending.CANCELLED:
-        return Ending.CANCELLED
+        return JobEnd.NODE_FAILED
+    if cancelled or seen is JobEnd.CANCELLED:
+        return JobEnd.CANCELLED
     if word:
         # The same signal announces both; it means the wall time only near its end.
-        return Ending.WALLTIME if WALLTIME_WORD in word or _was_used_up(view, now_s, lead_s) else Ending.PREEMPTED
-    return seen or Ending.GONE
+        return JobEnd.WALLTIME if WALLTIME_WORD in word or _was_used_up(view, now_s, lead_s) else JobEnd.PREEMPTED
+    return seen or JobEnd.GONE
 
 
 def local_time_s(text: str, form: str) -> float | None:
@@ -266,7 +266,7 @@ class SchedulerThread:
         self._queue = queue
         self._thread = ThreadPoolExecutor(1, "scheduler")
 
-    async def poll(self, jobs: Sequence[str], now_s: float) -> Snapshot:
+    async def poll(self, jobs: Sequence[str], now_s: float) -> QueueSnapshot:
         """The scheduler's view of all jobs of this name, and of ``jobs``."""
         return await self._call(self._queue.poll, jobs, now_s)
 

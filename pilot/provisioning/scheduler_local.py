@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 
 from pilot.host.proc import kill_marked
-from pilot.provisioning.scheduler import Ending, JobPhase, JobView, Snapshot
+from pilot.provisioning.scheduler import JobEnd, JobPhase, JobView, QueueSnapshot
 
 _NAME = "JOBNAME"
 _ID = "PILOT_JOB"
@@ -39,12 +39,12 @@ class LocalQueue:
         self._script = re.compile(rf"/({re.escape(self._prefix)}[\d.]+)\.sh\b")
         self._output_of = output_of
 
-    def poll(self, jobs: Sequence[str], now_s: float) -> Snapshot:  # noqa: ARG002  # the protocol's signature
+    def poll(self, jobs: Sequence[str], now_s: float) -> QueueSnapshot:  # noqa: ARG002  # the protocol's signature
         """See :class:`pilot.provisioning.scheduler.Queue`."""
         shells = self._shells()  # before the others, because a shell ends after them
         names = {job: name for job, (name, _) in self._living().items()} | shells
         views = {job: JobView(job, JobPhase.RUNNING, name=name) for job, name in names.items()}
-        return Snapshot(views | {job: self._over(job) for job in jobs if job not in views})
+        return QueueSnapshot(views | {job: self._over(job) for job in jobs if job not in views})
 
     def cancel(self, jobs: Sequence[str]) -> list[str]:
         """Send one TERM to each job's process group, like a batch system; a job without processes is over."""
@@ -100,8 +100,8 @@ class LocalQueue:
                 text = output.with_suffix(".ec").read_text().strip()
         code = int(text) if text.isdecimal() else None
         if code is None or code > 128:
-            return JobView(job, JobPhase.OVER, Ending.GONE, detail="killed")
-        return JobView(job, JobPhase.OVER, Ending.FAILED if code else Ending.COMPLETED, detail=f"exit {code}")
+            return JobView(job, JobPhase.OVER, JobEnd.GONE, detail="killed")
+        return JobView(job, JobPhase.OVER, JobEnd.FAILED if code else JobEnd.COMPLETED, detail=f"exit {code}")
 
 
 def _oldest(living: Living, job: str) -> psutil.Process | None:

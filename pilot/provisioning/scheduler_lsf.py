@@ -8,20 +8,20 @@ from collections.abc import Sequence
 import msgspec
 
 from pilot.core.errors import SubmitError
-from pilot.provisioning.scheduler import BatchQueue, Ending, JobPhase, JobView, Snapshot, States, local_time_s
+from pilot.provisioning.scheduler import BatchQueue, JobEnd, JobPhase, JobView, QueueSnapshot, States, local_time_s
 
 _STATES = States(pending={"PEND", "PSUSP", "WAIT"}, suspended={"USUSP", "SSUSP"}, over={"DONE", "EXIT"})
 _REASONS = {
-    "TERM_PREEMPT": Ending.PREEMPTED,
-    "TERM_RUNLIMIT": Ending.WALLTIME,
-    "TERM_DEADLINE": Ending.WALLTIME,
-    "TERM_WINDOW": Ending.WALLTIME,
-    "TERM_OWNER": Ending.CANCELLED,
-    "TERM_FORCE_OWNER": Ending.CANCELLED,
-    "TERM_ADMIN": Ending.CANCELLED,
-    "TERM_FORCE_ADMIN": Ending.CANCELLED,
-    "TERM_ZOMBIE": Ending.NODE_FAILED,
-    "TERM_RMS": Ending.NODE_FAILED,
+    "TERM_PREEMPT": JobEnd.PREEMPTED,
+    "TERM_RUNLIMIT": JobEnd.WALLTIME,
+    "TERM_DEADLINE": JobEnd.WALLTIME,
+    "TERM_WINDOW": JobEnd.WALLTIME,
+    "TERM_OWNER": JobEnd.CANCELLED,
+    "TERM_FORCE_OWNER": JobEnd.CANCELLED,
+    "TERM_ADMIN": JobEnd.CANCELLED,
+    "TERM_FORCE_ADMIN": JobEnd.CANCELLED,
+    "TERM_ZOMBIE": JobEnd.NODE_FAILED,
+    "TERM_RMS": JobEnd.NODE_FAILED,
 }
 _BY_SIGNAL = 128
 
@@ -53,13 +53,13 @@ class LsfQueue(BatchQueue):
     KILLS = ("bkill", "-r")
     NO_MORE = ("Job has already finished", "No matching job found")
 
-    def poll(self, jobs: Sequence[str], now_s: float) -> Snapshot:
+    def poll(self, jobs: Sequence[str], now_s: float) -> QueueSnapshot:
         """See :class:`pilot.provisioning.scheduler.Queue`."""
         rows = self._bjobs()
         asked = set(jobs)
         ours = {row.jobid: row for row in rows if row.jobid in asked or self._is_ours(row)}
         others = sum(row.stat not in _STATES.over and row.jobid not in ours for row in rows)
-        return Snapshot({job: _view(row, now_s) for job, row in ours.items()}, others)
+        return QueueSnapshot({job: _view(row, now_s) for job, row in ours.items()}, others)
 
     def _is_ours(self, row: _Row) -> bool:
         return row.user == self._user and row.job_name.startswith(self._prefix)
@@ -95,13 +95,13 @@ def _view(row: _Row, now_s: float) -> JobView:
     )
 
 
-def _ending(row: _Row) -> Ending:
+def _ending(row: _Row) -> JobEnd:
     """By ``EXIT_REASON`` (``TERM_PREEMPT: job killed after preemption``), otherwise by the exit code."""
     if row.stat == "DONE":
-        return Ending.COMPLETED
+        return JobEnd.COMPLETED
     known = _REASONS.get(row.exit_reason.split(":")[0].strip())
     by_signal = row.exit_code.isdecimal() and int(row.exit_code) > _BY_SIGNAL
-    return known or (Ending.GONE if by_signal else Ending.FAILED)
+    return known or (JobEnd.GONE if by_signal else JobEnd.FAILED)
 
 
 def _end_s(said: str, now_s: float) -> float | None:

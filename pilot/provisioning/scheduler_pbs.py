@@ -12,8 +12,17 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from pilot.core.errors import SubmitError
-from pilot.host.commands import Refused, Run, run_command
-from pilot.provisioning.scheduler import BatchQueue, Ending, JobPhase, JobView, Snapshot, States, batches, local_time_s
+from pilot.host.commands import CommandRefused, Run, run_command
+from pilot.provisioning.scheduler import (
+    BatchQueue,
+    JobEnd,
+    JobPhase,
+    JobView,
+    QueueSnapshot,
+    States,
+    batches,
+    local_time_s,
+)
 from pilot.site.site import Site, walltime_seconds
 
 _STATES = States(pending=set("QHWTM"), suspended=set("SU"), over=set("FX"))
@@ -21,12 +30,12 @@ _TERMINATED = "91"
 """The ``substate`` of a job that was deleted."""
 
 _BY_MOM = {
-    -29: Ending.WALLTIME,
-    -4: Ending.NODE_FAILED,
-    -5: Ending.NODE_FAILED,
-    -6: Ending.NODE_FAILED,
-    -14: Ending.NODE_FAILED,
-    -20: Ending.NODE_FAILED,
+    -29: JobEnd.WALLTIME,
+    -4: JobEnd.NODE_FAILED,
+    -5: JobEnd.NODE_FAILED,
+    -6: JobEnd.NODE_FAILED,
+    -14: JobEnd.NODE_FAILED,
+    -20: JobEnd.NODE_FAILED,
 }
 """``Exit_status`` (OpenPBS 23.06, ``job.h``): the wall time is over, the MoM restarted, a node was lost."""
 
@@ -51,7 +60,7 @@ class PbsQueue(BatchQueue):
         self._strangers: set[str] = set()
         self._also_over = ["-x"]
 
-    def poll(self, jobs: Sequence[str], now_s: float) -> Snapshot:  # noqa: ARG002  # the protocol's signature
+    def poll(self, jobs: Sequence[str], now_s: float) -> QueueSnapshot:  # noqa: ARG002  # the protocol's signature
         """See :class:`pilot.provisioning.scheduler.Queue`."""
         known = {_number(job): job for job in jobs}
         mine = [known.get(_number(job), job) for job in self._qselect("-u", self._user)]
@@ -60,7 +69,7 @@ class PbsQueue(BatchQueue):
         ours = {job: view for job, view in views.items() if job in jobs or view.name.startswith(self._prefix)}
         listed = frozenset(job for job in mine if job in jobs)
         self._strangers = {job for job in mine if job in views} - ours.keys() | (self._strangers & set(mine))
-        return Snapshot(ours, self._others(mine, ours.keys() | listed), listed=listed)
+        return QueueSnapshot(ours, self._others(mine, ours.keys() | listed), listed=listed)
 
     def kill(self, jobs: Sequence[str]) -> None:
         """See :class:`pilot.provisioning.scheduler.Queue`. A job whose MoM is dead is deleted from the server."""
@@ -101,7 +110,7 @@ class PbsQueue(BatchQueue):
         """The answer about the jobs that PBS knows, although the command fails because of the others."""
         try:
             return self._ask(*command)
-        except Refused as error:
+        except CommandRefused as error:
             if all(map(self._is_over, error.said.splitlines())):
                 return error.output
             raise
@@ -160,22 +169,22 @@ def _end_s(of: Attributes, start_s: float | None, asked_s: float | None, *, over
     return start_s + asked_s if start_s and asked_s else None
 
 
-def _ending(of: Attributes) -> Ending:
+def _ending(of: Attributes) -> JobEnd:
     """By who terminated it according to the comment; otherwise by ``Exit_status`` (128 and more: a signal from
     anyone)."""
     by = _TERMINATED_BY.search(of.get("comment", ""))
     if by is not None:
-        return Ending.PREEMPTED if by[1] == "Scheduler" else Ending.CANCELLED
+        return JobEnd.PREEMPTED if by[1] == "Scheduler" else JobEnd.CANCELLED
     code = _integer(of.get("Exit_status"))
     if code is None:
-        return Ending.CANCELLED if of.get("substate") == _TERMINATED else Ending.GONE
+        return JobEnd.CANCELLED if of.get("substate") == _TERMINATED else JobEnd.GONE
     if code in _BY_MOM:
         return _BY_MOM[code]
     if code in _RERUN:
-        return Ending.PREEMPTED
+        return JobEnd.PREEMPTED
     if code >= _BY_SIGNAL:
-        return Ending.GONE
-    return Ending.FAILED if code else Ending.COMPLETED
+        return JobEnd.GONE
+    return JobEnd.FAILED if code else JobEnd.COMPLETED
 
 
 def _integer(text: str | None) -> int | None:

@@ -14,22 +14,31 @@ from functools import lru_cache
 
 from pilot.core.errors import SubmitError
 from pilot.host.commands import Run, run_command
-from pilot.provisioning.scheduler import BatchQueue, Ending, JobPhase, JobView, Snapshot, States, batches, local_time_s
+from pilot.provisioning.scheduler import (
+    BatchQueue,
+    JobEnd,
+    JobPhase,
+    JobView,
+    QueueSnapshot,
+    States,
+    batches,
+    local_time_s,
+)
 from pilot.site.hostlist import expand
 from pilot.site.node_pattern import NodePattern
 from pilot.site.site import Site
 
 _ENDINGS = {
-    "COMPLETED": Ending.COMPLETED,
-    "PREEMPTED": Ending.PREEMPTED,
-    "TIMEOUT": Ending.WALLTIME,
-    "DEADLINE": Ending.WALLTIME,
-    "CANCELLED": Ending.CANCELLED,
-    "REVOKED": Ending.CANCELLED,
-    "NODE_FAIL": Ending.NODE_FAILED,
-    "BOOT_FAIL": Ending.NODE_FAILED,
-    "FAILED": Ending.FAILED,
-    "OUT_OF_MEMORY": Ending.FAILED,
+    "COMPLETED": JobEnd.COMPLETED,
+    "PREEMPTED": JobEnd.PREEMPTED,
+    "TIMEOUT": JobEnd.WALLTIME,
+    "DEADLINE": JobEnd.WALLTIME,
+    "CANCELLED": JobEnd.CANCELLED,
+    "REVOKED": JobEnd.CANCELLED,
+    "NODE_FAIL": JobEnd.NODE_FAILED,
+    "BOOT_FAIL": JobEnd.NODE_FAILED,
+    "FAILED": JobEnd.FAILED,
+    "OUT_OF_MEMORY": JobEnd.FAILED,
 }
 _STATES = States(
     pending={"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"},
@@ -79,7 +88,7 @@ class SlurmQueue(BatchQueue):
         super().__init__(site, prefix, run, user)
         self._only = NodePattern.read(site.only_nodes) if site.only_nodes else None
 
-    def poll(self, jobs: Sequence[str], now_s: float) -> Snapshot:
+    def poll(self, jobs: Sequence[str], now_s: float) -> QueueSnapshot:
         """See :class:`pilot.provisioning.scheduler.Queue`."""
         rows = self._squeue()
         asked = set(jobs)
@@ -99,7 +108,7 @@ class SlurmQueue(BatchQueue):
         for job in runs:
             views[job] = replace(views[job], planned_s=_planned_s(views[job], plans))
         window_s = max(0.0, min(plan.start_s for plan in plans) - now_s) if planned and plans else None
-        return Snapshot(views, self._others(rows, ours), idle, planned, window_s, trouble)
+        return QueueSnapshot(views, self._others(rows, ours), idle, planned, window_s, trouble)
 
     def _squeue(self) -> list[_Row]:
         """Our user's jobs, including those that ended recently."""
@@ -176,7 +185,7 @@ def _view(row: _Row) -> JobView:
     return JobView(
         row.job,
         phase,
-        ending=_ENDINGS.get(row.state, Ending.GONE) if phase is JobPhase.OVER else None,
+        ending=_ENDINGS.get(row.state, JobEnd.GONE) if phase is JobPhase.OVER else None,
         name=row.name,
         restart=int(row.restarts) if row.restarts.isdecimal() else 0,
         start_s=_time_s(row.start),

@@ -32,7 +32,7 @@ NO_RANK, BEGINS = -1, -2
 _marker: Marker | None = None
 
 
-class Mark(NamedTuple):
+class LogMark(NamedTuple):
     """From ``offset`` on, ``rank`` wrote at ``unix_s`` or later."""
 
     unix_s: float
@@ -59,12 +59,12 @@ class Marker:
     _file: int | None = None
 
     def about_to_write(self) -> None:
-        """Mark where the log ends now, if the last mark is old."""
+        """LogMark where the log ends now, if the last mark is old."""
         if time.monotonic() >= self._due_s:
             self.mark()
 
     def mark(self) -> None:
-        """Mark where the log ends now."""
+        """LogMark where the log ends now."""
         self._due_s = time.monotonic() + PERIOD_S
         with suppress(OSError):
             size, times = os.fstat(self.descriptor).st_size, times_of(self.log)
@@ -100,7 +100,7 @@ def now_rank(rank: int) -> None:
         _marker.mark()
 
 
-def marks(log: Path, begin: int = 0) -> tuple[list[Mark], int]:
+def marks(log: Path, begin: int = 0) -> tuple[list[LogMark], int]:
     """The marks of ``log`` from byte ``begin`` of their file on, and the position after them. Malformed ones are
     skipped."""
     try:
@@ -113,11 +113,11 @@ def marks(log: Path, begin: int = 0) -> tuple[list[Mark], int]:
     return list(_parsed(whole)), begin + len(whole)
 
 
-def _parsed(text: bytes) -> Iterator[Mark]:
+def _parsed(text: bytes) -> Iterator[LogMark]:
     for line in text.splitlines():
         with suppress(ValueError):
             unix_s, offset, rank = line.split()
-            mark = Mark(float(unix_s), int(offset), int(rank))
+            mark = LogMark(float(unix_s), int(offset), int(rank))
             if math.isfinite(mark.unix_s) and mark.offset >= 0:
                 yield mark
 

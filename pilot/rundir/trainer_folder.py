@@ -20,7 +20,7 @@ from typing import BinaryIO
 from pilot.core.ids import TrainerId, TrainerUid
 from pilot.host import private_folder as own_folder
 from pilot.host.files import open_regular, publish
-from pilot.host.private_folder import Refused
+from pilot.host.private_folder import UnsafeFolder
 
 _MARK = ".trainer_uid"
 _DIGITS = 8
@@ -68,7 +68,7 @@ def held(part: Path, uid: str, *, make: bool = False) -> Iterator[Path]:
 
     Raises
     ------
-    Refused : it or its folder is another trainer's, another user's, or others may write to it
+    UnsafeFolder : it or its folder is another trainer's, another user's, or others may write to it
     FileNotFoundError : it does not exist, but its folder does
     OSError : it cannot be opened
     """
@@ -135,9 +135,9 @@ def _take(source: BinaryIO, target: Path) -> None:
 
 
 def _check_owner(folder: Path, uid: str) -> None:
-    """:class:`Refused` unless ``folder`` is that of trainer ``uid`` ("": of no trainer)."""
+    """:class:`UnsafeFolder` unless ``folder`` is that of trainer ``uid`` ("": of no trainer)."""
     owner = owner_of(folder)
     if owner and owner != uid:
-        raise Refused(f"it is the folder of another trainer ({owner})", own_folder.shown(folder))
+        raise UnsafeFolder(f"it is the folder of another trainer ({owner})", own_folder.shown(folder))
     if owner != uid:  # it was removed, or the file system is not mounted now
         raise OSError(errno.ESTALE, "it is the folder of no trainer (any more)", str(own_folder.shown(folder)))

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable
 
 from pilot.core.commands import ReleaseNode
-from pilot.core.events import DrainRequested, Event, GroupBroken, Seen, TrainerHeld
+from pilot.core.events import DrainRequested, Event, GroupBroken, StallFinding, TrainerHeld
 from pilot.core.ids import NodeId, TrainerId
 from pilot.core.trainer.spec import TrainerSpec
 from pilot.host.printable import printable
@@ -342,11 +342,11 @@ class Service:
         node = pilot.node
         match message:
             case wire.Heartbeat():
-                self.send(node, wire.Heard(message.sent_s))
+                self.send(node, wire.HeartbeatSeen(message.sent_s))
                 for trainer, pace in message.paces.items():
                     if self._intake.runs(node, trainer):
                         pilot.took(trainer, pace)
-            case wire.Leaving():
+            case wire.Noticed():
                 self.notice(pilot, message.cause, inbound.grace_s(message))
             case wire.WorkerReady():
                 self._post(self._inbound.worker_ready(node, message))
@@ -368,7 +368,7 @@ class Service:
                 self._post(self._inbound.rank_paused(node, message))
             case wire.RankStalled():
                 self._post(self._stall_checks.rank_stalled(node, message))
-            case wire.RankLookedAt():
+            case wire.RankExamined():
                 self._looked(node, message)
             case wire.CheckpointWritten():
                 self._checkpoint_done(node, message)
@@ -390,14 +390,16 @@ class Service:
         else:
             self._unheard[message.trainer] = None
 
-    def _looked(self, node: NodeId, message: wire.RankLookedAt) -> None:
-        verb = {Seen.SLOW.value: "is slow", Seen.LOST.value: "was stuck and was restarted"}.get(message.seen)
+    def _looked(self, node: NodeId, message: wire.RankExamined) -> None:
+        verb = {StallFinding.SLOW.value: "is slow", StallFinding.LOST.value: "was stuck and was restarted"}.get(
+            message.seen
+        )
         trainer = self.driver.core.trainers.get(TrainerId(message.trainer))
         in_a_step = trainer is not None and trainer.group is not None and trainer.group.generation < message.generation
-        expected = in_a_step and message.seen == Seen.SLOW.value  # newcomers wait for the end of a long step
+        expected = in_a_step and message.seen == StallFinding.SLOW.value  # newcomers wait for the end of a long step
         if verb and not expected and self._stall_checks.awaits(node, message):
             self._remark(message.trainer, f"{node} {verb}, the others wait for it: {message.detail}")
-        self._post(map(self._unreached.explained, self._stall_checks.rank_looked_at(node, message)))
+        self._post(map(self._unreached.explained, self._stall_checks.rank_examined(node, message)))
 
     def _checkpoint_done(self, node: NodeId, message: wire.CheckpointWritten) -> None:
         if message.error:

@@ -32,9 +32,9 @@ from pathlib import Path
 
 import psutil
 
-from pilot.comm.channel import Gone
+from pilot.comm.channel import PeerGone
 from pilot.comm.messages import Gather, Gathered, Quit
-from pilot.core.commands import DissolveGroup, LookAtGroup, Outcome, PauseGroup, StopWorker, WriteCheckpoint
+from pilot.core.commands import DissolveGroup, ExamineGroup, Outcome, PauseGroup, StopWorker, WriteCheckpoint
 from pilot.core.errors import UserError
 from pilot.host import private_folder as own_folder
 from pilot.protocol import wire
@@ -105,7 +105,7 @@ class Restarts:
                 group = self._next_group()
                 try:
                     endpoint = self._meet(group)
-                except Gone:
+                except PeerGone:
                     self._lose(group.generation)
                     self._end_generation()
                     continue
@@ -145,7 +145,7 @@ class Restarts:
         self._link.channel(group.generation).send(Gather(row))
         while len(self._rows) < group.size:
             if self._membership.current is not group:
-                raise Gone
+                raise PeerGone
             self._attend(None)
         return self._rows
 
@@ -224,13 +224,13 @@ class Restarts:
         match happening:
             case wire.JoinGroup(_, generation, node, nodes):
                 self._membership.told_to_join(self._seat.member(generation, node, nodes))
-            case wire.PartFromGroup(_, generation):
+            case wire.LeaveGroup(_, generation):
                 self._membership.told_to_part(generation)
             case PauseGroup(_, generation):
                 self._membership.told_to_pause(generation)
                 if self._membership.current is None:
                     self._link.tell(wire.RankPaused(self._trainer, generation, self._progress.steps))
-            case LookAtGroup():
+            case ExamineGroup():
                 self._link.tell(wire.RankStalled(self._trainer, self._in_force(), self._progress.steps, 0.0, False))
             case DissolveGroup(_, generation):
                 self._lose(generation)
@@ -266,7 +266,7 @@ class Restarts:
 
     def _quit(self, group: Membership) -> None:
         """Let its rank process exit normally."""
-        with suppress(Gone):
+        with suppress(PeerGone):
             self._link.channel(group.generation).send(Quit())
 
 

@@ -14,7 +14,7 @@ from pilot.core.commands import FormGroup
 from pilot.core.events import GroupFormed
 from pilot.core.ids import Generation, TrainerId
 from pilot.history.ledger import proof
-from pilot.history.trainer_course import ledgers
+from pilot.history.trainer_progress import ledgers
 from pilot.protocol.pool_status import PoolStatus
 from pilot.rundir.journal import Contents, read
 from pilot.service.settings import fresh_core

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pilot.core.ids import TrainerId
 from pilot.history.ledger import proof
-from pilot.history.trainer_course import ledgers
+from pilot.history.trainer_progress import ledgers
 from pilot.rundir.journal import read, replay
 from pilot.service.settings import fresh_core
 from tests.pools import LIMIT_S, Pool

@@ -151,7 +151,7 @@ class Coordinator:
             node = f"{message.host}.{message.pilot}"
             self._server.send(link, wire.encode(wire.Welcome(node=node, **self.welcome)))
         elif isinstance(message, wire.Heartbeat):
-            self._server.send(link, wire.encode(wire.Heard(message.sent_s)))
+            self._server.send(link, wire.encode(wire.HeartbeatSeen(message.sent_s)))
         elif link in self.peers:
             self.peers[link].inbox.append(message)
 

@@ -160,7 +160,7 @@ class Peer:
         end_s = time.monotonic() + limit_s
         while not self._news and self.socket.poll(max(0.0, end_s - time.monotonic())):
             message = wire.decode_at_agent(self.socket.recv())
-            if not isinstance(message, wire.Heard):
+            if not isinstance(message, wire.HeartbeatSeen):
                 self._news.append(message)
         return bool(self._news)
 

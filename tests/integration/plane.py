@@ -165,7 +165,7 @@ class Plane:
         serve([end for ends in orders for end in ends], self._rails_among(len(together)))
         for node in self.training:
             if switch and node not in members:
-                node.tell(wire.PartFromGroup("t1", generation))
+                node.tell(wire.LeaveGroup("t1", generation))
         self.training = list(members)
         if wait:
             self.wait_up(generation)

@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from pilot.agent.departure import WALLTIME_MARGIN_S
-from pilot.core.commands import PaceCheckpoints, ReleaseNode, StopWorker, WriteCheckpoint
+from pilot.core.commands import ReleaseNode, SetCheckpointInterval, StopWorker, WriteCheckpoint
 from pilot.host import proc
 from pilot.protocol import connection, wire
 from pilot.train.data.rng import seed_all
@@ -104,7 +104,7 @@ def test_a_script_that_is_on_its_way_out_is_not_killed_before_it_has_said_why(
     peer = coordinator.peer(agents.start(coordinator.file))
     coordinator.send(peer, launch(tmp_path, LEAVES))
     running(tmp_path)
-    coordinator.send(peer, PaceCheckpoints("t1", "", 5.0, ""))
+    coordinator.send(peer, SetCheckpointInterval("t1", "", 5.0, ""))
     missing = launch(tmp_path, "", trainer="t2")
     (tmp_path / "t2.py").unlink()
     coordinator.send(peer, missing)
@@ -231,7 +231,7 @@ def test_a_notice_is_told_and_the_agent_leaves_when_it_may(
     coordinator.send(peer, launch(tmp_path, WAITS))
     worker = running(tmp_path)
     agent.send_signal(notice)
-    leaving = coordinator.expect(peer, wire.Leaving)
+    leaving = coordinator.expect(peer, wire.Noticed)
     assert (leaving.cause, leaving.grace_s) == (f"signal {notice.name}", pytest.approx(10.0))
     assert psutil.pid_exists(worker), "it trains on until it is told"
     coordinator.send(peer, ReleaseNode("", "released"))
@@ -248,7 +248,7 @@ def test_without_a_word_it_leaves_within_the_grace(stage: tuple[Coordinator, Age
     coordinator.send(peer, launch(tmp_path, WAITS))
     running(tmp_path)
     agent.send_signal(signal.SIGTERM)
-    assert coordinator.expect(peer, wire.Leaving).grace_s == 1.5
+    assert coordinator.expect(peer, wire.Noticed).grace_s == 1.5
     assert agent.wait(LIMIT_S) == 0
     assert proc.marked(peer.mark) == []
     assert agents.workdirs() == []
@@ -262,7 +262,7 @@ def test_it_leaves_before_its_wall_time_ends(stage: tuple[Coordinator, Agents]) 
     assert peer.hello.job == "77"
     assert peer.hello.walltime_s is not None
     assert 0 < peer.hello.walltime_s < 12
-    leaving = coordinator.expect(peer, wire.Leaving)
+    leaving = coordinator.expect(peer, wire.Noticed)
     assert leaving.cause == "wall time"
     assert 0 < leaving.grace_s <= 1 + WALLTIME_MARGIN_S  # until the trainer's end, not just for the grace period
     assert agent.wait(LIMIT_S) == 0

@@ -15,7 +15,7 @@ import torch
 
 from pilot.checkpoint import names, store
 from pilot.comm import mpich, world
-from pilot.core.commands import PaceCheckpoints, WriteCheckpoint
+from pilot.core.commands import SetCheckpointInterval, WriteCheckpoint
 from pilot.core.events import LedgerRange
 from pilot.history.ledger import Ledger
 from pilot.protocol import wire
@@ -226,7 +226,7 @@ def test_the_ranks_write_a_checkpoint_together_as_often_as_the_leader_is_told(tm
     with plane(tmp_path, SCRIPT, *pace) as cluster:
         a, b = cluster.start(2)
         cluster.form([a, b])
-        a.tell(PaceCheckpoints("t1", "", 0.1, ""))
+        a.tell(SetCheckpointInterval("t1", "", 0.1, ""))
         cluster.wait(lambda: len(a.heard(wire.CheckpointWritten)) >= 2, "two checkpoints")
         cluster.pause()
         done = [message for message in a.heard(wire.CheckpointWritten) if not message.asked][-1]

@@ -13,7 +13,7 @@ from pilot.core.commands import DissolveGroup, FormGroup, PauseGroup, ReleaseNod
 from pilot.core.errors import UserError
 from pilot.core.events import PoolChanged
 from pilot.core.plan.explain import Explanation
-from pilot.core.trainer.standing import WRITES_TRIED
+from pilot.core.trainer.situation import WRITES_TRIED
 from pilot.core.trainer.trainer import Phase
 from pilot.protocol import connection, wire
 from pilot.protocol.requests import Cancelled
@@ -142,10 +142,10 @@ def test_a_killed_peer_is_lost_at_once_and_its_broken_group_says_nothing_more(li
 def test_a_pilot_with_notice_leaves_and_counts_as_preempted(live: Pool) -> None:
     peers = joined(live, 2)
     trainer = trains(live, peers)
-    peers[1].say(wire.Leaving("SIGTERM", 5.0))
+    peers[1].say(wire.Noticed("SIGTERM", 5.0))
     join = peers[0].hears(wire.JoinGroup)
     assert (join.generation, join.size) == (2, 1)
-    assert peers[1].hears(wire.PartFromGroup).generation == 2
+    assert peers[1].hears(wire.LeaveGroup).generation == 2
     peers[0].say(wire.GroupFormed(trainer, 2, 7))
     peers[1].hears(StopWorker)
     peers[1].say(wire.WorkerExited(trainer, "stopped"))
@@ -290,7 +290,7 @@ def test_a_slow_node_is_told_while_it_is_slow(live: Pool) -> None:
     def pass_by(own_s: tuple[float, float, float], times: int) -> None:
         for _ in range(times):
             for peer, one_s in zip(peers, own_s, strict=True):
-                peer.say(wire.Heartbeat(0.0, {trainer: wire.Pace(30, 240, one_s, 10.0)}))
+                peer.say(wire.Heartbeat(0.0, {trainer: wire.StepTimes(30, 240, one_s, 10.0)}))
 
     def told() -> list[str]:
         return live.client.nodes().remarks

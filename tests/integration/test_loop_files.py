@@ -57,7 +57,7 @@ def _train(live: Pool, peers: list[Peer], trainer: str) -> None:
     client.explain(trainer), client.nodes(), client.pilots(), client.trainers(), client.status()
     client.cancel(live.submit(name="b", min_nodes=50))
     client.wait(["b"])
-    peers[0].say(wire.Leaving("SIGTERM", 1.0))
+    peers[0].say(wire.Noticed("SIGTERM", 1.0))
     for peer in peers:
         peer.die()
     until(lambda: told.keys().isdisjoint(live.nodes()))

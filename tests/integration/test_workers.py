@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from pilot.agent import workdir as workdirs
-from pilot.agent.vocabulary import Said, WorkerEnded
+from pilot.agent.vocabulary import WorkerEnded, WorkerMessage
 from pilot.agent.workers import Workers
 from pilot.core.commands import StopWorker
 from pilot.host import proc
@@ -35,7 +35,7 @@ class Bench:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.home = workdirs.create(Path("/tmp"))
-        self.emitted: list[Said | WorkerEnded] = []
+        self.emitted: list[WorkerMessage | WorkerEnded] = []
         self.workers = Workers(self.home, self.emitted.append, "127.0.0.1", "lo", "n")
 
     def launch(self, script: str, ranks: int = 3, environment: dict[str, str] | None = None) -> None:

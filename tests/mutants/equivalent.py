@@ -220,7 +220,7 @@ EQUIVALENT: dict[tuple[str, str], str] = {
         "warm_up_s: float = 0.0  ->  warm_up_s: float = 1.0",
     ): "no wall time is shorter than a second",
     (
-        "pilot/core/trainer/pacing.py",
+        "pilot/core/trainer/checkpoint_interval.py",
         "return self.end_in_s - (self.write_s or 0.0) - MARGIN_S  ->  "
         "return self.end_in_s - (self.write_s or 1.0) - MARGIN_S",
     ): "a write that takes no time fits into any grace period, and then this is not asked",

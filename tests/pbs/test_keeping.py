@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pilot.provisioning.keeper import Keeper
-from pilot.provisioning.scheduler import Ending
+from pilot.provisioning.scheduler import JobEnd
 from pilot.provisioning.scheduler_pbs import PbsQueue
 from pilot.site.site import Site, walltime_seconds
 from tests.crew import Crew, play
@@ -70,10 +70,10 @@ def test_a_user_an_admin_and_the_scheduler_end_jobs_in_their_own_ways(lab: Lab, 
         keeper.want(3)
         await crew.until_running(3)
         lab.run("qdel", next(iter(keeper.book.jobs)))
-        await crew.until(lambda: crew.endings() == [Ending.CANCELLED], "deleted by somebody")
+        await crew.until(lambda: crew.endings() == [JobEnd.CANCELLED], "deleted by somebody")
         await crew.until_running(3)
         high = high_priority(lab)
-        await crew.until(lambda: crew.endings()[1:] == [Ending.PREEMPTED], "deleted by the scheduler")
+        await crew.until(lambda: crew.endings()[1:] == [JobEnd.PREEMPTED], "deleted by the scheduler")
         await crew.until(lambda: lab.state(high) in "RF", "the other job has its node")
         await crew.until_running(3)
 
@@ -92,7 +92,7 @@ def test_without_history_a_preempted_job_is_what_its_agent_said(lab: Lab, tmp_pa
         high_priority(lab)
         gone = await first_gone(lab, there)
         keeper.noticed(gone, "signal SIGTERM")
-        await crew.until(lambda: crew.endings() == [Ending.PREEMPTED], "as its agent said")
+        await crew.until(lambda: crew.endings() == [JobEnd.PREEMPTED], "as its agent said")
 
     play(crew, script)
 
@@ -119,7 +119,7 @@ def test_a_requeued_job_lives_again(lab: Lab, tmp_path: Path) -> None:
         high_priority(lab, run_s=1)
         await crew.until(lambda: any(r.restart for r in keeper.book.jobs.values()), "it is requeued")
         await crew.until(lambda: keeper.status().running == 3, "it, or its replacement, runs")
-        assert set(crew.endings()) <= {Ending.CANCELLED}
+        assert set(crew.endings()) <= {JobEnd.CANCELLED}
 
     play(crew, script)
 
@@ -137,7 +137,7 @@ def test_a_suspended_job_is_replaced_and_comes_back(lab: Lab, tmp_path: Path) ->
         lab.run("qdel", high)
         await crew.until(lambda: keeper.status().suspended == 0, "it runs again")
         await crew.until(lambda: (keeper.status().running, keeper.status().pending) == (3, 0), "the replacement goes")
-        await crew.until(lambda: crew.endings() == [Ending.CANCELLED], "it is over")
+        await crew.until(lambda: crew.endings() == [JobEnd.CANCELLED], "it is over")
 
     play(crew, script)
 
@@ -157,7 +157,7 @@ def test_a_pilot_is_shortened_to_a_window_and_told_of_its_end(lab: Lab, tmp_path
         assert 60 <= walltime_seconds(lab.attribute(job, "Resource_List.walltime")) <= 85
         assert lab.state(long) == "Q"
         await crew.until(lambda: crew.noticed() == [job], "its end is told")
-        await crew.until(lambda: crew.endings() == [Ending.WALLTIME], "its wall time is over")
+        await crew.until(lambda: crew.endings() == [JobEnd.WALLTIME], "its wall time is over")
 
     try:
         play(crew, script)
@@ -202,7 +202,7 @@ def test_a_dead_node_is_replaced_after_the_agents_lease_and_its_job_is_taken_off
             return dead in keeper.book.jobs
 
         await crew.until(lambda: not still_there(), "the dead job is off the books")
-        assert crew.endings() == [Ending.NODE_FAILED]
+        assert crew.endings() == [JobEnd.NODE_FAILED]
         assert alive in keeper.book.jobs
         await crew.until(lambda: not still_there() and keeper.status().running == 2, "it is replaced")
         assert dead not in lab.queued()

@@ -17,8 +17,8 @@ from pilot.core.curves.curve_model import (
     SIGMA,
     WIDE,
     Estimate,
+    MeasuredRate,
     Normal,
-    Point,
     Priors,
     estimates,
     fit,
@@ -29,11 +29,12 @@ from pilot.core.curves.curve_model import (
 counts = st.one_of(st.integers(1, 70), st.integers(1, 1_000_000))
 errors = st.floats(0.0, 0.2)
 points = st.lists(
-    st.builds(Point, counts, st.floats(*RATES), errors), max_size=6, unique_by=lambda point: point.nodes
+    st.builds(MeasuredRate, counts, st.floats(*RATES), errors), max_size=6, unique_by=lambda point: point.nodes
 ).map(lambda found: tuple(sorted(found, key=lambda point: point.nodes)))
 sensible = st.builds(
     lambda ln_a, ln_b, sizes: tuple(
-        Point(n, 50 * n / (1 + (n > 1) * math.exp(ln_a) + math.exp(ln_b) * math.log2(n))) for n in sorted({1, *sizes})
+        MeasuredRate(n, 50 * n / (1 + (n > 1) * math.exp(ln_a) + math.exp(ln_b) * math.log2(n)))
+        for n in sorted({1, *sizes})
     ),
     st.floats(-8, -4),
     st.floats(-4, -2.5),
@@ -42,20 +43,20 @@ sensible = st.builds(
 """Points of trainers that the model describes exactly."""
 
 
-def known(of: tuple[Point, ...], given_curve: Curve | None = None, most: int = 64) -> tuple[Estimate, ...]:
+def known(of: tuple[MeasuredRate, ...], given_curve: Curve | None = None, most: int = 64) -> tuple[Estimate, ...]:
     return estimates(of, given_curve, Priors(), most)
 
 
 def test_what_is_given_tells_its_counts_and_of_a_count_without_a_rate_nothing_about_the_others() -> None:
     given_curve = Curve.of([(3, 0.0), (6, 50.0), (12, 90.0)])
     assert {3, 6, 12} <= {e.nodes for e in known((), given_curve)}
-    told = {e.nodes: e.per_s for e in known((Point(3, 10.0, 0.01),), given_curve)}
+    told = {e.nodes: e.per_s for e in known((MeasuredRate(3, 10.0, 0.01),), given_curve)}
     assert (told[3], told[6]) == (10.0, 50.0)
 
 
 @settings(deadline=None)
 @given(points, st.integers(1, 1_000_000))
-def test_what_is_measured_is_exact_and_the_rest_a_rate(of: tuple[Point, ...], most: int) -> None:
+def test_what_is_measured_is_exact_and_the_rest_a_rate(of: tuple[MeasuredRate, ...], most: int) -> None:
     found = known(of, most=most)
     assert {e.nodes: (e.per_s, e.error) for e in found if e.measured} == {p.nodes: (p.per_s, p.error) for p in of}
     assert [e.nodes for e in found] == sorted({e.nodes for e in found})
@@ -65,7 +66,7 @@ def test_what_is_measured_is_exact_and_the_rest_a_rate(of: tuple[Point, ...], mo
 
 @settings(deadline=None)
 @given(points, st.integers(1, 1000), st.integers(1, 1000))
-def test_more_nodes_never_do_more_each(of: tuple[Point, ...], one: int, other: int) -> None:
+def test_more_nodes_never_do_more_each(of: tuple[MeasuredRate, ...], one: int, other: int) -> None:
     model, few, many = fit(of, Priors()), *sorted((one, other))
     assert model.per_s(many) / many <= model.per_s(few) / few * (1 + 1e-9)
     assert model.error(many) >= SIGMA
@@ -73,15 +74,15 @@ def test_more_nodes_never_do_more_each(of: tuple[Point, ...], one: int, other: i
 
 @settings(deadline=None)
 @given(sensible, st.floats(1e-3, 1e3))
-def test_the_unit_of_a_sample_does_not_matter(of: tuple[Point, ...], factor: float) -> None:
-    plain, scaled = known(of), known(tuple(Point(p.nodes, p.per_s * factor, p.error) for p in of))
+def test_the_unit_of_a_sample_does_not_matter(of: tuple[MeasuredRate, ...], factor: float) -> None:
+    plain, scaled = known(of), known(tuple(MeasuredRate(p.nodes, p.per_s * factor, p.error) for p in of))
     assert [e.per_s * factor for e in plain] == pytest.approx([e.per_s for e in scaled], rel=1e-4)
     assert [e.error for e in plain] == pytest.approx([e.error for e in scaled], rel=1e-3)
 
 
 @settings(deadline=None)
 @given(sensible)
-def test_who_is_as_the_model_says_is_found_and_known_better_with_more_counts(of: tuple[Point, ...]) -> None:
+def test_who_is_as_the_model_says_is_found_and_known_better_with_more_counts(of: tuple[MeasuredRate, ...]) -> None:
     before, after = fit(of[:1], Priors()), fit(of, Priors())
     assert after.error(64) <= before.error(64)
     assert all(after.per_s(p.nodes) == pytest.approx(p.per_s, rel=2 * SIGMA) for p in of)
@@ -92,13 +93,13 @@ def test_who_is_as_the_model_says_is_found_and_known_better_with_more_counts(of:
 def test_where_it_was_measured_it_is_as_sure_as_the_measurement_and_the_model_are(
     nodes: int, per_s: float, error: float
 ) -> None:
-    assert fit([Point(nodes, per_s, error)], Priors()).error(nodes) == pytest.approx(math.hypot(SIGMA, error))
+    assert fit([MeasuredRate(nodes, per_s, error)], Priors()).error(nodes) == pytest.approx(math.hypot(SIGMA, error))
 
 
 def test_two_rates_say_how_fast_it_is_on_both_counts_and_not_what_makes_it_so() -> None:
     """What a takes of the second rate, b does not: together they are known, each alone is not."""
     vague = Priors(Normal(0.0, 2.0), Normal(0.0, 2.0))
-    made = fit([Point(1, 100.0), Point(16, 400.0)], vague)
+    made = fit([MeasuredRate(1, 100.0), MeasuredRate(16, 400.0)], vague)
     assert made.error(1) < 1.5 * SIGMA and made.error(16) < 1.5 * SIGMA
     assert made.error(4) > 5 * SIGMA
 
@@ -112,15 +113,15 @@ def test_a_speed_up_is_the_models_rate_over_that_of_one_node(nodes: int, ln_a: f
 
 @settings(deadline=None)
 @given(sensible, st.integers(1, 64))
-def test_longer_measured_is_known_better(of: tuple[Point, ...], nodes: int) -> None:
-    short = fit([Point(p.nodes, p.per_s, 0.1) for p in of], Priors())
-    long = fit([Point(p.nodes, p.per_s, 0.01) for p in of], Priors())
+def test_longer_measured_is_known_better(of: tuple[MeasuredRate, ...], nodes: int) -> None:
+    short = fit([MeasuredRate(p.nodes, p.per_s, 0.1) for p in of], Priors())
+    long = fit([MeasuredRate(p.nodes, p.per_s, 0.01) for p in of], Priors())
     assert long.error(nodes) <= short.error(nodes) * 1.15
 
 
 @settings(deadline=None)
 @given(points)
-def test_between_two_measured_counts_the_model_stays_between_their_rates(of: tuple[Point, ...]) -> None:
+def test_between_two_measured_counts_the_model_stays_between_their_rates(of: tuple[MeasuredRate, ...]) -> None:
     for below, above in pairwise(of):
         low, high = sorted((below.per_s, above.per_s))
         assert all(low <= e.per_s <= high for e in known(of) if below.nodes < e.nodes < above.nodes)
@@ -128,7 +129,7 @@ def test_between_two_measured_counts_the_model_stays_between_their_rates(of: tup
 
 @settings(deadline=None)
 @given(points)
-def test_a_given_curve_is_scaled_to_what_is_measured(of: tuple[Point, ...]) -> None:
+def test_a_given_curve_is_scaled_to_what_is_measured(of: tuple[MeasuredRate, ...]) -> None:
     shape = Curve.of([(1, 2.0), (8, 12.0), (64, 20.0)])
     found = {e.nodes: e for e in known(of, shape)}
     assert {8, 64} <= found.keys()
@@ -145,7 +146,9 @@ def test_before_anything_is_measured_the_curve_is_that_of_the_priors_and_concave
 
 
 def test_others_say_what_to_expect() -> None:
-    slow = [tuple(Point(n, n / (1 + (n > 1) * 0.8 + 0.3 * math.log2(n))) for n in (1, 2, 4, 16)) for _ in range(8)]
+    slow = [
+        tuple(MeasuredRate(n, n / (1 + (n > 1) * 0.8 + 0.3 * math.log2(n))) for n in (1, 2, 4, 16)) for _ in range(8)
+    ]
     learned = priors_of(slow)
     assert priors_of([]) == WIDE
     before, after, truth = fit(slow[0][:1], WIDE).per_s(16), fit(slow[0][:1], learned).per_s(16), slow[0][-1].per_s

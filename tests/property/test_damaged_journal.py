@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pilot import __version__
 from pilot.history.page import render
-from pilot.history.trainer_course import ledgers
+from pilot.history.trainer_progress import ledgers
 from pilot.rundir.entries import Decision
 from pilot.rundir.journal import FORMAT, Header, header_line, read, replay
 from pilot.service.durability.restore import restore

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pilot.provisioning.pilot_jobs import PilotJobs
 from pilot.provisioning.scaling_policy import BOUND_FACTOR, BOUND_SLACK, Scaling, Situation, decide
-from pilot.provisioning.scheduler import Ending, JobPhase, JobView, Snapshot
+from pilot.provisioning.scheduler import JobEnd, JobPhase, JobView, QueueSnapshot
 from pilot.site.site import Site
 
 SITE = Site(name="x", scheduler="slurm", poll_s=30, grace_s=30, max_jobs=10_000)
@@ -68,7 +68,7 @@ views = st.builds(
     JobView,
     st.just(""),
     st.sampled_from(JobPhase),
-    st.none() | st.sampled_from(Ending),
+    st.none() | st.sampled_from(JobEnd),
     restart=st.integers(0, 2),
     start_s=st.none() | st.just(0.0),
     preempt_s=st.none() | st.just(1.0),
@@ -112,10 +112,10 @@ def play(world: World, verb: str, what: object) -> None:
         case "answer", list(told):
             jobs = sorted(world.book.jobs, key=int)[-len(told) :] if told else []
             shown = {job: _of(job, view) for job, view in zip(jobs, told, strict=False) if view is not None}
-            world.book.take(world.now_s, world.now_s, Snapshot(shown))
+            world.book.take(world.now_s, world.now_s, QueueSnapshot(shown))
         case "same answer", _:
             told = {job: _of(job, what) for job in world.book.jobs} if isinstance(what, JobView) else {}
-            world.book.take(world.now_s, world.now_s, Snapshot(told))
+            world.book.take(world.now_s, world.now_s, QueueSnapshot(told))
         case "wait", float(seconds):
             world.now_s += seconds
         case "want", int(wanted):
@@ -155,7 +155,7 @@ def test_a_large_pool_that_is_always_losing_some_pilots_is_kept_up() -> None:
             left_s = ends_s[job] - world.now_s
             phase = JobPhase.RUNNING if left_s > 0 else JobPhase.OVER
             taken_s = world.now_s if 0 < left_s < SITE.grace_s else None
-            shown[job] = JobView(job, phase, None if left_s > 0 else Ending.PREEMPTED, start_s=0.0, preempt_s=taken_s)
-        world.book.take(world.now_s, world.now_s, Snapshot(shown))
+            shown[job] = JobView(job, phase, None if left_s > 0 else JobEnd.PREEMPTED, start_s=0.0, preempt_s=taken_s)
+        world.book.take(world.now_s, world.now_s, QueueSnapshot(shown))
         kept.append(sum(view.phase is JobPhase.RUNNING and view.preempt_s is None for view in shown.values()))
     assert sum(kept[-120:]) / 120 > 0.97 * 600

@@ -16,7 +16,7 @@ from pilot.core.plan.problem import Candidate, PlanStatus, Problem
 from pilot.core.pool.losses import LossRate
 from pilot.planners import milp
 from pilot.research.planners import horizon, rolling_horizon
-from pilot.research.planners.horizon import Job, jobs_of
+from pilot.research.planners.horizon import HuaweiJob, jobs_of
 from pilot.research.planners.rolling_horizon import priced
 from tests.property import model_printed
 
@@ -42,7 +42,7 @@ def problem(seed: int, most_jobs: int = 3, most_nodes: int = 10) -> Problem:
     return Problem(rng.randint(1, most_nodes), 120.0, tuple(candidates), 300.0)
 
 
-def best(jobs: list[Job], nodes: int) -> float:
+def best(jobs: list[HuaweiJob], nodes: int) -> float:
     """Eq. 1's optimum, by trying all courses."""
     return max(
         sum(worth(job, course) for job, course in zip(jobs, courses, strict=True))
@@ -51,7 +51,7 @@ def best(jobs: list[Job], nodes: int) -> float:
     )
 
 
-def worth(job: Job, course: tuple[int, ...]) -> float:
+def worth(job: HuaweiJob, course: tuple[int, ...]) -> float:
     return sum(min(1.0, done) for done in itertools.accumulate(job.shares[k] for k in course))
 
 

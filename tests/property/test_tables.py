@@ -108,8 +108,8 @@ class Seen:
     def watched(self, rule: Rule) -> Rule:
         """``rule``, with its results recorded here."""
 
-        def act(standing: reconcile.Standing) -> list[Command]:
-            commands = rule.act(standing)
+        def act(situation: reconcile.Situation) -> list[Command]:
+            commands = rule.act(situation)
             self.rules.setdefault(rule.name, set()).update(map(type, commands))
             return commands
 

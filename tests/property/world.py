@@ -17,13 +17,13 @@ from pilot.core.commands import (
     Command,
     DissolveGroup,
     DrainPool,
+    ExamineGroup,
     FormGroup,
     HoldTrainer,
-    LookAtGroup,
     Outcome,
-    PaceCheckpoints,
     PauseGroup,
     ReleaseNode,
+    SetCheckpointInterval,
     SetNodeAside,
     Solve,
     StartWorker,
@@ -43,15 +43,15 @@ from pilot.core.events import (
     Event,
     ExitCause,
     GroupBroken,
+    GroupExamined,
     GroupFormed,
-    GroupLookedAt,
     GroupPaused,
     GroupStalled,
     PlanReady,
     PoolChanged,
     Progress,
     ScriptChecked,
-    Seen,
+    StallFinding,
     TrainerResumed,
     Unloaded,
     WorkerExited,
@@ -69,7 +69,7 @@ from pilot.core.trainer.proof import ProofState
 from pilot.core.trainer.reconcile import reconcile
 from tests.invariants import violations
 
-Asynchronous = Solve | StartWorker | StopWorker | FormGroup | PauseGroup | LookAtGroup | WriteCheckpoint | DrainPool
+Asynchronous = Solve | StartWorker | StopWorker | FormGroup | PauseGroup | ExamineGroup | WriteCheckpoint | DrainPool
 Asynchronous |= AskTrial | TellTrial | CheckScript
 _OnNode = StartWorker | StopWorker | WriteCheckpoint | CheckScript
 
@@ -193,10 +193,10 @@ class World:
                 assert (command.study, command.number) not in self.told, "a trial is told twice"
                 self.told[command.study, command.number] = command.value
                 self.pending.append(command)
-            case LookAtGroup():
+            case ExamineGroup():
                 assert not [p for p in self.pending if p == command], "a group is looked at twice at once"
                 self.pending.append(command)
-            case PaceCheckpoints():
+            case SetCheckpointInterval():
                 assert self.workers[command.trainer, command.node] == "ready", "nobody there writes checkpoints"
                 assert 0 < command.interval_s <= self.config.checkpoint_interval_s
             case ReleaseNode():
@@ -267,9 +267,9 @@ class World:
                 if ok:
                     return GroupPaused(command.trainer, command.generation, self.steps.get(command.trainer, 0))
                 return GroupBroken(command.trainer, command.generation, "pausing took too long")
-            case LookAtGroup():
-                seen = Seen.HERE if ok else Seen.WAITS
-                return GroupLookedAt(command.trainer, command.generation, tuple((n, seen) for n in command.members))
+            case ExamineGroup():
+                seen = StallFinding.HERE if ok else StallFinding.WAITS
+                return GroupExamined(command.trainer, command.generation, tuple((n, seen) for n in command.members))
             case AskTrial():
                 if ok:
                     parameters = (("lr", 0.1 * command.number),)
@@ -384,5 +384,5 @@ def _concerns(pending: Asynchronous, trainer: TrainerId, node: NodeId) -> bool:
 
 
 def _of_group(pending: Asynchronous, trainer: TrainerId, generation: Generation) -> bool:
-    same = isinstance(pending, FormGroup | PauseGroup | LookAtGroup) and pending.generation == generation
+    same = isinstance(pending, FormGroup | PauseGroup | ExamineGroup) and pending.generation == generation
     return same and pending.trainer == trainer

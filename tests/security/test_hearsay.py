@@ -60,7 +60,7 @@ def all_about(trainer: str, generation: int) -> list[wire.FromAgent]:
         wire.GroupBroken(*of, "hearsay"),
         wire.RankPaused(*of, 77),
         wire.RankStalled(*of, 77, 60.0, summing=True),
-        wire.RankLookedAt(*of, "slow", "hearsay"),
+        wire.RankExamined(*of, "slow", "hearsay"),
         wire.CheckpointWritten(*of, 77, asked=False, error="hearsay"),
         wire.CheckpointWritten(*of, 77, asked=True, path="/hearsay", alone_s=1.0),
         wire.ScriptChecked(trainer, "passed", "hearsay"),
@@ -72,13 +72,13 @@ def all_about(trainer: str, generation: int) -> list[wire.FromAgent]:
 
 def test_nothing_is_heard_of_a_trainer_that_the_pilot_does_not_run(live: Pool) -> None:
     kinds = {type(message) for message in all_about("t", 1)}
-    about_itself = {wire.Hello, wire.Heartbeat, wire.Leaving, wire.RankPace}  # the last: never to a coordinator
+    about_itself = {wire.Hello, wire.Heartbeat, wire.Noticed, wire.RankStepTimes}  # the last: never to a coordinator
     assert kinds | about_itself == set(wire.FromAgent.__args__)
     with trains(live, "other") as (other, own, _), trains(live, "victim") as (_, trainer, generation):
         before = live.trainer(trainer)
         for message in all_about(trainer, generation):
             other.say(message)
-        other.say(wire.Heartbeat(1.0, {trainer: wire.Pace(1, 1, 1.0, 1.0)}))
+        other.say(wire.Heartbeat(1.0, {trainer: wire.StepTimes(1, 1, 1.0, 1.0)}))
         other.say(wire.Remark(own, "the last"))
         until(lambda: live.trainer(own).remarks)
         now = live.trainer(trainer)
@@ -94,7 +94,7 @@ def test_texts_are_lines_in_the_journal_and_for_people(live: Pool) -> None:
         peer.say(wire.Progress(trainer, generation, 5, 0, 50, metrics={FORGED: 1.0}))
         peer.say(wire.CheckpointWritten(trainer, generation, 5, asked=False, error=FORGED))
         peer.say(wire.WorkerExited(trainer, "died", f"last words:\n{FORGED}", FORGED))
-        peer.say(wire.Leaving(FORGED, 1.0))
+        peer.say(wire.Noticed(FORGED, 1.0))
         until(lambda: len(forged(live)) > 4)
     shown = CliRunner().invoke(events, ["--run-dir", str(live.run_dir)], catch_exceptions=False).output
     assert shown.count("forged") > 3
@@ -124,7 +124,7 @@ def test_thousands_of_remarks_are_told_of_in_one_line(live: Pool) -> None:
         for number in range(REMARKS):
             peer.say(wire.Remark(trainer, f"{number} {'x' * 100}"))
         peer.say(wire.Heartbeat(7.0))
-        while peer.socket.recv() != wire.encode(wire.Heard(7.0)):
+        while peer.socket.recv() != wire.encode(wire.HeartbeatSeen(7.0)):
             pass
         until(lambda: "were dropped" in live.log(), 30)
         assert size(live) - before < 100_000

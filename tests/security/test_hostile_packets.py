@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from pilot.comm.arena import Arena
-from pilot.comm.channel import Channel, Gone
+from pilot.comm.channel import Channel, PeerGone
 from pilot.comm.messages import Here, encode
 from pilot.comm.rank_server import RankServer
 from pilot.core.errors import ProtocolError
@@ -76,11 +76,11 @@ def test_a_bad_note_is_a_protocol_error(note: Any, with_arena: bool) -> None:
 
 
 def test_a_good_note_is_carried_out() -> None:
-    with pytest.raises(Gone):
+    with pytest.raises(PeerGone):
         serve((attach(), Arena.of_size(4096).fd), (b".", None))
-    with pytest.raises(Gone):
+    with pytest.raises(PeerGone):
         serve(({"type": "Gather", "row": [1, 2]}, None), ({"type": "Gather", "row": [3]}, None))
-    with pytest.raises(Gone):
+    with pytest.raises(PeerGone):
         serve(({"type": "Spread", "root": 0, "takers": [0], "size": 4096}, Arena.of_size(4096).fd))
 
 
@@ -142,7 +142,7 @@ def test_a_rank_process_that_talks_nonsense_counts_as_gone(worker: Worker, packe
     assert worker.happened() == [RankCame(3)]
     rank.send(packet)
     assert worker.happened() == [RankGone(3)]
-    with pytest.raises(Gone):
+    with pytest.raises(PeerGone):
         worker.sockets.channel(3)
 
 

@@ -73,7 +73,7 @@ def test_a_living_nodes_name_is_not_taken_over(live: Pool) -> None:
     thief = Peer(live.file, victim.node.partition(".")[2], proven=False, secret="not the victim's")
     assert "is another pilot's" in thief.hears(wire.Refused).reason
     victim.say(wire.Heartbeat(1.0))
-    assert wire.decode_at_agent(victim.socket.recv()) == wire.Heard(1.0)
+    assert wire.decode_at_agent(victim.socket.recv()) == wire.HeartbeatSeen(1.0)
     assert victim.node in nodes(live)
     victim.die()
 

@@ -21,7 +21,7 @@ import pytest
 import torch
 
 from pilot.agent import workdir
-from pilot.agent.vocabulary import Said, WorkerEnded
+from pilot.agent.vocabulary import WorkerEnded, WorkerMessage
 from pilot.agent.workers import Workers
 from pilot.checkpoint import store
 from pilot.cli.main import run
@@ -219,7 +219,7 @@ def test_a_worker_does_not_start_there(shared: Shared, how: str) -> None:
     shared.swap(how)
     launched = LaunchSpec("s.py", "", [], "/", sys.executable, {}, archive=str(shared.pool / HOME / CODE_FILE))
     order = wire.StartWorker("t", UID, str(shared.pool / HOME), launched, 60.0, 2)
-    emitted: list[Said | WorkerEnded] = []
+    emitted: list[WorkerMessage | WorkerEnded] = []
 
     async def launch() -> None:
         home = workdir.create(Path("/tmp"))

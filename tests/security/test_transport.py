@@ -139,7 +139,7 @@ def test_without_descriptors_it_waits_says_so_once_and_goes_on(own: Pool) -> Non
     strangers = [socket.create_connection(address, timeout=DEADLINE_S) for _ in range(40)]
     until(lambda: "cannot accept connections for now" in live.log())
     known.say(wire.Heartbeat(1.0))
-    assert isinstance(wire.decode_at_agent(known.socket.recv()), wire.Heard)
+    assert isinstance(wire.decode_at_agent(known.socket.recv()), wire.HeartbeatSeen)
     for stranger in strangers:
         stranger.close()
     Peer(live.file, "after").welcomed()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pilot.provisioning.keeper import Keeper
-from pilot.provisioning.scheduler import Ending
+from pilot.provisioning.scheduler import JobEnd
 from pilot.site.site_files import load_site
 from tests.crew import POLITE, Crew, play
 from tests.slurm.lab import Lab, LabConfig
@@ -39,7 +39,7 @@ def test_holds_drains_and_downs_are_told_and_never_make_for_too_many_jobs(lab: L
         lab.run("scontrol", "release", waiting)
         await crew.until_running(3)
         lab.run("scontrol", "update", f"NodeName={lab.nodes[0]}", "State=DOWN", "Reason=test")
-        await crew.until(lambda: crew.endings() == [Ending.NODE_FAILED], "a node that is set down is told")
+        await crew.until(lambda: crew.endings() == [JobEnd.NODE_FAILED], "a node that is set down is told")
         await crew.until(lambda: keeper.status().pending == 1, "its pilot is replaced")
         assert len(lab.queued()) <= 3
         # Its slurmd answers, so Slurm may have restored it by itself.
@@ -76,9 +76,9 @@ def test_a_suspended_pilot_is_replaced_and_the_replacement_goes_when_it_is_back(
         await crew.until(lambda: keeper.status().running == 4, "both run, on one node")
         keeper.want(3, spare=[replacement])
         await crew.until(lambda: set(keeper.book.jobs) == first, "the replacement goes")
-        assert crew.endings() == [Ending.CANCELLED] * 2
+        assert crew.endings() == [JobEnd.CANCELLED] * 2
         lab.run("scancel", job)
-        await crew.until(lambda: crew.endings() == [Ending.CANCELLED] * 3, "cancelled by an admin")
+        await crew.until(lambda: crew.endings() == [JobEnd.CANCELLED] * 3, "cancelled by an admin")
         await crew.until_running(3)
 
     play(crew, script)

@@ -12,7 +12,7 @@ import pytest
 from pilot.provisioning.keeper import Keeper, pool_name
 from pilot.provisioning.pilot_jobs import JobEnded
 from pilot.provisioning.retry import Troubled
-from pilot.provisioning.scheduler import Ending
+from pilot.provisioning.scheduler import JobEnd
 from pilot.provisioning.scheduler_slurm import SlurmQueue
 from pilot.site.site_files import load_site
 from tests.crew import POLITE, STUBBORN, Crew, play
@@ -29,7 +29,7 @@ def test_a_preempted_job_that_leaves_in_its_grace_is_preempted_and_replaced(lab:
         keeper.want(6)
         await crew.until_running(6)
         high = lab.sbatch("-p", "high", "-N2", "--wrap", "sleep 5")
-        await crew.until(lambda: crew.endings() == [Ending.PREEMPTED] * 2, "two preempted")
+        await crew.until(lambda: crew.endings() == [JobEnd.PREEMPTED] * 2, "two preempted")
         await crew.until(lambda: lab.state(high) in ("RUNNING", "COMPLETED"), "the other job has its nodes")
         await crew.until_running(6)
 
@@ -47,7 +47,7 @@ def test_a_preemption_is_noticed_early_by_the_poll(lab: Lab, tmp_path: Path) -> 
         lab.sbatch("-p", "high", "-N1", "--wrap", "sleep 1")
         await crew.until(crew.noticed, "a notice")
         assert lab.state(crew.noticed()[0]) == "RUNNING"
-        await crew.until(lambda: crew.endings() == [Ending.PREEMPTED], "it is preempted")
+        await crew.until(lambda: crew.endings() == [JobEnd.PREEMPTED], "it is preempted")
 
     play(crew, script)
 
@@ -71,7 +71,7 @@ def test_a_job_that_fails_is_not_replaced_at_once(tmp_path: Path) -> None:
 
     async def script(keeper: Keeper) -> None:
         keeper.want(1)
-        await crew.until(lambda: crew.endings() == [Ending.FAILED], "it failed")
+        await crew.until(lambda: crew.endings() == [JobEnd.FAILED], "it failed")
         await crew.until(lambda: keeper.status().held_back.startswith("waiting"), "a pause after the failure")
 
     play(crew, script)
@@ -94,7 +94,7 @@ def test_a_dead_node_is_told_whoever_finds_it_first(lease_s: int, asked_first: b
         if asked_first:
             await crew.until(lambda: lab.state(dead) == "COMPLETING", "we cancelled its job")
         lab.run("scontrol", "update", f"NodeName={dead_node}", "State=DOWN", "Reason=dead")
-        await crew.until(lambda: crew.endings() == [Ending.NODE_FAILED], "the node failed")
+        await crew.until(lambda: crew.endings() == [JobEnd.NODE_FAILED], "the node failed")
         await crew.until(lambda: len(alive & set(crew.present())) == 1 and keeper.status().running == 2, "replaced")
         assert lab.state(dead) == ("CANCELLED" if asked_first else "NODE_FAIL")
 
@@ -110,7 +110,7 @@ def test_pending_jobs_go_before_running_ones(tmp_path: Path) -> None:
         keeper.want(8)
         await crew.until(lambda: keeper.status().running == 6 and keeper.status().pending == 2, "six run, two wait")
         keeper.want(6, spare=list(keeper.book.jobs))
-        await crew.until(lambda: crew.endings() == [Ending.CANCELLED] * 2, "two are cancelled")
+        await crew.until(lambda: crew.endings() == [JobEnd.CANCELLED] * 2, "two are cancelled")
         assert keeper.status().running == 6
 
     play(crew, script)
@@ -193,7 +193,7 @@ def test_a_controller_that_does_not_answer_changes_nothing_and_is_reported(
         await crew.until_running(4)
 
     play(crew, script)
-    assert crew.endings() == [Ending.CANCELLED] * 4
+    assert crew.endings() == [JobEnd.CANCELLED] * 4
 
 
 def test_jobs_of_an_earlier_coordinator_are_found_by_their_name(lab: Lab, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from pilot.core.commands import LookAtGroup
+from pilot.core.commands import ExamineGroup
 from pilot.core.config import CoordinatorConfig
 from pilot.core.coordinator import Coordinator
 from pilot.core.curves.curve import Curve
@@ -30,14 +30,14 @@ from pilot.core.events import (
     Event,
     ExitCause,
     GroupBroken,
+    GroupExamined,
     GroupFormed,
-    GroupLookedAt,
     GroupPaused,
     NodeRetried,
     PlanFailed,
     PoolChanged,
     Progress,
-    Seen,
+    StallFinding,
     TrainerFinished,
     TrainerSubmitted,
     WorkerExited,
@@ -197,10 +197,10 @@ class Play(World):
         self.stall(trainer)
         core = self.core.trainers[trainer]
         members = core.group.members if core.group is not None else (NodeId("elsewhere"),)
-        kinds = self.rng.choice(([Seen.WAITS], list(Seen)))
-        self._drop(lambda p: isinstance(p, LookAtGroup) and p.trainer == trainer)
+        kinds = self.rng.choice(([StallFinding.WAITS], list(StallFinding)))
+        self._drop(lambda p: isinstance(p, ExamineGroup) and p.trainer == trainer)
         found = tuple((node, self.rng.choice(kinds)) for node in members)
-        self.send(GroupLookedAt(trainer, self._generation(trainer), found))
+        self.send(GroupExamined(trainer, self._generation(trainer), found))
 
     def _stale(self) -> None:
         """Events that come too late, twice, or from a group that no longer exists."""

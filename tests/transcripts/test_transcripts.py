@@ -19,12 +19,12 @@ from pilot.core.commands import (
     CloseTrainer,
     Command,
     DissolveGroup,
+    ExamineGroup,
     FormGroup,
     HoldTrainer,
-    LookAtGroup,
-    PaceCheckpoints,
     PauseGroup,
     ReleaseNode,
+    SetCheckpointInterval,
     SetNodeAside,
     Solve,
     StartWorker,
@@ -43,8 +43,8 @@ from pilot.core.events import (
     Event,
     ExitCause,
     GroupBroken,
+    GroupExamined,
     GroupFormed,
-    GroupLookedAt,
     GroupPaused,
     GroupStalled,
     NodeCleared,
@@ -55,7 +55,7 @@ from pilot.core.events import (
     ProfileDue,
     Progress,
     ScriptChecked,
-    Seen,
+    StallFinding,
     TrainerCancelled,
     TrainerFinished,
     TrainerReleased,
@@ -148,9 +148,9 @@ def parse(line: str, core: Coordinator) -> Event:
             reason = " ".join([node, "has", "waited", seconds, *what])
             return GroupStalled(TrainerId(name), Generation(int(generation[1:])), reason, float(seconds))
         case "looked", [name, generation, *found]:
-            seen = tuple((NodeId(n), Seen(s)) for n, s in (f.split("=") for f in found if "=" in f))
+            seen = tuple((NodeId(n), StallFinding(s)) for n, s in (f.split("=") for f in found if "=" in f))
             unreached = tuple((NodeId(a), NodeId(b)) for a, b in (f.split("-") for f in found if "-" in f))
-            return GroupLookedAt(TrainerId(name), Generation(int(generation[1:])), seen, unreached)
+            return GroupExamined(TrainerId(name), Generation(int(generation[1:])), seen, unreached)
         case "saved", [name, node]:
             return CheckpointWritten(TrainerId(name), NodeId(node), core.trainers[TrainerId(name)].step)
         case "unsaved", [name, node]:
@@ -196,14 +196,14 @@ def show(command: Command, now_s: float) -> str:
             known += f", nothing up to g{command.given_up}" if command.given_up else ""
             members = " ".join(command.members)
             return f"form {command.trainer} g{command.generation} {members}{after}{known} ({command.reason})"
-        case LookAtGroup():
+        case ExamineGroup():
             then = ", kill who is stuck" if command.kill else ""
             members = " ".join(command.members)
             return f"look at {command.trainer} g{command.generation} {members}{then} ({command.reason})"
         case PauseGroup() | DissolveGroup():
             verb = {PauseGroup: "pause", DissolveGroup: "dissolve"}[type(command)]
             return f"{verb} {command.trainer} g{command.generation} {' '.join(command.members)} ({command.reason})"
-        case PaceCheckpoints():
+        case SetCheckpointInterval():
             return f"pace {command.trainer} {command.node} {command.interval_s:.3g} s ({command.reason})"
         case ReleaseNode():
             return f"release {command.node} ({command.reason})"

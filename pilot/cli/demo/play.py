@@ -56,7 +56,7 @@ SETTINGS = {"pilots": PILOTS, "t_fwd_s": 60.0, "fresh": True}
 
 
 @dataclass(slots=True)
-class Run:
+class DemoRun:
     """What the demo's report is made from: ``happened`` says what happened when; ``status`` is the last status."""
 
     folder: Path
@@ -84,8 +84,8 @@ class Outpaced(PilotError):
     """The trainers finished before everything had happened."""
 
 
-def play(console: Console, folder: Path, site: str, epochs: int | None) -> Run:
-    """Run the demo in ``folder``; nothing is left running, whatever happens."""
+def play(console: Console, folder: Path, site: str, epochs: int | None) -> DemoRun:
+    """DemoRun the demo in ``folder``; nothing is left running, whatever happens."""
     examples = find_examples()
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -102,13 +102,13 @@ def play(console: Console, folder: Path, site: str, epochs: int | None) -> Run:
     return _play(console, folder, site, examples, last)
 
 
-def _play(console: Console, folder: Path, site: str, examples: Path, epochs: dict[str, int]) -> Run:
+def _play(console: Console, folder: Path, site: str, examples: Path, epochs: dict[str, int]) -> DemoRun:
     root, began_s = folder / "run", time.monotonic()
     before = unowned()
     # Inherited by everything that the pool starts, so that leftovers can be told from other pools' processes.
     os.environ["PILOT_RUN_DIR"] = str(root)
     status = start(root, coordinator_command(root, site, SETTINGS))
-    run = Run(folder, root, epochs, load_site_file(site).site.grace_s, began_s, status)
+    run = DemoRun(folder, root, epochs, load_site_file(site).site.grace_s, began_s, status)
     try:
         with _screen(console, run) as look:
             _submit(run, examples)
@@ -129,7 +129,7 @@ def find_examples() -> Path:
     raise UserError(f"the demo's example scripts are missing from {' and '.join(map(str, folders))}; reinstall pilot")
 
 
-def _submit(run: Run, examples: Path) -> None:
+def _submit(run: DemoRun, examples: Path) -> None:
     for name, (script, curve) in TRAINERS.items():
         submission = Submission(
             launch=launch(examples / script, ["--epochs", str(run.epochs[name])], sys.executable, ()),
@@ -144,7 +144,7 @@ def _submit(run: Run, examples: Path) -> None:
         pool_at(run.root).submit(submission)
 
 
-def _course(run: Run, look: Callable[[], PoolStatus]) -> None:
+def _course(run: DemoRun, look: Callable[[], PoolStatus]) -> None:
     """Put the pool through its events. Each step waits for the previous one."""
     _until(run, look, "two trainers on two nodes each", lambda s: _sizes(s) == [2, 2] and _moved(s, 20))
     victim = _victim(run, look())
@@ -161,7 +161,7 @@ def _course(run: Run, look: Callable[[], PoolStatus]) -> None:
     _until(run, look, "both trainers have finished", lambda s: all(t.phase is Phase.FINISHED for t in s.trainers))
 
 
-def _until(run: Run, look: Callable[[], PoolStatus], what: str, reached: Callable[[PoolStatus], bool]) -> None:
+def _until(run: DemoRun, look: Callable[[], PoolStatus], what: str, reached: Callable[[PoolStatus], bool]) -> None:
     steps, stepped_s = 0, time.monotonic()
     while True:
         status = look()
@@ -197,7 +197,7 @@ def _survived(status: PoolStatus) -> bool:
     return all(size >= 1 for size in _sizes(status)) and max(_sizes(status)) >= 2
 
 
-def _victim(run: Run, status: PoolStatus) -> Victim:
+def _victim(run: DemoRun, status: PoolStatus) -> Victim:
     """The last node of the trainer with the most nodes, which continues without it."""
     trainer = max(status.trainers, key=lambda t: len(t.nodes))
     node = trainer.nodes[-1]
@@ -206,18 +206,18 @@ def _victim(run: Run, status: PoolStatus) -> Victim:
     return Victim(trainer.trainer, node, pid, run.grace_s)
 
 
-def _say(run: Run, text: str) -> None:
+def _say(run: DemoRun, text: str) -> None:
     run.happened.append(f"{time.monotonic() - run.started_s:5.1f} s  {text}")
 
 
-def _drain(run: Run) -> None:
+def _drain(run: DemoRun) -> None:
     pool_at(run.root).down()
     wait_until_gone(run.root, LIMIT_S)
     workdir.sweep()
 
 
 @contextmanager
-def _screen(console: Console, run: Run) -> Iterator[Callable[[], PoolStatus]]:
+def _screen(console: Console, run: DemoRun) -> Iterator[Callable[[], PoolStatus]]:
     """A live view; yields a function that polls the pool and shows it."""
     with Live(console=console, auto_refresh=False, transient=True) as live:
 

@@ -9,30 +9,30 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from pilot.cli.demo.play import TRAINERS, Run
+from pilot.cli.demo.play import TRAINERS, DemoRun
 from pilot.cli.options import to_json
 from pilot.cli.rows import aligned, number
 from pilot.core.ids import TrainerId
-from pilot.history.ledger import Verdict, proof
+from pilot.history.ledger import LedgerProof, proof
 from pilot.history.monitor import Monitor
 from pilot.history.page import render
 from pilot.history.records import SolveTimes
-from pilot.history.trainer_course import ledgers
+from pilot.history.trainer_progress import ledgers
 from pilot.host.output_files import write_output
-from pilot.protocol.pool_status import PoolStatus, Told, TrainerStatus
+from pilot.protocol.pool_status import Answer, PoolStatus, TrainerStatus
 from pilot.rundir.journal import read, replay
 from pilot.service.requests.pool_report import life_of
 from pilot.service.settings import fresh_core
 
 
-class DemoTold(Told, frozen=True):
+class DemoAnswer(Answer, frozen=True):
     """What ``pilot demo --json`` prints, also in `report.json`."""
 
     passed: bool  #: whether the demo kept all its promises
     faults: list[str]  #: what went wrong, one line each
     took_s: float  #: how long the demo took
     happened: list[str]  #: what happened to the pool, each line with the seconds since the demo began
-    ledger: dict[str, Verdict]  #: by trainer, whether every sample was used exactly once per epoch
+    ledger: dict[str, LedgerProof]  #: by trainer, whether every sample was used exactly once per epoch
     replay: str  #: `identical`, or the first difference found when the journal was replayed
     left_behind: list[str]  #: leftover processes, shared-memory segments and directories
     solves: list[SolveTimes]  #: the solve times of all plans
@@ -43,8 +43,8 @@ class DemoTold(Told, frozen=True):
 class DemoReport:
     """``faults`` is empty if the demo kept all its promises."""
 
-    run: Run
-    proofs: dict[str, Verdict]
+    run: DemoRun
+    proofs: dict[str, LedgerProof]
     replay_difference: str
     faults: list[str]
     solves: list[SolveTimes]
@@ -55,9 +55,9 @@ class DemoReport:
         """Whether the demo's exit status is 0."""
         return not self.faults
 
-    def told(self) -> DemoTold:
+    def told(self) -> DemoAnswer:
         """The same for scripts."""
-        return DemoTold(
+        return DemoAnswer(
             passed=self.passed,
             faults=self.faults,
             took_s=self.run.took_s,
@@ -70,7 +70,7 @@ class DemoReport:
         )
 
 
-def judge(run: Run) -> DemoReport:
+def judge(run: DemoRun) -> DemoReport:
     """Check the ledger, lost steps, the replay and leftovers."""
     contents = read(run.root / "journal.jsonl")
     monitor, ledger = Monitor.of(contents.decisions), ledgers(contents.decisions)

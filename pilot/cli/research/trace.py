@@ -261,9 +261,9 @@ def _print_statistics(
     columns: dict[str, TraceStatistics], as_json: bool, fragment_distance: float | None = None
 ) -> None:
     if as_json:
-        from pilot.research.traces.statistics import TracesTold
+        from pilot.research.traces.statistics import TracesAnswer
 
-        click.echo(to_json(TracesTold(traces=columns, fragment_distance=fragment_distance)))
+        click.echo(to_json(TracesAnswer(traces=columns, fragment_distance=fragment_distance)))
         return
     from pilot.cli.show import print_table
 

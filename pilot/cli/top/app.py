@@ -57,7 +57,7 @@ class Page(ModalScreen[None]):
         self.dismiss()
 
 
-class Question(ModalScreen[bool]):
+class Confirmation(ModalScreen[bool]):
     """Yes or no."""
 
     BINDINGS: ClassVar[list[BindingType]] = [("y", "answer(True)", "Yes"), ("n,escape,q", "answer(False)", "No")]
@@ -117,7 +117,7 @@ class Top(App[None]):
     #nodes { height: 1fr; min-height: 3; overflow-y: auto; }
     #feed { height: 1fr; min-height: 3; scrollbar-size: 1 1; }
     #nodes, #feed { border-top: solid $primary; }
-    Page, Question, Entry { align: center middle; background: $background; }
+    Page, Confirmation, Entry { align: center middle; background: $background; }
     """
     ENABLE_COMMAND_PALETTE = False
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -284,7 +284,7 @@ class Top(App[None]):
             if yes:
                 self._do(lambda: f"{name} is {self._pool.cancel(name).phase}")
 
-        self.push_screen(Question(f"Cancel {name} now?"), answered)
+        self.push_screen(Confirmation(f"Cancel {name} now?"), answered)
 
     def action_scale(self) -> None:
         """Change the number of pilots."""

@@ -26,7 +26,7 @@ class Curves:
 
 
 @dataclass(frozen=True, slots=True)
-class Happening:
+class StatusChange:
     """Something that changed between two answers, at ``at_s`` on the pool's clock."""
 
     at_s: float
@@ -48,7 +48,7 @@ class History:
         self._last: PoolStatus | None = None
         self._column = -1
 
-    def note(self, status: PoolStatus) -> list[Happening]:
+    def note(self, status: PoolStatus) -> list[StatusChange]:
         """Take the next answer; returns what is new in it."""
         new = changes(self._last, status)
         self._note_curves(status.trainers)
@@ -81,10 +81,10 @@ class History:
                 del self.rows[node]
 
 
-def changes(before: PoolStatus | None, after: PoolStatus) -> list[Happening]:
+def changes(before: PoolStatus | None, after: PoolStatus) -> list[StatusChange]:
     """What a person would want to know about the difference; for a first answer, the last decisions."""
     if before is None:
-        return [Happening(decision.at_s, decision.text) for decision in after.decisions]
+        return [StatusChange(decision.at_s, decision.text) for decision in after.decisions]
     texts = [*_nodes(before, after)]
     known = {trainer.trainer: trainer for trainer in before.trainers}
     for trainer in after.trainers:
@@ -92,7 +92,7 @@ def changes(before: PoolStatus | None, after: PoolStatus) -> list[Happening]:
     texts += [remark for remark in after.remarks if remark not in before.remarks]
     if after.draining and not before.draining:
         texts.append("the pool drains")
-    return [Happening(after.now_s, text) for text in texts]
+    return [StatusChange(after.now_s, text) for text in texts]
 
 
 def _nodes(before: PoolStatus, after: PoolStatus) -> list[str]:

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from pilot.cli.rows import PHASE_STYLE, notes, number, row_cells, short
 from pilot.cli.show import jobs_words, nodes_words
-from pilot.cli.top.history import AWAY, Cell, Curves, Happening
+from pilot.cli.top.history import AWAY, Cell, Curves, StatusChange
 from pilot.protocol.pool_status import PoolStatus, TrainerStatus
 
 BARS = "▁▂▃▄▅▆▇█"
@@ -55,7 +55,7 @@ def about(trainer: TrainerStatus) -> Text:
     return text
 
 
-def event_line(happening: Happening) -> Text:
+def event_line(happening: StatusChange) -> Text:
     """A line of the feed."""
     return Text.assemble((f"{short(happening.at_s):>7}  ", "dim"), happening.text)
 

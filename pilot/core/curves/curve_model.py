@@ -65,7 +65,7 @@ WIDE = Priors(Normal(-6.0, 2.5), Normal(-3.5, 1.4))
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class MeasuredRate:
     """``per_s`` (samples/s, greater than 0) was measured on ``nodes`` nodes, with a relative standard deviation
     ``error``.
     """
@@ -111,7 +111,7 @@ class Fit:
         return math.sqrt(model + da * da * aa + 2 * da * db * ab + db * db * bb)
 
 
-def fit(points: Sequence[Point], priors: Priors) -> Fit:
+def fit(points: Sequence[MeasuredRate], priors: Priors) -> Fit:
     """The most likely model given ``points``, which are at different counts."""
     rows = [_Row(p.weight, math.log(p.nodes / p.per_s), float(p.nodes > 1), math.log2(max(1, p.nodes))) for p in points]
     ln_a, ln_b, damping = priors.ln_a.mean, priors.ln_b.mean, 1e-3
@@ -134,7 +134,7 @@ def fit(points: Sequence[Point], priors: Priors) -> Fit:
 
 
 def priors_of(
-    trainers: Sequence[Sequence[Point]],
+    trainers: Sequence[Sequence[MeasuredRate]],
     around: Priors = WIDE,
     worth: float = 2.0,
     start: Priors | None = None,
@@ -253,7 +253,7 @@ class Estimate:
 
 
 @lru_cache(maxsize=128)
-def estimates(points: tuple[Point, ...], given: Curve | None, priors: Priors, most: int) -> tuple[Estimate, ...]:
+def estimates(points: tuple[MeasuredRate, ...], given: Curve | None, priors: Priors, most: int) -> tuple[Estimate, ...]:
     """The scaling curve to plan with: what is known about 1, 2, 4, … and ``most`` nodes, and the counts of ``points``
     (which rise) and of ``given``.
 
@@ -288,7 +288,7 @@ def _counts(most: int, others: Sequence[int]) -> list[int]:
     return sorted({most, *doublings, *others})
 
 
-def _model(points: Sequence[Point], priors: Priors) -> tuple[Callable[[float], float], Callable[[float], float]]:
+def _model(points: Sequence[MeasuredRate], priors: Priors) -> tuple[Callable[[float], float], Callable[[float], float]]:
     made = fit(points, priors)
     return made.per_s, made.error
 
@@ -308,7 +308,7 @@ def _between(ratios: Sequence[tuple[float, float]], nodes: int) -> float:
     return off0 + (off1 - off0) * math.log(nodes / n0) / math.log(n1 / n0)
 
 
-def _held_between(points: Sequence[Point], nodes: int, per_s: float) -> float:
+def _held_between(points: Sequence[MeasuredRate], nodes: int, per_s: float) -> float:
     """Limit an estimate to the range between its measured neighbours."""
     right = bisect_left([p.nodes for p in points], nodes)
     if right in (0, len(points)):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from statistics import geometric_mean, median
 
 from pilot.core.curves.curve import Curve, is_rate
-from pilot.core.curves.curve_model import ON_SUMMIT, Estimate, Point, Priors, curve_of, estimates, priors_of
+from pilot.core.curves.curve_model import ON_SUMMIT, Estimate, MeasuredRate, Priors, curve_of, estimates, priors_of
 from pilot.core.trainer.spec import TrainerSpec
 
 KEPT_COSTS = 5
@@ -115,9 +115,9 @@ class Measured:
         return estimates(self.points, given, self._priors, self._spec.max_nodes)
 
     @property
-    def points(self) -> tuple[Point, ...]:
+    def points(self) -> tuple[MeasuredRate, ...]:
         """What was measured, by node count."""
-        return tuple(Point(nodes, rate.per_s, rate.error) for nodes, rate in sorted(self._rates.items()))
+        return tuple(MeasuredRate(nodes, rate.per_s, rate.error) for nodes, rate in sorted(self._rates.items()))
 
     @property
     def curve(self) -> Curve:

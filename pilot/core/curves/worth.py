@@ -20,7 +20,7 @@ from itertools import combinations
 from statistics import fmean
 
 from pilot.core.curves.curve import Curve
-from pilot.core.curves.curve_model import Fit, Point, Priors, fit, speedup
+from pilot.core.curves.curve_model import Fit, MeasuredRate, Priors, fit, speedup
 from pilot.core.plan.objective import Objective
 from pilot.core.trainer.trainer import Trainer
 
@@ -42,7 +42,7 @@ FEW = 8
 class Outlook:
     """What a trainer can expect."""
 
-    points: tuple[Point, ...]  #: what is known of its curve
+    points: tuple[MeasuredRate, ...]  #: what is known of its curve
     priors: Priors  #: what is known of its curve
     allowed: tuple[int, ...]  #: the counts that it can be measured on, rising
     share: float  #: its part of the nodes, if all trainers are alike
@@ -75,7 +75,7 @@ def best_counts(outlook: Outlook) -> tuple[int, ...]:
 def _after(known: Fit, counts: Sequence[int], outlook: Outlook) -> Fit:
     """What would be known about the curve if it were measured on ``counts``, too."""
     points = {p.nodes: p for p in outlook.points}
-    points |= {n: Point(n, known.per_s(n), MEASURED_ERROR) for n in counts}
+    points |= {n: MeasuredRate(n, known.per_s(n), MEASURED_ERROR) for n in counts}
     return fit(sorted(points.values(), key=lambda p: p.nodes), outlook.priors)
 
 

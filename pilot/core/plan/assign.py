@@ -9,7 +9,7 @@ from itertools import islice, permutations
 
 from pilot.core.ids import NodeId, TrainerId
 from pilot.core.plan.problem import NOBODY
-from pilot.core.pool.pool import NONE_END, Ending, Pool, in_company
+from pilot.core.pool.pool import NONE_END, ExpiringNodes, Pool, in_company
 from pilot.core.trainer.trainer import Trainer
 
 
@@ -28,7 +28,7 @@ def assign(
     trainers: Sequence[Trainer],
     counts: Mapping[TrainerId, int],
     gpus: GpuNodes | None = None,
-    ending: Ending = NONE_END,
+    ending: ExpiringNodes = NONE_END,
     late: Mapping[TrainerId, int] = NOBODY,
 ) -> Assignment:
     """Set the targets of ``trainers`` (in submission order) so that each has its count, if that can be done.
@@ -61,7 +61,7 @@ def _share_out(
     trainers: Sequence[Trainer],
     counts: Mapping[TrainerId, int],
     gpus: GpuNodes | None,
-    ending: Ending,
+    ending: ExpiringNodes,
     late: Mapping[TrainerId, int],
 ) -> list[Trainer]:
     """Set the targets as far as there are nodes; returns the trainers whose target changed."""
@@ -94,7 +94,7 @@ def give_back(
     pool: Pool,
     trainer: Trainer,
     count: int,
-    ending: Ending = NONE_END,
+    ending: ExpiringNodes = NONE_END,
     *,
     stays_go: bool = False,
     keeps: Container[NodeId] = (),
@@ -112,7 +112,7 @@ def give_back(
         del pool.owner[node]
 
 
-def start_on(pool: Pool, trainer: Trainer, count: int, ending: Ending = NONE_END) -> None:
+def start_on(pool: Pool, trainer: Trainer, count: int, ending: ExpiringNodes = NONE_END) -> None:
     """Give ``trainer``, which has no nodes, ``count`` free ones, or as many as it can run on; ``ending`` ones only if
     nothing else is left.
     """
@@ -121,7 +121,9 @@ def start_on(pool: Pool, trainer: Trainer, count: int, ending: Ending = NONE_END
     _give(pool, trainer, free, trainer.spec.fitting(most) if most >= trainer.spec.min_nodes else 0, ending, 0)
 
 
-def _give(pool: Pool, trainer: Trainer, free: list[NodeId], count: int, ending: Ending, late: int) -> list[NodeId]:
+def _give(
+    pool: Pool, trainer: Trainer, free: list[NodeId], count: int, ending: ExpiringNodes, late: int
+) -> list[NodeId]:
     """Give ``trainer`` ``count`` of the ``free`` nodes, ``late`` of them ending ones, if there are enough of both;
     returns the remaining free nodes.
     """

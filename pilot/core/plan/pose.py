@@ -11,7 +11,7 @@ from pilot.core.ids import TrainerId
 from pilot.core.plan.problem import UNSAID_STEP_S, Candidate, Problem
 from pilot.core.pool.blame import Blame
 from pilot.core.pool.losses import NO_LOSS, LossRate
-from pilot.core.pool.pool import Ending, Pool
+from pilot.core.pool.pool import ExpiringNodes, Pool
 from pilot.core.trainer.trainer import Trainer
 
 CURVE_PLANS = 2
@@ -29,7 +29,7 @@ def pose(
     pins: Mapping[TrainerId, int],
     weights: Mapping[TrainerId, float],
     reserved: int,
-    ending: Ending,
+    ending: ExpiringNodes,
     losses: LossRate,
 ) -> Problem | None:
     """The problem of dividing ``pool`` among ``trainers``; None if none of them could run.

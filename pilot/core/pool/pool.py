@@ -153,7 +153,7 @@ MOST = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class ExpiringNodes:
     """Free nodes that leave before ``until_s`` (when the forward-looking time is over), the last to leave first; on
     average they have ``left_s`` left. Their end is known: their job's wall time ends, or the scheduler has planned
     another job on them.
@@ -172,10 +172,10 @@ class Ending:
     until_s: float = -math.inf
 
 
-NONE_END = Ending()
+NONE_END = ExpiringNodes()
 
 
-def ending(pool: Pool, now_s: float, t_fwd_s: float) -> Ending:
+def ending(pool: Pool, now_s: float, t_fwd_s: float) -> ExpiringNodes:
     """The ending nodes of ``pool`` at ``now_s``."""
     if not pool.ends:
         return NONE_END
@@ -183,7 +183,7 @@ def ending(pool: Pool, now_s: float, t_fwd_s: float) -> Ending:
     soon = [node for node in pool.available() if pool.ends_before(node, until_s)]
     soon = sorted(soon, key=pool.ends.__getitem__)[:MOST]
     left_s = fmean(max(0.0, pool.ends[node] - now_s) for node in soon) if soon else 0.0
-    return Ending(tuple(reversed(soon)), left_s, until_s)
+    return ExpiringNodes(tuple(reversed(soon)), left_s, until_s)
 
 
 def in_company(pool: Pool, own: Sequence[NodeId], free: Sequence[NodeId], count: int, until_s: float) -> list[NodeId]:

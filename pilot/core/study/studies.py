@@ -36,7 +36,7 @@ from pilot.core.study.study import (
     weights,
 )
 from pilot.core.trainer.proof import Proof
-from pilot.core.trainer.registry import Roll
+from pilot.core.trainer.registry import Registry
 from pilot.core.trainer.trainer import Trainer
 
 RESERVE_S = 30.0
@@ -60,10 +60,10 @@ class Followed:
 
 
 class Studies:
-    """The studies by name, over the trainers of ``roll``."""
+    """The studies by name, over the trainers of ``registry``."""
 
-    def __init__(self, studies: dict[StudyId, Study], roll: Roll) -> None:
-        self.studies, self._roll = studies, roll
+    def __init__(self, studies: dict[StudyId, Study], registry: Registry) -> None:
+        self.studies, self._registry = studies, registry
         self._trials = {s.spec.trainer(t.number): (s, t) for s in studies.values() for t in s.trials}
 
     @property
@@ -186,7 +186,7 @@ class Studies:
         if trial is None:
             return Followed()
         trial.asked, trial.parameters = True, event.parameters
-        trainer = self._roll.submit(event.spec, charge_factor)
+        trainer = self._registry.submit(event.spec, charge_factor)
         kept = study.reserved.pop(trial.number, None)
         trainer.shelved, trainer.proof = study.stopped, study.proof
         if study.stopped:
@@ -288,7 +288,7 @@ class Studies:
             return []
         study.proof = trainer.proof
         names = [study.spec.trainer(trial.number) for trial in study.trials if not trial.ended]
-        others = [t for name in names if (t := self._roll.open.get(name)) is not None and t is not trainer]
+        others = [t for name in names if (t := self._registry.open.get(name)) is not None and t is not trainer]
         for other in others:
             other.proof = study.proof
         return others
@@ -318,7 +318,7 @@ class Studies:
         """Shelve or unshelve the trainers of ``trials``, as the facts require."""
         followed = Followed()
         for trial in trials:
-            trainer = self._roll.open.get(study.spec.trainer(trial.number))
+            trainer = self._registry.open.get(study.spec.trainer(trial.number))
             shelved = "" if trial.trains and not study.stopped else study.stopped or self._shelved_at(study, trial)
             if trainer is None or trial.ended or bool(trainer.shelved) == bool(shelved):
                 continue

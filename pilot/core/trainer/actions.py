@@ -18,23 +18,23 @@ from pilot.core.commands import (
 )
 from pilot.core.ids import Generation, NodeId
 from pilot.core.trainer.proof import Proof, ProofState
-from pilot.core.trainer.standing import Standing
+from pilot.core.trainer.situation import Situation
 from pilot.core.trainer.trainer import Group, Trainer, Worker, WorkerPhase
 
-Act = Callable[[Standing], list[Command]]
+Act = Callable[[Situation], list[Command]]
 
 DRAIN_LEAST_S = 10.0
 """How long a script may run on after its loop when the pool is shut down, if the site's grace is shorter."""
 
 
-def wait(_: Standing) -> list[Command]:
+def wait(_: Situation) -> list[Command]:
     """Do nothing: an event that is certain to come will decide."""
     return []
 
 
-def close(standing: Standing) -> list[Command]:
+def close(situation: Situation) -> list[Command]:
     """Stop every worker, and close the trainer once none is left."""
-    trainer, outcome = standing.trainer, standing.trainer.closing
+    trainer, outcome = situation.trainer, situation.trainer.closing
     assert outcome is not None
     # A finished group is not dissolved: its ranks exit cleanly with their workers.
     finished = outcome is Outcome.FINISHED
@@ -68,25 +68,25 @@ def hasten(trainer: Trainer, within_s: float, reason: str) -> list[Command]:
     return [StopWorker(trainer.id, node, reason, within_s) for node in nodes]
 
 
-def close_stopped(standing: Standing) -> list[Command]:
+def close_stopped(situation: Situation) -> list[Command]:
     """Close a trainer that was asked to stop."""
-    trainer = standing.trainer
+    trainer = situation.trainer
     trainer.outcome, trainer.reason, trainer.held, trainer.stops = Outcome.STOPPED, trainer.held, "", False
     return [CloseTrainer(trainer.id, Outcome.STOPPED, trainer.reason)]
 
 
-def start_lacking(standing: Standing) -> list[Command]:
+def start_lacking(situation: Situation) -> list[Command]:
     """Start a worker on each target node that has none."""
-    trainer, lacking = standing.trainer, standing.lacking
+    trainer, lacking = situation.trainer, situation.lacking
     for node in lacking:
         trainer.workers[node] = Worker(attempt=trainer.deaths_in_a_row)
-        standing.pool.occupant[node] = trainer.id
+        situation.pool.occupant[node] = trainer.id
     return [StartWorker(trainer.id, node, "the plan gives it this node") for node in lacking]
 
 
-def stop_surplus(standing: Standing) -> list[Command]:
+def stop_surplus(situation: Situation) -> list[Command]:
     """Stop the workers that are no longer needed."""
-    return stop(standing.trainer, standing.surplus, "the plan takes this node back")
+    return stop(situation.trainer, situation.surplus, "the plan takes this node back")
 
 
 def stop(trainer: Trainer, nodes: list[NodeId], reason: str) -> list[Command]:
@@ -100,14 +100,14 @@ def stop(trainer: Trainer, nodes: list[NodeId], reason: str) -> list[Command]:
     return out
 
 
-def save_parked(standing: Standing) -> list[Command]:
+def save_parked(situation: Situation) -> list[Command]:
     """Save the state of a parked trainer; it stays in memory as well."""
-    return _save(standing.trainer, standing.staying, "it is parked")
+    return _save(situation.trainer, situation.staying, "it is parked")
 
 
-def save_going(standing: Standing) -> list[Command]:
+def save_going(situation: Situation) -> list[Command]:
     """Save a state that is held only on nodes that the trainer gives up."""
-    return _save(standing.trainer, standing.trainer.holders(), "its nodes are given back")
+    return _save(situation.trainer, situation.trainer.holders(), "its nodes are given back")
 
 
 def _save(trainer: Trainer, holders: list[NodeId], reason: str) -> list[Command]:
@@ -120,8 +120,8 @@ def _save(trainer: Trainer, holders: list[NodeId], reason: str) -> list[Command]
 def pause(reason: str) -> Act:
     """Pause the training group, for ``reason``."""
 
-    def act(standing: Standing) -> list[Command]:
-        trainer, group = standing.trainer, standing.trainer.group
+    def act(situation: Situation) -> list[Command]:
+        trainer, group = situation.trainer, situation.trainer.group
         assert group is not None
         trainer.pausing = True
         return [PauseGroup(trainer.id, group.generation, group.members, reason)]
@@ -132,8 +132,8 @@ def pause(reason: str) -> Act:
 def form(reason: str) -> Act:
     """Form the next group from the members that stay and the newcomers, for ``reason``."""
 
-    def act(standing: Standing) -> list[Command]:
-        trainer, members = standing.trainer, (*standing.staying, *standing.newcomers)
+    def act(situation: Situation) -> list[Command]:
+        trainer, members = situation.trainer, (*situation.staying, *situation.newcomers)
         previous = trainer.group.generation if trainer.group is not None else None
         trainer.generation = Generation(trainer.generation + 1)
         trainer.forming = Group(trainer.generation, members, previous)
@@ -143,9 +143,9 @@ def form(reason: str) -> Act:
     return act
 
 
-def check(standing: Standing) -> list[Command]:
+def check(situation: Situation) -> list[Command]:
     """Have the script checked on the only node of the training group."""
-    trainer, group = standing.trainer, standing.trainer.group
+    trainer, group = situation.trainer, situation.trainer.group
     assert group is not None
     (node,) = group.members
     trainer.proof = Proof(ProofState.RUNNING, node=node)

@@ -17,7 +17,7 @@ SLACK_S = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class BudgetState:
     """A ``warning``, or the reason for its ``end``; "" for each that does not apply."""
 
     warning: str = ""
@@ -63,17 +63,17 @@ class Usage:
             return self.since_s
         return self.since_s + left_s / self.nodes if self.nodes else math.inf
 
-    def look(self, now_s: float, charge_factor: float) -> Verdict:
+    def look(self, now_s: float, charge_factor: float) -> BudgetState:
         """Check the use so far against the budget. A warning is given once."""
         if self.budget_s is None:
-            return Verdict()
+            return BudgetState()
         used_s, budget = self.until(now_s) + SLACK_S * max(1, self.nodes), self._said(charge_factor)
         if used_s >= self.budget_s:
-            return Verdict(end=f"its budget of {budget} is used up")
+            return BudgetState(end=f"its budget of {budget} is used up")
         if used_s < WARNED_AT * self.budget_s or self.warned:
-            return Verdict()
+            return BudgetState()
         self.warned = True
-        return Verdict(warning=f"{WARNED_AT:.0%} of its budget of {budget} is used")
+        return BudgetState(warning=f"{WARNED_AT:.0%} of its budget of {budget} is used")
 
     def _said(self, charge_factor: float) -> str:
         assert self.budget_s is not None

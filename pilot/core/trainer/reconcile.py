@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from pilot.core import commands
 from pilot.core.pool.pool import Pool
 from pilot.core.trainer import actions
-from pilot.core.trainer.standing import Standing
+from pilot.core.trainer.situation import Situation
 from pilot.core.trainer.trainer import Trainer
 
 
@@ -44,7 +44,7 @@ class Rule:
 
     name: str
     facts: str
-    applies: Callable[[Standing], bool]
+    applies: Callable[[Situation], bool]
     act: actions.Act = actions.wait
     gives: tuple[type[commands.Command], ...] = ()
     final: bool = False
@@ -61,11 +61,11 @@ class Question:
 def reconcile(trainer: Trainer, pool: Pool) -> list[commands.Command]:
     """The commands that ``trainer`` needs now; its bookkeeping is updated as if they were given."""
     out: list[commands.Command] = []
-    standing = Standing(trainer, pool)
+    situation = Situation(trainer, pool)
     for question in QUESTIONS:
         for rule in question.rules:
-            if rule.applies(standing):
-                out += rule.act(standing)
+            if rule.applies(situation):
+                out += rule.act(situation)
                 if rule.final:
                     return out
                 break

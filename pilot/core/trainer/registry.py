@@ -19,7 +19,7 @@ from pilot.core.trainer.trainer import Trainer
 RollEvent = TrainerSubmitted | TrainerResumed | TrainerReleased | TrainerRemoved
 
 
-class Roll:
+class Registry:
     """``trainers`` is every trainer by its id, ``open`` those that have not ended and are not ending, ``past`` how
     those that are no longer kept ended."""
 

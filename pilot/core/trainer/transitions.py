@@ -10,20 +10,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import assert_never
 
-from pilot.core.commands import Command, LookAtGroup
+from pilot.core.commands import Command, ExamineGroup
 from pilot.core.events import (
     CheckpointPublished,
     CheckpointWritten,
     CodeLoaded,
     ExitCause,
     GroupBroken,
+    GroupExamined,
     GroupFormed,
-    GroupLookedAt,
     GroupPaused,
     GroupStalled,
     Progress,
     ScriptChecked,
-    Seen,
+    StallFinding,
     Unloaded,
     WorkerExited,
     WorkerReady,
@@ -65,7 +65,7 @@ TrainerEvent = (
     | GroupBroken
     | GroupPaused
     | GroupStalled
-    | GroupLookedAt
+    | GroupExamined
     | CheckpointWritten
     | CheckpointPublished
     | ScriptChecked
@@ -110,8 +110,8 @@ def note(now_s: float, trainer: Trainer, event: TrainerEvent) -> Noted | None:
             return _group_paused(trainer, event)
         case GroupStalled():
             return _group_stalled(trainer, event)
-        case GroupLookedAt():
-            return _group_looked_at(now_s, trainer, event)
+        case GroupExamined():
+            return _group_examined(now_s, trainer, event)
         case CheckpointWritten():
             return _checkpoint_written(trainer, event)
         case CheckpointPublished():
@@ -366,15 +366,15 @@ def _group_stalled(trainer: Trainer, event: GroupStalled) -> Noted | None:
     if group is None or trainer.looking in groups:
         return None
     trainer.looking, kill = group.generation, event.waited_s >= trainer.spec.patience_s
-    return Noted([LookAtGroup(trainer.id, group.generation, group.members, event.reason, kill)])
+    return Noted([ExamineGroup(trainer.id, group.generation, group.members, event.reason, kill)])
 
 
-def _group_looked_at(now_s: float, trainer: Trainer, event: GroupLookedAt) -> Noted | None:
+def _group_examined(now_s: float, trainer: Trainer, event: GroupExamined) -> Noted | None:
     """Agents kill lost members; slow ones are waited for. If all are waiting, they wait for one another."""
     if event.generation != trainer.looking:
         return None
     trainer.looking = NO_GENERATION
-    if not event.seen or any(seen is not Seen.WAITS for _, seen in event.seen):
+    if not event.seen or any(seen is not StallFinding.WAITS for _, seen in event.seen):
         return Noted()
     reason = "its ranks all waited for one another"
     group, forming = trainer.group, trainer.forming

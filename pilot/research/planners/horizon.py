@@ -21,7 +21,7 @@ STEPS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class HuaweiJob:
     """A trainer as the paper sees it."""
 
     index: int  #: of its candidate
@@ -39,7 +39,7 @@ class Job:
     down_s: float = 0.0
 
 
-def jobs_of(problem: Problem, steps: int = STEPS, losses: LossRate = NO_LOSS) -> list[Job]:
+def jobs_of(problem: Problem, steps: int = STEPS, losses: LossRate = NO_LOSS) -> list[HuaweiJob]:
     """The candidates that can have nodes, first come, first served: as many as fit with their smallest sizes.
 
     In the paper every job has at least n_min nodes in every step (eq. 15), so with more jobs than fit there is no
@@ -63,7 +63,7 @@ def sizes_of(candidate: Candidate, nodes: int) -> tuple[int, ...]:
     return powers or ((low,) if low <= high else ())
 
 
-def counts_of(problem: Problem, jobs: Sequence[Job], sizes: Sequence[int]) -> list[int]:
+def counts_of(problem: Problem, jobs: Sequence[HuaweiJob], sizes: Sequence[int]) -> list[int]:
     """In the candidates' order: what each job has in the first step, which alone is put in force, and 0."""
     counts = [0] * len(problem.candidates)
     for job, size in zip(jobs, sizes, strict=True):
@@ -71,7 +71,9 @@ def counts_of(problem: Problem, jobs: Sequence[Job], sizes: Sequence[int]) -> li
     return counts
 
 
-def _job(index: int, candidate: Candidate, sizes: tuple[int, ...], step_s: float, steps: int, losses: LossRate) -> Job:
+def _job(
+    index: int, candidate: Candidate, sizes: tuple[int, ...], step_s: float, steps: int, losses: LossRate
+) -> HuaweiJob:
     """If the remaining work is not known, it is what the largest size does in all steps. A loss of nodes costs a
     rescale down, and one up when they are replaced: the course assumes that it regains its size.
     """
@@ -81,7 +83,7 @@ def _job(index: int, candidate: Candidate, sizes: tuple[int, ...], step_s: float
     demand_s = candidate.left_s if candidate.left_s is not None else unknown_s
     held, hit_s = candidate.current_nodes, candidate.rescale_down_s + candidate.rescale_up_s
     trains_share = [max(0.0, 1.0 - losses.hits_per_s(n) * hit_s) for n in sizes]
-    return Job(
+    return HuaweiJob(
         index,
         sizes,
         speeds,

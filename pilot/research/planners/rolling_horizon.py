@@ -25,7 +25,7 @@ from pilot.core.pool.losses import NO_LOSS
 from pilot.planners import milp
 from pilot.planners.choice import plan_of
 from pilot.research.planners import horizon
-from pilot.research.planners.horizon import STEPS, Job, counts_of, jobs_of
+from pilot.research.planners.horizon import STEPS, HuaweiJob, counts_of, jobs_of
 
 log = logging.getLogger(__name__)
 
@@ -120,7 +120,7 @@ class _Menu:
     worth: Floats  #: per job and course
 
 
-def priced(jobs: Sequence[Job], nodes: int, deadline_s: float, steps: int = STEPS, costs: bool = False) -> Priced:
+def priced(jobs: Sequence[HuaweiJob], nodes: int, deadline_s: float, steps: int = STEPS, costs: bool = False) -> Priced:
     """The best plan that was found, and the least bound. There is one: the smallest sizes of all ``jobs`` fit.
 
     With a price per node and step, each trainer chooses its sizes for all steps by itself (a *course*), and their total
@@ -141,14 +141,14 @@ def priced(jobs: Sequence[Job], nodes: int, deadline_s: float, steps: int = STEP
     return Priced(courses, value, bound if whole else None, hopeless)
 
 
-def _menus(jobs: Sequence[Job], steps: int, costs: bool) -> list[_Menu]:
+def _menus(jobs: Sequence[HuaweiJob], steps: int, costs: bool) -> list[_Menu]:
     alike: dict[tuple[int, ...], list[int]] = {}
     for i, job in enumerate(jobs):
         alike.setdefault(job.sizes, []).append(i)
     return [_menu(sizes, numbers, jobs, steps, costs) for sizes, numbers in alike.items()]
 
 
-def _menu(sizes: tuple[int, ...], numbers: list[int], jobs: Sequence[Job], steps: int, costs: bool) -> _Menu:
+def _menu(sizes: tuple[int, ...], numbers: list[int], jobs: Sequence[HuaweiJob], steps: int, costs: bool) -> _Menu:
     most = next(n for n in itertools.count(len(sizes), -1) if n <= 1 or n**steps <= COURSES_MAX)
     some = sorted({round(i) for i in np.linspace(0, len(sizes) - 1, most)})
     courses = np.array(list(itertools.product(some, repeat=steps)), dtype=np.int64).T.copy()
@@ -164,7 +164,7 @@ def _menu(sizes: tuple[int, ...], numbers: list[int], jobs: Sequence[Job], steps
     return _Menu(numbers, courses, np.array(sizes, dtype=np.int64)[courses], worth)
 
 
-def _lost(job: Job, courses: Ints) -> Floats:
+def _lost(job: HuaweiJob, courses: Ints) -> Floats:
     """The share of its work that each step of each course loses by a change of nodes."""
     nodes, speeds = np.array(job.sizes)[courses], np.array(job.speeds)[courses]
     before = np.vstack([np.full(courses.shape[1], job.held), nodes[:-1]])

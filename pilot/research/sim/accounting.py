@@ -10,7 +10,7 @@ from itertools import pairwise
 
 from pilot.core.curves.curve import Curve
 from pilot.core.ids import TrainerId
-from pilot.research.traces.workload import Ending, WorkloadRow
+from pilot.research.traces.workload import TrainerEnd, WorkloadRow
 
 
 class Accounting(StrEnum):
@@ -62,7 +62,7 @@ class Account:
     @property
     def completed(self) -> bool:
         """Whether all of its work was done."""
-        return self.ended_s is not None and self.submission.ending is Ending.FINISHES
+        return self.ended_s is not None and self.submission.ending is TrainerEnd.FINISHES
 
     def advance(self, now_s: float) -> float:
         """Integrate up to ``now_s``; the samples gained, never more than are left."""
@@ -82,7 +82,7 @@ class Account:
 
     def ends_s(self) -> float:
         """When it meets its end if nothing changes; infinite without nodes, and if it hangs."""
-        if self.submission.ending is Ending.HANGS:
+        if self.submission.ending is TrainerEnd.HANGS:
             return math.inf
         left, from_s = self.submission.samples - self.done, max(self.since_s, self.paused_until_s)
         if self.later is None:
@@ -92,7 +92,7 @@ class Account:
         return from_s + left / self.rate if before >= left and self.rate > 0 else at_s + (left - before) / rate
 
     def is_done(self) -> bool:
-        return self.done >= self.submission.samples and self.submission.ending is not Ending.HANGS
+        return self.done >= self.submission.samples and self.submission.ending is not TrainerEnd.HANGS
 
     def rescale(self, accounting: Accounting, lost: int, nodes: int, delay_s: float = 0.0) -> Cost:
         """From now on ``nodes`` nodes; ``lost`` of those before were preempted, the plan did the rest.
@@ -139,7 +139,7 @@ class TrainerTimes:
     ended_s: float  #: on the trace's clock
     waiting_s: float  #: without nodes, or with fewer than its minimum
     training_s: float  #: the rest
-    ending: Ending  #: how it ended
+    ending: TrainerEnd  #: how it ended
 
     @property
     def total_s(self) -> float:
@@ -164,7 +164,7 @@ def done_when(other: Sequence[TrainerTimes], count: int, these: Sequence[Trainer
     """How many of ``these`` were completed when ``other`` had completed ``count`` (Huawei Fig 11); None: it
     never did.
     """
-    ends = sorted(one.ended_s for one in other if one.ending is Ending.FINISHES)
+    ends = sorted(one.ended_s for one in other if one.ending is TrainerEnd.FINISHES)
     if len(ends) < count:
         return None
-    return sum(one.ended_s <= ends[count - 1] for one in these if one.ending is Ending.FINISHES)
+    return sum(one.ended_s <= ends[count - 1] for one in these if one.ending is TrainerEnd.FINISHES)

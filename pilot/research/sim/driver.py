@@ -24,12 +24,12 @@ from pilot.core.commands import (
     Command,
     DissolveGroup,
     DrainPool,
+    ExamineGroup,
     FormGroup,
     HoldTrainer,
-    LookAtGroup,
-    PaceCheckpoints,
     PauseGroup,
     ReleaseNode,
+    SetCheckpointInterval,
     SetNodeAside,
     Solve,
     StartWorker,
@@ -45,8 +45,8 @@ from pilot.core.events import (
     DrainRequested,
     Event,
     ExitCause,
+    GroupExamined,
     GroupFormed,
-    GroupLookedAt,
     GroupPaused,
     PlanReady,
     PoolChanged,
@@ -67,7 +67,7 @@ from pilot.research.sim.accounting import Account, Accounting
 from pilot.research.sim.knowledge import MEASURED, TRUE_CURVES, Knowledge
 from pilot.research.sim.records import Moment, Records
 from pilot.research.traces.changes import Change
-from pilot.research.traces.workload import Ending, WorkloadRow
+from pilot.research.traces.workload import TrainerEnd, WorkloadRow
 
 EVERY_S = 4.0
 """So a rate that does not vary is known 20 s after its group formed and the pause is over: 20 steps of 0.8 s, and some
@@ -239,9 +239,9 @@ class Simulation:
 
     def _end_of(self, name: TrainerId) -> Event:
         row, trainer = self._by_id[name], self.core.trainers[name]
-        if row.ending is Ending.CANCELLED:
+        if row.ending is TrainerEnd.CANCELLED:
             return TrainerCancelled(name)
-        if row.ending is Ending.FAILS:
+        if row.ending is TrainerEnd.FAILS:
             return WorkerExited(name, next(iter(trainer.workers)), ExitCause.RAISED, "it has a bug")
         return TrainerFinished(name, trainer.generation, 0, int(row.samples))
 
@@ -307,8 +307,8 @@ class Simulation:
                 return GroupFormed(trainer, generation, 0)
             case PauseGroup(trainer, generation):
                 return GroupPaused(trainer, generation, 0)
-            case LookAtGroup(trainer, generation):
-                return GroupLookedAt(trainer, generation, ())
+            case ExamineGroup(trainer, generation):
+                return GroupExamined(trainer, generation, ())
             case WriteCheckpoint(trainer, node):
                 return CheckpointWritten(trainer, node, 0)
             case CheckScript(trainer, node):
@@ -328,7 +328,14 @@ class Simulation:
                 return TrialAsked(study, number, spec, ())
             case TellTrial(study, number):
                 return TrialTold(study, number)
-            case DissolveGroup() | PaceCheckpoints() | SetNodeAside() | HoldTrainer() | WarnOfBudget() | CloseTrainer():
+            case (
+                DissolveGroup()
+                | SetCheckpointInterval()
+                | SetNodeAside()
+                | HoldTrainer()
+                | WarnOfBudget()
+                | CloseTrainer()
+            ):
                 return None
             case _:
                 assert_never(command)

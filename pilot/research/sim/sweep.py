@@ -27,7 +27,7 @@ from pilot.core.pool.topology import Topology
 from pilot.core.trainer.spec import Profiling
 from pilot.host.system import die_with_parent
 from pilot.planners import TIMED, make, usual_objective
-from pilot.protocol.pool_status import Told
+from pilot.protocol.pool_status import Answer
 from pilot.research.sim.accounting import Account, Accounting, TrainerTimes, times_of
 from pilot.research.sim.driver import Completions, SimConfig, Simulation
 from pilot.research.sim.knowledge import TRUTH, Knowledge, ReadCurves, objective_name
@@ -110,7 +110,7 @@ class Replay:
     times: tuple[TrainerTimes, ...]
 
 
-class ReplayTold(Told, frozen=True):
+class ReplayAnswer(Answer, frozen=True):
     """One replay."""
 
     case: Case  #: the replay's options
@@ -118,16 +118,18 @@ class ReplayTold(Told, frozen=True):
     efficiency_is: str  #: what `efficiency` compares, in words
 
 
-class ReplayList(Told, frozen=True):
+class ReplayList(Answer, frozen=True):
     """What `pilot replay --json` prints; the output is deterministic."""
 
-    replays: list[ReplayTold]  #: the replays in the order of the option values
+    replays: list[ReplayAnswer]  #: the replays in the order of the option values
 
     @classmethod
     def of(cls, replays: Iterable[Replay]) -> ReplayList:
         """What is told of these."""
         told = [(r.case, r.summary, U_IN_WORDS.format(unit=r.summary.unit)) for r in replays]
-        return cls(replays=[ReplayTold(case=case, summary=summary, efficiency_is=text) for case, summary, text in told])
+        return cls(
+            replays=[ReplayAnswer(case=case, summary=summary, efficiency_is=text) for case, summary, text in told]
+        )
 
 
 ObjectiveOf = Callable[[str], Objective]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pilot.protocol.pool_status import Told
+from pilot.protocol.pool_status import Answer
 from pilot.research.traces.changes import Change
 from pilot.research.traces.fragments import Floats, PoolSize, fragments_of, pool_size
 
@@ -41,7 +41,7 @@ class TraceStatistics:
     changed_within: tuple[tuple[float, float], ...]
 
 
-class TracesTold(Told, frozen=True):
+class TracesAnswer(Answer, frozen=True):
     """What `pilot trace stats --json` and `pilot trace synth --json` print."""
 
     traces: dict[str, TraceStatistics]  #: by file name; `source` is the trace that a synthetic one imitates

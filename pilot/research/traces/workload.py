@@ -32,7 +32,7 @@ BUDGET = "budget"
 COLUMNS = ("trainer", "submit_s", "min_nodes", "max_nodes", "rescale_up_s", "rescale_down_s", "samples", "curve")
 
 
-class Ending(StrEnum):
+class TrainerEnd(StrEnum):
     """What happens to a trainer in a replay once it has processed its samples."""
 
     FINISHES = "finishes"
@@ -52,7 +52,7 @@ class WorkloadRow:
     submit_s: float  #: when, on the trace's clock
     samples: float  #: how many it processes until its ``ending``; ``spec.samples`` is the whole work as planners see it
     curve: int  #: index of its scaling curve in the curves file; trainers that share one are of the same kind
-    ending: Ending = Ending.FINISHES  #: what happens then
+    ending: TrainerEnd = TrainerEnd.FINISHES  #: what happens then
 
     def rescaled(self, factor: float) -> WorkloadRow:
         """The same trainer with its rescale costs multiplied by ``factor`` (FreeTrain §5.4.2)."""
@@ -251,9 +251,9 @@ def _befallen(row: WorkloadRow, mishaps: Mishaps, off: float, lot: float, when: 
     curve = row.spec.curve
     bug_at = when * BUG_WITHIN_S * (curve.single_node_rate() if curve is not None else 1.0)
     for share, ending, samples in (
-        (mishaps.hang_share, Ending.HANGS, bug_at),
-        (mishaps.fail_share, Ending.FAILS, bug_at),
-        (mishaps.cancel_share, Ending.CANCELLED, when * row.samples),
+        (mishaps.hang_share, TrainerEnd.HANGS, bug_at),
+        (mishaps.fail_share, TrainerEnd.FAILS, bug_at),
+        (mishaps.cancel_share, TrainerEnd.CANCELLED, when * row.samples),
     ):
         if lot < share:
             return replace(noisy, samples=min(row.samples, samples), ending=ending)

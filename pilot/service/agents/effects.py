@@ -101,12 +101,12 @@ class Effects:
                 self._send(command.node, command)
             case commands.FormGroup():
                 self._form(command)
-            case commands.PauseGroup() | commands.LookAtGroup() | commands.DissolveGroup():
+            case commands.PauseGroup() | commands.ExamineGroup() | commands.DissolveGroup():
                 for node in command.members:
                     self._send(node, command)
             case commands.WriteCheckpoint():
                 self._write(command)
-            case commands.CheckScript() | commands.PaceCheckpoints() | commands.ReleaseNode():
+            case commands.CheckScript() | commands.SetCheckpointInterval() | commands.ReleaseNode():
                 self._send(command.node, command)
             case commands.SetNodeAside():
                 log.warning("%s is set aside for %s: %s", command.node, command.trainer or "all", command.reason)
@@ -210,7 +210,7 @@ class Effects:
             self._send(node, wire.JoinGroup(*of, rank, size, group.saved_step, group.given_up))
         for node in self._previous_members(group):
             if node not in group.members:
-                self._send(node, wire.PartFromGroup(*of))
+                self._send(node, wire.LeaveGroup(*of))
 
     def _previous_members(self, group: commands.FormGroup) -> tuple[NodeId, ...]:
         """Empty if the trainer has been closed since the core decided."""

@@ -199,6 +199,6 @@ def _metrics(values: dict[str, float]) -> tuple[tuple[str, float], ...]:
     return tuple((name[:METRIC_NAME_MAX], value) for name, value in sorted(values.items())[:METRICS_MAX])
 
 
-def grace_s(message: wire.Leaving) -> float:
+def grace_s(message: wire.Noticed) -> float:
     """How long a leaving pilot will stay; 0 if it gives no valid time."""
     return message.grace_s if 0 <= message.grace_s <= MEASURE_MAX else 0.0

@@ -40,7 +40,7 @@ DETAIL_MAX = 8000
 
 TELL_EVERY_S = 60.0
 
-_ABOUT_ITSELF = wire.Heartbeat | wire.Leaving
+_ABOUT_ITSELF = wire.Heartbeat | wire.Noticed
 
 M = TypeVar("M", bound=wire.Message)
 
@@ -107,7 +107,7 @@ class Intake:
                 return True
             case wire.ScriptChecked():
                 return (TrainerId(message.trainer), node) in self._pending.checking
-            case wire.GroupFormed() | wire.GroupBroken() | wire.RankPaused() | wire.RankLookedAt():
+            case wire.GroupFormed() | wire.GroupBroken() | wire.RankPaused() | wire.RankExamined():
                 return True
             case wire.CheckpointWritten():
                 return message.asked and (TrainerId(message.trainer), node) in self._pending.writing
@@ -132,7 +132,7 @@ def in_lines(message: M) -> M:
     changed = {name: _clean(value) for name, value in _fields(message) if name != "detail"}
     if isinstance(message, wire.WorkerExited):
         changed["detail"] = "\n".join(map(one_line, message.detail[-DETAIL_MAX:].splitlines()))
-    elif isinstance(message, wire.RankLookedAt):
+    elif isinstance(message, wire.RankExamined):
         changed["detail"] = one_line(message.detail)
     return msgspec.structs.replace(message, **changed)
 

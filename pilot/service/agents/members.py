@@ -14,7 +14,7 @@ from pilot.comm.pmi import PUTS_MAX, check_put
 from pilot.core.commands import FormGroup
 from pilot.core.coordinator import Coordinator
 from pilot.core.errors import ProtocolError
-from pilot.core.events import Event, GroupBroken, GroupLookedAt, GroupStalled, Seen
+from pilot.core.events import Event, GroupBroken, GroupExamined, GroupStalled, StallFinding
 from pilot.core.ids import Generation, NodeId, TrainerId
 from pilot.protocol import wire
 from pilot.protocol.wire import GroupAddresses, Message, PeersUnreached, RankAddress, RankJoined
@@ -112,7 +112,7 @@ class Unreached:
         """``event``; if a group did not form or was looked at, with those of its members that cannot reach each
         other.
         """
-        if not isinstance(event, GroupBroken | GroupLookedAt):
+        if not isinstance(event, GroupBroken | GroupExamined):
             return event
         told = self._by_group.get((event.trainer, event.generation), {})
         pairs = tuple((node, other) for node, others in told.items() for other in others)
@@ -129,7 +129,7 @@ class StallChecks:
     def __init__(self, core: Coordinator, pending: PendingCommands) -> None:
         self._core = core
         self._pending = pending
-        self._seen: dict[Of, dict[NodeId, Seen]] = {}
+        self._seen: dict[Of, dict[NodeId, StallFinding]] = {}
 
     def rank_stalled(self, node: NodeId, message: wire.RankStalled) -> list[Event]:
         """A member is waiting; ignored if its group is already being examined, or if it is not in the group."""
@@ -142,13 +142,13 @@ class StallChecks:
         what = f"the sums of step {message.step}" if message.summing else f"the other ranks after step {message.step}"
         return [GroupStalled(*of, f"{node} has waited {message.waited_s:.1f} s for {what}", message.waited_s)]
 
-    def awaits(self, node: NodeId, message: wire.RankLookedAt) -> bool:
+    def awaits(self, node: NodeId, message: wire.RankExamined) -> bool:
         """Whether ``message`` is the answer that ``node`` owes."""
         waiting = self._pending.looking.get(_of(message))
         return waiting is not None and node in waiting[0].members and node not in self._seen.get(_of(message), {})
 
-    def rank_looked_at(self, node: NodeId, message: wire.RankLookedAt) -> list[Event]:
-        """Completes ``LookAtGroup`` when the last member has been examined."""
+    def rank_examined(self, node: NodeId, message: wire.RankExamined) -> list[Event]:
+        """Completes ``ExamineGroup`` when the last member has been examined."""
         of = _of(message)
         waiting = self._pending.looking.get(of)
         if waiting is None or node not in waiting[0].members:
@@ -166,12 +166,12 @@ class StallChecks:
     def _complete(self, of: Of) -> list[Event]:
         seen = self._seen.pop(of, {})
         command, _ = self._pending.looking[of]
-        return [GroupLookedAt(*of, tuple((node, seen.get(node, Seen.UNKNOWN)) for node in command.members))]
+        return [GroupExamined(*of, tuple((node, seen.get(node, StallFinding.UNKNOWN)) for node in command.members))]
 
 
-def _of(message: wire.RankStalled | wire.RankLookedAt) -> Of:
+def _of(message: wire.RankStalled | wire.RankExamined) -> Of:
     return TrainerId(message.trainer), Generation(message.generation)
 
 
-def _seen(text: str) -> Seen:
-    return next((seen for seen in Seen if seen.value == text), Seen.UNKNOWN)
+def _seen(text: str) -> StallFinding:
+    return next((seen for seen in StallFinding if seen.value == text), StallFinding.UNKNOWN)

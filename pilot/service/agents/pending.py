@@ -16,8 +16,8 @@ from pilot.core.commands import (
     CloseTrainer,
     Command,
     DissolveGroup,
+    ExamineGroup,
     FormGroup,
-    LookAtGroup,
     PauseGroup,
     ReleaseNode,
     Solve,
@@ -55,7 +55,7 @@ class PendingCommands:
     stopping: dict[On, tuple[StopWorker, float]] = field(default_factory=dict)
     forming: dict[Of, tuple[FormGroup, float]] = field(default_factory=dict)
     pausing: dict[Of, tuple[PauseGroup, float]] = field(default_factory=dict)
-    looking: dict[Of, tuple[LookAtGroup, float]] = field(default_factory=dict)
+    looking: dict[Of, tuple[ExamineGroup, float]] = field(default_factory=dict)
     writing: dict[On, tuple[WriteCheckpoint, float]] = field(default_factory=dict)
     checking: dict[On, tuple[CheckScript, float]] = field(default_factory=dict)
     slow: dict[On, None] = field(default_factory=dict)
@@ -105,7 +105,7 @@ class PendingCommands:
                 self.groups.pop((command.trainer, Generation(command.generation - GROUPS_KEPT)), None)
             case PauseGroup():
                 self.pausing[command.trainer, command.generation] = (command, now_s)
-            case LookAtGroup():
+            case ExamineGroup():
                 self.looking[command.trainer, command.generation] = (command, now_s)
             case DissolveGroup():
                 self._group_ended((command.trainer, command.generation))
@@ -138,7 +138,7 @@ class PendingCommands:
                 self.forming.pop((event.trainer, event.generation), None)
             case events.GroupBroken() | events.GroupPaused():
                 self._group_ended((event.trainer, event.generation))
-            case events.GroupLookedAt():
+            case events.GroupExamined():
                 self.looking.pop((event.trainer, event.generation), None)
             case events.CheckpointWritten():
                 self.writing.pop((event.trainer, event.node), None)

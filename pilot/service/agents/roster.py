@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pilot.core.ids import NodeId
 from pilot.history.words import node_names
 from pilot.protocol import wire
-from pilot.protocol.wire import Pace
+from pilot.protocol.wire import StepTimes
 from pilot.service.agents.admission import Grant, Living, same_job
 from pilot.service.agents.intake import Speech
 from pilot.service.agents.server import Peer
@@ -55,17 +55,17 @@ class Pilot:
     away_s: float | None = None
     leaving: str = ""
     paced: str = ""
-    paces: deque[Pace] = field(default_factory=lambda: deque(maxlen=KEPT))
+    paces: deque[StepTimes] = field(default_factory=lambda: deque(maxlen=KEPT))
     speech: Speech = field(default_factory=Speech)
 
-    def took(self, trainer: str, pace: Pace) -> None:
+    def took(self, trainer: str, pace: StepTimes) -> None:
         """Its worker of ``trainer`` measured this."""
         if trainer != self.paced:
             self.paced = trainer
             self.paces.clear()
         self.paces.append(pace)
 
-    def pace_of(self, trainer: str) -> Pace:
+    def pace_of(self, trainer: str) -> StepTimes:
         """Of its worker of ``trainer``, over what is kept."""
         return over(self.paces if trainer == self.paced else ())
 

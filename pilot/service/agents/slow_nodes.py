@@ -8,7 +8,7 @@ from statistics import median
 from msgspec.structs import astuple
 
 from pilot.core.ids import NodeId, TrainerId
-from pilot.protocol.wire import Pace
+from pilot.protocol.wire import StepTimes
 
 KEPT = 8
 """How many of a node's newest paces are kept: a bit more than a minute of short steps, or more of long ones."""
@@ -22,23 +22,23 @@ SHARE = 0.1
 """… and if the others wait for it for at least this share of the time."""
 
 
-def over(paces: Iterable[Pace]) -> Pace:
+def over(paces: Iterable[StepTimes]) -> StepTimes:
     """All of them together."""
     sums = [sum(row) for row in zip(*map(astuple, paces), strict=True)] or [0, 0, 0.0, 0.0]
-    return Pace(*sums)
+    return StepTimes(*sums)
 
 
-def tells(pace: Pace) -> bool:
+def tells(pace: StepTimes) -> bool:
     """Whether it is long enough to judge by."""
     return pace.steps >= STEPS_LEAST and pace.wall_s >= SECONDS_LEAST and pace.samples > 0
 
 
-def per_sample_s(pace: Pace) -> float:
+def per_sample_s(pace: StepTimes) -> float:
     """Time that the node computes for a sample."""
     return pace.own_s / pace.samples
 
 
-def slow(paces: Mapping[NodeId, Pace]) -> list[tuple[NodeId, float]]:
+def slow(paces: Mapping[NodeId, StepTimes]) -> list[tuple[NodeId, float]]:
     """The slow nodes of a group, and how many times as long as the others they take; the slowest first.
 
     ``paces`` has all members; in a group of more than two, a node is compared with at least two others.

@@ -18,7 +18,7 @@ from typing import Annotated
 import msgspec
 
 from pilot.core.curves.curve import RATES
-from pilot.core.curves.curve_model import ON_SUMMIT, Point, Priors, curve_of, estimates, priors_of
+from pilot.core.curves.curve_model import ON_SUMMIT, MeasuredRate, Priors, curve_of, estimates, priors_of
 from pilot.core.ids import TrainerUid
 from pilot.core.trainer.spec import NODES_MAX, TrainerSpec
 from pilot.core.trainer.trainer import Trainer
@@ -43,9 +43,9 @@ class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     #: number of nodes (increasing), samples per second on them, relative error of the rate (one standard deviation)
     points: Annotated[list[tuple[Nodes, Rate, Error]], msgspec.Meta(min_length=2, max_length=COUNTS_MOST)]
 
-    def known(self) -> tuple[Point, ...]:
+    def known(self) -> tuple[MeasuredRate, ...]:
         """The points for the model."""
-        return tuple(Point(*point) for point in self.points)
+        return tuple(MeasuredRate(*point) for point in self.points)
 
 
 @dataclass(slots=True)
@@ -108,7 +108,7 @@ class Learned:
             log.warning("cannot keep what trainers measured in %s: %s", self.folder, error.strerror)
 
 
-def measurement(spec: TrainerSpec, points: Sequence[Point]) -> Measurement:
+def measurement(spec: TrainerSpec, points: Sequence[MeasuredRate]) -> Measurement:
     """What to store about a trainer with at least two ``points``."""
     rows = [(int(p.nodes), p.per_s, min(p.error, 1.0)) for p in points]
     return Measurement(spec.script, rows[:COUNTS_MOST])

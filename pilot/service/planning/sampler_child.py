@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pilot.core.errors import UserError
 from pilot.service.planning.child_process import Parent
-from pilot.service.planning.sampler_process import Question
+from pilot.service.planning.sampler_process import SamplerRequest
 from pilot.study.projection import Projection
 from pilot.submission.study_definition import Asked
 
@@ -17,7 +17,7 @@ def main(lifeline: int) -> None:
     """Answer questions until stdin closes."""
     parent = Parent(lifeline)
     opened: dict[str, Projection] = {}
-    for question in parent.questions(Question):
+    for question in parent.questions(SamplerRequest):
         try:
             answer = _answer(opened, question)
         except UserError as error:
@@ -29,7 +29,7 @@ def main(lifeline: int) -> None:
         parent.answer(answer)
 
 
-def _answer(opened: dict[str, Projection], question: Question) -> Asked:
+def _answer(opened: dict[str, Projection], question: SamplerRequest) -> Asked:
     if question.definition is not None:
         opened[question.file] = Projection(question.definition, Path(question.file), question.known)
     projection = opened[question.file]

@@ -34,7 +34,7 @@ ANSWER_S = 60.0
 Post = Callable[[TrialAsked | TrialNotAsked | TrialTold], object]
 
 
-class Question(msgspec.Struct, frozen=True):
+class SamplerRequest(msgspec.Struct, frozen=True):
     """A question. ``definition`` and ``known`` are sent with the first one about the study in ``file``."""
 
     file: str
@@ -107,7 +107,7 @@ class SamplerProcess:
         except PilotError as error:
             return Asked(error=str(error), again=error.transient)
 
-    async def _question(self, command: AskTrial | TellTrial) -> Question:
+    async def _question(self, command: AskTrial | TellTrial) -> SamplerRequest:
         study = self._study(command.study)
         if study is None:
             raise PilotError(f"there is no study {command.study}")
@@ -116,9 +116,9 @@ class SamplerProcess:
         tell = isinstance(command, TellTrial)
         value = command.value if isinstance(command, TellTrial) else None
         if file in self._opened and self._child is not None:
-            return Question(file, command.number, tell, value)
+            return SamplerRequest(file, command.number, tell, value)
         known = [_known(study, number) for number in range(len(study.trials)) if study.trials[number].asked]
-        return Question(file, command.number, tell, value, definition, known)
+        return SamplerRequest(file, command.number, tell, value, definition, known)
 
     async def _warm(self) -> ChildProcess:
         if self._child is None:

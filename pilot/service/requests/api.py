@@ -33,7 +33,7 @@ from pilot.core.ids import NodeId, StudyId, TrainerId, TrainerUid
 from pilot.core.trainer.trainer import Phase, Trainer
 from pilot.protocol import requests as verbs
 from pilot.protocol import wire
-from pilot.protocol.pool_status import PoolStatus, Told, TrainerHistory
+from pilot.protocol.pool_status import Answer, PoolStatus, TrainerHistory
 from pilot.protocol.requests import A, R
 from pilot.rundir.rundir import RunDir
 from pilot.service.agents.roster import Roster
@@ -57,13 +57,13 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 P = ParamSpec("P")
 T = TypeVar("T")
-Handler = Callable[[dict[str, Any]], Awaitable[Told]]
+Handler = Callable[[dict[str, Any]], Awaitable[Answer]]
 
 
 def _typed(verb: verbs.Verb[A, R], method: Callable[[A], Awaitable[R]]) -> tuple[str, Handler]:
     """Look up ``verb`` by name; its arguments are validated before ``method`` gets them."""
 
-    async def handle(arguments: dict[str, Any]) -> Told:
+    async def handle(arguments: dict[str, Any]) -> Answer:
         return await method(msgspec.convert(arguments, verb.arguments))
 
     return verb.name, handle
@@ -240,7 +240,7 @@ class Api:
         self._scale(asked.pilots)
         return verbs.Scaled(pilots=asked.pilots, nodes=len(self._driver.core.pool))
 
-    async def resume(self, asked: verbs.Resumption) -> verbs.Standing:
+    async def resume(self, asked: verbs.Resumption) -> verbs.TrainerPhase:
         """Continue a trainer that ended early, from its newest checkpoint or from scratch; from scratch also one that
         is held.
         """
@@ -262,22 +262,22 @@ class Api:
         event = TrainerResumed(trainer.id, asked.budget_node_hours, asked.from_scratch)
         return await self._stands(trainer, event, "starts from scratch" if asked.from_scratch else "goes on")
 
-    async def hold(self, asked: verbs.OneTrainer) -> verbs.Standing:
+    async def hold(self, asked: verbs.OneTrainer) -> verbs.TrainerPhase:
         """Take a trainer's nodes away."""
         trainer = self._unended(asked.trainer)
         return await self._stands(trainer, TrainerHeld(trainer.id), "is held")
 
-    async def release(self, asked: verbs.OneTrainer) -> verbs.Standing:
+    async def release(self, asked: verbs.OneTrainer) -> verbs.TrainerPhase:
         """Give a held trainer nodes again."""
         trainer = self._unended(asked.trainer)
         if not trainer.held:
             raise UserError(f"trainer {trainer.id} is not held")
         return await self._stands(trainer, TrainerReleased(trainer.id), "is released")
 
-    async def _stands(self, trainer: Trainer, event: Event, what: str) -> verbs.Standing:
+    async def _stands(self, trainer: Trainer, event: Event, what: str) -> verbs.TrainerPhase:
         await self._decided(self._driver.post(event), f"trainer {trainer.id} {what}")
         log.info("trainer %s %s", trainer.id, what)
-        return verbs.Standing(trainer=trainer.id, phase=trainer.phase, held=trainer.held)
+        return verbs.TrainerPhase(trainer=trainer.id, phase=trainer.phase, held=trainer.held)
 
     async def remove(self, asked: verbs.SomeTrainers) -> verbs.Removed:
         """Delete ended trainers, with their files."""

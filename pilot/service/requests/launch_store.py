@@ -167,7 +167,7 @@ def _remove(root: Path, name: str) -> None:
 
 
 def _may_pass(error: OSError) -> bool:
-    return not isinstance(error, own_folder.Refused)
+    return not isinstance(error, own_folder.UnsafeFolder)
 
 
 _ENDED = {

@@ -15,7 +15,7 @@ from pilot.history.page import Life
 from pilot.history.story import Story
 from pilot.history.summary import sentences
 from pilot.history.timeline import TimelineMaker
-from pilot.history.trainer_course import Courses
+from pilot.history.trainer_progress import Courses
 from pilot.history.utilisation import utilisation
 from pilot.history.words import amount, duration
 from pilot.rundir.entries import Decision
@@ -50,7 +50,7 @@ def life_of(contents: Contents) -> Life:
 
 
 @dataclass(slots=True)
-class Trial:
+class PoolLife:
     """One life of the pool, from its start at ``since_s`` until it was down."""
 
     since_s: float  #: on the pool's clock
@@ -75,7 +75,7 @@ class Trial:
         return f"{used}{warning}; nothing else would change"
 
 
-def trials(contents: Contents, budget: float) -> Iterator[Trial]:
+def trials(contents: Contents, budget: float) -> Iterator[PoolLife]:
     """Each life of the pool with another ``budget``, in charged node-hours, counted from its start.
 
     The recorded events run through a core with that budget. It gets ``BudgetDue`` when it asks for it, as from the live
@@ -84,21 +84,21 @@ def trials(contents: Contents, budget: float) -> Iterator[Trial]:
     """
     core = remembering_core(contents, budget)
     follower = Follower(core)
-    trial, lives = Trial(0.0, core.config.charge_factor), core.reopened
+    trial, lives = PoolLife(0.0, core.config.charge_factor), core.reopened
     for decision in (decision for segment in contents.segments for decision in segment.decisions):
         _look(follower, trial, decision.now_s)
         follower.follow(decision)
         if core.reopened != lives:
             trial.samples = _samples(core)
             yield trial
-            trial, lives = Trial(decision.now_s, core.config.charge_factor), core.reopened
+            trial, lives = PoolLife(decision.now_s, core.config.charge_factor), core.reopened
         trial.lasted_s = decision.now_s - trial.since_s
         trial.used = hours(core.usage.until(decision.now_s), trial.charge_factor)
     trial.samples = _samples(core)
     yield trial
 
 
-def _look(follower: Follower, trial: Trial, now_s: float) -> None:
+def _look(follower: Follower, trial: PoolLife, now_s: float) -> None:
     """Note the budget's events up to ``now_s``."""
     core = follower.core
     while trial.ended_s is None and not core.draining and (due_s := core.usage.due_s()) <= now_s:

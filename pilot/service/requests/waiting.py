@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pilot.core.coordinator import Coordinator
-from pilot.core.trainer.standing import WRITES_TRIED
+from pilot.core.trainer.situation import WRITES_TRIED
 from pilot.core.trainer.trainer import Phase, Trainer
 from pilot.history.monitor import Monitor
 from pilot.history.words import counted, duration, expected_start, node_count

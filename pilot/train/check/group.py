@@ -10,7 +10,7 @@ from contextlib import suppress
 import msgspec
 import numpy as np
 
-from pilot.comm.channel import Gone
+from pilot.comm.channel import PeerGone
 from pilot.train.alike.newcomers import Newcomers
 from pilot.train.check.world import Member, Start
 from pilot.train.data.sampler import StepShare
@@ -62,7 +62,7 @@ class CourseGroup(RankGroup):
         arena = exchange.arena.memory
         try:
             rows = self._together("step", bytes(arena) if exchange.open else b"")
-        except Gone:
+        except PeerGone:
             return False
         summands = [row for row in rows if row]
         for part in exchange.layout.parts if exchange.open and len(summands) > 1 else ():
@@ -94,7 +94,7 @@ class CourseGroup(RankGroup):
     def hand_over(self, giver: int, takers: Sequence[int], kind: str = "hand over") -> None:
         """The state of ``giver``."""
         if self.member is None:
-            raise Gone
+            raise PeerGone
         rank = self.member.rank
         rows = self._together(kind, travelled(self.training) if rank == giver else b"")
         if rank in takers:
@@ -104,7 +104,7 @@ class CourseGroup(RankGroup):
         """Wait until all ranks have arrived here."""
         while True:
             self.enter()
-            with suppress(Gone):
+            with suppress(PeerGone):
                 self._together("finish", b"")
                 return
 
@@ -143,10 +143,10 @@ class CourseGroup(RankGroup):
 
     def _together(self, kind: str, block: bytes) -> list[bytes]:
         if self.member is None:
-            raise Gone
+            raise PeerGone
         try:
             return self._link.together(kind, block, self._is_meeting, self._is_complete)
-        except Gone:
+        except PeerGone:
             self.member = None
             raise
 

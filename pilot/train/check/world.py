@@ -22,7 +22,7 @@ from typing import Any
 
 import msgspec
 
-from pilot.comm.channel import Gone
+from pilot.comm.channel import PeerGone
 
 _NEVER_LAST = ("state", "finish")
 """Operations at which no generation ends: those that begin it, and that release its ranks."""
@@ -122,11 +122,11 @@ class Member:
             return Start(len(world.generations), world.ranks.index(self), hellos, *world.begin, world.keep is not None)
 
     def together(self, kind: str, block: bytes, meeting: bool, complete: bool) -> list[bytes]:
-        """One operation: return what each rank brings. :class:`Gone` if the generation ended before or here."""
+        """One operation: return what each rank brings. :class:`PeerGone` if the generation ended before or here."""
         world = self.world
         with world.changed:
             if world.is_over:
-                raise Gone
+                raise PeerGone
             self.complete, brought = complete, world.brought
             brought[self] = Brought(kind, block, meeting)
             if len(brought) == len(world.ranks):
@@ -135,7 +135,7 @@ class Member:
             if self.killed:
                 raise Killed
             if not self.told:
-                raise Gone
+                raise PeerGone
             if len(kinds := {one.kind for one in brought.values()}) > 1:
                 raise RuntimeError(f"the ranks do different things at the same time: {', '.join(sorted(kinds))}")
             return [brought[rank].block for rank in world.ranks]
@@ -319,8 +319,8 @@ class ProcessLink:
             kind, answer = Killed.__name__, None
         if kind == Killed.__name__:  # as a node's end does, without a word to the script
             os.kill(os.getpid(), signal.SIGKILL)
-        if kind == Gone.__name__:
-            raise Gone
+        if kind == PeerGone.__name__:
+            raise PeerGone
         return msgspec.convert(answer, Start) if name == "arrive" else answer
 
 
@@ -340,7 +340,7 @@ def serve(rank: Member, connection: Connection) -> bool:
             assert name in _CALLS, name
             try:
                 answer = name, getattr(rank, name)(*given)
-            except (Gone, Killed) as end:
+            except (PeerGone, Killed) as end:
                 answer = type(end).__name__, None
             with suppress(OSError):  # it has ended, as the next call finds
                 connection.send_bytes(msgspec.msgpack.encode(answer))

@@ -72,7 +72,7 @@ class MembershipState:
             self.parting = None
 
     def told_to_part(self, generation: int) -> None:
-        """The agent sent ``PartFromGroup``."""
+        """The agent sent ``LeaveGroup``."""
         if generation > self._newest:
             self._newest = generation
             self.joining = None

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from pilot.comm.channel import Gone
+from pilot.comm.channel import PeerGone
 from pilot.comm.naps import FIRST_NAP_S, longer
 from pilot.core.errors import PilotError
 from pilot.train.node.devices import check_own
@@ -47,18 +47,18 @@ class NodeTies:
         self._attend = attend
 
     def together(self, act: Callable[[], _Result]) -> _Result:
-        """The result of ``act``, if it succeeded on all; raises :class:`~pilot.comm.channel.Gone` if ``act`` raised
+        """The result of ``act``, if it succeeded on all; raises :class:`~pilot.comm.channel.PeerGone` if ``act`` raised
         that on any of them.
         """
         if not self.tied:
             return act()
         try:
             result = act()
-        except Gone:
+        except PeerGone:
             self.say(_FAILED)
             raise
         if any(word != _DONE for word in self.say(_DONE)):
-            raise Gone
+            raise PeerGone
         return result
 
     def same_generation(self, generation: int) -> int:
@@ -127,17 +127,17 @@ class InForce:
                 newest = -said
 
     def begin(self, generation: int) -> Membership:
-        """Start ``generation``; :class:`~pilot.comm.channel.Gone` if it was dissolved meanwhile."""
+        """Start ``generation``; :class:`~pilot.comm.channel.PeerGone` if it was dissolved meanwhile."""
         joining = self.membership.joining
         if joining is None or joining.generation != generation:
-            raise Gone
+            raise PeerGone
         return self.membership.start(generation)
 
     def together(self, group: Membership, act: Callable[[], _Result]) -> _Result:
         """The result of ``act``. If it does not succeed on all processes of the node, ``group`` is gone."""
         try:
             return self.ties.together(act)
-        except Gone:
+        except PeerGone:
             self.lose(group.generation)
             self._started = None
             raise

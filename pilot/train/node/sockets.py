@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from pilot.comm.channel import Channel, Gone, close_inherited, listen
+from pilot.comm.channel import Channel, PeerGone, close_inherited, listen
 from pilot.comm.messages import Answer, AnyNote, Here, Spreaded
 from pilot.core.errors import ORPHANED_STATUS, REFUSAL, ProtocolError, UserError
 from pilot.host.system import readable
@@ -86,12 +86,12 @@ class WorkerSockets:
                 os._exit(ORPHANED_STATUS)
 
     def channel(self, generation: int) -> Channel:
-        """The channel to the rank process of ``generation``; :class:`~pilot.comm.channel.Gone` if there is none (any
-        more)."""
+        """The channel to the rank process of ``generation``; :class:`~pilot.comm.channel.PeerGone` if there is
+        none."""
         try:
             return self._channels[generation]
         except KeyError:
-            raise Gone from None
+            raise PeerGone from None
 
     def drop(self, generation: int) -> None:
         """Close the connection to the rank process of ``generation``, which ends it."""
@@ -145,7 +145,7 @@ class WorkerSockets:
     def _hear(self, generation: int, channel: Channel) -> Happening:
         try:
             return RankSaid(generation, *_answer(channel))
-        except (Gone, ProtocolError):  # a rank process that sends nonsense is useless
+        except (PeerGone, ProtocolError):  # a rank process that sends nonsense is useless
             if self._channels.get(generation) is channel:
                 self.drop(generation)
             return RankGone(generation)
@@ -153,7 +153,7 @@ class WorkerSockets:
     def _introduce(self, stranger: Channel) -> Iterator[Happening]:
         self._strangers.remove(stranger)
         note, fd = None, None
-        with suppress(Gone, ProtocolError):
+        with suppress(PeerGone, ProtocolError):
             note, fd = stranger.receive()
         if fd is not None:
             os.close(fd)

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pilot.comm.channel import Gone
+from pilot.comm.channel import PeerGone
 from pilot.train.ranks.group import RankGroup
 from pilot.train.script import refusal
 from pilot.train.state.block import gather_values
@@ -129,7 +129,7 @@ class Collectives:
             if len(holders) == len(table) and (topic == TRAINING or all(row[2] for row in table)):
                 self._aligned = self._group.revision
             return None if topic == TRAINING else self._confer(topic, holders, mine == topic, bring)
-        except Gone:
+        except PeerGone:
             return None
 
     def _confer(self, topic: int, holders: list[int], ours: bool, bring: Bring) -> Sums | None:

@@ -11,7 +11,7 @@ How a generation starts, on each of its ranks:
 2. All ranks get the same state (:mod:`pilot.train.ranks.state_sharing`).
 3. Rank 0 is the leader: it sends ``GroupFormed``, and reports from then on.
 
-Any failure (a rank process ends, the agent kills the generation) raises ``Gone``, and the worker waits for the next
+Any failure (a rank process ends, the agent kills the generation) raises ``PeerGone``, and the worker waits for the next
 generation with its previous state.
 """
 
@@ -23,9 +23,16 @@ from contextlib import suppress
 
 import psutil
 
-from pilot.comm.channel import Gone
+from pilot.comm.channel import PeerGone
 from pilot.comm.messages import AnyNote, Attach, Gather, Gathered, Moving, OutOfStep, Quit, Select
-from pilot.core.commands import DissolveGroup, LookAtGroup, PaceCheckpoints, PauseGroup, StopWorker, WriteCheckpoint
+from pilot.core.commands import (
+    DissolveGroup,
+    ExamineGroup,
+    PauseGroup,
+    SetCheckpointInterval,
+    StopWorker,
+    WriteCheckpoint,
+)
 from pilot.core.errors import CheckpointError, UserError
 from pilot.protocol import wire
 from pilot.submission import loaded_code
@@ -125,12 +132,12 @@ class Elastic(RankGroup):
 
     def _expect_group(self) -> Membership:
         if self._group is None:
-            raise Gone
+            raise PeerGone
         return self._group
 
     def attach(self) -> None:
         """See :class:`~pilot.train.ranks.group.RankGroup`."""
-        with suppress(Gone):
+        with suppress(PeerGone):
             group = self._expect_group()
             self._in_force.together(group, lambda: self._attach(group.generation))
 
@@ -149,7 +156,7 @@ class Elastic(RankGroup):
             return
         try:
             self._link.channel(group.generation).ring()
-        except Gone:
+        except PeerGone:
             self._lose(group.generation)
 
     def words(self, loss: float) -> Words:
@@ -167,7 +174,7 @@ class Elastic(RankGroup):
             return group is not None
         try:
             self._in_force.together(group, lambda: self._answer(group.generation, summing=True))
-        except Gone:
+        except PeerGone:
             return False
         return True
 
@@ -211,7 +218,7 @@ class Elastic(RankGroup):
         if not any(row[0] for row in rows):
             return [row[1:] for row in rows]
         self._pause(group)
-        raise Gone
+        raise PeerGone
 
     def hand_over(self, giver: int, takers: Sequence[int]) -> None:
         """Hand over the state as at the start of a generation."""
@@ -291,18 +298,18 @@ class Elastic(RankGroup):
         match happening:
             case wire.JoinGroup(_, generation, node, nodes, saved_step, given_up):
                 self._membership.told_to_join(self._seat.member(generation, node, nodes, saved_step, given_up))
-            case wire.PartFromGroup(_, generation):
+            case wire.LeaveGroup(_, generation):
                 self._membership.told_to_part(generation)
             case PauseGroup(_, generation):
                 self._told_to_pause(generation)
-            case LookAtGroup():
+            case ExamineGroup():
                 self._tell_what_for()
             case DissolveGroup(_, generation):
                 self._lose(generation)
                 self._membership.killed(generation)
             case WriteCheckpoint():
                 self._asked_to_write()
-            case PaceCheckpoints():
+            case SetCheckpointInterval():
                 self._periodic.interval_s = happening.interval_s
             case StopWorker():
                 raise Released
@@ -344,7 +351,7 @@ class Elastic(RankGroup):
             if self._stall_timer.is_over():
                 self._tell_what_for()
         self._stall_timer.end()
-        raise Gone
+        raise PeerGone
 
     def _tell_what_for(self) -> None:
         """Report what this rank is waiting for, and for how long."""
@@ -361,7 +368,7 @@ class Elastic(RankGroup):
             group = self._ties.together(lambda: self._begin(generation))
             resumed, self.newcomers = self._sharing.share(group, self._held)
             self.next_steps.group_begins(resumes=bool(resumed))
-        except Gone:
+        except PeerGone:
             self._lose(generation)
             self._in_force.ended()
             return
@@ -399,7 +406,7 @@ class Elastic(RankGroup):
         if [len(row) for row in rows] == [length] * group.size:
             return rows
         self._lose(group.generation)  # a rank process that sends nonsense is useless
-        raise Gone
+        raise PeerGone
 
     # --- the end of a generation -------------------------------------------------------------------------------------
 
@@ -425,7 +432,7 @@ class Elastic(RankGroup):
 
     def _quit(self, group: Membership) -> None:
         """The generation ends normally: its rank processes are done with the arena."""
-        with suppress(Gone):
+        with suppress(PeerGone):
             self._link.channel(group.generation).send(Quit())
 
     # --- checkpoints -------------------------------------------------------------------------------------------------

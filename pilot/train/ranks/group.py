@@ -54,7 +54,7 @@ class RankGroup:
 
     def select(self, number: int) -> list[int]:
         """The following gradients belong to this exchange; returns what all ranks have selected, by rank. Called before
-        each sum if there are several exchanges. Raises :class:`~pilot.comm.channel.Gone` if the group broke.
+        each sum if there are several exchanges. Raises :class:`~pilot.comm.channel.PeerGone` if the group broke.
         """
         return [number]
 
@@ -78,7 +78,7 @@ class RankGroup:
     def gather(self, row: list[int]) -> list[list[int]]:
         """The rows of all ranks, of equal length, by rank; between two steps. Also a safe point.
 
-        Raises :class:`~pilot.comm.channel.Gone` if the group broke or changed here; then no rank uses the rows.
+        Raises :class:`~pilot.comm.channel.PeerGone` if the group broke or changed here; then no rank uses the rows.
         """
         return [row]
 

@@ -83,7 +83,7 @@ class PaceMeter:
         if self._since_s is None:
             self._since_s = now_s
 
-    def applied(self, now_s: float, waited_s: float, samples: int) -> wire.RankPace | None:
+    def applied(self, now_s: float, waited_s: float, samples: int) -> wire.RankStepTimes | None:
         """The step, with ``samples`` of this rank, was applied; returns a report if it is time for one."""
         if self._began_s is None or self._since_s is None:
             return None
@@ -93,9 +93,9 @@ class PaceMeter:
         self._began_s = None
         if now_s - self._since_s < PERIOD_S or self._steps < PERIOD_STEPS:
             return None
-        pace = wire.Pace(self._steps, self._samples, max(0.0, self._own_s), now_s - self._since_s)
+        pace = wire.StepTimes(self._steps, self._samples, max(0.0, self._own_s), now_s - self._since_s)
         self._since_s, self._own_s, self._steps, self._samples = None, 0.0, 0, 0
-        return wire.RankPace(self._trainer, pace)
+        return wire.RankStepTimes(self._trainer, pace)
 
 
 class StallTimer:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from pilot.comm.arena import Arena
-from pilot.comm.channel import Gone
+from pilot.comm.channel import PeerGone
 from pilot.comm.messages import AnyNote, Spread
 from pilot.core.errors import CheckpointError, ProtocolError, UserError
 from pilot.core.events import Unloaded
@@ -35,7 +35,7 @@ _STRANGER = (
 
 @dataclass(frozen=True)
 class StateSharing:
-    """One rank's part; all methods raise :class:`~pilot.comm.channel.Gone` if the generation is gone."""
+    """One rank's part; all methods raise :class:`~pilot.comm.channel.PeerGone` if the generation is gone."""
 
     trainer: str
     training: Training
@@ -98,7 +98,7 @@ class StateSharing:
             return Arena.received(given)
         except ProtocolError:
             self.lose(generation)
-            raise Gone from None
+            raise PeerGone from None
 
     def _load(self, group: Membership) -> None:
         """If that fails, another node may be able to: this one says so, and waits for the next generation."""
@@ -110,7 +110,7 @@ class StateSharing:
             unloaded = Unloaded.UNREAD if error.transient else Unloaded.DAMAGED
             self.link.tell(wire.GroupBroken(self.trainer, group.generation, str(error), unloaded))
             self.answer(group.generation)
-            raise Gone from None
+            raise PeerGone from None
         if state is not None:
             self.training.restore(state)
             self.next_steps.resumed(self.saver.next_step)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from itertools import chain
 
 from pilot.checkpoint.checksums import MODULUS
-from pilot.comm.channel import Gone
+from pilot.comm.channel import PeerGone
 from pilot.core.errors import PilotError
 from pilot.train.alike.held_alike import OWN, HeldAlike, Numbers
 from pilot.train.gradients.step_words import Words
@@ -76,7 +76,7 @@ class Alarm:
         if not agreed(words.checksum, words.checksum_squares, size):
             try:
                 told = gather_values((self._training.agreed_step, self._numbers), _Told, group.gather)
-            except Gone:
+            except PeerGone:
                 return False
             self._judge(step, group, told)
         self._training.agreed_step = step

@@ -27,8 +27,8 @@ _NO_MEAN = "a loss that is no mean over the samples (pilot check shows that)"
 
 
 class Comparison:
-    """One rank's comparisons. All ranks take part in each; they raise :class:`~pilot.comm.channel.Gone` if the group
-    breaks meanwhile.
+    """One rank's comparisons. All ranks take part in each; they raise :class:`~pilot.comm.channel.PeerGone` if the
+    group breaks meanwhile.
 
     ``sketch``: of the current step's gradients, if they are compared; ``training``: knows the parameters' names, and
     what the user accepts.

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import torch
 
-from pilot.comm.channel import Gone
+from pilot.comm.channel import PeerGone
 from pilot.core.errors import UserError
 from pilot.train.data import rng
 from pilot.train.data.rehearsal import Rehearsal
@@ -323,7 +323,7 @@ class Step:
             checksum = 0
         try:
             self._compare(steppers)
-        except Gone:
+        except PeerGone:
             return None
         # From here on all ranks draw the same numbers: noise on the sums, or in an optimizer.
         rng.seed_all(mix(self._seed, position.step, self._phases, rng.OF_ALL_RANKS))
@@ -351,7 +351,7 @@ class Step:
         """Whether all ranks are about to sum the same arena."""
         try:
             numbers = self._waited(lambda: self._group.select(number))
-        except Gone:
+        except PeerGone:
             return False
         if other := next((rank for rank, one in enumerate(numbers) if one != numbers[0]), 0):
             names = [stepper.name for stepper in self._training.steppers]

@@ -8,6 +8,7 @@ from pilot.agent.agent_state import FINALIZE_LIMIT_S, LEFT, STOP_LIMIT_S, AgentS
 from pilot.agent.departure import Departure
 from pilot.agent.vocabulary import (
     CoordinatorLost,
+    CoordinatorMessage,
     Effect,
     Event,
     Exit,
@@ -15,25 +16,24 @@ from pilot.agent.vocabulary import (
     KillWorker,
     LogLine,
     Noticed,
-    Ordered,
     RankEnded,
-    Said,
     Send,
+    SendToWorker,
     Stopped,
-    Tell,
     Ticked,
     Watch,
     Watched,
     WorkerEnded,
+    WorkerMessage,
 )
 from pilot.comm.rank_order import WORKER_GONE
 from pilot.core.commands import (
     CheckScript,
     DissolveGroup,
-    LookAtGroup,
-    PaceCheckpoints,
+    ExamineGroup,
     PauseGroup,
     ReleaseNode,
+    SetCheckpointInterval,
     StopWorker,
     WriteCheckpoint,
 )
@@ -62,7 +62,7 @@ class Machine:
         return self.order(WELCOME)
 
     def order(self, message: wire.ToAgent) -> list[Effect]:
-        return self.take(Ordered(message))
+        return self.take(CoordinatorMessage(message))
 
     def after(self, seconds: float) -> list[Effect]:
         self.now_s += seconds
@@ -81,12 +81,12 @@ def up(joined: Machine) -> Machine:
     """A warm worker of t1."""
     assert joined.order(ORDER) == [ORDER]
     word = wire.WorkerReady("t1", 2.0)
-    assert joined.take(Said("t1", word)) == [Send(word)]
+    assert joined.take(WorkerMessage("t1", word)) == [Send(word)]
     return joined
 
 
-def pause(silent_s: int) -> Tell:
-    return Tell("t1", PauseGroup("t1", 1, (), f"no coordinator for {silent_s} s"))
+def pause(silent_s: int) -> SendToWorker:
+    return SendToWorker("t1", PauseGroup("t1", 1, (), f"no coordinator for {silent_s} s"))
 
 
 def join(generation: int) -> wire.JoinGroup:
@@ -97,7 +97,7 @@ def join(generation: int) -> wire.JoinGroup:
 def training(up: Machine) -> Machine:
     """t1 leads and trains in generation 1."""
     table = wire.GroupAddresses("t1", 1, {"key": "value"}, [])
-    assert up.order(join(1)) == [Tell("t1", join(1)), join(1)]
+    assert up.order(join(1)) == [SendToWorker("t1", join(1)), join(1)]
     ours = wire.RankAddress("t1", 1, table.puts, "10.0.0.1:1")
     assert up.take(ours) == [Send(ours)]
     assert up.order(table) == [table]
@@ -111,13 +111,13 @@ def training(up: Machine) -> Machine:
 def test_a_second_order_for_a_worker_that_runs_starts_no_other(joined: Machine) -> None:
     joined.order(ORDER)
     assert joined.order(ORDER) == []
-    joined.take(Said("t1", wire.WorkerReady("t1", 2.0)))
+    joined.take(WorkerMessage("t1", wire.WorkerReady("t1", 2.0)))
     assert joined.order(ORDER) == [Send(wire.WorkerReady("t1", 0.0))]
 
 
 def test_a_worker_that_is_told_to_stop_has_time_to_end_by_itself(up: Machine) -> None:
     stop = StopWorker("t1", "", "finished")
-    assert up.order(stop) == [Tell("t1", stop)]
+    assert up.order(stop) == [SendToWorker("t1", stop)]
     assert up.after(STOP_LIMIT_S - 1) == []
     assert up.take(WorkerEnded("t1", 0, "")) == [Send(wire.WorkerExited("t1", "stopped", "finished"))]
     assert up.after(STOP_LIMIT_S) == []
@@ -152,8 +152,8 @@ def test_what_comes_after_the_loop_has_the_time_that_it_is_given(
 
 def test_what_a_worker_measures_is_kept_for_the_next_heartbeat(up: Machine) -> None:
     for steps in (20, 21):
-        assert up.take(Said("t1", wire.RankPace("t1", wire.Pace(steps, 160, 4.0, 10.0)))) == []
-    assert up.state.paces == {"t1": wire.Pace(21, 160, 4.0, 10.0)}
+        assert up.take(WorkerMessage("t1", wire.RankStepTimes("t1", wire.StepTimes(steps, 160, 4.0, 10.0)))) == []
+    assert up.state.paces == {"t1": wire.StepTimes(21, 160, 4.0, 10.0)}
 
 
 def test_what_comes_after_the_loop_is_cut_and_that_is_said(up: Machine) -> None:
@@ -167,7 +167,7 @@ def test_what_comes_after_the_loop_has_less_time_when_the_pool_is_shut_down(up: 
     up.order(StopWorker("t1", "", "finished", 600.0))
     assert up.after(10.0) == []
     shut_down = StopWorker("t1", "", "the pool was shut down", 20.0)
-    assert up.order(shut_down) == [Tell("t1", shut_down)]
+    assert up.order(shut_down) == [SendToWorker("t1", shut_down)]
     assert up.after(19.0) == []
     assert up.after(1.0) == [KillWorker("t1")]
     cut = "its code after the training loop was stopped after 20 s (the pool was shut down)"
@@ -178,7 +178,7 @@ def test_what_comes_after_the_loop_ends_soon_after_a_cancel(up: Machine) -> None
     up.order(StopWorker("t1", "", "finished", 600.0))
     assert up.after(10.0) == []
     cancel = StopWorker("t1", "", "cancelled")
-    assert up.order(cancel) == [Tell("t1", cancel)]
+    assert up.order(cancel) == [SendToWorker("t1", cancel)]
     assert up.after(STOP_LIMIT_S - 1) == []
     assert up.after(1.0) == [KillWorker("t1")]
     assert up.take(WorkerEnded("t1", -9, "")) == [Send(wire.WorkerExited("t1", "stopped", "cancelled"))]
@@ -213,15 +213,15 @@ def test_rank_processes_of_a_worker_that_ended_well_may_take_leave_of_each_other
 
 
 def test_a_worker_of_one_trainer_cannot_speak_for_another(up: Machine) -> None:
-    assert up.take(Said("t1", wire.WorkerReady("t2", 1.0))) == []
-    assert up.take(Said("t1", wire.Leaving("mischief", 0.0))) == []
-    assert up.take(Said("t1", wire.Remark("t1", "slow"))) == [Send(wire.Remark("t1", "slow"))]
+    assert up.take(WorkerMessage("t1", wire.WorkerReady("t2", 1.0))) == []
+    assert up.take(WorkerMessage("t1", wire.Noticed("mischief", 0.0))) == []
+    assert up.take(WorkerMessage("t1", wire.Remark("t1", "slow"))) == [Send(wire.Remark("t1", "slow"))]
 
 
 def test_orders_about_what_is_not_there_are_answered(joined: Machine) -> None:
     nobody = "no worker of t1 runs on this node"
     assert joined.order(StopWorker("t1", "", "x")) == [Send(wire.WorkerExited("t1", "stopped", "it was not running"))]
-    assert joined.order(PaceCheckpoints("t1", "", 7.5, "")) == []
+    assert joined.order(SetCheckpointInterval("t1", "", 7.5, "")) == []
     assert joined.order(WriteCheckpoint("t1", "", "x")) == [
         Send(wire.CheckpointWritten("t1", 0, 0, asked=True, error=nobody))
     ]
@@ -236,13 +236,13 @@ def test_a_group_that_breaks_is_killed_and_told_once(training: Machine) -> None:
     reason = "its rank process ended with status 9: bad termination"
     assert training.take(RankEnded("t1", 1, 9, "\nbad termination\n")) == [
         KillRank("t1", 1),
-        Tell("t1", DissolveGroup("t1", 1, (), reason)),
+        SendToWorker("t1", DissolveGroup("t1", 1, (), reason)),
         Send(wire.GroupBroken("t1", 1, reason)),
     ]
     assert training.take(RankEnded("t1", 1, 7, "")) == []
-    assert training.take(Said("t1", wire.GroupBroken("t1", 1, "my rank is gone"))) == []
+    assert training.take(WorkerMessage("t1", wire.GroupBroken("t1", 1, "my rank is gone"))) == []
     unloaded = wire.GroupBroken("t1", 2, "no such folder", Unloaded.UNREAD)
-    assert training.take(Said("t1", unloaded))[-1] == Send(unloaded)
+    assert training.take(WorkerMessage("t1", unloaded))[-1] == Send(unloaded)
     assert training.order(join(1)) == [], "what is over stays over"
     assert training.take(wire.RankAddress("t1", 1, {}, "")) == []
     assert training.take(wire.RankJoined("t1", 1)) == []
@@ -263,7 +263,7 @@ def test_a_worker_that_leaves_its_rank_process_and_does_not_end_breaks_its_group
     assert training.take(RankEnded("t1", 1, WORKER_GONE, "")) == []
     assert training.after(STOP_LIMIT_S) == [
         KillRank("t1", 1),
-        Tell("t1", DissolveGroup("t1", 1, (), LEFT)),
+        SendToWorker("t1", DissolveGroup("t1", 1, (), LEFT)),
         Send(wire.GroupBroken("t1", 1, LEFT)),
     ]
     assert training.after(STOP_LIMIT_S) == []
@@ -273,14 +273,14 @@ def test_the_end_of_a_generation_after_a_switch_is_no_news(training: Machine) ->
     training.order(join(2))
     assert training.state.inventory() == [("t1", "", 1, 0, True)]
     assert training.take(RankEnded("t1", 1, 0, "")) == []
-    training.take(Said("t1", wire.Progress("t1", 2, 40, 0, 100)))
+    training.take(WorkerMessage("t1", wire.Progress("t1", 2, 40, 0, 100)))
     assert training.state.inventory() == [("t1", "", 2, 40, True)]
 
 
 def test_a_younger_generation_can_break_without_the_one_that_trains(training: Machine) -> None:
     training.order(join(2))
     kill = DissolveGroup("t1", 2, (), "superseded")
-    assert training.order(kill) == [KillRank("t1", 2), Tell("t1", kill)]
+    assert training.order(kill) == [KillRank("t1", 2), SendToWorker("t1", kill)]
     assert training.take(RankEnded("t1", 2, -9, "")) == []
     assert training.take(RankEnded("t1", 1, 7, ""))[-1] == Send(
         wire.GroupBroken("t1", 1, "its rank process ended with status 7")
@@ -298,31 +298,31 @@ def test_a_stopped_rank_process_breaks_its_group_and_a_stopped_worker_dies(train
 # --- leaving --------------------------------------------------------------------------------------------------------
 
 
-LOOK = LookAtGroup("t1", 1, (), "", True)
+LOOK = ExamineGroup("t1", 1, (), "", True)
 
 
 @pytest.fixture
 def looked_at(training: Machine) -> Machine:
     """t1 is being examined."""
-    assert training.order(LOOK) == [Tell("t1", LOOK), Watch("t1")]
+    assert training.order(LOOK) == [SendToWorker("t1", LOOK), Watch("t1")]
     return training
 
 
 def test_a_worker_without_progress_is_lost_and_one_with_progress_is_slow(looked_at: Machine) -> None:
     assert looked_at.take(Watched("t1", True, "it computes")) == [
-        Send(wire.RankLookedAt("t1", 1, "slow", "it computes"))
+        Send(wire.RankExamined("t1", 1, "slow", "it computes"))
     ]
     looked_at.order(LOOK)
     lost = looked_at.take(Watched("t1", False, "it is stopped"))
-    assert lost == [Send(wire.RankLookedAt("t1", 1, "lost", "it is stopped")), KillWorker("t1")]
+    assert lost == [Send(wire.RankExamined("t1", 1, "lost", "it is stopped")), KillWorker("t1")]
     down = wire.WorkerExited("t1", "died", "the others were waiting for it and it is stopped: killed")
     assert looked_at.take(WorkerEnded("t1", -9, ""))[-1] == Send(down)
 
 
 def test_a_worker_without_progress_is_left_alone_while_there_is_patience(training: Machine) -> None:
-    training.order(LookAtGroup("t1", 1, (), "", False))
+    training.order(ExamineGroup("t1", 1, (), "", False))
     (told,) = training.take(Watched("t1", False, "it makes no progress"))
-    assert told == Send(wire.RankLookedAt("t1", 1, "slow", "it makes no progress; waiting for it (--patience-s)"))
+    assert told == Send(wire.RankExamined("t1", 1, "slow", "it makes no progress; waiting for it (--patience-s)"))
 
 
 @pytest.mark.parametrize(
@@ -337,22 +337,22 @@ def test_a_worker_without_progress_is_left_alone_while_there_is_patience(trainin
     ],
 )
 def test_a_worker_that_answers_is_not_lost(looked_at: Machine, answer: wire.RankStalled, seen: str) -> None:
-    assert looked_at.take(Said("t1", answer)) == [Send(answer)]
+    assert looked_at.take(WorkerMessage("t1", answer)) == [Send(answer)]
     (told,) = looked_at.take(Watched("t1", False, "it makes no progress"))
     assert isinstance(told, Send)
-    assert isinstance(told.message, wire.RankLookedAt)
+    assert isinstance(told.message, wire.RankExamined)
     assert told.message.seen == seen
 
 
 def test_what_it_said_before_the_look_does_not_count(training: Machine) -> None:
-    training.take(Said("t1", wire.RankStalled("t1", 1, 9, 5.0, summing=True)))
+    training.take(WorkerMessage("t1", wire.RankStalled("t1", 1, 9, 5.0, summing=True)))
     training.order(LOOK)
     assert KillWorker("t1") in training.take(Watched("t1", False, "it makes no progress"))
 
 
 def test_a_look_at_no_worker_is_answered_and_one_at_a_worker_that_ended_is_over(training: Machine) -> None:
-    (told,) = training.order(LookAtGroup("t9", 1, (), "", True))
-    assert told == Send(wire.RankLookedAt("t9", 1, "unknown", "no worker of t9 runs on this node"))
+    (told,) = training.order(ExamineGroup("t9", 1, (), "", True))
+    assert told == Send(wire.RankExamined("t9", 1, "unknown", "no worker of t9 runs on this node"))
     training.order(LOOK)
     training.take(WorkerEnded("t1", -9, ""))
     assert training.take(Watched("t1", False, "it makes no progress")) == []
@@ -365,7 +365,7 @@ def test_orders_to_end(joined: Machine) -> None:
 
 def test_a_notice_is_told_once_and_the_grace_is_used(joined: Machine) -> None:
     notice = Noticed("signal SIGTERM")
-    assert joined.take(notice) == [Send(wire.Leaving("signal SIGTERM", 30.0))]
+    assert joined.take(notice) == [Send(wire.Noticed("signal SIGTERM", 30.0))]
     assert joined.take(notice) == []
     assert joined.after(28.9) == []
     assert joined.after(0.2) == [Exit(0, "signal SIGTERM: out of time")]
@@ -384,15 +384,15 @@ def test_a_coordinator_that_comes_back_learns_of_the_notice(joined: Machine) -> 
     joined.take(CoordinatorLost())
     assert joined.take(Noticed("signal SIGTERM")) == []
     joined.now_s += 5
-    assert joined.welcome() == [Send(wire.Leaving("signal SIGTERM", 25.0))]
+    assert joined.welcome() == [Send(wire.Noticed("signal SIGTERM", 25.0))]
 
 
 def test_the_wall_time_is_known_before_its_end() -> None:
     machine = Machine(AgentState(Departure(own_grace_s=20, walltime_end_s=1100.0)))
     machine.welcome()
     assert machine.after(74) == []
-    machine.order(wire.Heard(machine.now_s))
-    assert machine.after(2) == [Send(wire.Leaving("wall time", 24))]
+    machine.order(wire.HeartbeatSeen(machine.now_s))
+    assert machine.after(2) == [Send(wire.Noticed("wall time", 24))]
     assert machine.after(21.9) == []
     assert machine.after(0.2) == [Exit(0, "wall time: out of time")]
 
@@ -401,8 +401,8 @@ def test_without_a_grace_the_time_before_the_wall_times_end_is_used() -> None:
     machine = Machine(AgentState(Departure(own_grace_s=0, walltime_end_s=1100.0)))
     machine.welcome()
     assert machine.after(74) == []
-    machine.order(wire.Heard(machine.now_s))
-    assert machine.after(21.5) == [Send(wire.Leaving("wall time", 4.5))]
+    machine.order(wire.HeartbeatSeen(machine.now_s))
+    assert machine.after(21.5) == [Send(wire.Noticed("wall time", 4.5))]
     assert machine.after(2.4) == [], "what is left is for checkpoints"
     assert machine.after(0.2) == [Exit(0, "wall time: out of time")]
 
@@ -411,7 +411,7 @@ def test_a_signal_after_the_notice_of_the_wall_time_takes_nothing_away() -> None
     machine = Machine(AgentState(Departure(own_grace_s=0, walltime_end_s=1100.0)))
     machine.welcome()
     machine.after(74)
-    machine.order(wire.Heard(machine.now_s))
+    machine.order(wire.HeartbeatSeen(machine.now_s))
     machine.after(22)
     assert machine.take(Noticed("signal SIGTERM")) == []
     assert machine.after(1.9) == []
@@ -425,17 +425,17 @@ def test_an_orphan_pauses_writes_and_leaves(training: Machine) -> None:
     assert training.after(89) == []
     assert training.after(1) == [pause(90)]
     paused = wire.RankPaused("t1", 1, 7)
-    write = Tell("t1", WriteCheckpoint("t1", "", "no coordinator for 90 s"))
-    assert training.take(Said("t1", paused)) == [Send(paused), write]
+    write = SendToWorker("t1", WriteCheckpoint("t1", "", "no coordinator for 90 s"))
+    assert training.take(WorkerMessage("t1", paused)) == [Send(paused), write]
     done = wire.CheckpointWritten("t1", 1, 7, asked=True, path="/x.h5")
-    assert training.take(Said("t1", done)) == [Send(done), Exit(0, "no coordinator for 90 s")]
+    assert training.take(WorkerMessage("t1", done)) == [Send(done), Exit(0, "no coordinator for 90 s")]
 
 
 @pytest.mark.parametrize("closes", [True, False])
 def test_the_lease_runs_from_what_the_coordinator_is_known_to_have_heard(training: Machine, closes: bool) -> None:
     training.after(50)
-    training.order(wire.Heard(training.now_s - 2))
-    training.order(wire.Heard(training.now_s - 40))
+    training.order(wire.HeartbeatSeen(training.now_s - 2))
+    training.order(wire.HeartbeatSeen(training.now_s - 40))
     training.after(12)
     if closes:
         training.take(CoordinatorLost())
@@ -462,8 +462,8 @@ def test_a_group_that_does_not_pause_is_given_up_here_and_its_state_written(trai
     reason = "no coordinator for 90 s"
     assert training.after(1) == [
         KillRank("t1", 1),
-        Tell("t1", DissolveGroup("t1", 1, (), reason)),
-        Tell("t1", WriteCheckpoint("t1", "", reason)),
+        SendToWorker("t1", DissolveGroup("t1", 1, (), reason)),
+        SendToWorker("t1", WriteCheckpoint("t1", "", reason)),
     ]
     assert training.after(50) == [Exit(0, f"{reason}; not all states were written in time")]
 
@@ -476,7 +476,7 @@ def test_an_orphan_without_a_state_leaves_at_once(up: Machine) -> None:
 def test_a_parked_worker_writes_at_once(training: Machine) -> None:
     training.order(DissolveGroup("t1", 1, (), "a member is lost"))
     training.take(CoordinatorLost())
-    assert training.after(100) == [Tell("t1", WriteCheckpoint("t1", "", "no coordinator for 100 s"))]
+    assert training.after(100) == [SendToWorker("t1", WriteCheckpoint("t1", "", "no coordinator for 100 s"))]
     assert training.take(WorkerEnded("t1", -9, ""))[-1] == Exit(0, "no coordinator for 100 s")
 
 
@@ -500,7 +500,7 @@ def test_what_workers_loaded_is_said_again_to_a_coordinator_that_may_not_have_he
     machine.welcome()
     machine.order(ORDER)
     loaded = wire.CodeLoaded("t1", {"/lib.py": "0" * 64})
-    assert machine.take(Said("t1", loaded)) == [Send(loaded)]
+    assert machine.take(WorkerMessage("t1", loaded)) == [Send(loaded)]
     machine.take(CoordinatorLost())
     assert Send(loaded) in machine.welcome()
     machine.take(WorkerEnded("t1", 0, ""))
@@ -512,11 +512,11 @@ def test_a_script_is_checked_once_and_its_result_repeated(up: Machine) -> None:
     order, found = CheckScript("t1", "", ""), wire.ScriptChecked("t1", "passed", "18 steps train the same")
     assert up.order(order) == [order]
     assert up.order(order) == [], "it runs"
-    assert up.take(Said("t1", found)) == [Send(found)]
+    assert up.take(WorkerMessage("t1", found)) == [Send(found)]
     assert up.order(order) == [Send(found)]
     up.take(WorkerEnded("t1", 1, ""))
     [answer] = up.order(order)
     assert answer == Send(wire.ScriptChecked("t1", "unchecked", "no worker of t1 runs on this node"))
-    assert up.take(Said("t1", found)) == [], "it comes too late"
+    assert up.take(WorkerMessage("t1", found)) == [], "it comes too late"
     up.order(ORDER)
     assert up.order(order) == [order], "another worker's script is checked anew"

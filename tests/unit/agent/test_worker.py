@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pilot.agent.worker import LocalRanks
-from pilot.core.commands import LookAtGroup, PauseGroup, StopWorker
+from pilot.core.commands import ExamineGroup, PauseGroup, StopWorker
 from pilot.protocol import wire
 
 
@@ -37,27 +37,27 @@ def test_all_are_told_but_one_writes_the_state() -> None:
         wire.JoinGroup("t", 1, 0, 1),
         PauseGroup("t", 1, (), ""),
         StopWorker("t", "", ""),
-        LookAtGroup("t", 1, (), "", True),
+        ExamineGroup("t", 1, (), "", True),
     ):
         assert list(unison.told(message)) == [0, 1, 2, 3]
 
 
 def test_a_look_is_answered_when_all_have_answered_by_who_waits_least() -> None:
     unison = LocalRanks(3)
-    unison.told(LookAtGroup("t", 1, (), "", True))
+    unison.told(ExamineGroup("t", 1, (), "", True))
     assert unison.said(2, waiting(30.0)) is None
     assert unison.said(2, waiting(60.0)) is None
     assert unison.said(0, waiting(0.0, summing=False)) is None
     assert unison.silent() == [1]
     assert unison.said(1, waiting(1.0)) == waiting(0.0, summing=False)
     assert unison.silent() == []
-    unison.told(LookAtGroup("t", 1, (), "", True))
+    unison.told(ExamineGroup("t", 1, (), "", True))
     assert unison.silent() == [0, 1, 2]
 
 
 def test_who_waits_after_a_look_that_somebody_did_not_answer_is_heard_at_once() -> None:
     unison = LocalRanks(2)
-    unison.told(LookAtGroup("t", 1, (), "", True))
+    unison.told(ExamineGroup("t", 1, (), "", True))
     assert unison.said(0, waiting(5.0)) is None
     unison.looked_at()
     assert unison.said(0, waiting(10.0)) == waiting(10.0)
@@ -65,6 +65,6 @@ def test_who_waits_after_a_look_that_somebody_did_not_answer_is_heard_at_once() 
 
 def test_one_process_speaks_for_itself() -> None:
     unison = LocalRanks(1)
-    unison.told(LookAtGroup("t", 1, (), "", True))
+    unison.told(ExamineGroup("t", 1, (), "", True))
     for message in (wire.WorkerReady("t", 1.0), wire.RankPaused("t", 1, 40), waiting(30.0), wire.WorkerReady("t", 1.0)):
         assert unison.said(0, message) == message

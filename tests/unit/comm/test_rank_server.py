@@ -10,7 +10,7 @@ import pytest
 
 from pilot.comm import rank_server, step_sum
 from pilot.comm.arena import Arena, ArenaLayout, lay_out, shares_of
-from pilot.comm.channel import Channel, Gone, ready
+from pilot.comm.channel import Channel, PeerGone, ready
 from pilot.comm.messages import (
     AnyNote,
     Attach,
@@ -214,7 +214,7 @@ def test_all_of_a_node_lose_their_rank_process_when_one_goes_in_the_middle_of_a_
         for _ in layout.parts[1:] if rank is not ranks[0] and rank.belongs_with(ranks[0]) else ():
             rank.channel.ring()
     assert ranks[0].ended()
-    assert isinstance(ranks[0].error, Gone)
+    assert isinstance(ranks[0].error, PeerGone)
     for rank in ranks:
         if rank.belongs_with(ranks[0]):
             assert hears_no_more(rank)
@@ -227,7 +227,7 @@ def test_a_process_that_goes_while_its_neighbours_compute_is_missed_at_once() ->
         rank.note()
     node.ranks[1].channel.hang_up()
     assert node.ranks[1].ended()
-    assert isinstance(node.error, Gone)
+    assert isinstance(node.error, PeerGone)
     assert hears_no_more(node.ranks[0])
 
 
@@ -327,7 +327,7 @@ def test_processes_of_a_node_of_which_some_gather_and_others_sum_are_told() -> N
     node.ranks[0].channel.ring()
     node.ranks[2].channel.hang_up()
     assert node.ranks[0].ended()
-    assert isinstance(node.error, Gone)
+    assert isinstance(node.error, PeerGone)
 
 
 def attach(ranks: list[Rank]) -> ArenaLayout:
@@ -345,6 +345,6 @@ def give(rank: Rank, note: Attach, arena: Arena) -> None:
 def hears_no_more(rank: Rank) -> bool:
     try:
         rank.packet()
-    except Gone:
+    except PeerGone:
         return True
     return False

@@ -16,9 +16,9 @@ from pilot.core.ids import Generation, PlanId, TrainerId
 from pilot.core.plan.problem import Plan, PlanStatus
 from pilot.core.trainer.spec import TrainerSpec
 from pilot.history.page import Life, render
-from pilot.history.story import Kind, Story
+from pilot.history.story import Story, Topic
 from pilot.history.summary import sentences
-from pilot.history.trainer_course import POINTS_MAX, Course, Courses, Point
+from pilot.history.trainer_progress import POINTS_MAX, Courses, ProgressPoint, TrainerProgress
 from pilot.history.utilisation import Utilisation
 from pilot.history.words import amount, duration
 from pilot.rundir.entries import Decision
@@ -82,9 +82,9 @@ def test_durations(seconds: float, words: str) -> None:
 
 
 def test_a_long_course_keeps_its_shape_in_few_points() -> None:
-    course = Course()
+    course = TrainerProgress()
     for number in range(20 * POINTS_MAX):
-        course.add(Point(float(number), number, None, {}))
+        course.add(ProgressPoint(float(number), number, None, {}))
     assert POINTS_MAX / 2 <= len(course.points) <= POINTS_MAX
     gaps = {b.samples - a.samples for a, b in zip(course.points, course.points[1:], strict=False)}
     assert max(gaps) <= 2 * min(gaps)
@@ -118,7 +118,7 @@ def test_the_story_of_two_nodes() -> None:
     ]
     for text in (*expected, "n1 lost without notice"):
         assert any(told_text.startswith(text) for told_text in texts), text
-    assert {h.kind for h in told} >= {Kind.NODE, Kind.TRAINER, Kind.PLAN, Kind.GROUP}
+    assert {h.kind for h in told} >= {Topic.NODE, Topic.TRAINER, Topic.PLAN, Topic.GROUP}
 
 
 def test_a_plan_is_told_against_what_was_held_when_it_was_asked_for_and_one_that_comes_too_late_is_not() -> None:
@@ -130,7 +130,7 @@ def test_a_plan_is_told_against_what_was_held_when_it_was_asked_for_and_one_that
     world.settle()
     stale = Plan(PlanStatus.OPTIMAL, ((CNN, 0),), 0.0)
     world.send(PlanReady(PlanId(solve.plan_id - 1), stale))
-    told = [h.text for entry in decisions(world) for h in story.tell(entry) if h.kind is Kind.PLAN]
+    told = [h.text for entry in decisions(world) for h in story.tell(entry) if h.kind is Topic.PLAN]
     assert told == ["cnn: gets 2 nodes by plan, had 1"]
 
 

@@ -4,7 +4,7 @@ from pilot.core.coordinator import Coordinator
 from pilot.core.events import DrainRequested, Event, PoolChanged, TrainerSubmitted
 from pilot.core.ids import NodeId, TrainerId
 from pilot.core.trainer.spec import TrainerSpec
-from pilot.history.timeline import Fate, Mark, Span, Timeline, TimelineMaker, Use
+from pilot.history.timeline import Fate, NodeMark, Span, Timeline, TimelineMaker, Use
 from pilot.rundir.entries import Decision
 from tests.property.world import World
 
@@ -52,11 +52,11 @@ def test_marks_tell_notice_from_loss() -> None:
     world = lived_through()
     pool = when(world, PoolChanged)
     assert of(world).marks == (
-        Mark(NodeId("n1"), pool[0], Fate.JOINED),
-        Mark(NodeId("n2"), pool[0], Fate.JOINED),
-        Mark(NodeId("n2"), pool[1], Fate.NOTICE),
-        Mark(NodeId("n2"), pool[2], Fate.GONE),
-        Mark(NodeId("n1"), pool[3], Fate.LOST),
+        NodeMark(NodeId("n1"), pool[0], Fate.JOINED),
+        NodeMark(NodeId("n2"), pool[0], Fate.JOINED),
+        NodeMark(NodeId("n2"), pool[1], Fate.NOTICE),
+        NodeMark(NodeId("n2"), pool[2], Fate.GONE),
+        NodeMark(NodeId("n1"), pool[3], Fate.LOST),
     )
 
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 
 from pilot.core.errors import SubmitError
-from pilot.provisioning.scheduler import Ending, JobPhase, JobView, Snapshot
+from pilot.provisioning.scheduler import JobEnd, JobPhase, JobView, QueueSnapshot
 
 
 class Scripted:
@@ -41,9 +41,9 @@ class Scripted:
         for job in [] if self.keeps_jobs else jobs:
             self.phases[job] = JobPhase.OVER
 
-    def poll(self, jobs: Sequence[str], now_s: float) -> Snapshot:  # noqa: ARG002  # the original's signature
+    def poll(self, jobs: Sequence[str], now_s: float) -> QueueSnapshot:  # noqa: ARG002  # the original's signature
         self.polls += 1
         if self.silent:
             raise SubmitError("squeue did not answer within 10 s", transient=True)
-        endings = {JobPhase.OVER: Ending.CANCELLED}
-        return Snapshot({job: JobView(job, phase, endings.get(phase)) for job, phase in self.phases.items()})
+        endings = {JobPhase.OVER: JobEnd.CANCELLED}
+        return QueueSnapshot({job: JobView(job, phase, endings.get(phase)) for job, phase in self.phases.items()})

@@ -19,7 +19,7 @@ from pilot.provisioning.keeper_factory import make_keeper
 from pilot.provisioning.pilot_jobs import JobEnded
 from pilot.provisioning.provider import PilotProvider
 from pilot.provisioning.retry import Troubled, Troubles
-from pilot.provisioning.scheduler import Ending, JobPhase, SchedulerThread
+from pilot.provisioning.scheduler import JobEnd, JobPhase, SchedulerThread
 from pilot.service.agents.admission import Admission
 from pilot.site.site import Site
 from pilot.site.site_files import SiteFile
@@ -105,7 +105,7 @@ def test_pilots_are_kept_replaced_and_taken_down(tmp_path: Path) -> None:
             process.kill()
         await until(lambda: first not in keeper.book.jobs and keeper.status().running == 3)
         assert set(others) < set(keeper.book.jobs)
-        assert [(end.job, end.ending, end.failed) for end in pool.ended()] == [(first, Ending.GONE, False)]
+        assert [(end.job, end.ending, end.failed) for end in pool.ended()] == [(first, JobEnd.GONE, False)]
         keeper.want(1, spare=others[:1])
         await until(lambda: len(keeper.book.jobs) == 2)
         assert others[0] not in keeper.book.jobs
@@ -124,7 +124,7 @@ def test_a_pilot_that_ignores_its_cancellation_is_killed_with_what_it_started(tm
         await until(lambda: len(pool.processes()) >= 3)
 
     assert play(pool.keeper, script) == []
-    assert [end.ending for end in pool.ended()] == [Ending.CANCELLED]
+    assert [end.ending for end in pool.ended()] == [JobEnd.CANCELLED]
 
 
 @pytest.mark.usefixtures("leftovers")
@@ -144,7 +144,7 @@ def test_a_pilot_with_notice_is_replaced_when_the_other_job_has_its_node(tmp_pat
         await until(pool.processes)
         assert kill_marked(f"PILOT_JOB={job}") == []
         await until(lambda: keeper.status().running == 1 and job not in keeper.book.jobs)
-        assert [(end.ending, end.failed) for end in pool.ended()] == [(Ending.PREEMPTED, False)]
+        assert [(end.ending, end.failed) for end in pool.ended()] == [(JobEnd.PREEMPTED, False)]
 
     assert play(keeper, script) == []
 
@@ -158,7 +158,7 @@ def test_pilots_that_fail_at_once_are_not_resubmitted_at_once(tmp_path: Path) ->
         keeper.want(2)
         await until(lambda: len(pool.ended()) >= 6)
         # Jobs submitted after that are cancelled at the end, possibly before they have failed.
-        assert {(end.ending, end.failed, end.detail) for end in pool.ended()} == {(Ending.FAILED, True, "exit 1")}
+        assert {(end.ending, end.failed, end.detail) for end in pool.ended()} == {(JobEnd.FAILED, True, "exit 1")}
 
     began_s = time.monotonic()
     assert play(keeper, script) == []
@@ -181,7 +181,7 @@ def test_a_restarted_coordinator_takes_over_the_jobs_of_the_earlier_one(tmp_path
         assert list(keeper.book.jobs) == [job]
 
     assert play(keeper, script) == []
-    assert [(end.job, end.ending) for end in pool.ended()] == [(job, Ending.CANCELLED)]
+    assert [(end.job, end.ending) for end in pool.ended()] == [(job, JobEnd.CANCELLED)]
 
 
 def keeper_of(scheduler: Scripted, events: list[KeeperEvent], **site: object) -> Keeper:

@@ -15,18 +15,18 @@ from pilot.provisioning.pilot_jobs import (
     JobSuspended,
     PilotJobs,
 )
-from pilot.provisioning.scheduler import Ending, JobPhase, JobView, Snapshot
+from pilot.provisioning.scheduler import JobEnd, JobPhase, JobView, QueueSnapshot
 from pilot.site.site import Site
 
 SITE = Site(name="x", scheduler="slurm", grace_s=20, poll_s=2)
 
 
-def view(job: str, phase: JobPhase, ending: Ending | None = None, **known: float) -> JobView:
+def view(job: str, phase: JobPhase, ending: JobEnd | None = None, **known: float) -> JobView:
     return JobView(job, phase, ending, **known)
 
 
-def shown(*views: JobView) -> Snapshot:
-    return Snapshot({view.job: view for view in views})
+def shown(*views: JobView) -> QueueSnapshot:
+    return QueueSnapshot({view.job: view for view in views})
 
 
 def book_with(*jobs: str) -> PilotJobs:
@@ -36,7 +36,7 @@ def book_with(*jobs: str) -> PilotJobs:
     return book
 
 
-def news(book: PilotJobs, now_s: float, asked_s: float, snapshot: Snapshot) -> list[JobNews]:
+def news(book: PilotJobs, now_s: float, asked_s: float, snapshot: QueueSnapshot) -> list[JobNews]:
     """What is new, without the known ends."""
     return [item for item in book.take(now_s, asked_s, snapshot) if not isinstance(item, EndKnown)]
 
@@ -58,9 +58,9 @@ def test_a_preemption_is_noticed_once_and_is_no_failure() -> None:
     assert news(book, 10, 10, shown(soon)) == [JobNoticed("1", 28)]
     assert news(book, 12, 12, shown(soon)) == []
     assert leaving(book, 12) == [True]
-    (end,) = ended(book, view("1", JobPhase.OVER, Ending.COMPLETED, preempt_s=8), now_s=14)
-    assert (end.ending, end.failed) == (Ending.PREEMPTED, False)
-    assert book.endings == {Ending.PREEMPTED: 1}
+    (end,) = ended(book, view("1", JobPhase.OVER, JobEnd.COMPLETED, preempt_s=8), now_s=14)
+    assert (end.ending, end.failed) == (JobEnd.PREEMPTED, False)
+    assert book.endings == {JobEnd.PREEMPTED: 1}
 
 
 def test_the_deadline_of_a_notice_without_an_end_is_the_sites_grace() -> None:
@@ -115,8 +115,8 @@ def test_the_end_of_a_wall_time_that_is_shorter_than_asked_is_told_in_time() -> 
     assert news(book, told_s + 1, told_s + 1, shown(short, full)) == []
     assert leaving(book, told_s + 1) == leaving(book, 1200) == [True, False]  # PBS checks wall times only occasionally
     book.registered(1, "1", 0)
-    (end,) = ended(book, view("1", JobPhase.OVER, Ending.COMPLETED, **granted), now_s=990)
-    assert (end.ending, end.failed) == (Ending.WALLTIME, False)
+    (end,) = ended(book, view("1", JobPhase.OVER, JobEnd.COMPLETED, **granted), now_s=990)
+    assert (end.ending, end.failed) == (JobEnd.WALLTIME, False)
 
 
 def test_a_job_of_an_earlier_coordinator_that_runs_for_a_shorter_time_is_told_of_its_end_too() -> None:
@@ -130,9 +130,9 @@ def test_a_signal_near_the_end_of_the_wall_time_announces_that_whatever_the_cloc
     book.unix_ahead_s = UNIX_S
     book.registered(1, "1", 0)
     book.noticed(3500, "1", "signal USR1")
-    over = view("1", JobPhase.OVER, Ending.COMPLETED, start_s=UNIX_S, walltime_s=3600)
+    over = view("1", JobPhase.OVER, JobEnd.COMPLETED, start_s=UNIX_S, walltime_s=3600)
     (end,) = ended(book, over, now_s=3590)
-    assert end.ending is Ending.WALLTIME
+    assert end.ending is JobEnd.WALLTIME
 
 
 @pytest.mark.parametrize(("phase", "start_s"), [(JobPhase.PENDING, 0.0), (JobPhase.RUNNING, 9.0)])
@@ -146,27 +146,27 @@ def test_an_agents_word_marks_its_job_as_leaving() -> None:
     book = book_with("1")
     book.noticed(8, "1", "signal USR1")
     assert leaving(book, 9) == [True]
-    (end,) = ended(book, view("1", JobPhase.OVER, Ending.COMPLETED))
-    assert end.ending is Ending.PREEMPTED
+    (end,) = ended(book, view("1", JobPhase.OVER, JobEnd.COMPLETED))
+    assert end.ending is JobEnd.PREEMPTED
 
 
 @pytest.mark.parametrize(
     ("ending", "came_s", "failed"),
     [
-        (Ending.FAILED, None, True),
-        (Ending.COMPLETED, None, True),
-        (Ending.GONE, None, True),
-        (Ending.FAILED, 9.0, True),
-        (Ending.FAILED, 10 - STEADY_S, False),
-        (Ending.COMPLETED, 9.0, False),
-        (Ending.GONE, 9.0, False),
-        (Ending.PREEMPTED, None, False),
-        (Ending.NODE_FAILED, None, False),
-        (Ending.CANCELLED, None, False),
-        (Ending.WALLTIME, None, False),
+        (JobEnd.FAILED, None, True),
+        (JobEnd.COMPLETED, None, True),
+        (JobEnd.GONE, None, True),
+        (JobEnd.FAILED, 9.0, True),
+        (JobEnd.FAILED, 10 - STEADY_S, False),
+        (JobEnd.COMPLETED, 9.0, False),
+        (JobEnd.GONE, 9.0, False),
+        (JobEnd.PREEMPTED, None, False),
+        (JobEnd.NODE_FAILED, None, False),
+        (JobEnd.CANCELLED, None, False),
+        (JobEnd.WALLTIME, None, False),
     ],
 )
-def test_what_counts_as_a_failure(ending: Ending, came_s: float | None, failed: bool) -> None:
+def test_what_counts_as_a_failure(ending: JobEnd, came_s: float | None, failed: bool) -> None:
     book = book_with("1")
     if came_s is not None:
         book.registered(came_s, "1", 0)
@@ -179,7 +179,7 @@ def test_a_job_that_is_not_shown_is_alive_until_it_is_missing_twice() -> None:
     assert news(book, 12, 12, shown(view("1", JobPhase.PENDING))) == []
     assert news(book, 14, 14, shown()) == []
     (end,) = ended(book, now_s=16)
-    assert (end.job, end.ending, book.jobs) == ("1", Ending.GONE, {})
+    assert (end.job, end.ending, book.jobs) == ("1", JobEnd.GONE, {})
 
 
 def test_an_answer_to_an_earlier_question_says_nothing_of_a_newer_job() -> None:
@@ -192,7 +192,7 @@ def test_an_answer_to_an_earlier_question_says_nothing_of_a_newer_job() -> None:
 
 def test_a_living_job_of_an_earlier_coordinator_is_taken_over_and_an_old_one_is_not() -> None:
     book = book_with()
-    assert news(book, 10, 10, shown(view("7", JobPhase.RUNNING), view("8", JobPhase.OVER, Ending.COMPLETED))) == []
+    assert news(book, 10, 10, shown(view("7", JobPhase.RUNNING), view("8", JobPhase.OVER, JobEnd.COMPLETED))) == []
     assert list(book.jobs) == ["7"]
 
 
@@ -222,7 +222,7 @@ def test_what_others_take_from_us_counts_until_two_polls_after_it_is_over() -> N
     assert book.yielding(9) == 0
     book.take(10, 10, shown(view("1", JobPhase.RUNNING, preempt_s=8), *(view(job, JobPhase.RUNNING) for job in "23")))
     assert book.yielding(10) == 1
-    over = view("1", JobPhase.OVER, Ending.PREEMPTED)
+    over = view("1", JobPhase.OVER, JobEnd.PREEMPTED)
     ended(book, over, view("2", JobPhase.RUNNING), view("3", JobPhase.RUNNING), now_s=14)
     assert (book.yielding(17.9), book.yielding(18)) == (1, 0)
     book.noticed(20, "2", "signal USR1")
@@ -248,16 +248,16 @@ def test_a_job_with_an_agent_that_answers_is_not_over_whatever_the_scheduler_say
         book.registered(1, job, 0)
     book.connected(2, frozenset({"1", "2"}))
     for now_s in (10, 12, 14):
-        assert news(book, now_s, now_s, shown(view("2", JobPhase.OVER, Ending.COMPLETED))) == []
+        assert news(book, now_s, now_s, shown(view("2", JobPhase.OVER, JobEnd.COMPLETED))) == []
     assert book.contradicted() == ["1", "2"]
     assert leaving(book, 14) == [False, False]
     book.connected(15, frozenset())
-    assert [end.job for end in ended(book, view("2", JobPhase.OVER, Ending.COMPLETED), now_s=16)] == ["2", "1"]
+    assert [end.job for end in ended(book, view("2", JobPhase.OVER, JobEnd.COMPLETED), now_s=16)] == ["2", "1"]
 
 
 def test_a_job_that_is_listed_elsewhere_is_not_over() -> None:
     book = book_with("1", "2")
-    answer = Snapshot({"2": view("2", JobPhase.OVER, Ending.COMPLETED)}, listed=frozenset({"1", "2"}))
+    answer = QueueSnapshot({"2": view("2", JobPhase.OVER, JobEnd.COMPLETED)}, listed=frozenset({"1", "2"}))
     for now_s in (10, 12, 14):
         assert news(book, now_s, now_s, answer) == []
     assert book.to_cancel(14) == []
@@ -265,11 +265,11 @@ def test_a_job_that_is_listed_elsewhere_is_not_over() -> None:
 
 def test_a_job_that_nobody_vouches_for_is_over_when_the_scheduler_agrees_to_cancel_it() -> None:
     book = book_with("1")
-    assert news(book, 10, 10, shown(view("1", JobPhase.OVER, Ending.FAILED))) == []
+    assert news(book, 10, 10, shown(view("1", JobPhase.OVER, JobEnd.FAILED))) == []
     assert (book.to_cancel(10), leaving(book, 10)) == (["1"], [True])
     assert news(book, 12, 12, shown(view("1", JobPhase.RUNNING))) == []
     assert (book.to_cancel(12), leaving(book, 12)) == ([], [False])
-    assert [end.ending for end in ended(book, view("1", JobPhase.OVER, Ending.FAILED), now_s=14)] == [Ending.FAILED]
+    assert [end.ending for end in ended(book, view("1", JobPhase.OVER, JobEnd.FAILED), now_s=14)] == [JobEnd.FAILED]
     assert book.jobs == {}
 
 
@@ -304,8 +304,8 @@ def test_a_dead_node_is_told_as_one_whoever_finds_it_first(asked_first: bool) ->
     cancelled = book.to_cancel(now_s)
     book.asked_to_cancel(now_s, cancelled, 2)
     book.cancelled(now_s, cancelled)
-    (end,) = ended(book, view("1", JobPhase.OVER, Ending.CANCELLED if asked_first else Ending.NODE_FAILED), now_s=now_s)
-    assert (end.ending, end.failed) == (Ending.NODE_FAILED, False)
+    (end,) = ended(book, view("1", JobPhase.OVER, JobEnd.CANCELLED if asked_first else JobEnd.NODE_FAILED), now_s=now_s)
+    assert (end.ending, end.failed) == (JobEnd.NODE_FAILED, False)
     assert ("longer than its lease" in end.detail) == asked_first
 
 
@@ -334,8 +334,8 @@ def test_a_pilot_that_leaves_when_its_suspended_job_goes_on_was_preempted() -> N
     book = book_with("1")
     book.registered(1, "1", 0)
     book.take(10, 10, shown(view("1", JobPhase.SUSPENDED)))
-    (end,) = ended(book, view("1", JobPhase.OVER, Ending.COMPLETED), now_s=100)
-    assert end.ending is Ending.PREEMPTED
+    (end,) = ended(book, view("1", JobPhase.OVER, JobEnd.COMPLETED), now_s=100)
+    assert end.ending is JobEnd.PREEMPTED
 
 
 def test_attempts_to_cancel_and_to_kill_are_made_at_ever_longer_intervals() -> None:

@@ -19,7 +19,7 @@ from pilot.core.errors import SiteError, SubmitError
 from pilot.host.proc import kill_marked, marked
 from pilot.provisioning import provider as provider_module
 from pilot.provisioning.provider import PilotProvider, make_provider
-from pilot.provisioning.scheduler import Ending
+from pilot.provisioning.scheduler import JobEnd
 from pilot.provisioning.scheduler_local import LocalQueue
 from pilot.site.site import Site
 from pilot.site.site_files import SiteFile
@@ -202,9 +202,9 @@ def test_the_output_of_a_local_job_is_beside_its_exit_status(tmp_path: Path) -> 
     assert output.read_text() == "no\n"
     assert output.with_suffix(".out").read_text().strip() == job
     queue = LocalQueue("x", provider.output_of)
-    assert queue.poll([job], 0.0).jobs[job].ending is Ending.FAILED
+    assert queue.poll([job], 0.0).jobs[job].ending is JobEnd.FAILED
     output.with_suffix(".ec").unlink()
-    assert queue.poll([job], 0.0).jobs[job].ending is Ending.GONE, "it is over, with or without its status"
+    assert queue.poll([job], 0.0).jobs[job].ending is JobEnd.GONE, "it is over, with or without its status"
 
 
 def test_nothing_is_kept_for_ever_of_each_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,8 +14,8 @@ from pilot.provisioning.scaling_policy import (
     BOUND_FACTOR,
     BOUND_SLACK,
     SUBMISSIONS_PER_POLL,
-    Kept,
     Scaling,
+    ScalingJob,
     Situation,
     decide,
     fitting_walltime_s,
@@ -29,15 +29,15 @@ HOUR_S = 3600.0
 FULL_S = 2 * HOUR_S
 
 
-def pending(*jobs: str, walltime_s: float = FULL_S, since_s: float = 0) -> list[Kept]:
-    return [Kept(job, JobPhase.PENDING, since_s, walltime_s) for job in jobs]
+def pending(*jobs: str, walltime_s: float = FULL_S, since_s: float = 0) -> list[ScalingJob]:
+    return [ScalingJob(job, JobPhase.PENDING, since_s, walltime_s) for job in jobs]
 
 
-def running(*jobs: str, spare: bool = False, leaving: bool = False) -> list[Kept]:
-    return [Kept(job, JobPhase.RUNNING, 0, FULL_S, leaving, spare) for job in jobs]
+def running(*jobs: str, spare: bool = False, leaving: bool = False) -> list[ScalingJob]:
+    return [ScalingJob(job, JobPhase.RUNNING, 0, FULL_S, leaving, spare) for job in jobs]
 
 
-def decision(wanted: int, jobs: Sequence[Kept] = (), site: Site = SITE, **known: float) -> Scaling:
+def decision(wanted: int, jobs: Sequence[ScalingJob] = (), site: Site = SITE, **known: float) -> Scaling:
     return decide(site, Situation(0, wanted, jobs, **known))
 
 
@@ -139,7 +139,7 @@ def test_a_site_without_a_least_wall_time_never_asks_for_less() -> None:
 def test_a_long_job_that_waits_makes_room_for_one_that_fits() -> None:
     first = decision(2, pending("a", "b"), planned_nodes=1, window_s=31 * 60.0)
     assert first == Scaling(cancel=("a",))
-    left = [Kept("a", JobPhase.PENDING, 0, FULL_S, leaving=True), *pending("b")]
+    left = [ScalingJob("a", JobPhase.PENDING, 0, FULL_S, leaving=True), *pending("b")]
     assert decision(2, left, planned_nodes=1, window_s=31 * 60.0).submit == (30 * 60.0,)
     fitting = pending("b") + pending("c", walltime_s=30 * 60.0)
     assert decision(2, fitting, planned_nodes=1, window_s=31 * 60.0) == Scaling()
@@ -168,7 +168,7 @@ def test_a_fitting_wall_time_is_whole_minutes_with_a_margin(window_s: float, fit
 
 jobs_of = st.lists(
     st.builds(
-        Kept,
+        ScalingJob,
         st.uuids().map(str),
         st.sampled_from([JobPhase.PENDING, JobPhase.RUNNING]),
         st.floats(0, 100),
@@ -184,7 +184,7 @@ jobs_of = st.lists(
     st.integers(0, 15), jobs_of, st.integers(1, 12), st.integers(0, 5), st.integers(0, 6), st.none() | st.floats(0, 1e4)
 )
 def test_no_decision_exceeds_the_cap_or_the_wish_or_kills_work(
-    wanted: int, jobs: list[Kept], cap: int, others: int, planned: int, window_s: float | None
+    wanted: int, jobs: list[ScalingJob], cap: int, others: int, planned: int, window_s: float | None
 ) -> None:
     site = SITE.replace(max_jobs=cap)
     found = decision(wanted, jobs, site, others=others, planned_nodes=planned, window_s=window_s or 0.0)
@@ -224,7 +224,7 @@ def test_attempts_are_made_at_ever_longer_intervals() -> None:
 def any_situation(rng: random.Random) -> Situation:
     phases = (JobPhase.PENDING, JobPhase.RUNNING, JobPhase.SUSPENDED)
     jobs = [
-        Kept(f"j{number}", rng.choice(phases), rng.randrange(9), rng.choice((600.0, 1200.0, FULL_S)),
+        ScalingJob(f"j{number}", rng.choice(phases), rng.randrange(9), rng.choice((600.0, 1200.0, FULL_S)),
              leaving=rng.random() < 0.2, spare=rng.random() < 0.4)
         for number in range(rng.randrange(12))
     ]  # fmt: skip

@@ -10,41 +10,41 @@ import pytest
 
 from pilot.core.errors import SubmitError
 from pilot.host.commands import run_command
-from pilot.provisioning.scheduler import Ending, JobPhase, JobView, what_became
+from pilot.provisioning.scheduler import JobEnd, JobPhase, JobView, what_became
 
 
-def over(ending: Ending | None, **known: float) -> JobView:
+def over(ending: JobEnd | None, **known: float) -> JobView:
     return JobView("1", JobPhase.OVER, ending, **known)
 
 
 @pytest.mark.parametrize(
     ("view", "word", "cancelled", "ending"),
     [
-        (over(Ending.PREEMPTED), "", False, Ending.PREEMPTED),
-        (over(Ending.PREEMPTED), "", True, Ending.PREEMPTED),
+        (over(JobEnd.PREEMPTED), "", False, JobEnd.PREEMPTED),
+        (over(JobEnd.PREEMPTED), "", True, JobEnd.PREEMPTED),
         # It left within its grace period: the scheduler calls that completed, but had announced the preemption.
-        (over(Ending.COMPLETED, preempt_s=100.0), "", False, Ending.PREEMPTED),
-        (over(Ending.COMPLETED), "signal USR1", False, Ending.PREEMPTED),
-        (over(Ending.FAILED), "signal TERM", False, Ending.PREEMPTED),
-        (over(Ending.CANCELLED), "signal TERM", False, Ending.CANCELLED),
-        (over(Ending.COMPLETED), "signal TERM", True, Ending.CANCELLED),
-        (over(Ending.COMPLETED), "wall time", False, Ending.WALLTIME),
-        (over(Ending.WALLTIME), "signal USR1", False, Ending.WALLTIME),
-        (over(Ending.NODE_FAILED), "", True, Ending.NODE_FAILED),
-        (over(Ending.COMPLETED), "", False, Ending.COMPLETED),
-        (over(Ending.FAILED), "", False, Ending.FAILED),
-        (None, "", False, Ending.GONE),
-        (None, "signal TERM", False, Ending.PREEMPTED),
-        (None, "", True, Ending.CANCELLED),
+        (over(JobEnd.COMPLETED, preempt_s=100.0), "", False, JobEnd.PREEMPTED),
+        (over(JobEnd.COMPLETED), "signal USR1", False, JobEnd.PREEMPTED),
+        (over(JobEnd.FAILED), "signal TERM", False, JobEnd.PREEMPTED),
+        (over(JobEnd.CANCELLED), "signal TERM", False, JobEnd.CANCELLED),
+        (over(JobEnd.COMPLETED), "signal TERM", True, JobEnd.CANCELLED),
+        (over(JobEnd.COMPLETED), "wall time", False, JobEnd.WALLTIME),
+        (over(JobEnd.WALLTIME), "signal USR1", False, JobEnd.WALLTIME),
+        (over(JobEnd.NODE_FAILED), "", True, JobEnd.NODE_FAILED),
+        (over(JobEnd.COMPLETED), "", False, JobEnd.COMPLETED),
+        (over(JobEnd.FAILED), "", False, JobEnd.FAILED),
+        (None, "", False, JobEnd.GONE),
+        (None, "signal TERM", False, JobEnd.PREEMPTED),
+        (None, "", True, JobEnd.CANCELLED),
     ],
 )
-def test_what_became_of_a_job(view: JobView | None, word: str, cancelled: bool, ending: Ending) -> None:
+def test_what_became_of_a_job(view: JobView | None, word: str, cancelled: bool, ending: JobEnd) -> None:
     assert what_became(view, word, 9000.0, cancelled=cancelled) is ending
 
 
-@pytest.mark.parametrize(("ran_s", "ending"), [(3300, Ending.WALLTIME), (1800, Ending.PREEMPTED)])
-def test_the_signal_that_announces_both_means_wall_time_only_near_its_end(ran_s: float, ending: Ending) -> None:
-    view = over(Ending.COMPLETED, start_s=1000.0, end_s=1000.0 + ran_s, walltime_s=3600.0)
+@pytest.mark.parametrize(("ran_s", "ending"), [(3300, JobEnd.WALLTIME), (1800, JobEnd.PREEMPTED)])
+def test_the_signal_that_announces_both_means_wall_time_only_near_its_end(ran_s: float, ending: JobEnd) -> None:
+    view = over(JobEnd.COMPLETED, start_s=1000.0, end_s=1000.0 + ran_s, walltime_s=3600.0)
     assert what_became(view, "signal USR1", 9000.0, cancelled=False, lead_s=300) is ending
     alive = JobView("1", JobPhase.RUNNING, start_s=1000.0, end_s=4600.0, walltime_s=3600.0)
     assert what_became(alive, "signal USR1", 1000.0 + ran_s, cancelled=False, lead_s=300) is ending

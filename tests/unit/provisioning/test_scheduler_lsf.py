@@ -7,7 +7,7 @@ import time
 import pytest
 
 from pilot.core.errors import SubmitError
-from pilot.provisioning.scheduler import Ending, JobPhase
+from pilot.provisioning.scheduler import JobEnd, JobPhase
 from pilot.provisioning.scheduler_lsf import LsfQueue
 from pilot.site.site import Site
 from tests.unit.provisioning.recordings import PREFIX, Recorded, text
@@ -28,13 +28,13 @@ def test_every_state_is_read() -> None:
     assert {job: (view.phase, view.ending) for job, view in jobs.items()} == {
         "201": (JobPhase.RUNNING, None),
         "202": (JobPhase.PENDING, None),
-        "203": (JobPhase.OVER, Ending.COMPLETED),
-        "204": (JobPhase.OVER, Ending.PREEMPTED),
-        "205": (JobPhase.OVER, Ending.WALLTIME),
-        "206": (JobPhase.OVER, Ending.CANCELLED),
-        "207": (JobPhase.OVER, Ending.FAILED),
-        "208": (JobPhase.OVER, Ending.GONE),
-        "209": (JobPhase.OVER, Ending.NODE_FAILED),
+        "203": (JobPhase.OVER, JobEnd.COMPLETED),
+        "204": (JobPhase.OVER, JobEnd.PREEMPTED),
+        "205": (JobPhase.OVER, JobEnd.WALLTIME),
+        "206": (JobPhase.OVER, JobEnd.CANCELLED),
+        "207": (JobPhase.OVER, JobEnd.FAILED),
+        "208": (JobPhase.OVER, JobEnd.GONE),
+        "209": (JobPhase.OVER, JobEnd.NODE_FAILED),
         "210": (JobPhase.RUNNING, None),
         "213": (JobPhase.SUSPENDED, None),
     }

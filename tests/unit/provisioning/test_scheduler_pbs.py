@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import pytest
 
 from pilot.core.errors import SubmitError
-from pilot.host.commands import Refused
-from pilot.provisioning.scheduler import Ending, JobPhase
+from pilot.host.commands import CommandRefused
+from pilot.provisioning.scheduler import JobEnd, JobPhase
 from pilot.provisioning.scheduler_pbs import PbsQueue, _parsed, _view
 from pilot.site.site import Site
 from tests.unit.provisioning.recordings import PREFIX, Recorded, text
@@ -49,7 +49,7 @@ class Server:
         if len(known) == len(jobs):
             return output
         said = "\n".join(f"qstat: Unknown Job Id {job}" for job in jobs if job not in known)
-        raise Refused("qstat", said, 153, output)
+        raise CommandRefused("qstat", said, 153, output)
 
 
 def qselect(command: Sequence[str]) -> str:
@@ -76,16 +76,16 @@ def queue(run: Recorded, site: Site = SITE) -> PbsQueue:
         ("runs_again", JobPhase.RUNNING, None, 1),
         ("suspended", JobPhase.SUSPENDED, None, 0),
         ("resumed", JobPhase.RUNNING, None, 0),
-        ("completed", JobPhase.OVER, Ending.COMPLETED, 0),
-        ("failed", JobPhase.OVER, Ending.FAILED, 0),
-        ("signal", JobPhase.OVER, Ending.GONE, 0),
-        ("deleted_by_its_user", JobPhase.OVER, Ending.CANCELLED, 0),
-        ("deleted_by_an_admin", JobPhase.OVER, Ending.CANCELLED, 0),
-        ("deleted_while_held", JobPhase.OVER, Ending.CANCELLED, 0),
-        ("preempted_by_deletion", JobPhase.OVER, Ending.PREEMPTED, 0),
+        ("completed", JobPhase.OVER, JobEnd.COMPLETED, 0),
+        ("failed", JobPhase.OVER, JobEnd.FAILED, 0),
+        ("signal", JobPhase.OVER, JobEnd.GONE, 0),
+        ("deleted_by_its_user", JobPhase.OVER, JobEnd.CANCELLED, 0),
+        ("deleted_by_an_admin", JobPhase.OVER, JobEnd.CANCELLED, 0),
+        ("deleted_while_held", JobPhase.OVER, JobEnd.CANCELLED, 0),
+        ("preempted_by_deletion", JobPhase.OVER, JobEnd.PREEMPTED, 0),
     ],
 )
-def test_every_state_is_read(name: str, phase: JobPhase, ending: Ending | None, restart: int) -> None:
+def test_every_state_is_read(name: str, phase: JobPhase, ending: JobEnd | None, restart: int) -> None:
     view = queue(recorded()).poll([ID[name]], 0).jobs[ID[name]]
     assert (view.phase, view.ending, view.restart) == (phase, ending, restart)
 
@@ -93,18 +93,18 @@ def test_every_state_is_read(name: str, phase: JobPhase, ending: Ending | None, 
 @pytest.mark.parametrize(
     ("status", "ending"),
     [
-        (-29, Ending.WALLTIME),
-        (-4, Ending.NODE_FAILED),
-        (-6, Ending.NODE_FAILED),
-        (-14, Ending.NODE_FAILED),
-        (-20, Ending.NODE_FAILED),
-        (-12, Ending.PREEMPTED),
-        (-18, Ending.PREEMPTED),
-        (-1, Ending.FAILED),
-        (271, Ending.GONE),
+        (-29, JobEnd.WALLTIME),
+        (-4, JobEnd.NODE_FAILED),
+        (-6, JobEnd.NODE_FAILED),
+        (-14, JobEnd.NODE_FAILED),
+        (-20, JobEnd.NODE_FAILED),
+        (-12, JobEnd.PREEMPTED),
+        (-18, JobEnd.PREEMPTED),
+        (-1, JobEnd.FAILED),
+        (271, JobEnd.GONE),
     ],
 )
-def test_pbss_own_exit_codes(status: int, ending: Ending, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pbss_own_exit_codes(status: int, ending: JobEnd, monkeypatch: pytest.MonkeyPatch) -> None:
     failed = ANSWERS[ID["failed"]]
     monkeypatch.setitem(ANSWERS, ID["failed"], failed.replace("Exit_status=3", f"Exit_status={status}"))
     assert queue(recorded()).poll([ID["failed"]], 0).jobs[ID["failed"]].ending is ending
@@ -194,7 +194,7 @@ def test_an_answer_that_cannot_be_read_is_an_error(answer: str) -> None:
 @pytest.mark.parametrize("name", ["qselect", "qstat"])
 def test_a_server_that_does_not_answer_is_an_error(name: str) -> None:
     run = recorded()
-    run.answers[name] = Refused(name, f"{name}: cannot connect to server pbs0 (errno=15010)")
+    run.answers[name] = CommandRefused(name, f"{name}: cannot connect to server pbs0 (errno=15010)")
     with pytest.raises(SubmitError, match="cannot connect"):
         queue(run).poll([ID["running"]], 0)
 
@@ -202,7 +202,7 @@ def test_a_server_that_does_not_answer_is_an_error(name: str) -> None:
 def test_a_job_that_is_over_or_unknown_counts_as_cancelled_and_a_refused_one_does_not() -> None:
     said = "qdel: Unknown Job Id 9.pbs0\nqdel: Job has finished 8.pbs0\nqdel: Server could not connect to MOM 7.pbs0"
     run = recorded()
-    run.answers["qdel"] = Refused("qdel", said)
+    run.answers["qdel"] = CommandRefused("qdel", said)
     assert queue(run).cancel(["6.pbs0", "7.pbs0", "8.pbs0", "9.pbs0"]) == ["6.pbs0", "8.pbs0", "9.pbs0"]
 
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from pilot.core.errors import SubmitError
-from pilot.host.commands import Refused
-from pilot.provisioning.scheduler import Ending, JobPhase
+from pilot.host.commands import CommandRefused
+from pilot.provisioning.scheduler import JobEnd, JobPhase
 from pilot.provisioning.scheduler_slurm import SlurmQueue, excluded
 from pilot.site.site import Site
 from tests.unit.provisioning.recordings import PREFIX, Recorded, text
@@ -51,11 +51,11 @@ def test_every_state_is_read() -> None:
     assert {job: (view.phase, view.ending) for job, view in jobs.items()} == {
         "11": (JobPhase.RUNNING, None),
         "12": (JobPhase.RUNNING, None),
-        "13": (JobPhase.OVER, Ending.FAILED),
-        "14": (JobPhase.OVER, Ending.COMPLETED),
-        "15": (JobPhase.OVER, Ending.WALLTIME),
-        "16": (JobPhase.OVER, Ending.NODE_FAILED),
-        "17": (JobPhase.OVER, Ending.CANCELLED),
+        "13": (JobPhase.OVER, JobEnd.FAILED),
+        "14": (JobPhase.OVER, JobEnd.COMPLETED),
+        "15": (JobPhase.OVER, JobEnd.WALLTIME),
+        "16": (JobPhase.OVER, JobEnd.NODE_FAILED),
+        "17": (JobPhase.OVER, JobEnd.CANCELLED),
         "18": (JobPhase.PENDING, None),
         "19": (JobPhase.RUNNING, None),
         "23": (JobPhase.SUSPENDED, None),
@@ -125,7 +125,7 @@ def test_one_squeue_about_ours_another_about_who_waits_and_one_sinfo() -> None:
 def test_accounting_is_asked_once_for_all_jobs_that_squeue_forgot() -> None:
     run = recorded(sacct="7|PREEMPTED|0|n3\n8|CANCELLED by 1000|0|n4\n9|RUNNING|1|n5\n")
     jobs = queue(run).poll(["7", "8", "9", "10"], NOW_S).jobs
-    assert (jobs["7"].ending, jobs["8"].ending) == (Ending.PREEMPTED, Ending.CANCELLED)
+    assert (jobs["7"].ending, jobs["8"].ending) == (JobEnd.PREEMPTED, JobEnd.CANCELLED)
     assert (jobs["9"].phase, jobs["9"].restart) == (JobPhase.RUNNING, 1)
     assert "10" not in jobs
     assert run.times("sacct") == 1
@@ -166,9 +166,9 @@ def test_kill_names_the_jobs() -> None:
 def test_jobs_are_cancelled_in_batches_and_one_that_is_over_already_counts_as_cancelled() -> None:
     def scancel(command: Sequence[str]) -> str:
         if "7" in command:
-            raise Refused("scancel", "scancel: error: Kill job error on job id 7: Invalid job id specified\n")
+            raise CommandRefused("scancel", "scancel: error: Kill job error on job id 7: Invalid job id specified\n")
         if "108" in command:
-            raise Refused("scancel", "scancel: error: Kill job error on job id 108: Access/permission denied\n")
+            raise CommandRefused("scancel", "scancel: error: Kill job error on job id 108: Access/permission denied\n")
         return ""
 
     run = recorded(scancel=scancel)
@@ -178,7 +178,7 @@ def test_jobs_are_cancelled_in_batches_and_one_that_is_over_already_counts_as_ca
 
 
 def test_a_scheduler_that_fails_altogether_cancels_nothing() -> None:
-    refused = Refused("scancel", "scancel: error: Unable to contact slurm controller")
+    refused = CommandRefused("scancel", "scancel: error: Unable to contact slurm controller")
     assert queue(recorded(scancel=refused)).cancel(["11", "12"]) == []
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from pilot.core.errors import SubmitError, UserError
-from pilot.provisioning.scheduler import SchedulerThread, Snapshot
+from pilot.provisioning.scheduler import QueueSnapshot, SchedulerThread
 
 
 class Failing:
@@ -17,7 +17,7 @@ class Failing:
     def __init__(self, error: Exception) -> None:
         self.error = error
 
-    def poll(self, _jobs: Sequence[str], _now_s: float) -> Snapshot:
+    def poll(self, _jobs: Sequence[str], _now_s: float) -> QueueSnapshot:
         raise self.error
 
     def submit(self, _walltime_s: float) -> str:

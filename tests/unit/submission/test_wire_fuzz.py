@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilot.core.commands import LookAtGroup
+from pilot.core.commands import ExamineGroup
 from pilot.core.errors import ProtocolError
 from pilot.protocol import wire
 from pilot.submission.submission import LaunchSpec
@@ -30,10 +30,10 @@ SAMPLES: list[wire.Sent] = [
     wire.Progress("t", 1, 2, 0, 64, 10.0, ledger=[(1, 0, 0, 2, 0, 64)], metrics={"loss": 0.5}),
     wire.Request("submit", {"script": "s.py", "curve": [[1, 2.0]]}),
     wire.RankStalled("t", 1, 7, 30.5, summing=True),
-    wire.RankLookedAt("t", 1, "slow", "it computes"),
+    wire.RankExamined("t", 1, "slow", "it computes"),
     wire.Welcome("n", "pool", 1.0, 2.0, 3.0, 4.0),
-    wire.Heard(12.5),
-    LookAtGroup("t", 1, (), "", True),
+    wire.HeartbeatSeen(12.5),
+    ExamineGroup("t", 1, (), "", True),
     wire.StartWorker("t", "ab12", "/d", LaunchSpec("s.py", "ab", ["x"], "/", "python", {"A": "b"}), 60.0, 3),
     wire.Reply(result={"a": [1, None, "x"]}),
 ]

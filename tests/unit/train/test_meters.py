@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pilot.protocol.wire import Pace, RankPace
+from pilot.protocol.wire import RankStepTimes, StepTimes
 from pilot.train.ranks import meters
 from pilot.train.ranks.meters import PERIOD_S, PERIOD_STEPS, PaceMeter, StallTimer, StepMeter
 
@@ -41,7 +41,7 @@ def test_the_stall_is_the_gap_less_the_median_step_before() -> None:
     assert meter.samples_per_s() == 10.0
 
 
-def steps(meter: PaceMeter, from_s: float, count: int, step_s: float, waits_s: float) -> list[RankPace]:
+def steps(meter: PaceMeter, from_s: float, count: int, step_s: float, waits_s: float) -> list[RankStepTimes]:
     """Each step takes ``step_s``, ``waits_s`` of it waiting."""
     told = []
     for number in range(count):
@@ -61,7 +61,7 @@ def test_it_is_told_at_a_low_rate_and_waits_do_not_count() -> None:
 
 def test_long_steps_are_told_when_there_are_a_few() -> None:
     (told, _) = steps(PaceMeter("t"), 0.0, 2 * PERIOD_STEPS, 60.0, 0.0)
-    assert told.pace == Pace(PERIOD_STEPS, 8 * PERIOD_STEPS, PERIOD_STEPS * 60.0, PERIOD_STEPS * 60.0)
+    assert told.pace == StepTimes(PERIOD_STEPS, 8 * PERIOD_STEPS, PERIOD_STEPS * 60.0, PERIOD_STEPS * 60.0)
 
 
 def test_a_step_counts_only_if_its_beginning_is_known() -> None:

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from pilot.comm.arena import Arena
-from pilot.comm.channel import Channel, Gone
+from pilot.comm.channel import Channel, PeerGone
 from pilot.comm.rank_server import RankServer
 from tests.security.fuzz.mutate import NASTY, changed_bytes, changed_value
 from tests.security.fuzz.target import ACCEPTED, Target
@@ -126,7 +126,7 @@ def attempt(folder: Path, packets: list[Packet]) -> str:
     with np.errstate(all="ignore"):
         try:
             RankServer([Channel(ours)], World(1).ranks()[0], generation=1).run()
-        except Gone:
+        except PeerGone:
             return ACCEPTED
         finally:
             theirs.close()

@@ -8,7 +8,7 @@ from statistics import fmean
 
 import pytest
 
-from pilot.core.curves.curve_model import ON_SUMMIT, Normal, Point, Priors, fit
+from pilot.core.curves.curve_model import ON_SUMMIT, MeasuredRate, Normal, Priors, fit
 from pilot.core.curves.profiles import CHANGES_KEPT, NEWS_CHANGES, NEWS_MOST_S, Changes
 from pilot.core.curves.worth import Outlook, _possible, best_counts
 
@@ -25,17 +25,17 @@ def test_nothing_is_measured_where_it_is_known_or_soon_will_be_without() -> None
     known = Priors(replace(ON_SUMMIT.ln_a, sd=0.2), replace(ON_SUMMIT.ln_b, sd=0.1))
     assert best_counts(replace(CALM, priors=known)) == ()
     assert best_counts(replace(CALM, lasts_s=60.0)) == ()
-    points = tuple(Point(n, 100 * n / (1 + 0.04 * math.log2(n))) for n in (1, 4, 16, 64))
+    points = tuple(MeasuredRate(n, 100 * n / (1 + 0.04 * math.log2(n))) for n in (1, 4, 16, 64))
     assert best_counts(replace(CALM, points=points)) == ()
 
 
 def test_what_was_measured_is_not_measured_again() -> None:
-    counts = best_counts(replace(CALM, points=(Point(1, 100.0, 0.01),), held=1))
+    counts = best_counts(replace(CALM, points=(MeasuredRate(1, 100.0, 0.01),), held=1))
     assert counts and min(counts) >= 4
 
 
 def test_what_a_plan_measures_anyway_is_no_reason_for_a_profile() -> None:
-    one_known = replace(CALM, points=(Point(1, 100.0, 0.01),), held=1)
+    one_known = replace(CALM, points=(MeasuredRate(1, 100.0, 0.01),), held=1)
     assert best_counts(replace(one_known, lasts_s=600.0)) == (), "its share of 8 nodes tells enough for so long"
     assert best_counts(one_known) == (32,), "and not 8, to which it comes next"
 

@@ -8,7 +8,7 @@ from pilot.core.curves.measured import Measured
 from pilot.core.ids import NodeId, TrainerId
 from pilot.core.plan.assign import assign, start_on
 from pilot.core.pool.evidence import SetAside
-from pilot.core.pool.pool import Ending, Pool, ending
+from pilot.core.pool.pool import ExpiringNodes, Pool, ending
 from pilot.core.trainer.spec import TrainerSpec
 from pilot.core.trainer.trainer import Trainer, Worker, WorkerPhase
 
@@ -85,7 +85,7 @@ def test_a_node_that_ends_soon_does_not_change_hands_and_goes_first_where_nobody
     pool = pool_of(ends)
     giver, taker = trainer_of(pool, "giver", *"abc"), trainer_of(pool, "taker")
     until = ending(pool, 0.0, T_FWD_S)
-    assert until == Ending((), 0.0, T_FWD_S), "held nodes are not classed"
+    assert until == ExpiringNodes((), 0.0, T_FWD_S), "held nodes are not classed"
     assign(pool, [giver, taker], {giver.id: 1, taker.id: 2}, ending=until)
     assert giver.target == [soon] and soon not in taker.target
     pool = pool_of(ends)

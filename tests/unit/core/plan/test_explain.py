@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pilot.core.curves.curve import Curve
-from pilot.core.curves.curve_model import Point, Priors, estimates
+from pilot.core.curves.curve_model import MeasuredRate, Priors, estimates
 from pilot.core.curves.measured import Measured
 from pilot.core.ids import TrainerId
 from pilot.core.plan.explain import explain, rate_sentences
@@ -129,7 +129,7 @@ def test_how_good_the_plan_is() -> None:
 
 
 def test_rates_are_told_as_measured_estimated_or_given() -> None:
-    known = estimates((Point(1, 100.0, 0.02), Point(4, 360.0, 0.04)), None, Priors(), 8)
+    known = estimates((MeasuredRate(1, 100.0, 0.02), MeasuredRate(4, 360.0, 0.04)), None, Priors(), 8)
     assert rate_sentences(known, guessed=False) == [
         "Samples per second, measured: 100 ± 2% on 1 node, 360 ± 4% on 4 nodes.",
         "Samples per second, estimated: 189.3 ± 5% on 2 nodes, 690.8 ± 8% on 8 nodes.",

@@ -11,7 +11,7 @@ from pilot.core.plan.pose import pose
 from pilot.core.pool.blame import Blame
 from pilot.core.pool.evidence import SetAside
 from pilot.core.pool.losses import NO_LOSS
-from pilot.core.pool.pool import Ending, Pool
+from pilot.core.pool.pool import ExpiringNodes, Pool
 from pilot.core.trainer.spec import TrainerSpec
 from pilot.core.trainer.trainer import Trainer
 
@@ -28,7 +28,7 @@ def test_who_has_room_for_what_it_needs_at_least_is_in_it() -> None:
     def asked(reach: dict[TrainerId, int] | None = None) -> tuple[int, dict[TrainerId, int]] | None:
         order = list(trainers.values())
         config, blame = CoordinatorConfig(), Blame(pool, trainers)
-        problem = pose(pool, blame, order, config, RescaleCosts(5), reach, 0.0, {}, {}, 0, Ending(), NO_LOSS)
+        problem = pose(pool, blame, order, config, RescaleCosts(5), reach, 0.0, {}, {}, 0, ExpiringNodes(), NO_LOSS)
         return problem and (problem.nodes, {c.trainer: c.max_nodes for c in problem.candidates})
 
     assert asked() == (3, {A: 8, B: 8})
@@ -48,7 +48,7 @@ def test_a_trial_is_worth_its_weight_and_any_other_trainer_what_the_objective_sa
     trainers = {spec.trainer: Trainer(spec, Measured(spec)) for spec in specs}
     problem = pose(
         pool, Blame(pool, trainers), list(trainers.values()), CoordinatorConfig(objective=throughput),
-        RescaleCosts(5), None, 0.0, {}, {A: 2.0}, 0, Ending(), NO_LOSS,
+        RescaleCosts(5), None, 0.0, {}, {A: 2.0}, 0, ExpiringNodes(), NO_LOSS,
     )  # fmt: skip
     assert problem is not None
     assert [[c.value_at(nodes) for nodes in (1, 4)] for c in problem.candidates] == [[20.0, 60.0], [10.0, 30.0]]

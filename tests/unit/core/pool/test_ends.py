@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pilot.core.ids import NodeId, TrainerId
-from pilot.core.pool.pool import MOST, NONE_END, Ending, Pool, ending
+from pilot.core.pool.pool import MOST, NONE_END, ExpiringNodes, Pool, ending
 
 NOW_S, T_FWD_S = 1000.0, 120.0
 
@@ -19,7 +19,7 @@ def pool_of(ends: dict[str, float]) -> Pool:
 
 def test_they_count_for_the_mean_time_that_they_have_left_and_the_last_to_leave_comes_first() -> None:
     pool = pool_of({"a": 30.0, "b": 119.0, "c": 120.0, "d": 500.0})
-    assert ending(pool, NOW_S, T_FWD_S) == Ending((NodeId("b"), NodeId("a")), 74.5, NOW_S + T_FWD_S)
+    assert ending(pool, NOW_S, T_FWD_S) == ExpiringNodes((NodeId("b"), NodeId("a")), 74.5, NOW_S + T_FWD_S)
     pool.owner[NodeId("b")] = TrainerId("t")
     assert ending(pool, NOW_S, T_FWD_S).nodes == ("a",), "it was paid for"
 

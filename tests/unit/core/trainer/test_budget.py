@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from pilot.core.trainer.budget import SLACK_S, Usage, Verdict, hours, seconds
+from pilot.core.trainer.budget import SLACK_S, BudgetState, Usage, hours, seconds
 
 
 def test_node_hours_are_those_that_the_site_charges() -> None:
@@ -28,7 +28,7 @@ def test_seconds_are_summed_over_the_nodes() -> None:
 
 def test_what_has_no_budget_is_never_due() -> None:
     usage = Usage(used_s=1e12, nodes=1)
-    assert (usage.due_s(), usage.look(1e12, 1.0)) == (math.inf, Verdict())
+    assert (usage.due_s(), usage.look(1e12, 1.0)) == (math.inf, BudgetState())
     assert Usage(0.0).due_s() == 0.0
 
 
@@ -37,14 +37,14 @@ def test_it_is_due_at_four_fifths_and_at_the_end_and_at_once_where_that_is_over(
     assert usage.due_s() == math.inf, "it is on no nodes"
     usage.count(100.0, 2)
     assert usage.due_s() == 100.0 + 1440.0
-    assert usage.look(1539.0, 1.0) == Verdict()
-    assert usage.look(1540.0, 0.5) == Verdict(
+    assert usage.look(1539.0, 1.0) == BudgetState()
+    assert usage.look(1540.0, 0.5) == BudgetState(
         warning="80% of its budget of 0.5 charged node-hours (0.5 for an hour on a node) is used"
     )
-    assert usage.look(1600.0, 1.0) == Verdict(), "once"
+    assert usage.look(1600.0, 1.0) == BudgetState(), "once"
     assert usage.due_s() == 100.0 + 1800.0
-    assert usage.look(1899.0, 1.0) == Verdict()
-    assert usage.look(1900.0, 1.0) == Verdict(end="its budget of 1 node-hours is used up")
+    assert usage.look(1899.0, 1.0) == BudgetState()
+    assert usage.look(1900.0, 1.0) == BudgetState(end="its budget of 1 node-hours is used up")
     assert not usage.spent
     usage.count(2000.0, 0)
     assert usage.spent

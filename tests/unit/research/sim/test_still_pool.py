@@ -17,7 +17,7 @@ from pilot.core.trainer.spec import TrainerSpec
 from pilot.research.sim.accounting import done_when, times_of
 from pilot.research.sim.driver import SimConfig, Simulation
 from pilot.research.traces.changes import still_pool
-from pilot.research.traces.workload import Ending, WorkloadRow
+from pilot.research.traces.workload import TrainerEnd, WorkloadRow
 
 SIZES = (1, 2, 4, 8)
 CURVE = Curve.of([(n, n * 0.8**m) for m, n in enumerate(SIZES)])
@@ -25,7 +25,7 @@ NODES = 10
 EVERY_S = 300
 
 
-def job(number: int, submit_s: float, samples: float, ending: Ending = Ending.FINISHES) -> WorkloadRow:
+def job(number: int, submit_s: float, samples: float, ending: TrainerEnd = TrainerEnd.FINISHES) -> WorkloadRow:
     spec = TrainerSpec(
         TrainerId(f"j{number:02}"),
         curve=CURVE,
@@ -41,7 +41,7 @@ def job(number: int, submit_s: float, samples: float, ending: Ending = Ending.FI
 def jobs(seed: int) -> list[WorkloadRow]:
     """At whole seconds; sometimes more of them than nodes."""
     rng = random.Random(seed)
-    endings = [*[Ending.FINISHES] * 20, Ending.CANCELLED, Ending.FAILS, Ending.HANGS]
+    endings = [*[TrainerEnd.FINISHES] * 20, TrainerEnd.CANCELLED, TrainerEnd.FAILS, TrainerEnd.HANGS]
     submits = sorted(rng.randrange(4000) for _ in endings)
     return [
         job(i, float(s), float(rng.randrange(60, 5000)), e)
@@ -74,7 +74,7 @@ class Job:
             self.working = self.nodes
         self.done += CURVE.at(self.working)
         self.trained_s += self.nodes > 0
-        if self.done >= self.row.samples - 1e-6 and self.row.ending is not Ending.HANGS:
+        if self.done >= self.row.samples - 1e-6 and self.row.ending is not TrainerEnd.HANGS:
             self.ended_s, self.nodes = now_s, 0
         self.done = min(self.done, self.row.samples)
 
@@ -135,7 +135,7 @@ def test_how_many_were_done_when_another_had_done_so_many() -> None:
     rows = jobs(seed=5)
     greedy, horizon = (times_of(simulate(rows, name, 20_000.0).accounts) for name in ("greedy", "dp"))
     assert done_when(greedy, 10, greedy) == 10
-    tenth_s = sorted(one.ended_s for one in greedy if one.ending is Ending.FINISHES)[9]
-    expected = sum(one.ended_s <= tenth_s for one in horizon if one.ending is Ending.FINISHES)
+    tenth_s = sorted(one.ended_s for one in greedy if one.ending is TrainerEnd.FINISHES)[9]
+    expected = sum(one.ended_s <= tenth_s for one in horizon if one.ending is TrainerEnd.FINISHES)
     assert done_when(greedy, 10, horizon) == expected > 0
     assert done_when(greedy, 21, horizon) is None

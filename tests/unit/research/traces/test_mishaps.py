@@ -8,7 +8,7 @@ from pilot.core.curves.curve import Curve
 from pilot.core.errors import UserError
 from pilot.core.ids import TrainerId
 from pilot.core.trainer.spec import TrainerSpec
-from pilot.research.traces.workload import Ending, Mishaps, WorkloadRow, befallen
+from pilot.research.traces.workload import Mishaps, TrainerEnd, WorkloadRow, befallen
 
 CURVE = Curve.of([(1, 2.0), (2, 3.0)])
 ROWS = [
@@ -31,7 +31,11 @@ def test_noise_changes_what_planners_are_told_and_not_what_there_is_to_do() -> N
 
 def test_shares_of_trainers_hang_fail_and_are_cancelled() -> None:
     drawn = befallen(ROWS, Mishaps(hang_share=0.05, fail_share=0.1, cancel_share=0.2))
-    for ending, share, most in ((Ending.HANGS, 0.05, 600), (Ending.FAILS, 0.1, 600), (Ending.CANCELLED, 0.2, 1e4)):
+    for ending, share, most in (
+        (TrainerEnd.HANGS, 0.05, 600),
+        (TrainerEnd.FAILS, 0.1, 600),
+        (TrainerEnd.CANCELLED, 0.2, 1e4),
+    ):
         those = [row for row in drawn if row.ending is ending]
         assert len(those) / len(ROWS) == pytest.approx(share, abs=0.03)
         assert 0.9 * most < max(row.samples for row in those) <= most, "two samples a second for five minutes"

@@ -17,12 +17,12 @@ from pilot.core.commands import (
     CloseTrainer,
     Command,
     DissolveGroup,
+    ExamineGroup,
     FormGroup,
-    LookAtGroup,
     Outcome,
-    PaceCheckpoints,
     PauseGroup,
     ReleaseNode,
+    SetCheckpointInterval,
     Solve,
     StartWorker,
     StopWorker,
@@ -125,13 +125,13 @@ def form(generation: int, *members: NodeId, previous: int | None = None) -> Form
 AS_IT_IS = [
     StopWorker(T, A, "r"),
     WriteCheckpoint(T, A, "r"),
-    PaceCheckpoints(T, A, 7.5, "r"),
+    SetCheckpointInterval(T, A, 7.5, "r"),
     CheckScript(T, A, "r"),
     ReleaseNode(A, "r"),
 ]
 TO_MEMBERS = [
     PauseGroup(T, Generation(1), (A, B), "r"),
-    LookAtGroup(T, Generation(1), (A, B), "r", kill=True),
+    ExamineGroup(T, Generation(1), (A, B), "r", kill=True),
     DissolveGroup(T, Generation(1), (A, B), "r"),
 ]
 MESSAGES = [
@@ -209,7 +209,7 @@ def test_members_join_and_those_who_part_are_told(bench: Bench) -> None:
     assert bench.sent == [
         (C, wire.JoinGroup(T, 2, 0, 2)),
         (A, wire.JoinGroup(T, 2, 1, 2)),
-        (B, wire.PartFromGroup(T, 2)),
+        (B, wire.LeaveGroup(T, 2)),
     ]
 
 

@@ -18,7 +18,7 @@ COMPLETING = [
     wire.GroupFormed("t", 1, 0),
     wire.GroupBroken("t", 1, "it broke"),
     wire.RankPaused("t", 1, 5),
-    wire.RankLookedAt("t", 1, "slow"),
+    wire.RankExamined("t", 1, "slow"),
     wire.TrainerFinished("t", 1, 5, 50),
 ]
 

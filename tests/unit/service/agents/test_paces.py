@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from pilot.core.ids import NodeId, TrainerId
-from pilot.protocol.wire import Pace
+from pilot.protocol.wire import StepTimes
 from pilot.service.agents.slow_nodes import over, sentence, slow, tells
 
 A, B, C, D = map(NodeId, "abcd")
 
 
-def pace(own_s: float, steps: int = 100, samples: int = 1000, wall_s: float = 80.0) -> Pace:
-    return Pace(steps, samples, own_s, wall_s)
+def pace(own_s: float, steps: int = 100, samples: int = 1000, wall_s: float = 80.0) -> StepTimes:
+    return StepTimes(steps, samples, own_s, wall_s)
 
 
 def test_a_node_that_takes_twice_as_long_as_the_median_of_the_others_is_slow() -> None:
@@ -30,7 +30,7 @@ def test_it_is_per_sample() -> None:
 
 
 @pytest.mark.parametrize("short", [pace(70.0, steps=19), pace(50.0, wall_s=59.0), pace(70.0, samples=0)])
-def test_it_takes_some_steps_and_a_minute(short: Pace) -> None:
+def test_it_takes_some_steps_and_a_minute(short: StepTimes) -> None:
     assert slow({A: pace(10.0), B: pace(10.0), C: short}) == []
     assert slow({A: pace(10.0), B: pace(70.0), C: short}) == [], "one other is not enough in a group of three"
     assert slow({A: pace(10.0), B: pace(10.0), C: pace(70.0), D: short})[0][0] == C
@@ -46,7 +46,7 @@ def test_a_node_alone_is_not_slow() -> None:
 
 
 def test_paces_add_up() -> None:
-    assert over([pace(1.0), pace(2.0)]) == Pace(200, 2000, 3.0, 160.0)
+    assert over([pace(1.0), pace(2.0)]) == StepTimes(200, 2000, 3.0, 160.0)
     assert not tells(over([]))
 
 

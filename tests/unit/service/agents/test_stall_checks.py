@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from pilot.core.commands import LookAtGroup
+from pilot.core.commands import ExamineGroup
 from pilot.core.coordinator import Coordinator
 from pilot.core.events import (
     Event,
+    GroupExamined,
     GroupFormed,
-    GroupLookedAt,
     GroupStalled,
     PlanReady,
     PoolChanged,
-    Seen,
+    StallFinding,
     TrainerSubmitted,
     WorkerReady,
 )
@@ -60,7 +60,7 @@ def test_the_first_member_that_waits_has_all_looked_at_once(stage: Stage) -> Non
     (event,) = stage.checks.rank_stalled(NODES[0], WAITING)
     assert event == GroupStalled(T, G, "n1 has waited 30.0 s for the sums of step 12", 30.0)
     stage.post(event)
-    assert stage.pending.looking[T, G][0] == LookAtGroup(T, G, NODES, event.reason, False)
+    assert stage.pending.looking[T, G][0] == ExamineGroup(T, G, NODES, event.reason, False)
     assert stage.checks.rank_stalled(NODES[1], WAITING) == []
 
 
@@ -68,7 +68,7 @@ def test_a_wait_between_two_steps_counts_as_one_for_sums(stage: Stage) -> None:
     (event,) = stage.checks.rank_stalled(NODES[0], wire.RankStalled("t", 1, 12, 30.0, summing=False))
     assert event == GroupStalled(T, G, "n1 has waited 30.0 s for the other ranks after step 12", 30.0)
     stage.post(event)
-    (seen,) = [e for node in NODES for e in stage.checks.rank_looked_at(node, wire.RankLookedAt("t", 1, "waits"))]
+    (seen,) = [e for node in NODES for e in stage.checks.rank_examined(node, wire.RankExamined("t", 1, "waits"))]
     stage.post(seen)
     assert stage.core.trainers[T].group is None, "they waited for one another"
 
@@ -100,28 +100,32 @@ def test_who_is_none_of_the_group_is_not_heard(stage: Stage, node: str, message:
 
 def test_the_look_is_complete_when_all_have_answered(stage: Stage) -> None:
     stage.stalled()
-    assert stage.checks.rank_looked_at(NODES[1], wire.RankLookedAt("t", 1, "slow")) == []
-    assert stage.checks.rank_looked_at(NodeId("n4"), wire.RankLookedAt("t", 1, "lost")) == []
-    assert stage.checks.rank_looked_at(NODES[0], wire.RankLookedAt("t", 1, "waits")) == []
-    (event,) = stage.checks.rank_looked_at(NODES[2], wire.RankLookedAt("t", 1, "what is this"))
-    assert event == GroupLookedAt(T, G, ((NODES[0], Seen.WAITS), (NODES[1], Seen.SLOW), (NODES[2], Seen.UNKNOWN)))
+    assert stage.checks.rank_examined(NODES[1], wire.RankExamined("t", 1, "slow")) == []
+    assert stage.checks.rank_examined(NodeId("n4"), wire.RankExamined("t", 1, "lost")) == []
+    assert stage.checks.rank_examined(NODES[0], wire.RankExamined("t", 1, "waits")) == []
+    (event,) = stage.checks.rank_examined(NODES[2], wire.RankExamined("t", 1, "what is this"))
+    assert event == GroupExamined(
+        T, G, ((NODES[0], StallFinding.WAITS), (NODES[1], StallFinding.SLOW), (NODES[2], StallFinding.UNKNOWN))
+    )
     stage.post(event)
-    assert stage.checks.rank_looked_at(NODES[0], wire.RankLookedAt("t", 1, "waits")) == []
+    assert stage.checks.rank_examined(NODES[0], wire.RankExamined("t", 1, "waits")) == []
     assert stage.checks.rank_stalled(NODES[0], WAITING) != []
 
 
 def test_who_does_not_answer_in_time_is_unknown(stage: Stage) -> None:
     stage.stalled()
-    stage.checks.rank_looked_at(NODES[1], wire.RankLookedAt("t", 1, "lost"))
+    stage.checks.rank_examined(NODES[1], wire.RankExamined("t", 1, "lost"))
     assert stage.checks.overdue(LOOK_LIMIT_S) == []
     (event,) = stage.checks.overdue(LOOK_LIMIT_S + 1)
-    assert event == GroupLookedAt(T, G, ((NODES[0], Seen.UNKNOWN), (NODES[1], Seen.LOST), (NODES[2], Seen.UNKNOWN)))
+    assert event == GroupExamined(
+        T, G, ((NODES[0], StallFinding.UNKNOWN), (NODES[1], StallFinding.LOST), (NODES[2], StallFinding.UNKNOWN))
+    )
 
 
 def test_a_look_at_a_group_that_was_dissolved_is_over(stage: Stage) -> None:
     stage.stalled()
-    stage.checks.rank_looked_at(NODES[1], wire.RankLookedAt("t", 1, "lost"))
+    stage.checks.rank_examined(NODES[1], wire.RankExamined("t", 1, "lost"))
     stage.post(PoolChanged(lost=(NODES[1],)))
     assert stage.pending.looking == {}
-    assert stage.checks.rank_looked_at(NODES[0], wire.RankLookedAt("t", 1, "waits")) == []
+    assert stage.checks.rank_examined(NODES[0], wire.RankExamined("t", 1, "waits")) == []
     assert stage.checks.overdue(1e9) == []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pilot.core.commands import FormGroup
-from pilot.core.events import GroupBroken, GroupLookedAt, GroupPaused, Seen
+from pilot.core.events import GroupBroken, GroupExamined, GroupPaused, StallFinding
 from pilot.core.ids import Generation, NodeId, TrainerId
 from pilot.protocol.wire import PeersUnreached
 from pilot.service.agents.members import Unreached
@@ -11,7 +11,10 @@ from pilot.service.agents.pending import PendingCommands
 
 T, G = TrainerId("t1"), Generation(1)
 A, B, C = map(NodeId, "abc")
-LATE, STUCK = GroupBroken(T, G, "not formed within 60 s"), GroupLookedAt(T, G, ((A, Seen.WAITS), (B, Seen.WAITS)))
+LATE, STUCK = (
+    GroupBroken(T, G, "not formed within 60 s"),
+    GroupExamined(T, G, ((A, StallFinding.WAITS), (B, StallFinding.WAITS))),
+)
 
 
 def of_two() -> tuple[PendingCommands, Unreached]:
@@ -28,7 +31,7 @@ def test_a_group_that_does_not_form_or_stands_still_is_explained_by_what_its_mem
         unreached.told(node, PeersUnreached(T, 1, ranks))
     for event in (LATE, STUCK):
         told = unreached.explained(event)
-        assert isinstance(told, GroupBroken | GroupLookedAt)
+        assert isinstance(told, GroupBroken | GroupExamined)
         assert told.unreached == ((A, B), (B, A))
     paused = GroupPaused(T, G, 3)
     assert unreached.explained(paused) is paused

@@ -30,7 +30,7 @@ from pilot.protocol.connection import Connection
 from pilot.provisioning.keeper import Keeper, KeeperEvent
 from pilot.provisioning.pilot_jobs import EndKnown, JobEnded, JobNoticed
 from pilot.provisioning.retry import Troubled
-from pilot.provisioning.scheduler import Ending, SchedulerThread
+from pilot.provisioning.scheduler import JobEnd, SchedulerThread
 from pilot.rundir.journal import FORMAT, Header
 from pilot.service.agents.admission import Admission
 from pilot.service.agents.roster import Pilot, Roster
@@ -169,13 +169,13 @@ def test_of_a_job_that_is_over_those_pilots_are_lost_that_cannot_speak_for_thems
     bench.joins(A, "7")
     bench.joins(B, "7")
     bench.roster.pilots[B].away_s = 0.0
-    bench.hear(JobEnded("7", Ending.PREEMPTED, "requeued", failed=False))
+    bench.hear(JobEnded("7", JobEnd.PREEMPTED, "requeued", failed=False))
     assert bench.lost == [(B, "its job 7 ended: preempted")]
     assert bench.remarks() == []
 
 
 def test_failures_and_trouble_are_remarks(bench: Bench) -> None:
-    bench.hear(JobEnded("7", Ending.FAILED, "exit 1", failed=True), Troubled("squeue does not answer"), Troubled(""))
+    bench.hear(JobEnded("7", JobEnd.FAILED, "exit 1", failed=True), Troubled("squeue does not answer"), Troubled(""))
     assert bench.remarks() == [
         "pilot job 7 failed: failed, exit 1",
         "squeue does not answer",

@@ -26,7 +26,7 @@ POINTS_MAX = 2000
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class ProgressPoint:
     """A trainer's progress at ``at_s``; rate in samples/s, None if it is not known yet."""
 
     at_s: float
@@ -51,17 +51,17 @@ class Rescale:
 
 
 @dataclass(slots=True)
-class Course:
+class TrainerProgress:
     """One trainer's points and rescales, in time order."""
 
-    points: list[Point] = field(default_factory=list)
+    points: list[ProgressPoint] = field(default_factory=list)
     rescales: list[Rescale] = field(default_factory=list)
     every: int = 1
     """One in this many reports became a point."""
     reports: int = 0
     ended_s: float | None = None
 
-    def add(self, point: Point) -> None:
+    def add(self, point: ProgressPoint) -> None:
         """Add a report: every one at first, and fewer of them once there are many."""
         self.reports += 1
         if self.reports % self.every:
@@ -76,7 +76,7 @@ class Courses:
     """Call :meth:`note` for each decision, in the order of the journal."""
 
     def __init__(self) -> None:
-        self.of: dict[TrainerId, Course] = {}
+        self.of: dict[TrainerId, TrainerProgress] = {}
         self._forming: dict[tuple[TrainerId, Generation], FormGroup] = {}
         self._nodes: dict[TrainerId, int] = {}
         self._stopped_s: dict[TrainerId, float] = {}
@@ -86,7 +86,7 @@ class Courses:
         """``event`` happened at ``now_s`` and the core answered with ``commands``."""
         match event:
             case TrainerSubmitted() | TrialAsked():
-                self.of[event.spec.trainer] = Course()
+                self.of[event.spec.trainer] = TrainerProgress()
             case TrainerResumed() if event.trainer in self.of:
                 self.of[event.trainer].ended_s = None
             case GroupFormed():
@@ -123,7 +123,7 @@ class Courses:
         course = self.of.get(event.trainer)
         if course is None:
             return
-        course.add(Point(now_s, event.samples, event.samples_per_s, dict(event.metrics)))
+        course.add(ProgressPoint(now_s, event.samples, event.samples_per_s, dict(event.metrics)))
         number = self._planned.get((event.trainer, event.generation))
         if event.rescale_s is not None and number is not None:
             old = course.rescales[number]

@@ -16,20 +16,20 @@ from pilot.core.pool.pool import Pool
 from pilot.core.study.studies import Studies
 from pilot.core.timers import Timers
 from pilot.core.trainer.budget import Usage
-from pilot.core.trainer.registry import Roll
+from pilot.core.trainer.registry import Registry
 from pilot.core.trainer.spec import TrainerSpec
 
 A, B, C = map(TrainerId, "abc")
 
 
-def roll(*trainers: TrainerId) -> Roll:
-    made = Roll({}, {})
+def roll(*trainers: TrainerId) -> Registry:
+    made = Registry({}, {})
     for trainer in trainers:
         assert made.note(TrainerSubmitted(TrainerSpec(trainer)), 1.0) is made.trainers[trainer]
     return made
 
 
-def ended(its: Roll, trainer: TrainerId, outcome: Outcome = Outcome.FAILED) -> None:
+def ended(its: Registry, trainer: TrainerId, outcome: Outcome = Outcome.FAILED) -> None:
     closed = its.close(trainer, outcome, "why")
     assert closed is not None
     closed.closing, closed.outcome = None, outcome

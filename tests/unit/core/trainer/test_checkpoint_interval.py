@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilot.core.commands import PaceCheckpoints
+from pilot.core.commands import SetCheckpointInterval
 from pilot.core.config import CoordinatorConfig
 from pilot.core.coordinator import Coordinator
 from pilot.core.events import (
@@ -23,11 +23,11 @@ from pilot.core.events import (
 )
 from pilot.core.ids import Generation, NodeId, PlanId, TrainerId
 from pilot.core.plan.problem import Plan, PlanStatus
-from pilot.core.trainer.pacing import LEAST_S, MOST_WRITING, Pace, pace
+from pilot.core.trainer.checkpoint_interval import LEAST_S, MOST_WRITING, CheckpointInterval, pace
 from pilot.core.trainer.spec import TrainerSpec
 
 HOUR_S = 3600.0
-NO_GRACE = Pace(site_interval_s=300.0, grace_s=0.0, write_s=0.5, trained_s=10 * HOUR_S, wipeouts=9)
+NO_GRACE = CheckpointInterval(site_interval_s=300.0, grace_s=0.0, write_s=0.5, trained_s=10 * HOUR_S, wipeouts=9)
 T = TrainerId("t")
 A, B, C = NodeId("a"), NodeId("b"), NodeId("c")
 
@@ -70,7 +70,7 @@ def test_it_keeps_its_bounds() -> None:
         ),
     ],
 )
-def test_the_reason_says_what_was_measured(its: Pace, reason: str) -> None:
+def test_the_reason_says_what_was_measured(its: CheckpointInterval, reason: str) -> None:
     assert its.reason() == reason
 
 
@@ -98,7 +98,7 @@ def test_the_last_of_a_trainers_nodes_to_leave_decides() -> None:
     core.handle(10.0, PoolChanged(ends=((B, 90.0),)))
     assert core.pace_of(core.trainers[T]).end_in_s == 80.0
     told = core.handle(20.0, CheckpointPublished(T, 0, 20.0)) + core.handle(30.0, Progress(T, Generation(1), 1, 0, 32))
-    assert [command.interval_s for command in told if isinstance(command, PaceCheckpoints)] == [48.0, 38.0]
+    assert [command.interval_s for command in told if isinstance(command, SetCheckpointInterval)] == [48.0, 38.0]
     core.handle(95.0, Progress(T, Generation(1), 2, 0, 64))
     assert core.pace_of(core.trainers[T]).end_in_s == 0.0, "it should have left by now"
     core.handle(95.0, PoolChanged(ends=((B, None),)))
@@ -106,18 +106,20 @@ def test_the_last_of_a_trainers_nodes_to_leave_decides() -> None:
 
 
 SECONDS = st.floats(0.0, 1e7, allow_nan=False)
-PACES = st.builds(Pace, st.floats(0.1, 1e5), SECONDS, st.none() | SECONDS, SECONDS, st.integers(0, 10_000))
+INTERVALS = st.builds(
+    CheckpointInterval, st.floats(0.1, 1e5), SECONDS, st.none() | SECONDS, SECONDS, st.integers(0, 10_000)
+)
 
 
-@given(PACES)
-def test_whatever_was_measured_it_is_at_most_the_sites_and_not_too_short(its: Pace) -> None:
+@given(INTERVALS)
+def test_whatever_was_measured_it_is_at_most_the_sites_and_not_too_short(its: CheckpointInterval) -> None:
     assert min(LEAST_S, its.site_interval_s) <= its.interval_s <= its.site_interval_s
     assert its.fits or its.interval_s >= min(its.site_interval_s, (its.write_s or 0.0) / MOST_WRITING)
     assert "e+" not in its.sentence().partition(":")[0]
 
 
-@given(PACES, st.integers(0, 1000))
-def test_more_losses_never_make_it_longer(its: Pace, more: int) -> None:
+@given(INTERVALS, st.integers(0, 1000))
+def test_more_losses_never_make_it_longer(its: CheckpointInterval, more: int) -> None:
     assert replace(its, wipeouts=its.wipeouts + more).interval_s <= its.interval_s
 
 
@@ -167,8 +169,8 @@ def test_the_leader_is_told_of_what_differs_by_more_than_a_quarter(
 ) -> None:
     trainer = trains_on(A, B).trainers[T]
     trainer.workers[A].interval_s = told_s
-    commands = pace(trainer, wanted := Pace(wanted_s, 0.0, None, 0.0, 0))
-    assert commands == ([PaceCheckpoints(T, A, wanted_s, wanted.reason())] if tells else [])
+    commands = pace(trainer, wanted := CheckpointInterval(wanted_s, 0.0, None, 0.0, 0))
+    assert commands == ([SetCheckpointInterval(T, A, wanted_s, wanted.reason())] if tells else [])
     assert (trainer.workers[A].interval_s, trainer.workers[B].interval_s) == (wanted_s if tells else told_s, None)
     del trainer.workers[A]
     assert pace(trainer, NO_GRACE) == [], "its leader is gone"

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from pilot.core.commands import Command, PaceCheckpoints
+from pilot.core.commands import Command, SetCheckpointInterval
 from pilot.core.config import CoordinatorConfig
 from pilot.core.trainer.trainer import Trainer
 
@@ -34,7 +34,7 @@ TELL_RATIO = 1.25
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class CheckpointInterval:
     """A trainer's interval, and why."""
 
     site_interval_s: float  #: of the site
@@ -90,12 +90,12 @@ class Pace:
         return f"It writes a checkpoint every {_seconds(self.interval_s, 3)}: {self.reason()}."
 
 
-def pace_of(config: CoordinatorConfig, trainer: Trainer, now_s: float, end_s: float = math.inf) -> Pace:
+def pace_of(config: CoordinatorConfig, trainer: Trainer, now_s: float, end_s: float = math.inf) -> CheckpointInterval:
     """How often ``trainer``, whose last node leaves at ``end_s``, should write a checkpoint, and why."""
     measured = trainer.measured
     trained_s = measured.trained_s(now_s)
     times = (config.checkpoint_interval_s, config.grace_s, measured.write_s, trained_s)
-    return Pace(*times, measured.wipeouts, max(0.0, end_s - now_s))
+    return CheckpointInterval(*times, measured.wipeouts, max(0.0, end_s - now_s))
 
 
 def _seconds(seconds: float, digits: int) -> str:
@@ -107,7 +107,7 @@ def _span(seconds: float) -> str:
     return f"{seconds / 3600:.1f} h" if seconds >= 3600 else f"{seconds:.0f} s"
 
 
-def pace(trainer: Trainer, wanted: Pace) -> list[Command]:
+def pace(trainer: Trainer, wanted: CheckpointInterval) -> list[Command]:
     """Tell the training group's leader its interval, if that has changed."""
     if trainer.group is None or trainer.group.members[0] not in trainer.workers:
         return []
@@ -117,4 +117,4 @@ def pace(trainer: Trainer, wanted: Pace) -> list[Command]:
     if max(told_s, interval_s) <= TELL_RATIO * min(told_s, interval_s):
         return []
     worker.interval_s = interval_s
-    return [PaceCheckpoints(trainer.id, leader, interval_s, wanted.reason())]
+    return [SetCheckpointInterval(trainer.id, leader, interval_s, wanted.reason())]

@@ -16,7 +16,7 @@ WRITES_TRIED_PARKED = 5
 """As often while its nodes wait for others: the remaining attempts are for when they are taken away."""
 
 
-class Standing:
+class Situation:
     """Where ``trainer`` stands.
 
     *Staying* nodes and *newcomers* make the next group. They are computed once, when a rule first asks, and hold
