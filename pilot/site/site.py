@@ -17,7 +17,7 @@ from msgspec import Meta
 
 from pilot.core.errors import UserError, one_line
 from pilot.core.pool.topology import Topology
-from pilot.site.node_pattern import NodePattern
+from pilot.site.hostlist import NodePattern
 
 Scheduler = Literal["local", "slurm", "pbspro", "lsf"]
 """The batch system."""
@@ -80,11 +80,8 @@ class _Checked(msgspec.StructMeta):
             try:
                 values[field.name] = _value(field, given)
             except (ValueError, UserError) as error:
-                metas = [part for part in _parts(field.type) if isinstance(part, Meta)]
-                examples = "".join(
-                    f"; for example {field.name}={one!r}" for meta in metas for one in meta.examples or ()
-                )
-                mistakes.append(f"{field.name}: {error}{examples}")
+                example = next(part.examples for part in _parts(field.type) if isinstance(part, Meta)) or [...]
+                mistakes.append(f"{field.name}: {error}; for example {field.name}={example[0]!r}")
         for name in [name for name in given if name not in Site.__struct_fields__]:
             close = get_close_matches(name, Site.__struct_fields__, n=1)
             hint = f"did you mean {close[0]}?" if close else "see site_configs/_template.py"

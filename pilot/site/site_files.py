@@ -23,7 +23,7 @@ from typing import Any
 
 from pilot.core.errors import SiteError
 from pilot.host.files import open_regular
-from pilot.site.node_pattern import NodePattern
+from pilot.site.hostlist import NodePattern
 from pilot.site.site import Site, SiteMistakes
 
 STDOUT, STDERR = 1, 2
