@@ -242,8 +242,8 @@ def owner(rundir: RunDir) -> int | None:
     return last.pid if held and last is not None else None
 
 
-def told_of_owner(rundir: RunDir) -> str:
-    """What is known of a coordinator that does not answer, a clause."""
+def owner_status(rundir: RunDir) -> str:
+    """Describe the process of a coordinator that does not answer, in a clause."""
     import psutil  # most commands get an answer, and start without it
 
     pid = owner(rundir)
