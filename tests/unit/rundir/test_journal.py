@@ -75,7 +75,7 @@ def test_a_last_line_that_was_cut_off_is_left_out_and_overwritten(tmp_path: Path
     path.write_bytes(whole[:-cut])
     contents = read(path)
     assert "cut off" in contents.last.odd[0]
-    assert contents.last.missing == ()
+    assert contents.last.missing == []
     assert len(contents.last.entries) == len(SCRIPT)
     writer = JournalWriter.resume(path, contents)
     writer.note(9.0, {"text": "a remark"}).result(10)
@@ -131,7 +131,7 @@ def test_a_doubled_block_costs_nothing(tmp_path: Path) -> None:
     path.write_bytes(data[: 3 * BLOCK] + data[2 * BLOCK :])
     assert noted(path) == list(range(1, NOTES + 1))
     last = read(path).last
-    assert (last.missing, len(last.odd)) == ((), 2)
+    assert (last.missing, len(last.odd)) == ([], 2)
     assert "no entry is missing" in last.odd[0]
 
 
@@ -166,7 +166,7 @@ def test_zeros_at_the_end_are_told_and_written_over(tmp_path: Path) -> None:
     writer.note(99.0, {"text": f"note {last + 1}", "more": ""}).result(10)
     writer.close()
     assert noted(path) == list(range(1, last + 2))
-    assert read(path).last.missing == ()
+    assert read(path).last.missing == []
 
 
 @pytest.mark.parametrize("harm", [b"", bytes(BLOCK), b"damage\n"])
