@@ -1,4 +1,4 @@
-"""What /proc says about this user's processes: environment, ancestry, mapped segments."""
+"""This user's processes, from /proc: environment, ancestry, mapped segments."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SETTLE_S = 0.01
 
 
 def marked(*entries: str) -> list[psutil.Process]:
-    """This user's running processes that have all ``entries`` (``NAME=value``) in their environment.
+    """Return this user's running processes that have all ``entries`` (``NAME=value``) in their environment.
 
     That is the environment at exec: a forked process shows its parent's, one started by ``env -i`` shows none.
     """
@@ -27,7 +27,7 @@ def marked(*entries: str) -> list[psutil.Process]:
 
 
 def tree(pid: int) -> list[psutil.Process]:
-    """The process and all its descendants; empty if it has ended."""
+    """Return the process and all its descendants; empty if it has ended."""
     root = _process(pid)
     if root is None:
         return []
@@ -38,7 +38,7 @@ def tree(pid: int) -> list[psutil.Process]:
 
 
 def children(pid: int) -> list[int]:
-    """The pids of a process's children; cheap enough to call often if the kernel lists them."""
+    """Return the pids of a process's children; cheap enough to call often if the kernel lists them."""
     try:
         return [int(child) for child in (_PROC / str(pid) / "task" / str(pid) / "children").read_text().split()]
     except FileNotFoundError:  # it has ended, or this kernel has no such file
@@ -50,7 +50,7 @@ def children(pid: int) -> list[int]:
 
 
 def session(leader: int) -> list[psutil.Process]:
-    """This user's running processes in the session of ``leader``."""
+    """Return this user's running processes in the session of ``leader``."""
     return [process for pid in _own_pids() if _session(pid) == leader and (process := _process(pid))]
 
 
@@ -75,7 +75,7 @@ def kill_marked(*entries: str, limit_s: float = 5.0) -> list[int]:
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether the process is stopped (SIGSTOP, SIGTSTP) or traced."""
+    """Return whether the process is stopped (SIGSTOP, SIGTSTP) or traced."""
     process = _process(pid)
     try:
         return process is not None and process.status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
@@ -84,7 +84,7 @@ def is_stopped(pid: int) -> bool:
 
 
 def is_working(process: psutil.Process) -> bool:
-    """Whether the process computes, waits for a processor to do so, or for a disk."""
+    """Return whether the process computes, waits for a processor to do so, or for a disk."""
     try:
         return process.status() in (psutil.STATUS_RUNNING, psutil.STATUS_DISK_SLEEP)
     except psutil.Error:

@@ -177,7 +177,7 @@ class BatchQueue:
             try:
                 self._ask(*command, *batch)
             except CommandRefused as error:
-                complaints = [line for line in error.said.splitlines() if not self._is_over(line)]
+                complaints = [line for line in error.stderr.splitlines() if not self._is_over(line)]
                 named = [job for job in batch if any(_names(line, job) for line in complaints)]
                 # An error that names none of them concerns all: the command did not get that far.
                 refused = batch if complaints and not named else named

@@ -44,7 +44,7 @@ class Decision:
     commands: tuple[Command, ...]
 
     def line(self) -> bytes:
-        """Its line in the journal."""
+        """Return its line in the journal."""
         commands = [plain(c) for c in self.commands]
         return sealed({"seq": self.seq, "now_s": self.now_s, "event": plain(self.event), "commands": commands})
 
@@ -58,7 +58,7 @@ class JournalNote:
     note: dict[str, Any] = field(hash=False)
 
     def line(self) -> bytes:
-        """Its line in the journal."""
+        """Return its line in the journal."""
         return sealed({"seq": self.seq, "now_s": self.now_s, "note": self.note})
 
 
@@ -226,7 +226,7 @@ def dumps(data: Any) -> str:
 
 
 def loads(text: str | bytes) -> Any:
-    """The inverse of :func:`dumps`; :class:`JournalError` if ``text`` is not JSON."""
+    """Parse JSON; :class:`JournalError` if ``text`` is not JSON."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -269,7 +269,7 @@ def _difference(recorded: tuple[Command, ...], given: list[Command]) -> str:
 
 
 def header_line(header: Header) -> bytes:
-    """The journal's first line."""
+    """Return the journal's first line."""
     return sealed(msgspec.to_builtins(header))
 
 

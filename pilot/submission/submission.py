@@ -1,4 +1,4 @@
-"""What a user submits: how the script is started, and what the planner should know about the trainer."""
+"""A user's submission: the launch of the script, and the trainer's specification for the planner."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class LaunchSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How the training process of a trainer is started."""
+    """The launch of a trainer's training process."""
 
     script: str  #: absolute path of the training script
     #: of its content, in hex; without a copy of its code, a node that finds different content does not start it
@@ -35,7 +35,6 @@ class LaunchSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     checkpoints_kept: Annotated[int, msgspec.Meta(ge=1)] | None = None
     ddp: bool = False  #: whether it is a script for ``torchrun``, without a session
     #: its code (:mod:`pilot.submission.script_code`), packed; only until it is stored in the trainer's folder
-
     code: bytes = b""
     #: of the stored copy of the code, in hex: workers run nothing else; "": the script is run in place
     code_sha256: str = ""
@@ -75,7 +74,7 @@ class Submission(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     check: Checking | None = None  #: whether its script is checked before it grows; None: as at the site
 
     def spec(self, trainer: TrainerId, uid: TrainerUid) -> TrainerSpec:
-        """What the core needs to know."""
+        """Return its specification for the core."""
         if self.fixed_curve and self.curve is None:
             raise UserError("--fixed-curve needs a --curve")
         if self.reprofile and (self.fixed_curve or self.profile is Profiling.NEVER):
@@ -106,7 +105,7 @@ class Submission(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
 
 def with_check(spec: TrainerSpec, asked: Checking | None, launch: LaunchSpec, site: Site) -> TrainerSpec:
-    """``spec`` with what becomes of its script's check at ``site``; ``asked``: as the user wants it."""
+    """Return ``spec`` with the check of its script, as ``asked`` by the user, or else as the ``site`` has it."""
     why = "it is a script for torchrun (--ddp)" if launch.ddp else ""
     if not why and site.ranks_per_node > 1:
         why = f"{site.ranks_per_node} processes train on each node"
@@ -124,7 +123,7 @@ class ForkJob(msgspec.Struct, frozen=True):
 
 
 class CheckJob(msgspec.Struct, frozen=True):
-    """A script to check. ``kept_in``: where verdicts are kept."""
+    """A script to check. ``kept_in``: the folder of verdicts."""
 
     launch: LaunchSpec
     limit_s: float
@@ -136,7 +135,7 @@ MOST_BYTES = 1024 * 1024
 
 
 def read_curve(path: Path) -> Curve:
-    """The curve in ``path``; :class:`UserError` names the file, the line and what is wrong with it."""
+    """Read the curve in ``path``; :class:`UserError` names the file, the line and the mistake."""
     points: list[tuple[float, float]] = []
     for number, line in enumerate(_lines(path), start=1):
         cells = line.split("#")[0].replace(",", " ").split()

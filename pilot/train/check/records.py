@@ -138,7 +138,7 @@ class Loaded(msgspec.Struct, tag=True):
 
 def note_loaded(run: Run) -> None:
     """Note what this process has loaded by now."""
-    files = {name: version for news in loaded_code.news() for name, version in news.items()}
+    files = {name: version for some in loaded_code.new_versions() for name, version in some.items()}
     _append(run, Loaded(files, imported.new_modules()))
 
 
