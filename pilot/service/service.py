@@ -210,7 +210,7 @@ class Service:
         self._post(
             [
                 *map(self._unreached.explained, (*late.events, *self._stall_checks.overdue(now_s))),
-                *self.driver.core.timers.due(now_s),
+                *self.driver.core.due(now_s),
             ]
         )
 

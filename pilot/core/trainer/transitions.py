@@ -24,6 +24,7 @@ from pilot.core.events import (
     Progress,
     ScriptChecked,
     StallFinding,
+    TrainerEvent,
     Unloaded,
     WorkerExited,
     WorkerReady,
@@ -56,22 +57,6 @@ _STAGES = {ExitCause.JOINED_OTHERWISE: Stage.JOIN, ExitCause.RESUMED_OTHERWISE: 
 PASSING_BREAKS = 3
 """After this many, the network between most of a trainer's nodes is not expected to come back soon."""
 
-TrainerEvent = (
-    WorkerReady
-    | WorkerSlow
-    | CodeLoaded
-    | WorkerExited
-    | GroupFormed
-    | GroupBroken
-    | GroupPaused
-    | GroupStalled
-    | GroupExamined
-    | CheckpointWritten
-    | CheckpointPublished
-    | ScriptChecked
-    | Progress
-)
-
 
 @dataclass(frozen=True, slots=True)
 class Noted:
@@ -79,7 +64,7 @@ class Noted:
     stop.
 
     ``accusations`` : what failed on nodes; ``works`` : where it works, and how far it got there; ``hold`` : why it must
-    be held; ``question``: why another plan is needed.
+    be held; ``replan``: why another plan is needed.
     """
 
     commands: list[Command] = field(default_factory=list)
@@ -88,7 +73,7 @@ class Noted:
     works: tuple[tuple[NodeId, ...], Stage] | None = None
     hold: str = ""
     stop: str = ""
-    question: str = ""
+    replan: str = ""
 
 
 def note(now_s: float, trainer: Trainer, event: TrainerEvent) -> Noted | None:
@@ -401,7 +386,7 @@ def _script_checked(trainer: Trainer, event: ScriptChecked) -> Noted | None:
     if event.node != trainer.proof.node:
         return None
     trainer.proof = Proof(event.result, event.line)
-    return Noted(question=f"trainer {trainer.id} may grow" if trainer.stays_at() is None else "")
+    return Noted(replan=f"trainer {trainer.id} may grow" if trainer.stays_at() is None else "")
 
 
 def _progress(now_s: float, trainer: Trainer, event: Progress) -> Noted | None:
