@@ -13,7 +13,7 @@ from pilot.core.curves.profiles import Changes
 from pilot.core.errors import UserError
 from pilot.core.ids import NO_PLAN, PlanId, StudyId, TrainerId
 from pilot.core.plan.arrivals import Arrivals
-from pilot.core.plan.assign import GpuNodes
+from pilot.core.plan.assign import Packing
 from pilot.core.plan.objective import Objective, scaling_efficiency
 from pilot.core.plan.problem import Plan, Problem
 from pilot.core.pool.blame import BlameState
@@ -47,7 +47,7 @@ class CoordinatorConfig:
     ended_kept: int = sys.maxsize
     #: plans are made at multiples of this (Huawei's f); 0: at every event that changes the problem
     decide_every_s: float = 0.0
-    gpus: GpuNodes | None = None  #: on which node each GPU is, if the pool's unit is a GPU; None: a unit is a node
+    packing: Packing | None = None  #: chooses the order in which growing trainers take free nodes; None: as submitted
     timed: bool = False  #: problems include how long trainers have trained and what is left, for planners that use it
     priors: Priors = ON_SUMMIT  #: how trainers are expected to scale until those of the pool have been measured
 

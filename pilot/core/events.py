@@ -20,13 +20,13 @@ from pilot.core.trainer.spec import TrainerSpec
 class PoolChanged:
     """Nodes joined, got a notice, or were lost; what happens together is one event (FreeTrain §2.1).
 
-    ``joined`` nodes are new and free. ``leaving`` nodes got a notice: they live until ``deadline_s`` at the latest and
+    ``joined`` nodes are new and free. ``noticed`` nodes got a notice: they live until ``deadline_s`` at the latest and
     get no new work. ``lost`` nodes are gone, announced or not. ``ends``: when nodes, new or not, will surely have left
     (None: no longer known); nothing happens to them before.
     """
 
     joined: tuple[NodeId, ...] = ()
-    leaving: tuple[NodeId, ...] = ()
+    noticed: tuple[NodeId, ...] = ()
     lost: tuple[NodeId, ...] = ()
     deadline_s: float | None = None
     cause: str = ""

@@ -196,7 +196,7 @@ class Planning(Bookkeeping):
         if not self.problem.feasible(counts, late):
             raise InvariantError(f"plan {event.plan_id} is not feasible: {counts}, ending: {late}")
         soon = self._ending(self.asked_s)
-        assigned = assign(self.pool, self.admitted(), counts, self.config.gpus, soon, late)
+        assigned = assign(self.pool, self.admitted(), counts, self.config.packing, soon, late)
         if assigned.short:  # too many nodes are set aside for them; pose it again with at most what they can use
             self._reach = {c.trainer: c.max_nodes for c in self.problem.candidates} | assigned.short
             return self._plan_if(f"{', '.join(assigned.short)} cannot use the nodes that the plan gave")

@@ -84,7 +84,6 @@ class Group:
 
     generation: Generation
     members: tuple[NodeId, ...]
-    previous: Generation | None = None
 
 
 class Phase(StrEnum):
@@ -214,6 +213,16 @@ class Trainer:
         self.proof = Proof.of(self.spec)
 
     @property
+    def groups(self) -> tuple[Group, ...]:
+        """The group that trains and the one that forms, as far as there are any."""
+        return tuple(group for group in (self.group, self.forming) if group is not None)
+
+    @property
+    def members(self) -> tuple[NodeId, ...]:
+        """The members of the group that trains; () if none does."""
+        return self.group.members if self.group is not None else ()
+
+    @property
     def living(self) -> tuple[Generation, ...]:
         """Generations that may report its end: the newest, and the one that trains while that forms."""
         return (self.generation,) if self.group is None else (self.generation, self.group.generation)
@@ -270,9 +279,8 @@ class Trainer:
 
     def lost_all(self, pool: Pool, went: Set[NodeId]) -> bool:
         """Whether no member of the training group stays, now that the nodes ``went`` are gone or have got a notice."""
-        members = self.group.members if self.group is not None else ()
-        stays = any(n in pool and n not in pool.leaving for n in members)
-        return not stays and any(n in went for n in members)
+        stays = any(n in pool and n not in pool.leaving for n in self.members)
+        return not stays and any(n in went for n in self.members)
 
     def lose(self, node: NodeId, *, announced: bool) -> None:
         """Record that its worker on ``node`` is gone, with the node."""

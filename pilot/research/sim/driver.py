@@ -63,6 +63,7 @@ from pilot.core.plan.problem import Plan, Problem
 from pilot.core.study.events import TrialAsked, TrialTold
 from pilot.core.trainer.proof import ProofState
 from pilot.core.trainer.trainer import Trainer
+from pilot.research.gpu_packing import GpuNodes
 from pilot.research.sim.accounting import Account, Accounting
 from pilot.research.sim.knowledge import MEASURED, TRUE_CURVES, Knowledge
 from pilot.research.sim.records import Moment, Records
@@ -377,8 +378,10 @@ class Simulation:
         self._pins = pins
 
     def _spread(self) -> int:
-        gpus = self.core.config.gpus
-        return 0 if gpus is None else sum(gpus.spread(self.core.trainers[name].target) for name in self._running)
+        gpus = self.core.config.packing
+        if not isinstance(gpus, GpuNodes):
+            return 0
+        return sum(gpus.spread(self.core.trainers[name].target) for name in self._running)
 
     def _open_accounts(self) -> None:
         for trainer in self.core.admitted():
