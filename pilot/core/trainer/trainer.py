@@ -127,8 +127,8 @@ class Trainer:
     """One trainer in the core.
 
     ``target`` are the nodes that the last plan gave it (its allocation), ``workers`` its processes by node, ``group``
-    what trains, ``forming`` what will. ``pausing``: the group is to stop after an agreed step. ``looking``: the
-    generation whose members are being looked at. ``writing``: the nodes whose checkpoint is awaited. ``reached``: the
+    what trains, ``forming`` what will. ``pausing``: the group is to stop after an agreed step. ``examining``: the
+    generation whose members are being examined. ``writing``: the nodes whose checkpoint is awaited. ``reached``: the
     step that it had come to when its state was lost; up to there steps are done again. ``synced``: all state holders
     hold the same state; ``saved``: a checkpoint holds it, too. ``died``: the nodes on which members of its groups died
     since the last new step. ``refusal``: why no further worker can start (the script was edited); the trainer then does
@@ -150,7 +150,7 @@ class Trainer:
     forming: Group | None = None
     pausing: bool = False
     writing: dict[NodeId, None] = field(default_factory=dict)
-    looking: Generation = NO_GENERATION
+    examining: Generation = NO_GENERATION
     synced: bool = False
     saved: bool = False
     failed_writes: int = 0
@@ -216,6 +216,10 @@ class Trainer:
     def groups(self) -> tuple[Group, ...]:
         """The group that trains and the one that forms, as far as there are any."""
         return tuple(group for group in (self.group, self.forming) if group is not None)
+
+    def group_of(self, generation: Generation) -> Group | None:
+        """The group of ``generation``, if it trains or forms."""
+        return next((group for group in self.groups if group.generation == generation), None)
 
     @property
     def members(self) -> tuple[NodeId, ...]:
