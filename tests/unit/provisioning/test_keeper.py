@@ -253,7 +253,7 @@ def test_a_submission_that_is_refused_is_shown_and_tried_again_later() -> None:
 
 def test_a_refused_cancellation_is_repeated_once_a_poll_and_ever_less_often() -> None:
     scene = Scene(grace_s=0)
-    keeper, scheduler, events = scene.keeper, scene.scheduler, scene.events
+    keeper, scheduler = scene.keeper, scene.scheduler
     scheduler.keeps_jobs = True
 
     async def script() -> None:
