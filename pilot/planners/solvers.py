@@ -1,9 +1,8 @@
-"""Solvers: an LP file in, a :class:`SolverAnswer` out. Each is found where its package put it, never by luck.
+"""Solvers: an LP file in, a :class:`SolverAnswer` out. Each is found where its package put it.
 
 CBC and GLPK run as programs on the files of a directory that the caller removes, and are killed when their time is up.
-HiGHS runs in this process and keeps its time limit itself. What a solver left behind is read only if its status says
-that there is something to read: CBC, stopped before it had a solution, writes the relaxation's values to the same file,
-under a status line that says so.
+HiGHS runs in this process and keeps its time limit itself. A solver's output is read only if its status reports a
+solution: CBC, stopped before it had one, writes the relaxation's values to the same file, under another status line.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ from pilot.planners.one_thread import ONE_THREAD
 
 @dataclass(frozen=True, slots=True)
 class SolverAnswer:
-    """What a solver found out."""
+    """The result of a solver."""
 
     proved: bool  #: the values are optimal
-    values: dict[str, float] | None  #: column name → value, zeros may be missing; None if no whole solution was found
+    values: dict[str, float] | None  #: column name → value, zeros may be missing; None if no integer solution was found
     bound: float | None = None  #: an upper bound of the objective; None if the solver gave none
 
 
