@@ -1,4 +1,4 @@
-"""``pilot events`` and ``pilot report``: what happened in a pool, one sentence per event, or as one HTML page."""
+"""Commands that read a pool's journal: ``pilot events``, ``pilot report``, ``pilot ledger``."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from pilot.cli import candidates
 from pilot.cli.asking import BACK_S, in_any_pool, is_past, what_happened
-from pilot.cli.options import Count, json_option, page_option
+from pilot.cli.options import Count, answers, json_option, page_option, trainer_argument
 from pilot.core.errors import UserError, one_line
+from pilot.core.ids import TrainerId
 
 if TYPE_CHECKING:
     from pilot.history.story import PoolEvent
@@ -77,6 +78,29 @@ def report(root: Path, output: Path | None) -> None:
 
     contents = what_happened(RunDir(root))
     write_page(output or Path("report.html"), render(life_of(contents)))
+
+
+@click.command("ledger")
+@trainer_argument
+@in_any_pool
+@answers
+def ledger(root: Path, trainer: str) -> tuple[Any, ...]:
+    """Prove from the journal that TRAINER used every sample once per epoch, as far as it got. It may be training, or
+    ended; the pool may be up or down. Exit status 1 if that is not so.
+
+    \b
+    Example:
+      pilot ledger vit
+    """
+    from pilot.history.ledger import proof
+    from pilot.history.trainer_progress import ledgers
+    from pilot.rundir.rundir import RunDir
+
+    found = ledgers(what_happened(RunDir(root)).decisions).get(TrainerId(trainer))
+    if found is None:
+        raise UserError(f"no trainer named {trainer!r} in the journal; pilot ls --all lists the trainers")
+    verdict = proof(found)
+    return verdict, f"{trainer}: {verdict.text}", 0 if verdict.proved else 1
 
 
 def _batches(rundir: RunDir, follow: bool) -> Iterator[Iterable[Entry]]:

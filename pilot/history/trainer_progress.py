@@ -12,6 +12,7 @@ from pilot.core.events import (
     GroupFormed,
     GroupPaused,
     Progress,
+    TrainerFinished,
     TrainerResumed,
     TrainerSubmitted,
 )
@@ -146,6 +147,10 @@ def ledgers(decisions: Iterable[Decision]) -> dict[TrainerId, Ledger]:
                 ledger.accepted = tuple(AcceptedChange(*change) for change in formed.accepted)
             case Progress() as progress if progress.trainer in found:
                 found[progress.trainer].add(progress.ledger)
+            case TrainerFinished() as finished if finished.trainer in found:
+                found[finished.trainer].finished_step = finished.step
+            case TrainerResumed() as resumed if resumed.trainer in found:
+                found[resumed.trainer].finished_step = None
             case _:
                 pass
     return found
