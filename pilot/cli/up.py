@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import click
+import msgspec
 
 from pilot.cli.asking import AT_REST, pool_at, site_run_dir_option
 from pilot.cli.options import POSITIVE, Count, answers, site_option, solve_limit_option
@@ -89,7 +90,9 @@ START_LIMIT_S = 600.0
 )
 @site_run_dir_option
 @answers
-def command(run_dir: Path | None, site: str, foreground: bool, **settings: Any) -> tuple[Any, ...]:
+def command(
+    run_dir: Path | None, site: str, pilots: int | None, only_nodes: str | None, foreground: bool, **settings: Any
+) -> tuple[Any, ...]:
     """Start the coordinator and keep pilots submitted.
 
     It runs as a daemon on this host and keeps its files in the run directory. If a pool was here before, whether it was
@@ -106,11 +109,11 @@ def command(run_dir: Path | None, site: str, foreground: bool, **settings: Any) 
     from pilot.site.site_files import load_site_file
 
     settings["objective"] = settings["objective"] or usual_objective(settings["planner"])
-    there = load_site_file(site).on(settings["only_nodes"]).site
+    there = load_site_file(site).on(only_nodes).site
     name = there.name
     root = (run_dir or default_path(name)).absolute()
-    arguments = coordinator_command(root, site, settings)
-    for line in shortages(there, settings["pilots"]):
+    arguments = coordinator_command(root, site, pilots, only_nodes, **settings)
+    for line in shortages(there, pilots):
         click.echo(f"warning: {line}; 'pilot doctor' has details", err=True)
     if foreground:
         drains = "Ctrl-C, or closing the terminal, drains the pool"
@@ -129,15 +132,18 @@ def _say(told: PoolStatus, root: Path) -> None:
         click.echo(f"warning: {printable(line)}", err=True)
 
 
-def coordinator_command(root: Path, site: str, settings: dict[str, Any]) -> list[str]:
+def coordinator_command(
+    root: Path, site: str, pilots: int | None, only_nodes: str | None = None, *, fresh: bool = False, **settings: Any
+) -> list[str]:
     """The coordinator's command line: paths and plain settings, no secrets."""
+    from pilot.service.settings import Settings
+
+    given = Settings(**{name: value for name, value in settings.items() if value is not None})
     command = [sys.executable, "-P", "-m", "pilot.service.daemon", "--run-dir", str(root), "--site", site]
-    for name, value in settings.items():
-        if value is True:
-            command.append(f"--{name.replace('_', '-')}")
-        elif value is not None and value is not False:
-            command += [f"--{name.replace('_', '-')}", str(value)]
-    return command
+    command += ["--settings", msgspec.json.encode(given).decode()]
+    command += ["--pilots", str(pilots)] if pilots is not None else []
+    command += ["--only-nodes", only_nodes] if only_nodes is not None else []
+    return [*command, "--fresh"] if fresh else command
 
 
 def start(root: Path, arguments: list[str], *, supervised: bool = False) -> PoolStatus:
