@@ -8,6 +8,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,6 +26,9 @@ JSON_FORMAT = 1
 
 MOST = 1_000_000
 """A larger number of nodes, trainers or epochs is a typo."""
+
+EXTRAS = {"top": ("textual", "textual"), "study": ("optuna", "optuna"), "examples": ("sklearn", "scikit-learn")}
+"""Extra → the module that shows whether it is installed, and its package."""
 
 _UNITS = {"_s": "SECONDS", "hours": "HOURS"}
 _UNIT_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -186,6 +190,14 @@ def to_json(value: Any) -> str:
     except UnicodeEncodeError:  # a file name that is not valid text
         text = msgspec.json.encode(all_printable(msgspec.to_builtins(value)))
     return msgspec.json.format(text).decode()
+
+
+def need(extra: str) -> None:
+    """Check that what our ``extra`` installs is there; :class:`UserError` if not."""
+    module, package = EXTRAS[extra]
+    if find_spec(module) is None:
+        command = click.get_current_context().command_path
+        raise UserError(f"{command} needs {package}: pip install 'pilot-train[{extra}]'")
 
 
 # --- the arguments that follow a script belong to it, even if one of our options has the same name

@@ -16,6 +16,7 @@ from pilot.cli.options import (
     answers,
     check_option,
     env_option,
+    need,
     python_option,
     study_argument,
 )
@@ -298,8 +299,7 @@ def _space(given: tuple[str, ...], space: Path | None) -> dict[str, Any]:
 
 def _check(definition: StudyDefinition) -> None:
     """Try the search space once here, before anything is sent."""
-    try:
-        from pilot.study.space import check
-    except ModuleNotFoundError as error:
-        raise UserError(f"studies need {error.name}: pip install 'pilot-train[study]'") from None
+    need("study")
+    from pilot.study.space import check
+
     check(definition)

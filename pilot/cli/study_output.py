@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from pilot.cli.asking import in_any_pool, told_by
-from pilot.cli.options import page_option, study_argument, to_json
+from pilot.cli.options import need, page_option, study_argument, to_json
 from pilot.cli.show import print_table, write_page
 from pilot.core.pool.evidence import headline
 from pilot.history.words import counted, duration
@@ -114,6 +114,7 @@ def report(root: Path, study: str, output: Path | None) -> None:
     Example:
       pilot study report s1 --output s1.html
     """
+    need("study")
     from pilot.history.study_page import study_page
     from pilot.study.projection import importance
 

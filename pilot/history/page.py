@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.resources import files
+from typing import TYPE_CHECKING
 
 from jinja2 import Environment
-from matplotlib.axes import Axes
 
 from pilot.core.ids import TrainerId
 from pilot.core.pool.evidence import headline
@@ -22,6 +22,9 @@ from pilot.history.story import PoolEvent
 from pilot.history.timeline import Fate, Timeline, Use
 from pilot.history.trainer_progress import ProgressPoint, TrainerProgress
 from pilot.host.printable import printable
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 CHARTS_MAX = 40
 """How many trainers get curves: those with the most samples. The table lists all of them."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from pilot.cli.asking import in_running_pool, pool_at
-from pilot.cli.options import FiniteRange
+from pilot.cli.options import FiniteRange, need
 from pilot.core.errors import UserError
 
 LEAST_S = 0.2
@@ -27,6 +27,7 @@ def command(every_s: float, root: Path) -> None:
     Example:
       pilot top
     """
+    need("top")
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise UserError("pilot top needs a terminal; in a script use pilot status --json")
     pool = pool_at(root)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from pilot.core.events import GroupFormed, PlanReady, Progress, TrainerSubmitted
 from pilot.core.ids import Generation, PlanId, TrainerId
 from pilot.core.plan.problem import Plan, PlanStatus
 from pilot.core.trainer.spec import TrainerSpec
+from pilot.history.figures import svg
 from pilot.history.page import Life, render
 from pilot.history.story import Story, Topic
 from pilot.history.summary import sentences
@@ -163,6 +165,11 @@ def test_names_are_text_and_the_page_is_whole() -> None:
     parser = Balanced()
     parser.feed(page)
     assert parser.open == []
+
+
+def test_without_matplotlib_each_figure_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert "figures need matplotlib: pip install &#x27;pilot-train[plots]&#x27;" in svg(lambda _: None, 1.0, 1.0)
 
 
 @needs_browser
