@@ -49,7 +49,7 @@ def command(follow: bool, tail: int | None, trainer: str | None, root: Path, as_
     story = Story(what_happened(rundir).header.started_unix_s)
     found = False
     for entries in _batches(rundir, follow):
-        told = (happening for entry in entries for happening in story.tell(entry))
+        told = (happening for entry in entries for happening in story.events_of(entry))
         for happening in deque((h for h in told if trainer in (None, h.trainer)), tail):
             found = True
             click.echo(json.encode(happening).decode() if as_json else _line(happening))
