@@ -49,10 +49,10 @@ def command(follow: bool, tail: int | None, trainer: str | None, root: Path, as_
     story = Story(what_happened(rundir).header.started_unix_s)
     found = False
     for entries in _batches(rundir, follow):
-        told = (happening for entry in entries for happening in story.events_of(entry))
-        for happening in deque((h for h in told if trainer in (None, h.trainer)), tail):
+        new = (event for entry in entries for event in story.events_of(entry))
+        for event in deque((event for event in new if trainer in (None, event.trainer)), tail):
             found = True
-            click.echo(json.encode(happening).decode() if as_json else _line(happening))
+            click.echo(json.encode(event).decode() if as_json else _line(event))
         tail = None  # print all later events
     if trainer is not None and not found:
         raise UserError(f"no events of a trainer named {trainer!r}; pilot ls --all lists the trainers")
@@ -126,6 +126,6 @@ def _batches(rundir: RunDir, follow: bool) -> Iterator[Iterable[Entry]]:
             yield (entry for entry in contents.entries if entry.seq > seen)
 
 
-def _line(happening: PoolEvent) -> str:
-    at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(happening.unix_s))
-    return f"{at}  {one_line(happening.text)}"
+def _line(event: PoolEvent) -> str:
+    at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event.unix_s))
+    return f"{at}  {one_line(event.text)}"

@@ -95,7 +95,10 @@ class LazyGroup(click.Group):
             formatter.write_dl(list(COMMANDS.items()))
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 100, "show_default": True}
+
+
+@click.group(cls=LazyGroup, context_settings=HELP)
 @click.version_option(__version__, prog_name="pilot")
 def cli() -> None:
     """Turn the idle nodes of a supercomputer into elastic deep-learning training.

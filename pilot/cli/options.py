@@ -117,7 +117,6 @@ study_argument = click.argument("study", shell_complete=candidates.studies)
 site_option = click.option(
     "--site",
     default="local",
-    show_default=True,
     envvar="PILOT_SITE",
     shell_complete=candidates.sites,
     metavar="NAME|FILE",
@@ -125,7 +124,7 @@ site_option = click.option(
 )
 
 python_option = click.option(
-    "--python", metavar="PATH", default=sys.executable, help="Interpreter for the script (default: this one)."
+    "--python", metavar="PATH", default=sys.executable, show_default="this one", help="Interpreter for the script."
 )
 
 env_option = click.option(
@@ -138,14 +137,12 @@ env_option = click.option(
 
 check_option = click.option(
     "--check",
-    type=click.Choice(Checking),
+    type=click.Choice(Checking, case_sensitive=False),
     help="Check SCRIPT on its first node (see pilot check) before it gets a second one: auto, if that is possible; "
     "require, it must pass; off.  [default: the site's, usually auto]",
 )
 
-solve_limit_option = click.option(
-    "--solve-limit-s", type=POSITIVE, default=10.0, show_default=True, help="Time limit per plan."
-)
+solve_limit_option = click.option("--solve-limit-s", type=POSITIVE, default=10.0, help="Time limit per plan.")
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 

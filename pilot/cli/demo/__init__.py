@@ -38,7 +38,7 @@ def command(site: str, output: Path | None, epochs: int | None, as_json: bool) -
     report = judge(play(screen, folder, site, epochs))
     page = write(report)
     if as_json:
-        click.echo(to_json(report.told()))
+        click.echo(to_json(report.answer()))
     else:
         show(screen, report, page)
     return 0 if report.passed else 1

@@ -15,7 +15,7 @@ LEAST_S = 0.2
 
 
 @click.command("top")
-@click.option("--every-s", type=FiniteRange(min=LEAST_S), default=1.0, show_default=True, help="Time between updates.")
+@click.option("--every-s", type=FiniteRange(min=LEAST_S), default=1.0, help="Time between updates.")
 @in_running_pool
 def command(every_s: float, root: Path) -> None:
     """Watch the pool live: its trainers with their rate and loss over time, who has which node, and events.
