@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -43,6 +44,11 @@ def until(what: Callable[[], Any], deadline_s: float = DEADLINE_S) -> Any:
     return value
 
 
+def settings(**changed: Any) -> tuple[str, str]:
+    """The coordinator's options for these settings; unless ``changed``, its planner is dp."""
+    return "--settings", json.dumps({"planner": "dp"} | changed)
+
+
 class Pool:
     """A coordinator, started from a site file written here."""
 
@@ -67,7 +73,7 @@ class Pool:
     def up(self, *options: str) -> None:
         """Start it and wait until it answers."""
         self.process = subprocess.Popen(
-            [*self.command, "--planner", "dp", *(options or self.options)], stderr=subprocess.PIPE, text=True
+            [*self.command, *settings(), *(options or self.options)], stderr=subprocess.PIPE, text=True
         )
         until(lambda: self._answers())
 

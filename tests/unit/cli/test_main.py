@@ -9,6 +9,7 @@ import click
 import pytest
 
 from pilot.cli import main as cli_main
+from pilot.cli import options
 from pilot.core.errors import PilotError, UserError
 
 HEAVY = ["torch", "mpi4py", "pyomo", "parsl", "h5py", "cryptography", "numpy", "matplotlib"]
@@ -28,6 +29,27 @@ def test_an_agent_imports_nothing_heavy() -> None:
     code = f"import sys, pilot.agent.runner; print([m for m in {HEAVY} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]", "its fork server does; the agent starts fast"
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["top"], "pilot top needs textual: pip install 'pilot-train[top]'"),
+        (["study", "report", "s"], "pilot study report needs optuna: pip install 'pilot-train[study]'"),
+        (["demo"], "pilot demo needs scikit-learn: pip install 'pilot-train[examples]'"),
+    ],
+)
+def test_a_missing_extra_is_named_in_one_line(
+    words: list[str],
+    line: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(options, "find_spec", lambda _: None)
+    monkeypatch.setenv("PILOT_RUN_DIR", str(tmp_path))
+    assert cli_main.run(words) == 2
+    assert capsys.readouterr().err == f"pilot: {line}\n"
 
 
 @pytest.mark.parametrize("name", list(cli_main.COMMANDS))
