@@ -137,30 +137,23 @@ MOST_BYTES = 1024 * 1024
 
 def read_curve(path: Path) -> Curve:
     """Read the curve in ``path``; :class:`UserError` names the file, the line and the mistake."""
+    try:
+        lines = read_regular(path, MOST_BYTES).decode().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not a text file"
+        raise UserError(f"cannot read the scaling curve {path}: {reason}") from None
     points: list[tuple[float, float]] = []
-    for number, line in enumerate(_lines(path), start=1):
+    for row, line in enumerate(lines, start=1):
         cells = line.split("#")[0].replace(",", " ").split()
-        if not cells or (not points and _is_header(cells)):
-            continue
-        points.append(_point(f"{path}:{number}", cells, points[-1][0] if points else -math.inf))
+        numbers = [_number(cell) for cell in cells]
+        if cells and (points or any(number is not None for number in numbers)):  # not a header
+            points.append(_point(f"{path}:{row}", cells, numbers, points[-1][0] if points else -math.inf))
     if not any(nodes > 0 for nodes, _ in points):
         raise UserError(f"{path}: no points; give lines of nodes and samples per second, for example 4,1210.5")
     try:
         return Curve.of(points)
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return read_regular(path, MOST_BYTES).decode().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not a text file"
-        raise UserError(f"cannot read the scaling curve {path}: {reason}") from None
-
-
-def _is_header(cells: list[str]) -> bool:
-    return not any(_number(cell) is not None for cell in cells)
 
 
 def _number(cell: str) -> float | None:
@@ -170,10 +163,10 @@ def _number(cell: str) -> float | None:
         return None
 
 
-def _point(where: str, cells: list[str], before: float) -> tuple[float, float]:
-    if len(cells) != 2:
-        raise UserError(f"{where}: {len(cells)} columns; a scaling curve has two, nodes and samples per second")
-    nodes, rate = _number(cells[0]), _number(cells[1])
+def _point(where: str, cells: list[str], numbers: list[float | None], before: float) -> tuple[float, float]:
+    if len(numbers) != 2:
+        raise UserError(f"{where}: {len(numbers)} columns; a scaling curve has two, nodes and samples per second")
+    nodes, rate = numbers
     if nodes is None or rate is None or not (math.isfinite(nodes) and math.isfinite(rate)):
         raise UserError(f"{where}: {' '.join(cells)!r} is not two finite numbers")
     if rate < 0:
