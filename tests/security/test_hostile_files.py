@@ -29,6 +29,7 @@ from pilot.site.site_files import load_site, site_mistakes
 from pilot.submission.submission import read_curve
 from tests.security.fuzz.targets import journals
 from tests.security.fuzz.targets.checkpoints import CRAFTED, crafted
+from tests.security.special_files import SPECIAL, put
 
 
 @pytest.fixture
@@ -90,7 +91,7 @@ def test_a_crafted_checkpoint_never_stops_the_search_for_one_that_is_whole(check
     store.verify(path)
 
 
-@pytest.mark.parametrize("kind", ["fifo", "folder", "loop", "device"])
+@pytest.mark.parametrize("kind", SPECIAL)
 def test_what_is_no_file_is_no_checkpoint(checkpoints: Path, kind: str) -> None:
     put(checkpoints / "g000002-s00000003.h5", kind)
     assert newest(checkpoints).step == 2
@@ -125,19 +126,6 @@ def test_parts_that_are_not_all_of_it_make_no_checkpoint(tmp_path: Path) -> None
 # --- special files ------------------------------------------------------------------------
 
 
-def put(path: Path, kind: str) -> Path:
-    match kind:
-        case "fifo":
-            os.mkfifo(path)
-        case "folder":
-            path.mkdir()
-        case "loop":
-            path.symlink_to(path)
-        case "device":
-            path.symlink_to("/dev/zero")
-    return path
-
-
 READERS: list[Callable[[Path], Any]] = [
     read_curve,
     read_changes,
@@ -149,7 +137,7 @@ READERS: list[Callable[[Path], Any]] = [
 ]
 
 
-@pytest.mark.parametrize("kind", ["fifo", "folder", "loop", "device"])
+@pytest.mark.parametrize("kind", SPECIAL)
 @pytest.mark.parametrize("read", READERS)
 def test_nobody_waits_for_a_fifo_or_reads_a_device(read: Callable[[Path], Any], kind: str, tmp_path: Path) -> None:
     with pytest.raises((PilotError, OSError)):
@@ -157,10 +145,8 @@ def test_nobody_waits_for_a_fifo_or_reads_a_device(read: Callable[[Path], Any], 
 
 
 def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
-    with (path := tmp_path / "sparse").open("wb") as file:
-        file.truncate(1 << 40)
     with pytest.raises(OSError, match="larger than"):
-        files.read_regular(path, 1000)
+        files.read_regular(put(tmp_path / "file", "sparse"), 1000)
 
 
 # --- traces ------------------------------------------------------------------------

@@ -27,17 +27,17 @@ class Target:
     Parameters
     ----------
     inputs : how many ``make fuzz`` tries; ``few`` of them, evenly spaced, are tried by ``make test``
-    make : generates one input from a random stream and its number
-    prepare : called once per child, with its own folder; its result is passed to ``attempt``
     attempt : tries one input; its outcome in a word, or the :class:`~pilot.core.errors.PilotError` that refused it
+    make : generates one input from a random stream and its number; default: the stream, if ``attempt`` makes it
+    prepare : called once per child, with its own folder; its result is passed to ``attempt``; default: the folder
     """
 
     name: str
     inputs: int
     few: int
-    make: Callable[[random.Random, int], Any]
-    prepare: Callable[[Path], Any]
     attempt: Callable[[Any, Any], str]
+    make: Callable[[random.Random, int], Any] = lambda rng, _: rng
+    prepare: Callable[[Path], Any] = lambda folder: folder
     limit_s: float = 20.0
     memory_bytes: int = 1 << 30
 

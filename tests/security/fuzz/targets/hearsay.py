@@ -7,7 +7,6 @@ import random
 import re
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -30,16 +29,8 @@ from tests.security.fuzz.target import ACCEPTED, REFUSED, Target, Wrong
 OWN, OTHERS = TrainerId("own"), TrainerId("others")
 HERE, THERE = NodeId("host.here"), NodeId("host.there")
 TEXTS = [
-    "",
-    "a word",
-    "two\nlines",
-    "\x1b]0;owned\x07",
-    "\u2028forged",
-    "\u202ereversed",
-    "\x85",
-    "\ud800",
-    "x" * 20_000,
-]
+    "", "a word", "two\nlines", "\x1b]0;owned\x07", "\u2028forged", "\u202ereversed", "\x85", "\ud800", "x" * 20_000,
+]  # fmt: skip
 LAST_WORDS = re.compile(r"\n(last words|\(log: )")
 NUMBERS = [0, 1, 2, 77, 2**53]
 ODD = [2**53 + 1, 2**64 - 1, -1, None, [], {}]
@@ -121,10 +112,6 @@ def _sendable(value: Any) -> Any:
     return value
 
 
-def prepare(_folder: Path) -> None:
-    """Nothing is needed."""
-
-
 def attempt(_place: None, frames: list[bytes]) -> str:
     """Only what the pilot runs has changed afterwards, and no text in the journal can forge a line."""
     return asyncio.run(_attempt(frames))
@@ -192,4 +179,4 @@ def _strings(value: Any) -> list[str]:
     return []
 
 
-TARGET = Target("what a pilot says of trainers", 2000, 120, make, prepare, attempt)
+TARGET = Target("what a pilot says of trainers", 2000, 120, attempt, make)

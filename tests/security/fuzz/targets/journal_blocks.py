@@ -45,11 +45,6 @@ class Place:
     state: bytes
 
 
-def make(rng: random.Random, _number: int) -> random.Random:
-    """The mutation of the files."""
-    return rng
-
-
 def fresh() -> Coordinator:
     """A core as it was when the journal began."""
     return Coordinator(World().config)
@@ -137,4 +132,4 @@ def _told(missing: list[str]) -> set[int]:
     return told | {seq for last in tails for seq in range(last + 1, 2 * ENTRIES)}
 
 
-TARGET = Target("journal_blocks", 1000, 20, make, prepare, attempt)
+TARGET = Target("journal_blocks", 1000, 20, attempt, prepare=prepare)

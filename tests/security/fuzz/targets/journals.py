@@ -39,11 +39,6 @@ class Place:
     others: dict[Path, bytes]
 
 
-def make(rng: random.Random, _number: int) -> random.Random:
-    """The mutation of the journal."""
-    return rng
-
-
 SETTINGS = {"planner": "dp", "objective": "throughput"}
 EVENTS = [
     PoolChanged(joined=(NodeId("n1"), NodeId("n2"))),
@@ -132,4 +127,4 @@ def _restart(path: Path) -> None:
         check_line(str(error))
 
 
-TARGET = Target("journals", 500, 60, make, prepare, attempt)
+TARGET = Target("journals", 500, 60, attempt, prepare=prepare)

@@ -27,11 +27,6 @@ class Place:
     state: bytes
 
 
-def make(rng: random.Random, _number: int) -> random.Random:
-    """The mutation of the files."""
-    return rng
-
-
 def prepare(folder: Path) -> Place:
     """The files."""
     path = folder / "journal.jsonl"
@@ -85,4 +80,4 @@ def _signed_anew(place: Place, snapshot: Path, rng: random.Random) -> None:
     place.path.write_bytes(b"".join([header_line(header), *lines[1:]]))
 
 
-TARGET = Target("snapshots", 500, 60, make, prepare, attempt)
+TARGET = Target("snapshots", 500, 60, attempt, prepare=prepare)
