@@ -8,22 +8,15 @@ from contextlib import contextmanager
 from typing import Any
 
 import msgspec
-import pytest
 from click.testing import CliRunner
 
 from pilot.cli.events import command as events
 from pilot.protocol import wire
 from pilot.service.agents import intake
-from tests.integration.live_pool import Peer, Pool, form, pool, until, warm
+from tests.integration.live_pool import Peer, Pool, form, until, warm
 
 FORGED = "honest\n2026-01-01 00:00:00  pool: forged\u2028forged\x1b[2Jforged"
 REMARKS = 5000
-
-
-@pytest.fixture(scope="module")
-def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
-    with pool(tmp_path_factory.mktemp("hearsay")) as made:
-        yield made
 
 
 @contextmanager

@@ -53,35 +53,24 @@ def forge(directory: Path, change: Callable[[Any], Any]) -> Path:
     return path
 
 
-def test_a_dataset_without_pieces_is_not_memory_as_it_was(checkpoints: Path) -> None:
-    def without_pieces(about: Any) -> Any:
-        about["datasets"]["w"][2] = []
+def objects(row: Any) -> None:
+    row[0], row[1] = "|O", [45000]
+    row[2][0][2] = 45000
+
+
+@pytest.mark.parametrize(
+    "change",
+    [lambda row: row[2].clear(), lambda row: row.__setitem__(1, [600, 300]), objects],
+    ids=["no pieces: memory as it was", "rows that no piece covers", "an array of objects"],
+)
+def test_a_dataset_that_is_not_all_there_is_not_loaded(checkpoints: Path, change: Callable[[Any], None]) -> None:
+    def changed(about: Any) -> Any:
+        change(about["datasets"]["w"])
         return about
 
-    path = forge(checkpoints, without_pieces)
+    path = forge(checkpoints, changed)
     loaded = newest(checkpoints)
-    assert loaded.step == 1
-    assert loaded.skipped[0][0] == path
-
-
-def test_rows_that_no_piece_covers_are_missed(checkpoints: Path) -> None:
-    def half(about: Any) -> Any:
-        about["datasets"]["w"][1] = [600, 300]
-        return about
-
-    forge(checkpoints, half)
-    assert newest(checkpoints).step == 1
-
-
-def test_objects_are_no_type_of_an_array(checkpoints: Path) -> None:
-    def objects(about: Any) -> Any:
-        about["datasets"]["w"][0] = "|O"
-        about["datasets"]["w"][1] = [45000]
-        about["datasets"]["w"][2][0][2] = 45000
-        return about
-
-    forge(checkpoints, objects)
-    assert newest(checkpoints).step == 1
+    assert (loaded.step, loaded.skipped[0][0]) == (1, path)
 
 
 @pytest.mark.parametrize("number", range(len(CRAFTED)))
