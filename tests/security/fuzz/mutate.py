@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 NESTED: Any = None
@@ -90,6 +90,18 @@ def _places(value: Any) -> Any:
     for key, item in items:
         yield value, key
         yield from _places(item)
+
+
+def texts(value: Any) -> Iterator[str]:
+    """All strings in plain data."""
+    match value:
+        case str():
+            yield value
+        case dict():
+            yield from texts(list(value.items()))
+        case list() | tuple():
+            for part in value:
+                yield from texts(part)
 
 
 def changed_json(rng: random.Random, text: bytes) -> bytes:

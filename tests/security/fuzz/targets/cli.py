@@ -17,8 +17,7 @@ import click
 
 from pilot.cli import main as cli_main
 from pilot.core.errors import UserError
-from tests.security.fuzz.cli import said_once
-from tests.security.fuzz.target import ACCEPTED, REFUSED, Target
+from tests.security.fuzz.target import ACCEPTED, REFUSED, Target, said_once
 from tests.security.special_files import put
 
 WORDS = [

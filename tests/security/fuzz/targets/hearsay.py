@@ -24,6 +24,7 @@ from pilot.service.agents.server import Peer
 from pilot.service.durability.live_driver import Clock, LiveDriver
 from pilot.service.service import Service
 from pilot.site.site import Site
+from tests.security.fuzz.mutate import texts
 from tests.security.fuzz.target import ACCEPTED, REFUSED, Target, Wrong
 
 OWN, OTHERS = TrainerId("own"), TrainerId("others")
@@ -135,7 +136,7 @@ async def _attempt(frames: list[bytes]) -> str:
     if _state(driver) != before:
         raise Wrong(f"it changed what another pilot runs: {before} became {_state(driver)}")
     new = journal.kept[begun:]
-    for text in _strings(new):
+    for text in texts(new):
         if not all(line.isprintable() for line in text.split("\n")) or ("\n" in text and not LAST_WORDS.search(text)):
             raise Wrong(f"this can forge a line: {text[:200]!r}")
     return ACCEPTED if new else REFUSED
@@ -166,17 +167,6 @@ def _state(driver: LiveDriver) -> str:
     waits = (pending.starting, pending.stopping, pending.forming, pending.pausing, pending.looking, pending.writing)
     held = [key for waiting in waits for key in waiting if key[0] == OTHERS]
     return repr((core.trainers[OTHERS], driver.monitor.trainers[OTHERS], held))
-
-
-def _strings(value: Any) -> list[str]:
-    match value:
-        case str():
-            return [value]
-        case dict():
-            return [text for pair in value.items() for part in pair for text in _strings(part)]
-        case list() | tuple():
-            return [text for part in value for text in _strings(part)]
-    return []
 
 
 TARGET = Target("what a pilot says of trainers", 2000, 120, attempt, make)
