@@ -15,7 +15,7 @@ from pilot.cli.top.texts import sparkline, strip
 from pilot.core.errors import PilotError
 from pilot.core.trainer.trainer import Phase
 from pilot.protocol.pool_status import NodeStatus, PoolStatus
-from pilot.protocol.requests import Cancelled, Explained, Scaled
+from pilot.protocol.requests import Explained, Scaled, TrainerPhase
 from tests.unit.cli.test_show import STATUS, TRAINER
 
 DEADLINE_S = 60.0
@@ -100,7 +100,7 @@ class Told:
 
     def cancel(self, trainer: str) -> Cancelled:
         self.cancelled.append(trainer)
-        return Cancelled(trainer=trainer, phase=Phase.CANCELLED)
+        return TrainerPhase(trainer=trainer, phase=Phase.CANCELLED, held="")
 
     def scale(self, pilots: int | None) -> Scaled:
         self.scaled.append(pilots)

@@ -179,9 +179,20 @@ def test_where_the_header_is_damaged_its_copy_is_used(path: Path, harm: bytes) -
     assert contents.last.missing[0].startswith(f"entries 1 to {lost[-1]} of the journal are missing")
 
 
-def test_a_journal_of_an_older_format_is_refused_in_a_line(path: Path) -> None:
-    path.write_text('{"journal":3,"version":"0.1.0","coordinator":"p"}\n{"seq":1,"now_s":0.0,"note":{}}\n')
-    with pytest.raises(JournalError, match=r"journal.jsonl:1: not a journal of format 4 \(its first line says 3\)"):
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "the journal has no header"),
+        ("{}\n", rf"not a journal of format {FORMAT} \(its first line says None\)"),
+        (
+            '{"journal":2,"version":"0.1.0","coordinator":"p"}\n',
+            rf"not a journal of format {FORMAT} \(its first line says 2\)",
+        ),
+    ],
+)
+def test_what_is_no_journal_is_refused_in_a_line(path: Path, content: str, message: str) -> None:
+    path.write_text(content)
+    with pytest.raises(JournalError, match=f"journal.jsonl:1: {message}"):
         read(path)
 
 
@@ -194,12 +205,6 @@ def test_the_generations_of_entries_that_cannot_be_read_are_known(path: Path) ->
     last = read(path).last
     assert last.generations == {T: 7}
     assert "Progress has no field new" in last.missing[0]
-
-
-def test_an_empty_journal_is_refused(path: Path) -> None:
-    path.write_bytes(b"")
-    with pytest.raises(JournalError, match="no header"):
-        read(path)
 
 
 @contextmanager
