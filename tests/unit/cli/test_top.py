@@ -98,7 +98,7 @@ class Told:
     def explain(self, trainer: str) -> Explained:
         return Explained(trainer=trainer, sentences=[f"{trainer} has what it can use"], decision=None)
 
-    def cancel(self, trainer: str) -> Cancelled:
+    def cancel(self, trainer: str) -> TrainerPhase:
         self.cancelled.append(trainer)
         return TrainerPhase(trainer=trainer, phase=Phase.CANCELLED, held="")
 
