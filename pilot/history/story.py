@@ -77,6 +77,7 @@ class PoolEvent(Answer, frozen=True):
     kind: Topic  #: what it is about
     trainer: str | None  #: the trainer concerned; null: none, or several
     nodes: list[str]  #: the nodes concerned; may be empty
+    event: int  #: the number of its entry in the journal; agents' logs name it, too
     text: str  #: the same in words, which may change with any version
 
 
@@ -91,6 +92,7 @@ class Story:
     def __init__(self, began_s: float) -> None:
         self._began_s = began_s
         self._now_s = 0.0
+        self._seq = 0
         self._members: dict[tuple[TrainerId, Generation], tuple[NodeId, ...]] = {}
         self._started_s: dict[tuple[TrainerId, NodeId], float] = {}
         self._asked: tuple[PlanId, dict[TrainerId, int]] | None = None
@@ -99,7 +101,7 @@ class Story:
 
     def tell(self, entry: Entry) -> list[PoolEvent]:
         """What ``entry`` means to a person; empty if it is of no interest."""
-        self._now_s = entry.now_s
+        self._now_s, self._seq = entry.now_s, entry.seq
         if not isinstance(entry, Decision):
             trainer, text = str(entry.note.get("trainer", "")), str(entry.note.get("text", ""))
             kind = Topic.TRAINER if trainer else Topic.POOL
@@ -261,5 +263,6 @@ class Story:
             kind=kind,
             trainer=trainer or None,
             nodes=list(nodes),
+            event=self._seq,
             text=f"{trainer}: {text}" if trainer and kind is not Topic.NODE else text,
         )

@@ -30,7 +30,7 @@ from pilot.submission.submission import LaunchSpec
 
 T = TypeVar("T")
 
-PROTOCOL = 13
+PROTOCOL = 14
 """Incremented with every incompatible change; peers with another number are refused."""
 
 MAX_FRAME_BYTES = 8 * 1024 * 1024
@@ -456,9 +456,14 @@ _encoder = msgspec.msgpack.Encoder()
 _order_of = FromPlain[Order](Order)
 
 
-def encode(message: Sent) -> bytes:
-    """One message as one frame."""
-    return _encoder.encode(message if isinstance(message, Message) else plain(message))
+def encode(message: Sent, event: int = 0) -> bytes:
+    """One message as one frame. ``event``: the number of the journal entry that caused it; 0: none did."""
+    return _encoder.encode(message if isinstance(message, Message) and not event else _with_event(message, event))
+
+
+def _with_event(message: Sent, event: int) -> dict[str, Any]:
+    data = msgspec.to_builtins(message, builtin_types=(bytes,)) if isinstance(message, Message) else plain(message)
+    return {**data, "event": event}
 
 
 class _Decoder(Generic[T]):
@@ -487,9 +492,15 @@ _decode_plain = _Decoder[dict[str, Any]](dict[str, Any])
 
 def decode_at_agent(frame: bytes) -> ToAgent:
     """Decode a message from the coordinator to an agent."""
+    return decode_with_event(frame)[0]
+
+
+def decode_with_event(frame: bytes) -> tuple[ToAgent, int]:
+    """A message from the coordinator to an agent, and the number of the journal entry that caused it (0: none)."""
     data = _decode_plain(frame)
     try:
-        return _order_of(data) if _order_of.knows(data) else msgspec.convert(data, _ToAgent)
+        event = msgspec.convert(data.pop("event", 0), Count)
+        return _order_of(data) if _order_of.knows(data) else msgspec.convert(data, _ToAgent), event
     except (JournalError, msgspec.ValidationError) as error:
         raise _no_message(error) from None
 
