@@ -8,14 +8,15 @@ changed since is considered: everything else has been answered.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-from pilot.core.commands import Command, DissolveGroup, StopWorker
+from pilot.core.commands import DissolveGroup, StopWorker
 from pilot.core.coordinator import Coordinator
 from pilot.core.events import Event, ExitCause, GroupBroken, WorkerExited, WorkerReady
 from pilot.core.ids import Generation, NodeId, TrainerId
 from pilot.core.trainer.trainer import Group, Trainer, Worker, WorkerPhase
 from pilot.protocol import wire
-from pilot.service.agents.pending import PendingCommands
+from pilot.service.agents.pending import Given, PendingCommands
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ class Rejoined:
                 out += self._of_worker(trainer, believed)
         return out
 
-    def unanswered(self) -> list[Command]:
+    def unanswered(self) -> list[Given[Any]]:
         """Earlier orders to repeat: agents answer a repeated order with its completion."""
         return self._pending.on(self._node, self._now_s)
 

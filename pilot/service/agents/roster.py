@@ -26,7 +26,7 @@ from pilot.history.words import node_names
 from pilot.protocol import wire
 from pilot.protocol.wire import StepTimes
 from pilot.service.agents.admission import Grant, Living, same_job
-from pilot.service.agents.intake import Speech
+from pilot.service.agents.intake import Quota
 from pilot.service.agents.server import Peer
 from pilot.service.agents.slow_nodes import KEPT, over
 from pilot.service.durability.restore import remember_lost
@@ -56,7 +56,12 @@ class Pilot:
     leaving: str = ""
     paced: str = ""
     paces: deque[StepTimes] = field(default_factory=lambda: deque(maxlen=KEPT))
-    speech: Speech = field(default_factory=Speech)
+    quota: Quota = field(default_factory=Quota)
+
+    @property
+    def job(self) -> str | None:
+        """Its job, "" if it has none; None: it has not registered since a restart."""
+        return self.hello.job if self.hello is not None else None
 
     def took(self, trainer: str, pace: StepTimes) -> None:
         """Its worker of ``trainer`` measured this."""

@@ -62,7 +62,7 @@ class Server:
         self.port = self._listener.port
         self._peers: dict[Link, Peer] = {}
         self._unnamed: set[Peer] = set()
-        self._sent: tuple[wire.Sent | None, bytes] = (None, b"")
+        self._sent: tuple[wire.Sent | None, int, bytes] = (None, 0, b"")
 
     async def run(self, receiver: Service, admit: Admit) -> None:
         """Pass on what arrives until cancelled, or until ``receiver`` raises; its exception is raised here."""
@@ -74,11 +74,12 @@ class Server:
         self._listener.start(self)
         await self._failure
 
-    def send(self, peer: Peer, message: wire.Sent) -> bool:
-        """Send to a peer; False if it is no longer connected (or does not read, which amounts to the same)."""
-        if message is not self._sent[0]:  # a message to all members of a group is encoded once
-            self._sent = (message, wire.encode(message))
-        return peer.link.send(self._sent[1])
+    def send(self, peer: Peer, message: wire.Sent, event: int = 0) -> bool:
+        """Send to a peer; False if it is no longer connected (or does not read, which amounts to the same). ``event``
+        is the number of the journal entry that caused the message."""
+        if message is not self._sent[0] or event != self._sent[1]:  # one to all members of a group is encoded once
+            self._sent = (message, event, wire.encode(message, event))
+        return peer.link.send(self._sent[2])
 
     def keep(self, peer: Peer, before: Peer | None) -> bool:
         """A pilot has registered on ``peer``, which may stay; its connection ``before`` is closed. False if there is no

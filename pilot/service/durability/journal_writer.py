@@ -139,7 +139,7 @@ class JournalWriter:
         """The number of the last appended entry."""
         return self._seq
 
-    def is_whole(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether the file with the journal's name is the one that is written, with all of it. May have to wait for the
         disk; False also for a moment while a new segment begins."""
         try:

@@ -56,8 +56,8 @@ class Learned:
     site: str  #: its name
     found: dict[str, Measurement] = field(default_factory=dict)  #: by uid, oldest first
     priors: Priors = ON_SUMMIT  #: what is expected of a trainer on this site before anything of it is measured
-    #: on how many node counts each trainer was measured and whether it had ended, at the last :meth:`news`
-    told: dict[TrainerUid, tuple[int, bool]] = field(default_factory=dict)
+    #: on how many node counts each trainer was measured and whether it had ended, at the last :meth:`changes`
+    stored: dict[TrainerUid, tuple[int, bool]] = field(default_factory=dict)
 
     @classmethod
     def read(cls, folder: Path | None, site: str) -> Learned:
@@ -82,15 +82,15 @@ class Learned:
         curve = curve_of(estimates(known.known(), None, self.priors, spec.max_nodes))
         return replace(spec, curve=curve, curve_from=f"an earlier trainer on {self.site}")
 
-    def news(self, trainers: Iterable[Trainer]) -> list[tuple[TrainerUid, Measurement]]:
+    def changes(self, trainers: Iterable[Trainer]) -> list[tuple[TrainerUid, Measurement]]:
         """What to write of ``trainers`` measured on two node counts or more: of those with a new count, and of those
         that have ended since the last call."""
         found = []
         for trainer in trainers:
             points, uid = trainer.measured.points, trainer.spec.uid
             state = len(points), trainer.outcome is not None
-            if len(points) > 1 and trainer.spec.script and self.told.get(uid) != state:
-                self.told[uid] = state
+            if len(points) > 1 and trainer.spec.script and self.stored.get(uid) != state:
+                self.stored[uid] = state
                 found.append((uid, measurement(trainer.spec, points)))
         return found
 

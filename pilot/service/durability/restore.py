@@ -140,7 +140,7 @@ def _apply(restored: Restored, follower: Follower, entry: Entry) -> None:
         return
     for event, commands in follower.follow(entry):
         try:
-            restored.books.note(entry.now_s, event, commands)
+            restored.books.note(entry.now_s, event, commands, entry.seq)
         except Exception as error:  # whatever it is, every restart would fail on it again
             follower.refused.append(f"what users see does not count entry {entry.seq}: {one_line(str(error))}")
 
@@ -220,9 +220,9 @@ class Books:
         """The initial books for a fresh ``core``."""
         return cls(monitor=Monitor(ended_kept=core.config.ended_kept))
 
-    def note(self, now_s: float, event: Event, commands: Sequence[Command]) -> None:
-        """The core returned ``commands`` for ``event``."""
-        self.pending.note(now_s, event, commands)
+    def note(self, now_s: float, event: Event, commands: Sequence[Command], entry: int = 0) -> None:
+        """The core returned ``commands`` for ``event``, which is in the journal's ``entry``."""
+        self.pending.note(now_s, event, commands, entry)
         self.monitor.note(now_s, event, commands)
         if isinstance(event, PoolChanged):
             for node in event.lost:

@@ -93,8 +93,8 @@ def open_pool(
 
     Raises
     ------
-    JournalError
-        The journal's header is damaged: nothing can be restored.
+    UserError
+        The journal has another format, or its header is damaged: nothing can be restored.
     NoRestartError
         There is none to continue, and ``anew`` is off.
     """
@@ -106,7 +106,7 @@ def open_pool(
         try:
             contents = read(rundir.journal)
         except JournalError as error:
-            raise JournalError(f"{error}; {_ANEW}") from None
+            raise UserError(f"{error}; {_ANEW}") from None
         if anew and not (contents.header.after or contents.last.entries or contents.last.odd):
             log.info("nothing ever happened in the pool that was here; its journal is in %s", rundir.set_aside())
         elif not _was_drained(contents):

@@ -30,7 +30,9 @@ DISMISS_S = 60.0
 
 
 class Autoscaler:
-    """Keeps ``pilots`` jobs submitted; None: as many as plans would use. ``news`` has the reports of ``keeper``."""
+    """Keeps ``pilots`` jobs submitted; None: as many as plans would use, or as many as before. ``news`` has the reports
+    of ``keeper``. If the coordinator was ``restarted``, the last ``pilot scale`` counts, not ``pilots``.
+    """
 
     def __init__(
         self,
@@ -41,6 +43,8 @@ class Autoscaler:
         keeper: Keeper,
         news: asyncio.Queue[KeeperEvent],
         pilots: int | None,
+        *,
+        restarted: bool = False,
     ) -> None:
         self._site = site
         self._service = service
@@ -48,13 +52,15 @@ class Autoscaler:
         self._admission = admission
         self._keeper = keeper
         self._news = news
-        self._pilots = pilots
+        scaled = driver.books.scaled
+        self._pilots = scaled[0] if scaled is not None and (restarted or pilots is None) else pilots
         self._too_many = False
+        if scaled is not None and self._pilots != scaled[0]:
+            self.scale(self._pilots)
 
     def scale(self, pilots: int | None) -> None:
         """Keep this many from now on, also after a restart; None: as many as plans would use."""
         text = "as many pilots as the trainers can use" if pilots is None else counted(pilots, "pilot")
-        log.info("scaled: keeping %s", text)
         self._driver.remark(pilots=pilots, text=f"scaled: keeping {text}")
         self._pilots, self._too_many = pilots, pilots is not None
 
@@ -87,8 +93,8 @@ class Autoscaler:
     def _act_on(self, event: KeeperEvent) -> None:
         match event:
             case JobNoticed():
-                told_s = event.deadline_s
-                grace_s = self._site.grace_s if told_s is None else max(0.0, told_s - time.time())
+                left_s = None if event.deadline_s is None else max(0.0, event.deadline_s - time.time())
+                grace_s = self._site.grace_s if left_s is None else left_s
                 for pilot in self._of(event.job):
                     self._service.notice(pilot, event.cause, grace_s)
             case EndKnown():
@@ -100,9 +106,7 @@ class Autoscaler:
             case JobEnded():
                 self._ended(event)
             case Troubled():
-                text = event.text or "the scheduler answers again"
-                log.warning("%s", text)
-                self._driver.remark(text=text)
+                self._driver.remark(text=event.text or "the scheduler answers again")
             case _:
                 assert_never(event)
 
@@ -124,9 +128,9 @@ class Autoscaler:
         pool = self._driver.core.pool
         used: dict[str, bool] = {}
         for pilot in self._service.roster.pilots.values():
-            if pilot.hello is not None and pilot.hello.job:
+            if pilot.job:
                 busy = pilot.node in pool.owner or pilot.node in pool.occupant
-                used[pilot.hello.job] = used.get(pilot.hello.job, False) or busy
+                used[pilot.job] = used.get(pilot.job, False) or busy
         return [job for job, busy in used.items() if not busy]
 
     def _let_go(self) -> bool:
@@ -145,22 +149,24 @@ class Autoscaler:
 
     def present_jobs(self) -> set[str]:
         """Jobs with a connected agent that answers."""
-        now_s = self._driver.clock()
         pilots = self._service.roster.pilots.values()
-        return {p.hello.job for p in pilots if p.hello and p.here and now_s - p.heard_s <= self._site.silent_s}
+        return {p.job for p in pilots if p.job is not None and self._answers(p)}
 
     def _ended(self, event: JobEnded) -> None:
         """A job is over. Connected agents report their own end."""
         log.info("job %s ended: %s (%s)", event.job, event.ending, event.detail)
         self._admission.revoke(event.job)
         for pilot in self._of(event.job):
-            if not pilot.here or self._driver.clock() - pilot.heard_s > self._site.silent_s:
+            if not self._answers(pilot):
                 self._service.lose(pilot.node, f"its job {event.job} ended: {event.ending}")
         if event.failed:
             self._driver.remark(text=f"pilot job {event.job} failed: {event.ending}, {event.detail}")
 
+    def _answers(self, pilot: Pilot) -> bool:
+        return pilot.here and self._driver.clock() - pilot.heard_s <= self._site.silent_s
+
     def _of(self, job: str) -> list[Pilot]:
-        return [p for p in self._service.roster.pilots.values() if p.hello is not None and p.hello.job == job]
+        return [pilot for pilot in self._service.roster.pilots.values() if pilot.job == job]
 
     def _warm_up_s(self) -> float:
         """How long a trainer takes to start on a new node, as far as known."""

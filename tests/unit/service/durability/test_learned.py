@@ -90,6 +90,6 @@ def test_a_trainer_is_written_with_each_new_count_and_at_its_end(tmp_path: Path)
     written = []
     for nodes in (1, 1, 4, 4, 16):
         trainer.measured.rate(10.0, nodes, 100.0 * nodes)
-        written.append([len(one.points) for _, one in keeper.news([trainer])])
+        written.append([len(one.points) for _, one in keeper.changes([trainer])])
     assert written == [[], [], [2], [], [3]]
-    assert keeper.news([trainer]) == []
+    assert keeper.changes([trainer]) == []
