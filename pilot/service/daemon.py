@@ -112,10 +112,10 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m pilot.service.daemon", description=__doc__)
     parser.add_argument("--run-dir", type=Path, help="default: $PILOT_RUN_DIR, or pilot/<site> in the state directory")
     parser.add_argument("--site", required=True, help="a site's name, or the path of a site file")
-    parser.add_argument("--only-nodes", help="which nodes pilots may run on; default: as the site says")
+    parser.add_argument("--only-nodes", help="which nodes pilots may run on; default: those of the site file")
     parser.add_argument("--pilots", type=int, help="pilots to keep; default: as many as the trainers can use")
     parser.add_argument("--go-on", action="store_true", help="only continue a pool that did not end cleanly")
-    parser.add_argument("--fresh", action="store_true", help="start a new pool; the previous one is kept aside")
+    parser.add_argument("--fresh", action="store_true", help="start a new pool; the previous one is set aside")
     defaults = Settings()
     for name in OPTIONS:
         value = getattr(defaults, name)
@@ -124,7 +124,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _fail(error: BaseException, screen: int, rundir: RunDir | None = None) -> int:
-    """Print one line, in case somebody is looking; the traceback of an internal error goes to the log."""
+    """Print one line, in case a terminal is there; the traceback of an internal error goes to the log."""
     failure = str(error) if isinstance(error, PilotError) else f"{type(error).__name__}: {error}"
     more = f"; see {rundir.log}" if rundir is not None else ""
     line, status = f"pilot: the coordinator failed ({failure}){more}", 1

@@ -96,9 +96,7 @@ class Live:
             requests=self._api,
             jobs=self._keeper,
         )
-        self._autoscaler = Autoscaler(
-            site, self._service, driver, self._admission, self._keeper, jobs, pilots, restarted=restarted
-        )
+        self._autoscaler = Autoscaler(self._service, self._keeper, jobs, pilots, restarted)
         self._upkeep = Upkeep(rundir, lock, pool, where, self._journal, driver, launches, self._roster, learned)
         log.info("coordinator %s listens at %s", pool.name, where.endpoint)
 

@@ -82,9 +82,9 @@ def return_large_blocks() -> None:
 
 
 def freeze_what_is_loaded() -> None:
-    """Modules are no garbage, so full collections need not look through them.
+    """Modules are no garbage, so full collections need not examine them.
 
-    Python postpones a full collection until there are a quarter as many new objects as the last one has looked through.
+    Python postpones a full collection until there are a quarter as many new objects as the last one has examined.
     With the 100,000 objects of modules that is 25,000, and that much garbage in cycles could pile up. The second
     collection makes Python forget the modules in this count, too.
     """

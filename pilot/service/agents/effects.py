@@ -6,22 +6,14 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import assert_never
 
 import msgspec
 
-from pilot.core import commands
+from pilot.core import commands, events
 from pilot.core.errors import JournalError
-from pilot.core.events import (
-    CheckpointWritten,
-    DrainRequested,
-    Event,
-    GroupBroken,
-    ScriptChecked,
-    TrainerHeld,
-    WorkerSlow,
-)
+from pilot.core.events import Event
 from pilot.core.ids import NodeId, TrainerId
 from pilot.core.trainer.proof import ProofState
 from pilot.core.trainer.spec import TrainerSpec
@@ -70,59 +62,49 @@ class Overdue:
     hopeless: tuple[tuple[NodeId, str], ...] = ()
 
 
+@dataclass(slots=True, eq=False)
 class Effects:
     """Carries out commands. ``have_met`` says whether the members of a forming group have found each other.
 
     ``_stopped`` are the workers that were ordered to end since they were last started.
     """
 
-    def __init__(
-        self,
-        site: Site,
-        driver: LiveDriver,
-        launches: LaunchStore,
-        solver: SolverProcess,
-        sampler: SamplerProcess,
-        send: Send,
-        have_met: Callable[[Of], bool],
-    ) -> None:
-        self._site = site
-        self._driver = driver
-        self._pending = driver.pending
-        self._launches = launches
-        self._solver = solver
-        self._sampler = sampler
-        self._send = send
-        self._have_met = have_met
-        self._stopped: set[On] = set()
+    site: Site
+    driver: LiveDriver
+    launches: LaunchStore
+    solver: SolverProcess
+    sampler: SamplerProcess
+    send: Send
+    have_met: Callable[[Of], bool]
+    _stopped: set[On] = field(default_factory=set)
 
     def perform(self, command: commands.Command, event: int = 0) -> None:
         """Carry out what the core decided in the journal's entry ``event``; 0: it is not in the journal."""
         match command:
             case commands.Solve():
-                self._solver.solve(command)
+                self.solver.solve(command)
             case commands.StartWorker():
                 self._stopped.discard((command.trainer, command.node))
                 self._start(command, event)
             case commands.StopWorker():
                 self._stopped.add((command.trainer, command.node))
-                self._send(command.node, command, event)
+                self.send(command.node, command, event)
             case commands.FormGroup():
                 self._form(command, event)
             case commands.PauseGroup() | commands.ExamineGroup() | commands.DissolveGroup():
                 for node in command.members:
-                    self._send(node, command, event)
+                    self.send(node, command, event)
             case commands.WriteCheckpoint():
                 self._write(command, event)
             case commands.CheckScript() | commands.SetCheckpointInterval() | commands.ReleaseNode():
-                self._send(command.node, command, event)
+                self.send(command.node, command, event)
             case commands.DrainPool():
-                if not self._driver.core.draining:
-                    self._driver.post(DrainRequested(command.reason))
+                if not self.driver.core.draining:
+                    self.driver.post(events.DrainRequested(command.reason))
             case commands.CloseTrainer():
-                self._launches.forget(command.trainer)
+                self.launches.forget(command.trainer)
             case commands.AskTrial() | commands.TellTrial():
-                self._sampler.perform(command)
+                self.sampler.perform(command)
             case commands.SetNodeAside() | commands.HoldTrainer() | commands.WarnOfBudget():
                 pass  # for people: the driver has logged it
             case _:
@@ -130,7 +112,7 @@ class Effects:
 
     def _write(self, command: commands.WriteCheckpoint, event: int) -> None:
         """At once; after failures with pauses, in which a full or slow file system may recover."""
-        trainer = self._driver.core.trainers.get(command.trainer)
+        trainer = self.driver.core.trainers.get(command.trainer)
         if trainer is None or not trainer.failed_writes:
             self._send_write(command, event)
             return
@@ -140,9 +122,9 @@ class Effects:
 
     def _send_write(self, command: commands.WriteCheckpoint, event: int) -> None:
         """Unless it is no longer wanted."""
-        waiting = self._pending.writing.get((command.trainer, command.node))
+        waiting = self.driver.pending.writing.get((command.trainer, command.node))
         if waiting is not None and waiting.command is command:
-            self._send(command.node, command, event)
+            self.send(command.node, command, event)
 
     def overdue(self, now_s: float) -> Overdue:
         """What has timed out by ``now_s``; takes no action."""
@@ -150,35 +132,35 @@ class Effects:
 
     def _late(self, now_s: float) -> Iterator[Event]:
         """The completions of commands that only wait; those of workers need an order first."""
-        pending, site = self._pending, self._site
+        pending, site = self.driver.pending, self.site
         for of, form in pending.forming.items():
-            limit_s = max(site.form_timeout_s, MET_LIMIT_S) if self._have_met(of) else site.form_timeout_s
+            limit_s = max(site.form_timeout_s, MET_LIMIT_S) if self.have_met(of) else site.form_timeout_s
             if now_s - form.since_s > limit_s:
-                yield GroupBroken(*of, f"not formed within {limit_s:g} s")
+                yield events.GroupBroken(*of, f"not formed within {limit_s:g} s")
         for of, pause in pending.pausing.items():
             if now_s - pause.since_s > site.form_timeout_s:
-                yield GroupBroken(*of, f"not paused within {site.form_timeout_s:g} s")
+                yield events.GroupBroken(*of, f"not paused within {site.form_timeout_s:g} s")
         for on, write in pending.writing.items():
             if now_s - write.since_s > WRITE_LIMIT_S:
-                yield CheckpointWritten(*on, 0, f"not written within {WRITE_LIMIT_S:g} s")
+                yield events.CheckpointWritten(*on, 0, f"not written within {WRITE_LIMIT_S:g} s")
         limit_s = site.check_limit_s + CHECK_PATIENCE_S
         for on, check in pending.checking.items():
             if now_s - check.since_s > limit_s:
-                yield ScriptChecked(*on, ProofState.UNCHECKED, f"its node has not answered within {limit_s:g} s")
+                yield events.ScriptChecked(*on, ProofState.UNCHECKED, f"its node has not answered within {limit_s:g} s")
         for on, start in pending.starting.items():
             if now_s - start.since_s > SLOW_S and on not in pending.slow:
-                yield WorkerSlow(*on)
+                yield events.WorkerSlow(*on)
 
     def _late_workers(self, now_s: float) -> tuple[tuple[commands.StopWorker, ...], tuple[tuple[NodeId, str], ...]]:
         """Workers that did not become ready are ended by their agents; nodes on which even that fails are given up."""
-        patience_s = STOP_LIMIT_S + self._site.grace_s
+        patience_s = STOP_LIMIT_S + self.site.grace_s
         stops: list[commands.StopWorker] = []
         hopeless: list[tuple[NodeId, str]] = []
-        starting = self._pending.starting
+        starting = self.driver.pending.starting
         self._stopped.intersection_update(starting)
         warm_s = {on: self._warm_up_s(on[0]) for on in starting}
         warm_by_s = {on: start.since_s + warm_s[on] for on, start in starting.items()}
-        end_by_s = {on: stop.since_s + stop.command.within_s for on, stop in self._pending.stopping.items()}
+        end_by_s = {on: stop.since_s + stop.command.within_s for on, stop in self.driver.pending.stopping.items()}
         for (trainer, node), by_s in (*warm_by_s.items(), *end_by_s.items()):
             if now_s - by_s > patience_s:
                 hopeless.append((node, f"{trainer}'s process could not be ended within {patience_s:g} s"))
@@ -189,42 +171,42 @@ class Effects:
 
     def _warm_up_s(self, trainer: TrainerId) -> float:
         """No limit for one that has been closed: its workers are stopped anyway."""
-        known = self._driver.core.trainers.get(trainer)
+        known = self.driver.core.trainers.get(trainer)
         return known.spec.warm_up_s if known is not None else math.inf
 
     def _form(self, group: commands.FormGroup, event: int) -> None:
         """Order every member to join, and the previous group's other ranks to leave."""
         of, size = (group.trainer, group.generation), len(group.members)
         for rank, node in enumerate(group.members):
-            self._send(node, wire.JoinGroup(*of, rank, size, group.saved_step, group.given_up), event)
-        previous = group.previous and self._pending.groups.get((group.trainer, group.previous))
+            self.send(node, wire.JoinGroup(*of, rank, size, group.saved_step, group.given_up), event)
+        previous = group.previous and self.driver.pending.groups.get((group.trainer, group.previous))
         for node in previous.members if previous else ():  # none if the trainer was closed since the core decided
             if node not in group.members:
-                self._send(node, wire.LeaveGroup(*of), event)
+                self.send(node, wire.LeaveGroup(*of), event)
 
     def _start(self, command: commands.StartWorker, event: int) -> None:
-        trainer = self._driver.core.trainers.get(command.trainer)
+        trainer = self.driver.core.trainers.get(command.trainer)
         if trainer is None:  # it and many others have ended while this decision waited for the disk
             return
         try:
             order = self._order(trainer.spec)
         except JournalError as error:  # the pool continues without it
             reason = f"held because none of its workers can be started: {error}"
-            self._driver.post(TrainerHeld(command.trainer, reason))
+            self.driver.post(events.TrainerHeld(command.trainer, reason))
             return
-        self._send(command.node, order, event)
+        self.send(command.node, order, event)
 
     def _order(self, trainer: TrainerSpec) -> wire.StartWorker:
-        launch, directory = self._launches.launch(trainer), self._launches.directory(trainer)
+        launch, directory = self.launches.launch(trainer), self.launches.directory(trainer)
         archive = str(script_code.archive_in(directory, launch.code_sha256)) if launch.code_sha256 else ""
         return wire.StartWorker(
             trainer.trainer,
             trainer.uid,
             str(directory),
             msgspec.structs.replace(launch, archive=archive),
-            self._site.checkpoint_interval_s,
-            launch.checkpoints_kept or self._site.checkpoints_kept,
+            self.site.checkpoint_interval_s,
+            launch.checkpoints_kept or self.site.checkpoints_kept,
             trainer.patience_s,
-            self._site.ranks_per_node,
-            self._site.node_fabric or "",
+            self.site.ranks_per_node,
+            self.site.node_fabric or "",
         )

@@ -11,24 +11,9 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from pilot.core import events
 from pilot.core.curves.curve import is_rate
-from pilot.core.events import (
-    CheckpointPublished,
-    CheckpointWritten,
-    CodeLoaded,
-    Event,
-    ExitCause,
-    GroupBroken,
-    GroupFormed,
-    GroupPaused,
-    LedgerRange,
-    Progress,
-    ScriptChecked,
-    StallFinding,
-    TrainerFinished,
-    WorkerExited,
-    WorkerReady,
-)
+from pilot.core.events import Event
 from pilot.core.ids import Generation, NodeId, TrainerId
 from pilot.core.trainer.proof import ProofState
 from pilot.core.trainer.remaining_work import Goal
@@ -49,7 +34,7 @@ WORDS_MAX = 64
 MEASURE_MAX = 1e12
 """In seconds: 30,000 years. For rates, the core has limits: :data:`pilot.core.curves.curve.RATES`."""
 
-_DELAYING = {StallFinding.SLOW: "is slow", StallFinding.LOST: "was stuck and was restarted"}
+_DELAYING = {events.StallFinding.SLOW: "is slow", events.StallFinding.LOST: "was stuck and was restarted"}
 
 
 class Inbound:
@@ -86,7 +71,7 @@ class Inbound:
             wire.Remark: self._remark,
         }
 
-    def events(self, node: NodeId, message: wire.FromAgent) -> Sequence[Event] | None:
+    def events_of(self, node: NodeId, message: wire.FromAgent) -> Sequence[Event] | None:
         """The events that a message of ``node`` means; None: an agent does not send this."""
         handler = self._handlers.get(type(message))
         return None if handler is None else handler(node, message)
@@ -94,7 +79,7 @@ class Inbound:
     def _worker_ready(self, node: NodeId, message: wire.WorkerReady) -> list[Event]:
         """Completes ``StartWorker``."""
         trainer = TrainerId(message.trainer)
-        return [WorkerReady(trainer, node)] if (trainer, node) in self._pending.starting else []
+        return [events.WorkerReady(trainer, node)] if (trainer, node) in self._pending.starting else []
 
     def _code_loaded(self, node: NodeId, message: wire.CodeLoaded) -> list[Event]:
         """What a worker has loaded, without what is known in the same version: most nodes report nothing new."""
@@ -106,7 +91,7 @@ class Inbound:
         room = max(0, FILES_MAX - len(trainer.code))
         changed, new = ([file for file in differing if (file[0] in trainer.code) is known] for known in (True, False))
         files = (*changed, *new[:room])
-        return [CodeLoaded(trainer.id, node, files)] if files else []
+        return [events.CodeLoaded(trainer.id, node, files)] if files else []
 
     def _worker_exited(self, node: NodeId, message: wire.WorkerExited) -> list[Event]:
         """Completes ``StopWorker`` and ``StartWorker``, or reports that a worker ended by itself."""
@@ -114,7 +99,7 @@ class Inbound:
         if trainer is None or node not in trainer.workers:
             return []
         detail = f"{message.detail}\n(log: {message.log})" if message.log else message.detail
-        return [WorkerExited(trainer.id, node, _cause(message.cause), detail)]
+        return [events.WorkerExited(trainer.id, node, _cause(message.cause), detail)]
 
     def _group_formed(self, node: NodeId, message: wire.GroupFormed) -> list[Event]:
         """Completes ``FormGroup``."""
@@ -123,13 +108,13 @@ class Inbound:
         if waiting is None or waiting.command.members[0] != node:
             return []
         identity = tuple(sorted(message.identity.items())[:WORDS_MAX])
-        return [GroupFormed(*of, message.step, message.resumed, identity, tuple(message.accepted[-WORDS_MAX:]))]
+        return [events.GroupFormed(*of, message.step, message.resumed, identity, tuple(message.accepted[-WORDS_MAX:]))]
 
     def _group_broken(self, node: NodeId, message: wire.GroupBroken) -> list[Event]:
         """Completes ``FormGroup`` and ``PauseGroup``, or reports that a training group broke."""
         trainer = self._core.trainers.get(TrainerId(message.trainer))
         groups = (trainer.group, trainer.forming) if trainer is not None else ()
-        broken = GroupBroken(*group_of(message), f"{node}: {message.reason}", node, unloaded=message.unloaded)
+        broken = events.GroupBroken(*group_of(message), f"{node}: {message.reason}", node, unloaded=message.unloaded)
         return [broken for g in groups if g is not None and g.generation == message.generation and node in g.members]
 
     def _rank_paused(self, node: NodeId, message: wire.RankPaused) -> list[Event]:
@@ -144,8 +129,8 @@ class Inbound:
             return []
         del self._paused[of]
         if len(set(steps.values())) > 1:
-            return [GroupBroken(*of, f"its ranks paused after different steps: {steps}")]
-        return [GroupPaused(*of, message.step)]
+            return [events.GroupBroken(*of, f"its ranks paused after different steps: {steps}")]
+        return [events.GroupPaused(*of, message.step)]
 
     def _rank_examined(self, node: NodeId, message: wire.RankExamined) -> list[Event]:
         """Completes ``ExamineGroup`` when the last member has been examined. Users see which node is slow or was stuck,
@@ -154,7 +139,7 @@ class Inbound:
         trainer = self._core.trainers.get(TrainerId(message.trainer))
         in_a_step = trainer is not None and trainer.group is not None and trainer.group.generation < message.generation
         finding = finding_of(message)
-        expected = in_a_step and finding is StallFinding.SLOW
+        expected = in_a_step and finding is events.StallFinding.SLOW
         if finding in _DELAYING and not expected and self.stall_checks.awaits(node, message):
             self.remark(message.trainer, f"{node} {_DELAYING[finding]}, the others wait for it: {message.detail}")
         return [self.unreached.explained(event) for event in self.stall_checks.rank_examined(node, message)]
@@ -168,9 +153,9 @@ class Inbound:
         if trainer is None or node not in trainer.workers:
             return []
         alone_s = _measured(message.alone_s) if message.path else None
-        out: list[Event] = [] if alone_s is None else [CheckpointPublished(trainer.id, message.step, alone_s)]
+        out: list[Event] = [] if alone_s is None else [events.CheckpointPublished(trainer.id, message.step, alone_s)]
         if message.asked and (trainer.id, node) in self._pending.writing:
-            out.append(CheckpointWritten(trainer.id, node, message.step, message.error))
+            out.append(events.CheckpointWritten(trainer.id, node, message.step, message.error))
         return out
 
     def _script_checked(self, node: NodeId, message: wire.ScriptChecked) -> list[Event]:
@@ -178,10 +163,10 @@ class Inbound:
         trainer = TrainerId(message.trainer)
         if (trainer, node) not in self._pending.checking:
             return []
-        return [ScriptChecked(trainer, node, ProofState(message.result), message.text)]
+        return [events.ScriptChecked(trainer, node, ProofState(message.result), message.text)]
 
     def _progress(self, node: NodeId, message: wire.Progress) -> list[Event]:
-        """Progress from the leader of a group; also accepted late, because its ledger still counts."""
+        """events.Progress from the leader of a group; also accepted late, because its ledger still counts."""
         if self._driver.overfull:
             self.gaps[message.trainer] = None
             return []
@@ -194,8 +179,8 @@ class Inbound:
         if not self._leads(node, message):
             return []
         of, epoch = group_of(message), self._core.trainers[TrainerId(message.trainer)].epoch
-        last = Progress(*of, message.step, epoch, message.samples, metrics=_metrics(message.metrics))
-        return [last, TrainerFinished(*of, message.step, message.samples)]
+        last = events.Progress(*of, message.step, epoch, message.samples, metrics=_metrics(message.metrics))
+        return [last, events.TrainerFinished(*of, message.step, message.samples)]
 
     def _remark(self, _node: NodeId, message: wire.Remark) -> list[Event]:
         self.remark(message.trainer, message.text)
@@ -211,17 +196,17 @@ class Inbound:
         return group is not None and group.members[0] == node
 
 
-def _cause(text: str) -> ExitCause:
+def _cause(text: str) -> events.ExitCause:
     try:
-        return ExitCause(text)
+        return events.ExitCause(text)
     except ValueError:
         log.warning("an agent gave an unknown cause for a worker's end: %r", text)
-        return ExitCause.DIED
+        return events.ExitCause.DIED
 
 
-def _progress(message: wire.Progress, reports: int) -> Progress:
+def _progress(message: wire.Progress, reports: int) -> events.Progress:
     """``reports``: how many are known. They are sent again, as some may have been lost; the journal has them once."""
-    return Progress(
+    return events.Progress(
         *group_of(message),
         step=message.step,
         epoch=message.epoch,
@@ -229,7 +214,7 @@ def _progress(message: wire.Progress, reports: int) -> Progress:
         samples_per_s=message.samples_per_s if is_rate(message.samples_per_s) else None,
         stall_s=_measured(message.stall_s),
         rescale_s=_measured(message.rescale_s),
-        ledger=tuple(LedgerRange(Generation(row[0]), *row[1:]) for row in message.ledger),
+        ledger=tuple(events.LedgerRange(Generation(row[0]), *row[1:]) for row in message.ledger),
         metrics=_metrics(message.metrics),
         reports=tuple(row for row in message.reports[-REPORTS_MOST:] if row[0] > reports),
         total_samples=Goal.of(message.metrics).total_samples(message.epoch, message.step, message.samples),

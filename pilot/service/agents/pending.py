@@ -10,29 +10,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
-from pilot.core import events
-from pilot.core.commands import (
-    AskTrial,
-    CheckScript,
-    CloseTrainer,
-    Command,
-    DissolveGroup,
-    ExamineGroup,
-    FormGroup,
-    PauseGroup,
-    ReleaseNode,
-    Solve,
-    StartWorker,
-    StopWorker,
-    TellTrial,
-    WriteCheckpoint,
-)
+from pilot.core import commands, events
+from pilot.core.commands import Command
 from pilot.core.ids import Generation, NodeId, StudyId, TrainerId
-from pilot.core.study.events import (
-    TrialAsked,
-    TrialNotAsked,
-    TrialTold,
-)
+from pilot.core.study.events import TrialAsked, TrialNotAsked, TrialTold
 
 On = tuple[TrainerId, NodeId]
 Of = tuple[TrainerId, Generation]
@@ -62,19 +43,19 @@ class PendingCommands:
     snapshot.
     """
 
-    starting: dict[On, Given[StartWorker]] = field(default_factory=dict)
-    stopping: dict[On, Given[StopWorker]] = field(default_factory=dict)
-    writing: dict[On, Given[WriteCheckpoint]] = field(default_factory=dict)
-    checking: dict[On, Given[CheckScript]] = field(default_factory=dict)
-    forming: dict[Of, Given[FormGroup]] = field(default_factory=dict)
-    pausing: dict[Of, Given[PauseGroup]] = field(default_factory=dict)
-    examining: dict[Of, Given[ExamineGroup]] = field(default_factory=dict)
+    starting: dict[On, Given[commands.StartWorker]] = field(default_factory=dict)
+    stopping: dict[On, Given[commands.StopWorker]] = field(default_factory=dict)
+    writing: dict[On, Given[commands.WriteCheckpoint]] = field(default_factory=dict)
+    checking: dict[On, Given[commands.CheckScript]] = field(default_factory=dict)
+    forming: dict[Of, Given[commands.FormGroup]] = field(default_factory=dict)
+    pausing: dict[Of, Given[commands.PauseGroup]] = field(default_factory=dict)
+    examining: dict[Of, Given[commands.ExamineGroup]] = field(default_factory=dict)
     slow: dict[On, None] = field(default_factory=dict)
-    solve: Solve | None = None
-    groups: dict[Of, FormGroup] = field(default_factory=dict)
-    released: dict[NodeId, Given[ReleaseNode]] = field(default_factory=dict)
-    asking: dict[Number, AskTrial] = field(default_factory=dict)
-    telling: dict[Number, TellTrial] = field(default_factory=dict)
+    solve: commands.Solve | None = None
+    groups: dict[Of, commands.FormGroup] = field(default_factory=dict)
+    released: dict[NodeId, Given[commands.ReleaseNode]] = field(default_factory=dict)
+    asking: dict[Number, commands.AskTrial] = field(default_factory=dict)
+    telling: dict[Number, commands.TellTrial] = field(default_factory=dict)
 
     @property
     def of_workers(self) -> tuple[dict[On, Any], ...]:
@@ -86,10 +67,10 @@ class PendingCommands:
         """The commands to groups."""
         return self.forming, self.pausing, self.examining
 
-    def note(self, now_s: float, event: events.Event, commands: Sequence[Command], entry: int = 0) -> None:
-        """The core returned ``commands`` for ``event``, which is in the journal's ``entry``."""
+    def note(self, now_s: float, event: events.Event, given: Sequence[Command], entry: int = 0) -> None:
+        """The core gave these commands for ``event``, which is in the journal's ``entry``."""
         self._completed(event)
-        for command in commands:
+        for command in given:
             self._given(Given(command, now_s, entry))
 
     def restart(self, now_s: float) -> None:
@@ -113,36 +94,36 @@ class PendingCommands:
 
     def _given(self, given: Given[Any]) -> None:
         match given.command:
-            case Solve() as solve:
+            case commands.Solve() as solve:
                 self.solve = solve
-            case StartWorker(trainer, node):
+            case commands.StartWorker(trainer, node):
                 self.slow.pop((trainer, node), None)
                 self.starting[trainer, node] = given
-            case StopWorker(trainer, node):
+            case commands.StopWorker(trainer, node):
                 self.starting.pop((trainer, node), None)
                 self.writing.pop((trainer, node), None)
                 self.stopping[trainer, node] = given
-            case WriteCheckpoint(trainer, node):
+            case commands.WriteCheckpoint(trainer, node):
                 self.writing[trainer, node] = given
-            case CheckScript(trainer, node):
+            case commands.CheckScript(trainer, node):
                 self.checking[trainer, node] = given
-            case FormGroup(trainer, generation) as group:
+            case commands.FormGroup(trainer, generation) as group:
                 self.forming[trainer, generation] = given
                 self.groups[trainer, generation] = group
                 self.groups.pop((trainer, Generation(generation - GROUPS_KEPT)), None)
-            case PauseGroup(trainer, generation):
+            case commands.PauseGroup(trainer, generation):
                 self.pausing[trainer, generation] = given
-            case ExamineGroup(trainer, generation):
+            case commands.ExamineGroup(trainer, generation):
                 self.examining[trainer, generation] = given
-            case DissolveGroup(trainer, generation):
+            case commands.DissolveGroup(trainer, generation):
                 _drop(self.of_groups, (trainer, generation))
-            case ReleaseNode(node):
+            case commands.ReleaseNode(node):
                 self.released[node] = given
-            case CloseTrainer(trainer):
+            case commands.CloseTrainer(trainer):
                 self._trainer_ended(trainer)
-            case AskTrial() as ask:
+            case commands.AskTrial() as ask:
                 self.asking[ask.study, ask.number] = ask
-            case TellTrial() as tell:
+            case commands.TellTrial() as tell:
                 self.telling[tell.study, tell.number] = tell
 
     def _completed(self, event: events.Event) -> None:

@@ -3,7 +3,7 @@
 A connection is unproven until its first frame, :class:`pilot.protocol.wire.Credentials`, has a valid token. That frame
 is small, and nothing else is decoded before it. A pilot's connection stays unproven until the pilot is registered
 (:meth:`Server.keep`): a token alone holds no place. Until then the limits of :mod:`pilot.service.agents.server` apply;
-beyond them a connection is closed without a word, so that an honest agent tries again.
+beyond them a connection is closed without a message, so that an honest agent tries again.
 """
 
 from __future__ import annotations
@@ -151,7 +151,8 @@ class Server:
             )
         elif shown.protocol != wire.PROTOCOL or (grant.role is Role.PILOT and shown.version != __version__):
             theirs, ours = f"{shown.version} (protocol {shown.protocol})", f"{__version__} (protocol {wire.PROTOCOL})"
-            self._refuse(link, f"a {grant.role.value} of version {theirs}; this coordinator is {ours}", known=True)
+            role = "client" if grant.role is Role.USER else grant.role.value
+            self._refuse(link, f"version mismatch: {role} {theirs}, coordinator {ours}", known=True)
         elif grant.role is Role.USER:
             self._peers[link] = Peer(link, grant)
             self._listener.proven(link, USER)

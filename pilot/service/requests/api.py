@@ -15,25 +15,16 @@ from typing import Any, ParamSpec, TypeVar
 
 import msgspec
 
+from pilot.core import events
 from pilot.core.commands import Outcome
 from pilot.core.curves.curve import Curve
 from pilot.core.errors import PilotError, UserError
-from pilot.core.events import (
-    DrainRequested,
-    Event,
-    NodeCleared,
-    TrainerCancelled,
-    TrainerHeld,
-    TrainerReleased,
-    TrainerRemoved,
-    TrainerResumed,
-    TrainerSubmitted,
-)
+from pilot.core.events import Event
 from pilot.core.ids import NodeId, StudyId, TrainerId, TrainerUid
 from pilot.core.trainer.trainer import Phase, Trainer
 from pilot.protocol import requests as verbs
 from pilot.protocol import wire
-from pilot.protocol.pool_status import Answer, PoolStatus, TrainerHistory
+from pilot.protocol.pool_status import Answer, PoolStatus
 from pilot.protocol.requests import A, R
 from pilot.rundir.rundir import RunDir
 from pilot.service.agents.server import Peer, Server
@@ -57,11 +48,12 @@ T = TypeVar("T")
 Handler = Callable[[dict[str, Any]], Awaitable[Answer]]
 
 
-def _typed(verb: verbs.Verb[A, R], method: Callable[[A], Awaitable[R]]) -> tuple[str, Handler]:
+def _typed(verb: verbs.Verb[A, R], method: Callable[[A], Awaitable[R] | R]) -> tuple[str, Handler]:
     """Look up ``verb`` by name; its arguments are validated before ``method`` gets them."""
 
     async def handle(arguments: dict[str, Any]) -> Answer:
-        return await method(msgspec.convert(arguments, verb.arguments))
+        answer = method(msgspec.convert(arguments, verb.arguments))
+        return await answer if isinstance(answer, Awaitable) else answer
 
     return verb.name, handle
 
@@ -90,14 +82,14 @@ class Api:
         self._disk, self._sums = ThreadPoolExecutor(1, "disk"), ThreadPoolExecutor(1, "sums")
         for thread in (self._disk, self._sums):
             thread.submit(int)  # created before the host's limit of threads is reached
-        of_studies = StudyApi(site, driver, view, self._decided)
+        studies = StudyApi(site, driver, view, self._decide)
         self._handlers: dict[str, Handler] = dict(
             [
                 _typed(verbs.SUBMIT, self.submit),
-                _typed(verbs.LIST, self.list_trainers),
+                _typed(verbs.LIST, lambda _: view.trainers()),
                 _typed(verbs.STATUS, self.status),
-                _typed(verbs.PILOTS, self.pilots),
-                _typed(verbs.NODES, self.nodes),
+                _typed(verbs.PILOTS, lambda _: view.pilots()),
+                _typed(verbs.NODES, lambda _: view.nodes()),
                 _typed(verbs.CLEAR, self.clear),
                 _typed(verbs.WAIT, self.wait),
                 _typed(verbs.CANCEL, self.cancel),
@@ -106,14 +98,14 @@ class Api:
                 _typed(verbs.HOLD, self.hold),
                 _typed(verbs.RELEASE, self.release),
                 _typed(verbs.REMOVE, self.remove),
-                _typed(verbs.EXPLAIN, self.explain),
-                _typed(verbs.HISTORY, self.history),
+                _typed(verbs.EXPLAIN, lambda asked: view.explain(asked.trainer)),
+                _typed(verbs.HISTORY, lambda asked: view.history(asked.trainer)),
                 _typed(verbs.DOWN, self.down),
-                _typed(verbs.STUDY_RUN, of_studies.run),
-                _typed(verbs.STUDIES, of_studies.studies),
-                _typed(verbs.STUDY_TRIALS, of_studies.trials),
-                _typed(verbs.STUDY_STOP, of_studies.stop),
-                _typed(verbs.STUDY_RESUME, of_studies.resume),
+                _typed(verbs.STUDY_RUN, studies.run),
+                _typed(verbs.STUDIES, studies.studies),
+                _typed(verbs.STUDY_TRIALS, studies.trials),
+                _typed(verbs.STUDY_STOP, studies.stop),
+                _typed(verbs.STUDY_RESUME, studies.resume),
             ]
         )
 
@@ -165,33 +157,21 @@ class Api:
         self._refuse_when_draining()
         replaced = self._driver.core.trainers.get(trainer)
         if replaced is not None or trainer in self._driver.core.past:
-            self._driver.post(TrainerRemoved(trainer))
-        await self._decided(self._driver.post(TrainerSubmitted(spec)), f"trainer {trainer} is submitted")
+            self._driver.post(events.TrainerRemoved(trainer))
+        await self._decide(events.TrainerSubmitted(spec), f"trainer {trainer} is submitted")
         if replaced is not None:
             await _in(self._disk, self._launches.remove, replaced.spec)
         return verbs.Submitted(trainer=trainer, directory=str(self._launches.shown(spec)))
-
-    async def list_trainers(self, _: verbs.Nothing) -> verbs.TrainerList:
-        """Every trainer."""
-        return self._view.trainers()
 
     async def status(self, _: verbs.Nothing) -> PoolStatus:
         """Pool, trainers, solves, node-seconds, U."""
         return self._view.status(await _in(self._sums, utilisation_of, self._view.account()))
 
-    async def pilots(self, _: verbs.Nothing) -> verbs.PilotList:
-        """The pilots that registered."""
-        return self._view.pilots()
-
-    async def nodes(self, _: verbs.Nothing) -> verbs.NodeList:
-        """The pool's nodes, and those set aside."""
-        return self._view.nodes()
-
     async def clear(self, asked: verbs.SomeNodes) -> verbs.Cleared:
         """Forget the failures of these nodes."""
         nodes = [self._node(name) for name in asked.nodes]
         for node in nodes:
-            await self._decided(self._driver.post(NodeCleared(node)), f"{node} is cleared")
+            await self._decide(events.NodeCleared(node), f"{node} is cleared")
         return verbs.Cleared(nodes=list(map(str, nodes)))
 
     async def wait(self, asked: verbs.Wait) -> verbs.Phases:
@@ -212,7 +192,9 @@ class Api:
     async def cancel(self, asked: verbs.OneTrainer) -> verbs.Cancelled:
         """End a trainer."""
         trainer = self._unended(asked.trainer)
-        await self._decided(self._driver.post(TrainerCancelled(trainer.id)), f"trainer {trainer.id} is cancelled")
+        await self._decided(
+            self._driver.post(events.TrainerCancelled(trainer.id)), f"trainer {trainer.id} is cancelled"
+        )
         return verbs.Cancelled(trainer=trainer.id, phase=trainer.phase)
 
     async def scale(self, asked: verbs.Pilots) -> verbs.Scaled:
@@ -240,43 +222,35 @@ class Api:
         if asked.budget_node_hours is None and trainer.outcome is Outcome.STOPPED and trainer.usage.spent:
             raise UserError(f"trainer {trainer.id} stopped: {trainer.reason}; pass a larger total --budget")
         await _in(self._disk, self._launches.change, trainer.spec, asked.launch)
-        event = TrainerResumed(trainer.id, asked.budget_node_hours, asked.from_scratch)
+        event = events.TrainerResumed(trainer.id, asked.budget_node_hours, asked.from_scratch)
         return await self._stands(trainer, event, "starts from scratch" if asked.from_scratch else "goes on")
 
     async def hold(self, asked: verbs.OneTrainer) -> verbs.TrainerPhase:
         """Take a trainer's nodes away."""
         trainer = self._unended(asked.trainer)
-        return await self._stands(trainer, TrainerHeld(trainer.id), "is held")
+        return await self._stands(trainer, events.TrainerHeld(trainer.id), "is held")
 
     async def release(self, asked: verbs.OneTrainer) -> verbs.TrainerPhase:
         """Give a held trainer nodes again."""
         trainer = self._unended(asked.trainer)
         if not trainer.held:
             raise UserError(f"trainer {trainer.id} is not held")
-        return await self._stands(trainer, TrainerReleased(trainer.id), "is released")
+        return await self._stands(trainer, events.TrainerReleased(trainer.id), "is released")
 
     async def _stands(self, trainer: Trainer, event: Event, what: str) -> verbs.TrainerPhase:
-        await self._decided(self._driver.post(event), f"trainer {trainer.id} {what}")
+        await self._decide(event, f"trainer {trainer.id} {what}")
         return verbs.TrainerPhase(trainer=trainer.id, phase=trainer.phase, held=trainer.held)
 
     async def remove(self, asked: verbs.SomeTrainers) -> verbs.Removed:
         """Delete ended trainers, with their files."""
         trainers = {name: self._ended(name, f"pilot cancel {name} ends it") for name in asked.trainers}.values()
-        removed = [self._driver.post(TrainerRemoved(trainer.id)) for trainer in trainers]
+        removed = [self._driver.post(events.TrainerRemoved(trainer.id)) for trainer in trainers]
         for trainer in trainers:
             self._launches.forget(trainer.id)
         for trainer, decision in zip(trainers, removed, strict=True):
             await self._decided(decision, f"trainer {trainer.id} is removed")
             await _in(self._disk, self._launches.remove, trainer.spec)
         return verbs.Removed(trainers=[str(trainer.id) for trainer in trainers])
-
-    async def explain(self, asked: verbs.OneTrainer) -> verbs.Explained:
-        """Why a trainer has the nodes that it has."""
-        return self._view.explain(asked.trainer)
-
-    async def history(self, asked: verbs.OneTrainer) -> TrainerHistory:
-        """A trainer's history."""
-        return self._view.history(asked.trainer)
 
     async def down(self, _: verbs.Nothing) -> verbs.Draining:
         """Drain. Answered once this is in the journal; the coordinator exits when everything is gone."""
@@ -288,7 +262,10 @@ class Api:
         """Start shutting down, once. Completes when that is on disk; None if it was already shutting down."""
         if self._driver.core.draining:
             return None
-        return self._driver.post(DrainRequested(reason))
+        return self._driver.post(events.DrainRequested(reason))
+
+    async def _decide(self, event: Event, what: str) -> None:
+        await self._decided(self._driver.post(event), what)
 
     async def _decided(self, decision: Future[None], what: str) -> None:
         """Wait until the decision is on the disk.

@@ -35,12 +35,12 @@ from pilot.protocol.pool_status import (
     UtilisationStatus,
 )
 from pilot.protocol.requests import Explained, NodeList, PilotList, StudyList, StudyStatus, TrainerList, TrialList
-from pilot.service.agents import slow_nodes
-from pilot.service.agents.roster import Roster, differences
+from pilot.service.agents.node_remarks import node_remarks
+from pilot.service.agents.roster import Roster
 from pilot.service.requests import study_store
 from pilot.service.requests.launch_store import LaunchStore
 from pilot.service.requests.study_store import StudyStore
-from pilot.service.requests.waiting import NODES_NAMED, Waiting, remarks
+from pilot.service.requests.waiting import Waiting, remarks
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,20 +191,7 @@ class PoolView:
         ]
 
     def _node_remarks(self) -> list[str]:
-        """Nodes whose library versions differ from the majority's, or that are much slower than the others of their
-        group."""
-        if self.roster is None:
-            return []
-        lines, pilots = differences(self.roster.versions()), self.roster.pilots
-        for trainer in self.core.trainers.values():
-            members = trainer.group.members if trainer.group is not None else ()
-            times = {node: pilots[node].pace_of(trainer.id) for node in members if node in pilots}
-            found = slow_nodes.slow(times)
-            for node, ratio in found[:NODES_NAMED]:
-                lines.append(slow_nodes.sentence(node, ratio, trainer.id, len(members), pilots[node].job or ""))
-            if len(found) > NODES_NAMED:
-                lines.append(f"{node_count(len(found) - NODES_NAMED)} more of {trainer.id} are as slow")
-        return lines
+        return [] if self.roster is None else node_remarks(self.core, self.roster)
 
     def _trainers(self, keeper: KeeperStatus) -> list[TrainerStatus]:
         self._now_s()

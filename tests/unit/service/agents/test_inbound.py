@@ -56,7 +56,7 @@ class Desk:
 
     def hear(self, node: NodeId, message: wire.FromAgent) -> list[Event]:
         """The events that a message of ``node`` means."""
-        events = self._inbound.events(node, message)
+        events = self._inbound.events_of(node, message)
         assert events is not None
         return list(events)
 

@@ -80,7 +80,7 @@ def test_the_newest_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_where_nothing_can_be_kept_the_pool_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").write_text("")
     Learned(tmp_path / "file" / "here", "summit").write([(TrainerUid("u"), FAST)])
-    assert "cannot keep what trainers measured" in caplog.text
+    assert "cannot store what trainers measured" in caplog.text
     Learned(None, "summit").write([(TrainerUid("u"), FAST)])
 
 
