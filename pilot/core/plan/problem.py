@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -57,8 +56,7 @@ class Candidate:
         Its gain is linear between the counts where its curve bends, except at ``current_nodes``, where it is higher by
         the cost of a rescale.
         """
-        bends = {whole for n in self.value.nodes for whole in (math.floor(n), math.ceil(n))}
-        tried = {self.min_nodes, self.max_nodes, *bends, self.current_nodes, *self.sizes}
+        tried = {self.min_nodes, self.max_nodes, *self.value.counts(), self.current_nodes, *self.sizes}
         allowed = sorted(n for n in tried if n >= self.min_nodes and self.allows(n))
         return max(allowed, key=lambda n: self.gain(n, t_fwd_s))
 

@@ -11,7 +11,7 @@ from pilot.core.curves.curve import Curve
 from pilot.core.curves.curve_model import ON_SUMMIT
 from pilot.core.curves.measured import Measured, RescaleCosts
 from pilot.core.curves.profile import MEASURE_S, REACH_S, Profile
-from pilot.core.curves.profiles import NEWS_MOST_S, Around, pins
+from pilot.core.curves.profiles import NEWS_MOST_S, Profiler
 from pilot.core.events import (
     GroupFormed,
     PlanFailed,
@@ -21,7 +21,7 @@ from pilot.core.events import (
     TrainerSubmitted,
 )
 from pilot.core.ids import NodeId, TrainerId
-from pilot.core.plan.objective import scaling_efficiency, throughput
+from pilot.core.plan.objective import Objective, scaling_efficiency, throughput
 from pilot.core.trainer.spec import Profiling, TrainerSpec
 from pilot.core.trainer.trainer import Trainer
 from tests.property.world import World
@@ -140,19 +140,22 @@ def test_it_borrows_of_who_was_left_alone_longest_and_gives_back() -> None:
     assert sum(len(world.core.trainers[name].target) for name in (A, B)) >= 8, "what it does not need is given back"
 
 
+def profiler(trainers: list[Trainer], objective: Objective = scaling_efficiency) -> Profiler:
+    return Profiler(0.0, 14, trainers, ON_SUMMIT, RescaleCosts(5), NEWS_MOST_S, objective, {})
+
+
 def test_one_borrows_at_a_time() -> None:
     lenders = [trainer_of(name, 6, most=6, profile=Profiling.NEVER) for name in (A, B)]
     first, second = (trainer_of(name, 0, most=4) for name in (C, D))
-    around = Around(ON_SUMMIT, RescaleCosts(5), NEWS_MOST_S, scaling_efficiency, {})
-    assert pins(0.0, 14, [*lenders, first, second], around) == {A: 3, C: 4}
+    assert profiler([*lenders, first, second]).pins() == {A: 3, C: 4}
     assert (first.profile.lender, second.profile.wanted, second.profile.pin) == (A, True, None), "B could lend, too"
 
 
 def test_a_trainer_without_a_weight_counts_as_it_is() -> None:
     one = trainer_of(A, 2, most=4)
-    around = Around(ON_SUMMIT, RescaleCosts(5), NEWS_MOST_S, throughput, {})
-    assert around.value(one) == one.value(throughput)
-    assert around.value(one).at(2) > 0
+    value = profiler([one], throughput)._value(one)
+    assert value == one.value(throughput)
+    assert value.at(2) > 0
 
 
 def test_nobody_lends_below_its_minimum_and_who_cannot_have_enough_waits_its_turn() -> None:
