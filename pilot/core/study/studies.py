@@ -95,7 +95,7 @@ class Studies:
         """The weights of those ``trainers`` that are trials or offers, in a plan for ``nodes`` nodes."""
         found: dict[TrainerId, float] = {}
         for study in self.studies.values():
-            names = set(study.next(len(trainers)))
+            names = {spec.trainer for spec in study.offers(len(trainers))}
             mine = [t for t in trainers if t.id in names or self._of(t.id) is study]
             trials = [self._trials[t.id][1] for t in mine if t.id in self._trials]
             speedup = max((_speedup(t, min(nodes, t.spec.max_nodes)) for t in mine), default=1.0)
@@ -109,7 +109,7 @@ class Studies:
         """
         out: list[Command] = []
         for study in self.studies.values():
-            given = [counts.get(trainer, 0) for trainer in study.next(len(counts))]
+            given = [counts.get(spec.trainer, 0) for spec in study.offers(len(counts))]
             for nodes in sorted(filter(None, given), reverse=True):
                 number = len(study.trials)
                 study.trials.append(Trial(number))
@@ -173,7 +173,7 @@ class Studies:
         """Resume a study; trials whose parameters could not be chosen are asked for again."""
         study.stopped, study.failures = "", 0
         study.total = max(study.total, event.trials or 0)
-        again = [trial for trial in study.waits if trial.asks == 0]
+        again = [trial for trial in study.trials if trial.waits and trial.asks == 0]
         for trial in again:
             trial.asks = 1
         followed = self._advance(study, study.trials, f"study {study.id} continues")
@@ -298,7 +298,7 @@ class Studies:
     def _waiting(self, study: Study, number: int) -> Trial | None:
         """Trial ``number``, if its parameters are being chosen; None: they are known, or there is no such trial."""
         trial = study.trials[number] if 0 <= number < len(study.trials) else None
-        return trial if trial is not None and not trial.asked and not trial.ended else None
+        return trial if trial is not None and trial.waits else None
 
     def _tell(self, study: Study, trial: Trial, value: float | None) -> list[Command]:
         """Tell the sampler the first rung's value; None: the trial failed."""

@@ -89,6 +89,11 @@ class Trial:
     reported_s: float | None = None
 
     @property
+    def waits(self) -> bool:
+        """Whether its parameters are being chosen."""
+        return not self.asked and not self.ended
+
+    @property
     def trains(self) -> bool:
         """Whether it should have nodes while its study runs."""
         return self.asked and not self.ended and len(self.values) <= self.rung
@@ -134,27 +139,15 @@ class Study:
         """How many more trials it may ask for now."""
         return 0 if self.stopped or self.exhausted else max(0, self.total - len(self.trials))
 
-    def next(self, most: int) -> list[TrainerId]:
-        """The trials that it would ask for next, as trainers; at most ``most``."""
-        return [self.spec.trainer(number) for number in self._next(most)]
-
     def offers(self, most: int) -> list[TrainerSpec]:
-        """The same trials, as they would be submitted."""
-        return [self.spec.trial(number) for number in self._next(most)]
-
-    def _next(self, most: int) -> range:
+        """The trials that it would ask for next, as they would be submitted; at most ``most``."""
         first = len(self.trials)
-        return range(first, first + min(self.unasked, most))
-
-    @property
-    def waits(self) -> Iterator[Trial]:
-        """The trials whose parameters are being chosen."""
-        return (trial for trial in self.trials if not trial.asked and not trial.ended)
+        return [self.spec.trial(number) for number in range(first, first + min(self.unasked, most))]
 
     @property
     def over(self) -> bool:
         """Whether it is over: none of its trials trains, and none will unless trials are added."""
-        going_on = any(trial.trains or not (trial.asked or trial.ended) for trial in self.trials)
+        going_on = any(trial.trains or trial.waits for trial in self.trials)
         return not self.stopped and not self.unasked and not going_on
 
     def complete(self, trial: Trial) -> bool:
@@ -212,7 +205,7 @@ def places(study: Study, rung: int, reached: int) -> int:
 def _closed(study: Study, rung: int) -> bool:
     """Whether no other trial can reach ``rung``."""
     return not study.unasked and not any(
-        len(trial.values) <= rung and not trial.ended and (trial.trains or not trial.asked) for trial in study.trials
+        len(trial.values) <= rung and (trial.trains or trial.waits) for trial in study.trials
     )
 
 
