@@ -54,7 +54,7 @@ class TrainerResumed:
     submission.
 
     ``budget_node_hours`` is its new budget, for its total use; None: unchanged. ``from_scratch``: its checkpoints are
-    given up, and it starts as it did when it was submitted; one that is held may be told so, too.
+    given up, and it starts as it did when it was submitted; this is also possible for a held one.
     """
 
     trainer: TrainerId
@@ -259,7 +259,7 @@ class StallFinding(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class GroupExamined:
-    """Completes ``ExamineGroup``: what was seen on each member's node. ``unreached``: see ``GroupBroken``."""
+    """Completes ``ExamineGroup`` with the finding on each member's node. ``unreached``: see ``GroupBroken``."""
 
     trainer: TrainerId
     generation: Generation
@@ -288,7 +288,7 @@ class CheckpointPublished:
 
 @dataclass(frozen=True, slots=True)
 class ScriptChecked:
-    """Completes ``CheckScript``: the script passed, differs, or is unchecked; ``line`` says what was found."""
+    """Completes ``CheckScript``: the script passed, differs, or is unchecked; ``line``: the finding in words."""
 
     trainer: TrainerId
     node: NodeId
@@ -300,7 +300,7 @@ class ScriptChecked:
 class LedgerRange:
     """Samples [cursor, cursor_end) of ``epoch`` went into steps [step, step_end) of ``generation``.
 
-    Step s is the s-th application of the optimizer, counted from 0 over the trainer's whole life.
+    Step s is the s-th application of the optimizer, counted from 0 over the trainer's life.
     """
 
     generation: Generation

@@ -131,7 +131,7 @@ class Planning(Bookkeeping):
         trainers = admitted + self._offers(max(1, free))
         learn([trainer.measured for trainer in trainers], self.priors)
         weights = self._studies.weights(self.now_s, self.pool.usable, trainers)
-        known = self.priors, self.costs, self.changes.news_s(self.now_s), config.objective, weights
+        known = self.priors, self.costs, self.changes.useful_s(self.now_s), config.objective, weights
         pins = profiles.Profiler(self.now_s, self.pool.usable - reserved, admitted, *known).pins()
         problem = self._pose(trainers, pins, weights)
         if problem is not None and config.decide_every_s and not self.awaited:

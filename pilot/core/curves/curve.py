@@ -72,7 +72,7 @@ class Curve:
         return v0 + (v1 - v0) * (nodes - n0) / (n1 - n0)
 
     def counts(self) -> set[int]:
-        """The whole node counts at and beside which the curve bends."""
+        """The integer node counts at and beside which the curve bends."""
         return {count for nodes in self.nodes[1:] for count in (math.floor(nodes), math.ceil(nodes))}
 
     def scaled(self, factor: float) -> Curve:

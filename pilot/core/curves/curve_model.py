@@ -48,7 +48,7 @@ class Normal:
 
 @dataclass(frozen=True, slots=True)
 class Priors:
-    """What is known about ln a and ln b before anything is measured. The defaults come from seven ImageNet models on
+    """The prior distributions of ln a and ln b. The defaults come from seven ImageNet models on
     Summit (FreeTrain, Table 2), with larger deviations, because another machine differs from these by more than they
     differ from one another.
     """
@@ -58,7 +58,7 @@ class Priors:
 
 
 ON_SUMMIT = Priors()
-"""What is expected until trainers of the pool have been measured."""
+"""For pools whose trainers have not been measured yet."""
 
 WIDE = Priors(Normal(-6.0, 2.5), Normal(-3.5, 1.4))
 """For trainers and networks about which nothing is known."""
@@ -155,7 +155,7 @@ def priors_of(
 
 
 def _normal(found: Sequence[tuple[float, float]], around: Normal, worth: float) -> Normal:
-    """From means and variances."""
+    """The normal distribution of means and variances ``found``, with ``around`` counted ``worth`` times."""
     count = len(found) + worth
     mean = (sum(m for m, _ in found) + worth * around.mean) / count
     spread = sum((m - mean) ** 2 + variance for m, variance in found)
@@ -228,9 +228,9 @@ GIVEN_ERROR = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What is known about the rate on ``nodes`` nodes."""
+    """The estimated rate on a number of nodes."""
 
-    nodes: int  #: how many nodes
+    nodes: int  #: the number of nodes
     per_s: float  #: samples per second
     error: float  #: its relative standard deviation; 0: it is taken as given
     measured: bool  #: whether it was measured on this many nodes
@@ -238,8 +238,8 @@ class Estimate:
 
 @lru_cache(maxsize=128)
 def estimates(points: tuple[MeasuredRate, ...], given: Curve | None, priors: Priors, most: int) -> tuple[Estimate, ...]:
-    """The scaling curve to plan with: what is known about 1, 2, 4, … and ``most`` nodes, and the counts of ``points``
-    (which rise) and of ``given``.
+    """Return the scaling curve to plan with: estimates for 1, 2, 4, … and ``most`` nodes, and for the counts of
+    ``points`` (increasing) and ``given``.
 
     Estimates pass through the measured rates. Their shape is that of the user's curve if there is one, else the
     model's. The ratio of the measured rates to the shape is interpolated between them (linear in log n) and kept

@@ -37,8 +37,8 @@ class Profile:
     ``known`` : the counts whose rate is known
     ``by_s`` : when the first of ``left`` is given up; ``there``: the trainer has come to it
     ``size``, ``rates`` : the reports of the newest group, and on how many nodes they were made
-    ``lender``, ``lender_nodes`` : who gives nodes for it to grow, and how many are left to that one until the first
-        count is measured. After that plans have what the profile does not need
+    ``lender``, ``lender_nodes`` : the trainer that lends nodes for it to grow, and how many that one keeps until the
+        first count is measured. After that plans have what the profile does not need
     """
 
     wanted: bool = False

@@ -26,10 +26,10 @@ from pilot.core.trainer.trainer import Trainer
 CHANGES_KEPT = 20
 """The time between two changes of the pool is averaged over about this many."""
 
-NEWS_CHANGES = 5
+USEFUL_CHANGES = 5
 """After this many changes of the pool, plans have reached other counts of a trainer by themselves."""
 
-NEWS_MOST_S = 3600.0
+USEFUL_MOST_S = 3600.0
 """A profile counts for no longer than this, however calm the pool is: trainers end."""
 
 
@@ -42,12 +42,12 @@ class Changes:
 
     def note(self, now_s: float) -> None:
         """Record that the pool changed."""
-        self.mean_s += (min(now_s - self.last_s, NEWS_MOST_S) - self.mean_s) / CHANGES_KEPT
+        self.mean_s += (min(now_s - self.last_s, USEFUL_MOST_S) - self.mean_s) / CHANGES_KEPT
         self.last_s = now_s
 
-    def news_s(self, now_s: float) -> float:
-        """For how many seconds a profile tells more than plans would have found out by themselves."""
-        return min(NEWS_CHANGES * max(self.mean_s, now_s - self.last_s), NEWS_MOST_S)
+    def useful_s(self, now_s: float) -> float:
+        """For how many seconds a profile is useful: until plans would have measured as much by themselves."""
+        return min(USEFUL_CHANGES * max(self.mean_s, now_s - self.last_s), USEFUL_MOST_S)
 
 
 def note(now_s: float, trainer: Trainer, event: object) -> str:
@@ -80,8 +80,8 @@ def _measured(trainer: Trainer, nodes: int) -> str:
 class Profiler:
     """Fixes the counts of profiled trainers and their lenders in one problem: of ``usable`` nodes for ``trainers``.
 
-    What a profile is worth depends on the ``priors`` of curves, the ``costs`` of rescales, how long it stays news, and
-    what trainers are worth in plans, by the ``objective`` and the ``weights`` of trials. ``pinned``: the fixed counts.
+    What a profile is worth depends on the ``priors`` of curves, the ``costs`` of rescales, for how long it is useful,
+    and the value of trainers in plans: the ``objective`` and the ``weights`` of trials. ``pinned``: the fixed counts.
     """
 
     now_s: float
@@ -89,7 +89,7 @@ class Profiler:
     trainers: Sequence[Trainer]
     priors: Priors
     costs: RescaleCosts
-    news_s: float
+    useful_s: float
     objective: Objective
     weights: Mapping[TrainerId, float]
     pinned: dict[TrainerId, int] = field(default_factory=dict)
@@ -156,7 +156,7 @@ class Profiler:
             alone=len(self.trainers) == 1,
             rescale_up_s=measured.rescale_s(self.costs, up=True),
             rescale_down_s=measured.rescale_s(self.costs, up=False),
-            lasts_s=self.news_s,
+            lasts_s=self.useful_s,
             price=node_price(trainer, self.trainers, self.usable, self._value),
         )
         return best_counts(outlook)

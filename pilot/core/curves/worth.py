@@ -6,7 +6,7 @@ curve differs from the assumed one, another count would have been better; the ex
 curves that the trainer may have (four of them, one standard deviation to each side). With more measured counts the
 curve is more certain and the regret smaller: the difference is the worth of a profile, credited for as long as plans
 would not have reached other counts by themselves. The count that plans give the trainer is measured without a profile;
-once a rate on another count is known, that tells how it scales, and only what a profile adds to it counts. Its cost is
+once a rate on another count is known, it shows how the trainer scales, and only what a profile adds counts. Its cost is
 that of the rescales, its own and those of the trainers that lend and receive its nodes, and the time on counts that no
 plan would choose. Everything is in node-seconds at the speed of one node.
 """

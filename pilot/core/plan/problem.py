@@ -1,4 +1,4 @@
-"""What a planner gets (:class:`Problem`) and gives (:class:`Plan`)."""
+"""The input of a planner (:class:`Problem`) and its output (:class:`Plan`)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Candidate:
     #: the plan gives it exactly this many nodes, whatever that gains; None: it is free. All pins fit together
     pin: int | None = None
     trained_s: float = 0.0  #: how long it has trained; 0 unless the problem is timed
-    #: what is left of it, in seconds on one node (Huawei's ETA); None: not known, or the problem is not timed
+    #: its remaining work, in seconds on one node (Huawei's ETA); None: not known, or the problem is not timed
     left_s: float | None = None
 
     def value_at(self, nodes: int) -> float:
@@ -131,14 +131,14 @@ class PlanStatus(StrEnum):
     OPTIMAL = "optimal"
     """Proved optimal."""
     INCUMBENT = "incumbent"
-    """The best one known when the time was up, better than keeping; ``gap`` says how far from a bound."""
+    """The best one known when the time was up, better than keeping; ``gap`` is its distance from a bound."""
     KEPT = "kept"
     """Nothing better than the current allocation is known: it stays (FreeTrain §3.6)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Trainer → node count, and what is known about its quality.
+    """Trainer → node count, and how good that is.
 
     ``counts`` has one entry per candidate, in the problem's order. ``objective`` is eq. 16's value for the counts.
     ``gap`` is (bound - objective) / max(1, \\|objective\\|): 0 if proved optimal, None if no bound is known.

@@ -21,7 +21,7 @@ other through the network                                  aside and blamed: no 
 in the first step with it, it computes another gradient    the node is set aside for this trainer: if another one
 than a node that trains, from the same samples             joins without, it blames the node; if a second one
                                                            differs, it grows no more, and no node is blamed
-its group computes another gradient than before the        the group ends, the node that said so is set aside for
+its group computes another gradient than before the        the group ends, the node that noticed is set aside for
 resume, from the same samples and parameters               this trainer, and another group tries: if that differs,
                                                            too, or there is none, the trainer fails
 its worker loaded other code than the trainer's first one  the node is set aside for this trainer, which stops
@@ -126,7 +126,7 @@ class Blame(BlameState):
         return f"{event.node} is tried again for {event.trainer}"
 
     def forget(self, node: NodeId) -> bool:
-        """Forget what is known about ``node``, which is gone or repaired; returns whether anything was."""
+        """Forget the evidence against ``node``, which is gone or repaired; returns whether there was any."""
         trainers = self.known.pop(node, {})
         for trainer in trainers:
             self._trainers[trainer].evidence.forget(node)

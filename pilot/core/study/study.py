@@ -70,8 +70,8 @@ class Trial:
     """One trial.
 
     ``rung`` is the index of the rung to which it trains, ``values`` what it reported at each rung that it reached.
-    ``asked``: its parameters are known, and it is a trainer. ``told``: its end or its first rung has been sent to the
-    sampler. ``ended``: why its trainer has ended; "": it trains or is shelved. ``failed``: it ended so that
+    ``asked``: its parameters are known, and it is a trainer. ``told``: the sampler has its first rung's
+    value, or its end. ``ended``: why its trainer has ended; "": it trains or is shelved. ``failed``: it ended so that
     the sampler should know. ``reports`` is how many were heard of, the last one at ``reported_s`` (None: not yet since
     its group formed).
     """
@@ -101,7 +101,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """``nodes`` that are kept free since ``since_s`` for a trial whose parameters are being chosen."""
+    """``nodes`` that are reserved since ``since_s`` for a trial whose parameters are being chosen."""
 
     nodes: int
     since_s: float
@@ -111,7 +111,7 @@ class Reservation:
 class Study:
     """One study in the core.
 
-    ``trials`` are those whose parameters were asked for, by number. ``reserved``: the nodes kept for those that are not
+    ``trials`` are those whose parameters were asked for, by number. ``reserved``: the nodes for those that are not
     trainers yet. ``total`` is how many there will be; ``exhausted``: the space has no more. ``stopped``: why the study
     does not continue; "": it does. ``failures``: failed trials in a row. ``heard``: names of reported metrics, until
     the study's own is reported. ``report_s``: how long the last reports took on one node, in seconds. ``proof``: its
@@ -155,13 +155,13 @@ class Study:
         return len(trial.values) == len(self.spec.rungs)
 
     def key(self, value: float) -> float:
-        """The key by which values are compared: smaller is better; what is not finite comes last."""
+        """The key by which values are compared: smaller is better; infinity and NaN come last."""
         if not math.isfinite(value):
             return math.inf
         return -value if self.spec.maximise else value
 
     def lacks(self, trial: Trial) -> str:
-        """In words, what ``trial`` has not reported of what its rung asks for; "": nothing."""
+        """The reports that ``trial`` lacks for its rung, in words; "": none."""
         if not trial.trains:
             return ""
         asked, made = self.spec.rungs[trial.rung], f"after {trial.reports} of" if trial.reports else "without"
@@ -217,8 +217,8 @@ NEW = Trial(-1)
 
 
 def weights(study: Study, trials: Sequence[Trial], left_reports: float) -> Mapping[TrainerId | None, float]:
-    """What the work of ``trials`` is worth to their study, by trainer, against that of one more trial, which is under
-    None: the weights of their values in plans.
+    """Return the weights of ``trials`` in plans, by trainer: the worth of their work to their study, relative to that
+    of one more trial (under None).
 
     A study ends with the best trial at the highest rung. From that point of view a trial is a job that pays off once it
     gets there, with probability P and after an expected E more reports (it may be shelved on the way). Jobs with the

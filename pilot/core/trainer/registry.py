@@ -18,8 +18,8 @@ from pilot.core.trainer.trainer import Trainer
 
 
 class Registry:
-    """``trainers`` is every trainer by its id, ``open`` those that have not ended and are not ending, ``past`` how
-    those that are no longer kept ended."""
+    """``trainers`` is every trainer by its id, ``open`` those that have not ended and are not ending, ``past`` the
+    outcomes of those that are no longer kept."""
 
     def __init__(self, trainers: dict[TrainerId, Trainer], past: dict[TrainerId, Outcome]) -> None:
         self.trainers, self.past = trainers, past
@@ -92,10 +92,10 @@ class Registry:
         if trainer is not None and trainer.outcome is not None:
             del self.trainers[trainer_id]
 
-    def forget_oldest(self, kept: int) -> None:
-        """Keep only the last ``kept`` of the trainers that have ended; of the others, only how they ended."""
+    def forget_oldest(self, limit: int) -> None:
+        """Keep only the last ``limit`` of the trainers that have ended; of the others, only the outcome."""
         ended = [trainer for trainer in self.trainers.values() if trainer.outcome is not None]
-        for trainer in ended[: max(0, len(ended) - kept)]:
+        for trainer in ended[: max(0, len(ended) - limit)]:
             assert trainer.outcome is not None
             self.past[trainer.id] = trainer.outcome
             del self.trainers[trainer.id]

@@ -63,7 +63,7 @@ class Worker:
     ``attempt`` is how many deaths in a row the trainer had when it was started, or when its group formed: processes
     that die together count once. ``slow``: it has been starting for so long that the others no longer wait for it.
     ``alone_s``: its trainer's loop is over, and its script may come to its own end within this time (0: it may not).
-    ``interval_s`` is what it was told of its checkpoints (None: nothing, it goes by the site's interval).
+    ``interval_s``: between its checkpoints (None: the site's).
     """
 
     attempt: int
@@ -135,7 +135,7 @@ class Trainer:
     not grow until a node is tried again. ``differs``: where and how gradients of nodes that joined differed; it then
     does not grow until it is resumed. ``held``: why it gets no nodes; ``stops``: and ends once it has none.
     ``shelved``: why it, a trial, gets none until its study promotes it. ``usage``: what its workers used.
-    ``total_samples``: of its whole loop, as its session last said. ``profile``: on which counts it is measured.
+    ``total_samples``: of its loop, as last reported. ``profile``: on which counts it is measured.
     ``interrupted_s``: when its last group formed. ``saved_step``: the newest that a checkpoint is known to hold;
     ``given_up``: its checkpoints of generations up to this one do not count. ``unread``: its checkpoint could not be
     loaded lately. ``code``: the first version of each file that its workers loaded from where the
@@ -185,7 +185,7 @@ class Trainer:
 
     @property
     def id(self) -> TrainerId:
-        """Its id."""
+        """The trainer's id."""
         return self.spec.trainer
 
     @property
@@ -204,9 +204,8 @@ class Trainer:
         return bool(self.held) and not (self.stops or self.workers)
 
     def reopen(self) -> None:
-        """Continue after an end, with what is known about its speed; earlier failures no longer count, and its code may
-        have changed.
-        """
+        """Continue after an end, with its measurements; earlier failures no longer count, and its code may have
+        changed."""
         self.outcome, self.reason, self.held, self.shelved, self.stops, self.refusal = None, "", "", "", False, ""
         self.deaths_in_a_row, self.died, self.broken_in_a_row, self.failed_writes = 0, {}, 0, 0
         self.reached, self.unread, self.code, self.differs = 0, None, {}, ""
@@ -233,7 +232,7 @@ class Trainer:
 
     @property
     def phase(self) -> Phase:
-        """Its phase."""
+        """The phase that follows from the facts."""
         if self.outcome is not None:
             return Phase(self.outcome.value)
         if self.closing is not None:

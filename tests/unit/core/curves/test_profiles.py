@@ -11,7 +11,7 @@ from pilot.core.curves.curve import Curve
 from pilot.core.curves.curve_model import ON_SUMMIT
 from pilot.core.curves.measured import Measured, RescaleCosts
 from pilot.core.curves.profile import MEASURE_S, REACH_S, Profile
-from pilot.core.curves.profiles import NEWS_MOST_S, Profiler
+from pilot.core.curves.profiles import USEFUL_MOST_S, Profiler
 from pilot.core.events import (
     GroupFormed,
     PlanFailed,
@@ -141,7 +141,7 @@ def test_it_borrows_of_who_was_left_alone_longest_and_gives_back() -> None:
 
 
 def profiler(trainers: list[Trainer], objective: Objective = scaling_efficiency) -> Profiler:
-    return Profiler(0.0, 14, trainers, ON_SUMMIT, RescaleCosts(5), NEWS_MOST_S, objective, {})
+    return Profiler(0.0, 14, trainers, ON_SUMMIT, RescaleCosts(5), USEFUL_MOST_S, objective, {})
 
 
 def test_one_borrows_at_a_time() -> None:

@@ -9,7 +9,7 @@ from statistics import fmean
 import pytest
 
 from pilot.core.curves.curve_model import ON_SUMMIT, MeasuredRate, Normal, Priors, fit
-from pilot.core.curves.profiles import CHANGES_KEPT, NEWS_CHANGES, NEWS_MOST_S, Changes
+from pilot.core.curves.profiles import CHANGES_KEPT, USEFUL_CHANGES, USEFUL_MOST_S, Changes
 from pilot.core.curves.worth import Outlook, _possible, best_counts
 
 CALM = Outlook((), ON_SUMMIT, tuple(range(1, 65)), 8.0, 0, 0, False, 18.0, 12.0, 1800.0)
@@ -80,12 +80,12 @@ def test_only_what_is_allowed_is_measured(sizes: tuple[int, ...], measured: set[
 
 def test_news_last_until_the_pool_has_changed_a_few_times() -> None:
     changes = Changes()
-    assert changes.news_s(0.0) == NEWS_CHANGES * 600.0
+    assert changes.useful_s(0.0) == USEFUL_CHANGES * 600.0
     changes.note(400.0)
     assert changes.mean_s == pytest.approx(600.0 - 200.0 / CHANGES_KEPT)
     changes = Changes()
     for minute in range(1, 200):
         changes.note(60.0 * minute)
-    assert changes.news_s(60.0 * 199) == pytest.approx(NEWS_CHANGES * 60.0, rel=0.01)
-    assert changes.news_s(60.0 * 199 + 300.0) == NEWS_CHANGES * 300.0, "it has become calm"
-    assert changes.news_s(1e9) == NEWS_MOST_S
+    assert changes.useful_s(60.0 * 199) == pytest.approx(USEFUL_CHANGES * 60.0, rel=0.01)
+    assert changes.useful_s(60.0 * 199 + 300.0) == USEFUL_CHANGES * 300.0, "it has become calm"
+    assert changes.useful_s(1e9) == USEFUL_MOST_S

@@ -56,7 +56,7 @@ def test_it_keeps_its_bounds() -> None:
         (replace(NO_GRACE, write_s=None), "the site's interval, until it is known how long writing takes"),
         (
             replace(NO_GRACE, grace_s=30.0),
-            "writing takes 0.5 s, which fits into the grace period of 30 s, so the site's interval is kept",
+            "writing takes 0.5 s, which fits into the grace period of 30 s, so the site's interval holds",
         ),
         (
             replace(NO_GRACE, trained_s=3600.0, wipeouts=1),
