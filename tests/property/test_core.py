@@ -27,7 +27,7 @@ from pilot.core.events import (
     TrainerSubmitted,
 )
 from pilot.core.ids import TrainerId
-from pilot.core.trainer.spec import Checking, Profiling, TrainerSpec
+from pilot.core.trainer.spec import Checking, Profiling
 from pilot.rundir.entries import Decision
 from pilot.rundir.follower import Follower
 from tests.invariants import violations
@@ -64,19 +64,15 @@ def act(world: World, action: str, number: int) -> None:
             sizes = (low, 2 * low, 4 * low) if action == "submit sized" else ()
             name = TrainerId(f"t{sum(isinstance(event, TrainerSubmitted) for _, event, _ in world.history)}")
             budget = 0.02 if action == "submit bounded" else None
-            world.send(
-                TrainerSubmitted(
-                    TrainerSpec(name, low, max((*sizes, low + number % 4)), budget_node_hours=budget, sizes=sizes)
-                )
-            )
+            world.submit(name, low, max((*sizes, low + number % 4)), budget_node_hours=budget, sizes=sizes)
         case "submit checked":
             name = TrainerId(f"t{sum(isinstance(event, TrainerSubmitted) for _, event, _ in world.history)}")
             check = Checking.REQUIRE if number % 2 else Checking.AUTO
-            world.send(TrainerSubmitted(TrainerSpec(name, 1, 1 + number % 5, check=check)))
+            world.submit(name, 1, 1 + number % 5, check=check)
         case "submit profiled":
             name = TrainerId(f"t{sum(isinstance(event, TrainerSubmitted) for _, event, _ in world.history)}")
             profile = Profiling.INVERSE if number % 3 == 0 else Profiling.AUTO
-            world.send(TrainerSubmitted(TrainerSpec(name, 1 + number % 2, 4 + number % 6, profile=profile)))
+            world.submit(name, 1 + number % 2, 4 + number % 6, profile=profile)
         case "report" if trainers:
             for _ in range(REPORTS):
                 world.step(trainers[number % len(trainers)])
@@ -240,7 +236,7 @@ def pool_with(sick: int, healthy: int, trainers: list[tuple[int, int]], order: i
     world.join(sick + healthy)
     world.sick = set(random.Random(order).sample(world.nodes, sick))
     for number, (low, more) in enumerate(trainers):
-        world.send(TrainerSubmitted(TrainerSpec(TrainerId(f"t{number}"), low, low + more)))
+        world.submit(TrainerId(f"t{number}"), low, low + more)
     world.settle()
     return world
 
@@ -273,7 +269,7 @@ def test_a_node_that_two_trainers_blame_meets_no_third_one_until_its_time_is_ove
     for number in range(4):
         before = len(world.history)
         met = set(world.core.pool.aside)
-        world.send(TrainerSubmitted(TrainerSpec(TrainerId(f"t{number}"), 1, sick + healthy)))
+        world.submit(TrainerId(f"t{number}"), 1, sick + healthy)
         world.settle()
         starts = [c for _, _, commands in world.history[before:] for c in commands if isinstance(c, StartWorker)]
         assert met.isdisjoint(c.node for c in starts)
@@ -289,9 +285,9 @@ def test_a_script_that_fails_everywhere_fails_soon_and_no_node_is_blamed(nodes: 
     world = World()
     world.broken_scripts = {TrainerId("bad")}
     world.join(nodes)
-    world.send(TrainerSubmitted(TrainerSpec(TrainerId("bad"), min(low, nodes), min(low, nodes) + 1)))
+    world.submit(TrainerId("bad"), min(low, nodes), min(low, nodes) + 1)
     if beside:
-        world.send(TrainerSubmitted(TrainerSpec(TrainerId("good"), 1, nodes)))
+        world.submit(TrainerId("good"), 1, nodes)
     world.settle()
     bad = world.core.trainers[TrainerId("bad")]
     world.send(TrainerCancelled(TrainerId("good")))

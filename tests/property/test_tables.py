@@ -21,7 +21,6 @@ from pilot.core.events import (
     GroupBroken,
     TrainerCancelled,
     TrainerResumed,
-    TrainerSubmitted,
     WorkerExited,
 )
 from pilot.core.ids import TrainerId
@@ -29,7 +28,6 @@ from pilot.core.plan.problem import Plan, PlanStatus
 from pilot.core.study.events import StudySubmitted
 from pilot.core.trainer import reconcile
 from pilot.core.trainer.reconcile import Question, Rule
-from pilot.core.trainer.spec import TrainerSpec
 from pilot.core.trainer.trainer import WORKER_CHANGES, Phase, PhaseChange, WorkerPhase
 from tests.lifecycle import EFFECTS, TRAINER_CHANGES
 from tests.property import test_studies
@@ -221,14 +219,14 @@ def _spend_all() -> None:
     world.join(1)
     first, second, third = (TrainerId(name) for name in ("first", "second", "third"))
     for trainer, pauses in ((first, False), (third, True)):
-        world.send(TrainerSubmitted(TrainerSpec(trainer, budget_node_hours=1.0)))
+        world.submit(trainer, budget_node_hours=1.0)
         world.settle()
         world.pass_time(3600.0)
         if pauses:
             world.complete(0, generous_plan)
         world.lose(list(world.nodes))
         world.join(1)
-    world.send(TrainerSubmitted(TrainerSpec(second)))
+    world.submit(second)
     world.settle()
     world.closed.remove(first)
     world.send(TrainerResumed(first, 0.5))
@@ -242,7 +240,7 @@ def _come_back() -> None:
     world.join(3)
     cancelled, failed, stopped = (TrainerId(name) for name in ("cancelled", "failed", "stopped"))
     for trainer in (cancelled, failed, stopped):
-        world.send(TrainerSubmitted(TrainerSpec(trainer, budget_node_hours=1.0 if trainer == stopped else None)))
+        world.submit(trainer, budget_node_hours=1.0 if trainer == stopped else None)
     world.broken_scripts.add(failed)
     world.send(TrainerCancelled(cancelled))
     world.settle()

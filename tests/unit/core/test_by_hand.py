@@ -30,11 +30,9 @@ from pilot.core.events import (
     TrainerReleased,
     TrainerRemoved,
     TrainerResumed,
-    TrainerSubmitted,
 )
 from pilot.core.ids import Generation, NodeId, TrainerId
 from pilot.core.pool.pool import hostname_order, join_order
-from pilot.core.trainer.spec import TrainerSpec
 from pilot.core.trainer.trainer import Phase
 from tests.property.world import World, generous_plan
 
@@ -46,7 +44,7 @@ def two(config: CoordinatorConfig | None = None) -> World:
     world = World(config)
     world.join(3)
     for name in (A, B):
-        world.send(TrainerSubmitted(TrainerSpec(name, 1, 3, assumed_costs=True)))
+        world.submit(name, 1, 3, assumed_costs=True)
     world.settle()
     assert len(world.core.trainers[A].target) == 3
     return world
@@ -126,7 +124,7 @@ def test_who_finished_does_not_go_on_and_who_has_not_ended_is_not_removed() -> N
     world.settle()
     world.send(TrainerRemoved(A))
     assert list(world.core.trainers) == [B]
-    world.send(TrainerSubmitted(TrainerSpec(A)))
+    world.submit(A)
     world.settle()
     assert list(world.core.trainers) == [B, A]
 
@@ -228,7 +226,7 @@ def test_a_pool_s_budget_is_warned_of_once_and_drains_it_at_its_end() -> None:
 def test_a_trainer_s_budget_stops_it_with_its_state_saved_and_a_larger_one_lets_it_go_on() -> None:
     world = World()
     world.join(1)
-    world.send(TrainerSubmitted(TrainerSpec(A, budget_node_hours=1.0)))
+    world.submit(A, budget_node_hours=1.0)
     world.settle()
     assert world.core.due_s() == pytest.approx(0.8 * 3600, abs=5), "the pool has none, that of the trainer comes"
     world.step(A)

@@ -32,7 +32,7 @@ TRUTH = Curve.of([(1, 100.0), (4, 350.0), (8, 600.0), (64, 3000.0)])
 
 
 def submit(world: World, name: TrainerId, most: int = 16, profile: Profiling = Profiling.AUTO, least: int = 1) -> None:
-    world.send(TrainerSubmitted(TrainerSpec(name, least, most, profile=profile)))
+    world.submit(name, least, most, profile=profile)
     world.settle(PLAN)
 
 
@@ -102,9 +102,9 @@ def test_inverse_measures_each_count_from_the_largest_down() -> None:
 
 def test_only_allowed_sizes_are_measured_and_left_to_a_lender() -> None:
     world = pool(8)
-    world.send(TrainerSubmitted(TrainerSpec(A, 1, 8, sizes=(2, 8))))
+    world.submit(A, 1, 8, sizes=(2, 8))
     world.settle(PLAN)
-    world.send(TrainerSubmitted(TrainerSpec(B, 1, 6, sizes=(1, 3, 6), profile=Profiling.INVERSE)))
+    world.submit(B, 1, 6, sizes=(1, 3, 6), profile=Profiling.INVERSE)
     world.settle(PLAN)
     assert [len(world.core.trainers[name].target) for name in (A, B)] == [2, 6]
     train(world, 12)
@@ -182,7 +182,7 @@ def test_a_borrower_that_is_cancelled_gives_back() -> None:
 
 def test_without_plans_and_without_reports_a_profile_comes_to_an_end() -> None:
     world = pool(8)
-    world.send(TrainerSubmitted(TrainerSpec(A, 1, 8, profile=Profiling.AUTO)))
+    world.submit(A, 1, 8, profile=Profiling.AUTO)
     for _ in range(2):
         world.send(PlanFailed(world.core.plan_id, "the solver died"))
         world.pass_time(REACH_S + 1)
@@ -199,7 +199,7 @@ def test_without_plans_and_without_reports_a_profile_comes_to_an_end() -> None:
 
 def test_a_count_has_as_long_as_the_documentation_says_and_is_given_up_no_sooner() -> None:
     world = pool(4)
-    world.send(TrainerSubmitted(TrainerSpec(A, 1, 4, profile=Profiling.AUTO)))
+    world.submit(A, 1, 4, profile=Profiling.AUTO)
     profile = world.core.trainers[A].profile
     assert (profile.pin, profile.by_s) == (4, world.now_s + 300.0)
     world.settle(PLAN)
@@ -266,12 +266,12 @@ def test_who_is_profiled(spec: TrainerSpec, wanted: bool) -> None:
 
 def test_what_one_trainer_of_a_script_measured_is_known_of_the_next_one() -> None:
     world = pool(16)
-    world.send(TrainerSubmitted(TrainerSpec(A, 1, 16, profile=Profiling.AUTO, script="train.py")))
+    world.submit(A, 1, 16, profile=Profiling.AUTO, script="train.py")
     world.settle(PLAN)
     train(world, 12)
     others = {B: {"script": "train.py"}, C: {"script": "train.py", "reprofile": True}, D: {"script": "other.py"}}
     for name, more in others.items():
-        world.send(TrainerSubmitted(TrainerSpec(name, profile=Profiling.AUTO, **more)))
+        world.submit(name, profile=Profiling.AUTO, **more)
     known = {name: world.core.trainers[name] for name in others}
     assert [trainer.profile.wanted for trainer in known.values()] == [False, True, True]
     assert [trainer.spec.curve_from for trainer in known.values()] == ["trainer a", "", ""]

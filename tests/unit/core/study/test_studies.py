@@ -10,11 +10,10 @@ import pytest
 from pilot.core.commands import AskTrial, Outcome, TellTrial
 from pilot.core.curves.curve import Curve
 from pilot.core.errors import UserError
-from pilot.core.events import ExitCause, Progress, TrainerCancelled, TrainerFinished, TrainerSubmitted, WorkerExited
+from pilot.core.events import ExitCause, Progress, TrainerCancelled, TrainerFinished, WorkerExited
 from pilot.core.ids import StudyId, TrainerId
 from pilot.core.study.events import StudyResumed, StudyStopped, StudySubmitted, TrialNotAsked
 from pilot.core.study.study import FAILURES_ALLOWED, LEAST, Study, Trial, places, promotable, reports_left, weights
-from pilot.core.trainer.spec import TrainerSpec
 from pilot.core.trainer.trainer import Phase
 from tests.property.test_studies import study
 from tests.property.world import World, generous_plan
@@ -68,7 +67,7 @@ def test_the_weights_are_those_that_the_documentation_says() -> None:
 
 def test_only_trials_and_offers_of_studies_have_weights() -> None:
     world = begun(nodes=3, trials=2)
-    world.send(TrainerSubmitted(TrainerSpec(TrainerId("other"), max_nodes=2)))
+    world.submit(TrainerId("other"), max_nodes=2)
     world.complete(0, lambda problem: replace(generous_plan(problem), counts=((s(0), 1),)))
     studies = world.core._studies
     found = studies.weights(0.0, 3, [*world.core.trainers.values(), *studies.offers(4)])
