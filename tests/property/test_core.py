@@ -20,7 +20,6 @@ from pilot.core.events import (
     PoolChanged,
     PoolReopened,
     TrainerCancelled,
-    TrainerFinished,
     TrainerHeld,
     TrainerReleased,
     TrainerRemoved,
@@ -51,6 +50,7 @@ def act(world: World, action: str, number: int) -> None:
     """One random event in the world; ``number`` decides which, how many, and for whom."""
     rng = random.Random(number)
     trainers = list(world.core.trainers)
+    name = TrainerId(f"t{sum(isinstance(event, TrainerSubmitted) for _, event, _ in world.history)}")
     match action:
         case "join":
             world.join(1 + number % 3)
@@ -62,15 +62,12 @@ def act(world: World, action: str, number: int) -> None:
         case "submit" | "submit bounded" | "submit sized":
             low = 1 + number % 3
             sizes = (low, 2 * low, 4 * low) if action == "submit sized" else ()
-            name = TrainerId(f"t{sum(isinstance(event, TrainerSubmitted) for _, event, _ in world.history)}")
             budget = 0.02 if action == "submit bounded" else None
             world.submit(name, low, max((*sizes, low + number % 4)), budget_node_hours=budget, sizes=sizes)
         case "submit checked":
-            name = TrainerId(f"t{sum(isinstance(event, TrainerSubmitted) for _, event, _ in world.history)}")
             check = Checking.REQUIRE if number % 2 else Checking.AUTO
             world.submit(name, 1, 1 + number % 5, check=check)
         case "submit profiled":
-            name = TrainerId(f"t{sum(isinstance(event, TrainerSubmitted) for _, event, _ in world.history)}")
             profile = Profiling.INVERSE if number % 3 == 0 else Profiling.AUTO
             world.submit(name, 1 + number % 2, 4 + number % 6, profile=profile)
         case "report" if trainers:
@@ -81,10 +78,7 @@ def act(world: World, action: str, number: int) -> None:
         case "cancel" if trainers:
             world.send(TrainerCancelled(rng.choice(trainers)))
         case "finish" if trainers:
-            trainer = rng.choice(trainers)
-            group = world.core.trainers[trainer].group
-            if group is not None:
-                world.send(TrainerFinished(trainer, group.generation, world.steps.get(trainer, 0), 0))
+            world.finish(rng.choice(trainers))
         case "answer" | "fail":
             world.complete(number, lambda p: random_plan(p, rng), ok=action == "answer")
         case "die" if world.workers:
@@ -219,11 +213,10 @@ def test_profiles_end_or_wait_for_nodes_and_their_pins_fit(script: list[tuple[st
         world.pass_time(MEASURE_S + REACH_S)
     trainers = world.core.admitted()
     assert not any(t.profile.pin is not None for t in trainers), "a profile hangs"
-    for _, _, commands in world.history:
-        for problem in [command.problem for command in commands if isinstance(command, Solve)]:
-            pins = [(c, c.pin) for c in problem.candidates if c.pin is not None]
-            assert sum(pin for _, pin in pins) <= problem.nodes
-            assert all(c.min_nodes <= pin <= c.max_nodes for c, pin in pins)
+    for problem in [solve.problem for solve in world.given(Solve)]:
+        pins = [(c, c.pin) for c in problem.candidates if c.pin is not None]
+        assert sum(pin for _, pin in pins) <= problem.nodes
+        assert all(c.min_nodes <= pin <= c.max_nodes for c, pin in pins)
 
 
 sizes = st.lists(st.tuples(st.integers(1, 2), st.integers(0, 3)), min_size=1, max_size=3)
@@ -271,8 +264,7 @@ def test_a_node_that_two_trainers_blame_meets_no_third_one_until_its_time_is_ove
         met = set(world.core.pool.aside)
         world.submit(TrainerId(f"t{number}"), 1, sick + healthy)
         world.settle()
-        starts = [c for _, _, commands in world.history[before:] for c in commands if isinstance(c, StartWorker)]
-        assert met.isdisjoint(c.node for c in starts)
+        assert met.isdisjoint(start.node for start in world.given(StartWorker, before))
         world.send(TrainerCancelled(TrainerId(f"t{number}")))
         world.settle()
     world.pass_time(1e5)
@@ -293,10 +285,9 @@ def test_a_script_that_fails_everywhere_fails_soon_and_no_node_is_blamed(nodes: 
     world.send(TrainerCancelled(TrainerId("good")))
     world.settle()
     assert bad.outcome is Outcome.FAILED
-    tried = [c for _, _, commands in world.history for c in commands if isinstance(c, StartWorker)]
-    assert len([c for c in tried if c.trainer == "bad"]) <= max(3, bad.spec.max_nodes) + bad.spec.max_nodes
-    told = [c for _, _, commands in world.history for c in commands if isinstance(c, SetNodeAside)]
-    assert not [c for c in told if c.trainer is None]
+    tried = [start for start in world.given(StartWorker) if start.trainer == bad.id]
+    assert len(tried) <= max(3, bad.spec.max_nodes) + bad.spec.max_nodes
+    assert all(aside.trainer is not None for aside in world.given(SetNodeAside))
     assert not world.core.pool.aside
 
 

@@ -34,7 +34,7 @@ def train(world: World, seconds: int, rate: Callable[[TrainerId, int], float]) -
             if (group := world.core.trainers[name].group) is not None:
                 world.step(name, rate(name, len(group.members)))
         world.settle(dp.plan)
-    return sum(isinstance(c, Solve) for _, _, commands in world.history[began:] for c in commands)
+    return len(world.given(Solve, began))
 
 
 def held(world: World, name: TrainerId) -> int:

@@ -15,52 +15,36 @@ from pilot.core import commands, events
 from pilot.core.config import CoordinatorConfig
 from pilot.core.coordinator import Coordinator
 from pilot.core.ids import Generation, NodeId, PlanId, StudyId, TrainerId
-from pilot.core.plan.problem import Plan, PlanStatus, Problem
+from pilot.core.plan.problem import Candidate, Plan, PlanStatus, Problem
 from pilot.core.study import events as study_events
 from pilot.core.trainer.proof import ProofState
 from pilot.core.trainer.reconcile import reconcile
 from pilot.core.trainer.spec import TrainerSpec
 from tests.invariants import violations
 
-Asynchronous = (
-    commands.Solve
-    | commands.StartWorker
-    | commands.StopWorker
-    | commands.FormGroup
-    | commands.PauseGroup
-    | commands.ExamineGroup
-    | commands.WriteCheckpoint
-    | commands.DrainPool
-)
-Asynchronous |= commands.AskTrial | commands.TellTrial | commands.CheckScript
 _OnNode = commands.StartWorker | commands.StopWorker | commands.WriteCheckpoint | commands.CheckScript
+_OfGroup = commands.FormGroup | commands.PauseGroup | commands.ExamineGroup
+Asynchronous = _OnNode | _OfGroup | commands.Solve | commands.DrainPool | commands.AskTrial | commands.TellTrial
 
 Given = TypeVar("Given")
 
 
 def random_plan(problem: Problem, rng: random.Random) -> Plan:
     """Any feasible plan: the core must cope with all of them."""
-    left, counts = problem.nodes - sum(c.pin or 0 for c in problem.candidates), []
-    for candidate in problem.candidates:
-        if candidate.pin is not None:
-            counts.append((candidate.trainer, candidate.pin))
-            continue
-        choices = [n for n in range(left + 1) if candidate.allows(n)]
-        counts.append((candidate.trainer, rng.choice(choices)))
-        left -= counts[-1][1]
-    return Plan(PlanStatus.OPTIMAL, tuple(counts), problem.objective(dict(counts)))
+    return _plan(problem, lambda c, left: rng.choice([n for n in range(left + 1) if c.allows(n)]))
 
 
 def generous_plan(problem: Problem) -> Plan:
     """First come, first served, as much as each can use: leaves no trainer without nodes needlessly."""
-    left, counts = problem.nodes - sum(c.pin or 0 for c in problem.candidates), []
+    return _plan(problem, Candidate.most_within)
+
+
+def _plan(problem: Problem, choose: Callable[[Candidate, int], int]) -> Plan:
+    left, counts = problem.nodes - sum(c.pin or 0 for c in problem.candidates), {}
     for candidate in problem.candidates:
-        if candidate.pin is not None:
-            counts.append((candidate.trainer, candidate.pin))
-            continue
-        counts.append((candidate.trainer, candidate.most_within(left)))
-        left -= counts[-1][1]
-    return Plan(PlanStatus.OPTIMAL, tuple(counts), problem.objective(dict(counts)))
+        counts[candidate.trainer] = candidate.pin if candidate.pin is not None else choose(candidate, left)
+        left -= counts[candidate.trainer] if candidate.pin is None else 0
+    return Plan(PlanStatus.OPTIMAL, tuple(counts.items()), problem.objective(counts))
 
 
 class World:
@@ -120,48 +104,37 @@ class World:
 
     def _take(self, command: commands.Command) -> None:
         match command:
-            case commands.Solve():
-                self.pending = [p for p in self.pending if not isinstance(p, commands.Solve)]
-                self.pending.append(command)
+            case commands.Solve() | commands.DrainPool():
+                self._drop(lambda p: isinstance(p, type(command)))
             case commands.StartWorker():
                 assert command.node in self.nodes, "a worker is started on a node that is gone"
                 assert command.node not in self.core.trainers[command.trainer].evidence.aside, "it was set aside"
                 assert not [n for _, n in self.workers if n == command.node], "two workers on one node"
                 self.workers[command.trainer, command.node] = "starting"
-                self.pending.append(command)
             case commands.StopWorker():
                 assert self.workers[command.trainer, command.node] != "stopping", "a worker is stopped twice"
                 self.workers[command.trainer, command.node] = "stopping"
                 self._drop(lambda p: _concerns(p, command.trainer, command.node))
-                self.pending.append(command)
             case commands.FormGroup():
                 assert command.generation > self.generations.get(command.trainer, 0), "a generation did not rise"
                 assert command.saved_step == self.saved.get(command.trainer, 0), "what was saved is forgotten"
                 for node in command.members:
                     assert self.workers[command.trainer, node] == "ready", "a group with a worker that is not ready"
                 self.generations[command.trainer] = command.generation
-                self.pending.append(command)
             case commands.DissolveGroup():
                 self._drop(lambda p: _of_group(p, command.trainer, command.generation))
             case commands.CheckScript():
-                group = self.core.trainers[command.trainer].group
-                assert group is not None and group.members == (command.node,), "a script is checked beside others"
-                assert not [
-                    p for p in self.pending if isinstance(p, commands.CheckScript) and p.trainer == command.trainer
-                ]
-                self.pending.append(command)
-            case commands.PauseGroup() | commands.WriteCheckpoint():
-                self.pending.append(command)
+                trainer = self.core.trainers[command.trainer]
+                assert trainer.members == (command.node,), "a script is checked beside others"
+                checks = [p.trainer for p in self.pending if isinstance(p, commands.CheckScript)]
+                assert trainer.id not in checks, "a script is checked twice at once"
             case commands.AskTrial():
                 assert command.spec.trainer not in self.core.trainers, "a trial is asked for that is there"
-                self.pending.append(command)
             case commands.TellTrial():
                 assert (command.study, command.number) not in self.told, "a trial is told twice"
                 self.told[command.study, command.number] = command.value
-                self.pending.append(command)
             case commands.ExamineGroup():
-                assert not [p for p in self.pending if p == command], "a group is looked at twice at once"
-                self.pending.append(command)
+                assert not [p for p in self.pending if p == command], "a group is examined twice at once"
             case commands.SetCheckpointInterval():
                 assert self.workers[command.trainer, command.node] == "ready", "nobody there writes checkpoints"
                 assert 0 < command.interval_s <= self.config.checkpoint_interval_s
@@ -173,18 +146,17 @@ class World:
             case commands.SetNodeAside():
                 assert command.until_s > self.now_s, "a node is set aside for no time"
                 aside = {(node, trainer) for node, trainer, _ in self.core.blame.set_aside()}
-                assert (command.node, command.trainer) in aside, "what is told does not hold"
+                assert (command.node, command.trainer) in aside, "it is not set aside"
             case commands.HoldTrainer():
                 assert self.core.trainers[command.trainer].held == command.reason
             case commands.WarnOfBudget():
                 assert command.trainer is None or command.trainer in self.core.trainers
-            case commands.DrainPool():
-                self.pending = [p for p in self.pending if not isinstance(p, commands.DrainPool)]
-                self.pending.append(command)
             case commands.CloseTrainer():
                 assert command.trainer not in self.closed, "a trainer ends twice"
                 assert not [t for t, _ in self.workers if t == command.trainer], "a trainer ends with workers"
                 self.closed.append(command.trainer)
+        if isinstance(command, Asynchronous):
+            self.pending.append(command)
 
     def submit(self, name: str, *spec: object, **options: object) -> None:
         """A user submits a trainer of this specification."""
@@ -193,8 +165,7 @@ class World:
     def finish(self, name: TrainerId) -> None:
         """The loop of the training group, if there is one, ends."""
         if (group := self.core.trainers[name].group) is not None:
-            step = self.steps.get(name, 0)
-            self.send(events.TrainerFinished(name, group.generation, step, 32 * step))
+            self.send(events.TrainerFinished(name, group.generation, self.steps.get(name, 0), 0))
 
     def given(self, kind: type[Given], after: int = 0) -> list[Given]:
         """The commands of this kind that the core gave, after this many events."""
@@ -305,17 +276,8 @@ class World:
         """One step of the training group, if there is one."""
         group = self.core.trainers[trainer].group
         if group is not None:
-            self.steps[trainer] = self.steps.get(trainer, 0) + 1
-            self.send(
-                events.Progress(
-                    trainer,
-                    group.generation,
-                    self.steps[trainer],
-                    0,
-                    32 * self.steps[trainer],
-                    samples_per_s=samples_per_s,
-                )
-            )
+            step = self.steps[trainer] = self.steps.get(trainer, 0) + 1
+            self.send(events.Progress(trainer, group.generation, step, 0, 32 * step, samples_per_s))
 
     def report(self, trainer: TrainerId, value: float) -> None:
         """The training group, if there is one, reports its study's metric once more."""
@@ -349,11 +311,7 @@ class World:
     def resume(self, trainer: TrainerId, *, from_scratch: bool = False) -> None:
         """It is resumed after its end, with a fixed script; or, held, from scratch."""
         self.broken_scripts.discard(trainer)
-        if self.core.trainers[trainer].outcome in (
-            commands.Outcome.FAILED,
-            commands.Outcome.CANCELLED,
-            commands.Outcome.STOPPED,
-        ):
+        if self.core.trainers[trainer].ended_early:
             self.closed.remove(trainer)
         self.send(events.TrainerResumed(trainer, from_scratch=from_scratch))
 
@@ -371,13 +329,8 @@ class World:
 
 
 def _concerns(pending: Asynchronous, trainer: TrainerId, node: NodeId) -> bool:
-    same = isinstance(pending, _OnNode) and pending.node == node
-    return same and pending.trainer == trainer
+    return isinstance(pending, _OnNode) and (pending.trainer, pending.node) == (trainer, node)
 
 
 def _of_group(pending: Asynchronous, trainer: TrainerId, generation: Generation) -> bool:
-    same = (
-        isinstance(pending, commands.FormGroup | commands.PauseGroup | commands.ExamineGroup)
-        and pending.generation == generation
-    )
-    return same and pending.trainer == trainer
+    return isinstance(pending, _OfGroup) and (pending.trainer, pending.generation) == (trainer, generation)

@@ -55,8 +55,7 @@ def train(world: World, seconds: int = 8) -> None:
 
 def sizes(world: World, name: TrainerId) -> list[int]:
     """The sizes of its groups, in order."""
-    groups = [c for _, _, out in world.history for c in out if isinstance(c, FormGroup) and c.trainer == name]
-    return [len(group.members) for group in groups]
+    return [len(group.members) for group in world.given(FormGroup) if group.trainer == name]
 
 
 def pool(nodes: int, most: int = 10) -> World:
@@ -120,7 +119,6 @@ def test_a_profile_keeps_its_count_whatever_plans_are_made_meanwhile() -> None:
         world.settle(PLAN)
         assert len(world.core.trainers[A].target) == 7, "all but B's minimum"
     group = world.core.trainers[A].group
-    assert group is not None
     world.lose([group.members[0]])
     world.settle(PLAN)
     assert len(world.core.trainers[A].target) == 7, "another node takes the place of the lost one"
@@ -222,7 +220,6 @@ def test_a_noisy_rate_counts_when_its_time_is_over() -> None:
     submit(world, A, most=4)
     for number in range(int(MEASURE_S)):
         group = world.core.trainers[A].group
-        assert group is not None
         rate = 100.0 + 400.0 * (number % 2)
         world.send(Progress(A, group.generation, number + 1, 0, 32, rate))
     assert world.core.trainers[A].profile.pin == 4
@@ -238,7 +235,6 @@ def test_a_rate_that_scatters_takes_more_reports_than_one_that_does_not() -> Non
         submit(world, A, most=4)
         while world.core.trainers[A].profile.pin == 4:
             group = world.core.trainers[A].group
-            assert group is not None
             step = world.steps[A] = world.steps.get(A, 0) + 1
             world.send(Progress(A, group.generation, step, 0, 32, 300.0 + scatter * (step % 2)))
         taken.append(world.steps[A])
@@ -261,7 +257,7 @@ def test_who_is_profiled(spec: TrainerSpec, wanted: bool) -> None:
     world = pool(0)
     world.send(TrainerSubmitted(spec))
     assert world.core.trainers[A].profile.wanted is wanted
-    assert not [c for _, _, out in world.history for c in out if isinstance(c, Solve)]
+    assert not world.given(Solve)
 
 
 def test_what_one_trainer_of_a_script_measured_is_known_of_the_next_one() -> None:
