@@ -80,7 +80,7 @@ TESTS = {
         "tests/unit/train/test_sampler.py", "tests/unit/train/test_order.py", "tests/unit/train/test_loader.py",
     ],
 }  # fmt: skip
-WARM = ("click", "hypothesis", "hypothesis.strategies", "msgspec", "numpy", "psutil", "pydantic", "pytest", "torch")
+WARM = ("click", "hypothesis", "hypothesis.strategies", "msgspec", "numpy", "psutil", "pytest", "torch")
 LIMIT_S = 900.0
 """A mutant that takes this long hangs without using CPU time; if it uses it, see ``plugin``."""
 

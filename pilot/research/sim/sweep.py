@@ -36,7 +36,7 @@ from pilot.research.sim.records import SolveRecord, TrainerCourse
 from pilot.research.traces.changes import Change, read_changes, still_pool, with_ends
 from pilot.research.traces.fragments import Floats
 from pilot.research.traces.workload import Mishaps, WorkloadRow, befallen, read_curves, read_workload
-from pilot.site.node_pattern import NodePattern
+from pilot.site.hostlist import NodePattern
 
 GIVEN = "given"
 """The objective of the curves file (``objective_per_s``), else the planner's default."""
