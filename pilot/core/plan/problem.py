@@ -77,24 +77,18 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """How to divide ``nodes`` interchangeable nodes among ``candidates`` for the next ``t_fwd_s`` seconds.
+    """How to divide ``nodes`` interchangeable nodes among ``candidates`` for the next ``t_fwd_s`` seconds."""
 
-    ``candidates`` are in submission order, which breaks ties. ``nodes`` counts all nodes of the pool that a plan may
-    use: those held by the candidates and the free ones. ``step_s``: time until the next plan is made, for planners
-    that look ahead. ``between``: no decision is due, and only those that wait may get nodes, of those that are idle
-    (:mod:`pilot.core.plan.between`). ``ending``: how many more nodes are free that leave within ``t_fwd_s``; they
-    count for ``ends_in_s`` (:mod:`pilot.core.pool.pool`). Planners that look no further leave them alone. ``losses``:
-    how often nodes are lost, as the pool has seen it so far; none unless the problem is timed.
-    """
-
-    nodes: int
+    nodes: int  #: all that a plan may use: those held by the candidates and the free ones
     t_fwd_s: float
-    candidates: tuple[Candidate, ...]
-    step_s: float = UNSAID_STEP_S
+    candidates: tuple[Candidate, ...]  #: in submission order, which breaks ties
+    step_s: float = UNSAID_STEP_S  #: time until the next plan is made, for planners that look ahead
+    #: no decision is due: only waiting trainers may get nodes, idle ones (:mod:`pilot.core.plan.between`)
     between: bool = False
+    #: how many more nodes are free that leave within ``t_fwd_s``; planners that look no further leave them alone
     ending: int = 0
-    ends_in_s: float = 0.0
-    losses: LossRate = NO_LOSS
+    ends_in_s: float = 0.0  #: for how long these count (:mod:`pilot.core.pool.pool`)
+    losses: LossRate = NO_LOSS  #: how often the pool has lost nodes so far; none unless the problem is timed
 
     def gain(self, candidate: Candidate, nodes: int, ending: int = 0) -> float:
         """A candidate's term of the objective where ``ending`` of its ``nodes``, all of them new, leave after

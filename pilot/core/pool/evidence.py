@@ -73,19 +73,15 @@ def headline(reason: str) -> str:
 
 @dataclass(slots=True)
 class Evidence:
-    """The evidence; nodes that have left are forgotten.
+    """The evidence; nodes that have left are forgotten."""
 
-    ``strikes`` : failures on a node since it last worked there; ``doubts`` : the nodes that it failed on without having
-    worked on another one since, and how far it had got; ``aside`` : the nodes that it avoids; ``times`` : how often it
-    has set each aside; ``deaths`` : when its processes in groups died on each; ``joined`` : the nodes whose gradients
-    are compared with another's in the step after so many, and have not been yet.
-    """
-
-    strikes: dict[NodeId, int] = field(default_factory=dict)
+    strikes: dict[NodeId, int] = field(default_factory=dict)  #: failures on a node since the trainer worked there
+    #: nodes on which it failed without having worked on another one since, and how far it had got
     doubts: dict[NodeId, Stage] = field(default_factory=dict)
-    aside: dict[NodeId, SetAside] = field(default_factory=dict)
-    times: dict[NodeId, int] = field(default_factory=dict)
-    deaths: dict[NodeId, list[float]] = field(default_factory=dict)
+    aside: dict[NodeId, SetAside] = field(default_factory=dict)  #: the nodes that it avoids
+    times: dict[NodeId, int] = field(default_factory=dict)  #: how often it has set each aside
+    deaths: dict[NodeId, list[float]] = field(default_factory=dict)  #: when its processes in groups died on each
+    #: nodes whose gradients are compared in the step after this one, and have not been yet
     joined: dict[NodeId, int] = field(default_factory=dict)
 
     def died(self, now_s: float, node: NodeId) -> int:

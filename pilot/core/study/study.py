@@ -67,26 +67,19 @@ class StudySpec:
 
 @dataclass(slots=True)
 class Trial:
-    """One trial.
-
-    ``rung`` is the index of the rung to which it trains, ``values`` what it reported at each rung that it reached.
-    ``asked``: its parameters are known, and it is a trainer. ``told``: the sampler has its first rung's
-    value, or its end. ``ended``: why its trainer has ended; "": it trains or is shelved. ``failed``: it ended so that
-    the sampler should know. ``reports`` is how many were heard of, the last one at ``reported_s`` (None: not yet since
-    its group formed).
-    """
+    """One trial."""
 
     number: int
     parameters: Parameters = ()
-    rung: int = 0
-    values: list[float] = field(default_factory=list)
-    asked: bool = False
-    told: bool = False
-    ended: str = ""
-    failed: bool = False
+    rung: int = 0  #: the index of the rung to which it trains
+    values: list[float] = field(default_factory=list)  #: what it reported at each rung that it reached
+    asked: bool = False  #: its parameters are known, and it is a trainer
+    told: bool = False  #: the sampler has its value at the first rung, or its end
+    ended: str = ""  #: why its trainer has ended; "": it trains or is shelved
+    failed: bool = False  #: it ended so that the sampler should know
     asks: int = 1
-    reports: int = 0
-    reported_s: float | None = None
+    reports: int = 0  #: how many were received
+    reported_s: float | None = None  #: when the last one was; None: not yet since its group formed
 
     @property
     def waits(self) -> bool:
@@ -109,25 +102,18 @@ class Reservation:
 
 @dataclass(slots=True)
 class Study:
-    """One study in the core.
-
-    ``trials`` are those whose parameters were asked for, by number. ``reserved``: the nodes for those that are not
-    trainers yet. ``total`` is how many there will be; ``exhausted``: the space has no more. ``stopped``: why the study
-    does not continue; "": it does. ``failures``: failed trials in a row. ``heard``: names of reported metrics, until
-    the study's own is reported. ``report_s``: how long the last reports took on one node, in seconds. ``proof``: its
-    script's, which all of its trials share.
-    """
+    """One study in the core."""
 
     spec: StudySpec
-    total: int
-    trials: list[Trial] = field(default_factory=list)
-    reserved: dict[int, Reservation] = field(default_factory=dict)
-    exhausted: bool = False
-    stopped: str = ""
-    failures: int = 0
-    heard: dict[str, None] = field(default_factory=dict)
-    report_s: list[float] = field(default_factory=list)
-    proof: Proof = field(default_factory=Proof)
+    total: int  #: how many trials there will be
+    trials: list[Trial] = field(default_factory=list)  #: those whose parameters were asked for, by number
+    reserved: dict[int, Reservation] = field(default_factory=dict)  #: the nodes for those that are not trainers yet
+    exhausted: bool = False  #: the search space has no more trials
+    stopped: str = ""  #: why it does not continue; "": it does
+    failures: int = 0  #: failed trials in a row
+    heard: dict[str, None] = field(default_factory=dict)  #: names of reported metrics, until its own is reported
+    report_s: list[float] = field(default_factory=list)  #: how long the last reports took on one node, in seconds
+    proof: Proof = field(default_factory=Proof)  #: of its script, for all of its trials
 
     @property
     def id(self) -> StudyId:
