@@ -26,7 +26,7 @@ from pilot.core.pool.pool import ExpiringNodes, Pool, all_end_s, ending
 from pilot.core.study.studies import Followed, Studies
 from pilot.core.trainer.actions import DRAIN_LEAST_S, cut_short, dissolve, hasten
 from pilot.core.trainer.budget import Usage, seconds
-from pilot.core.trainer.checkpoint_interval import CheckpointInterval, pace, pace_of
+from pilot.core.trainer.checkpoint_interval import CheckpointInterval, adjust_interval
 from pilot.core.trainer.reconcile import reconcile
 from pilot.core.trainer.registry import Registry
 from pilot.core.trainer.trainer import Trainer
@@ -209,7 +209,7 @@ class Bookkeeping(State):
             if changed:
                 out += self._reconcile(trainer)
                 self._studies.share_proof(trainer)
-            out += pace(trainer, self.pace_of(trainer))
+            out += adjust_interval(trainer, self.checkpoint_interval(trainer))
             trainer.usage.count(self.now_s, len(trainer.workers))
         self._touched.clear()
         return out
@@ -228,9 +228,11 @@ class Bookkeeping(State):
         trainer.measured.trains(self.now_s, now=trainer.group is not None)
         return out
 
-    def pace_of(self, trainer: Trainer) -> CheckpointInterval:
+    def checkpoint_interval(self, trainer: Trainer) -> CheckpointInterval:
         """How often the trainer should write a checkpoint, and why."""
-        return pace_of(self.config, trainer, self.now_s, all_end_s(self.pool, trainer.target))
+        measured, end_in_s = trainer.measured, all_end_s(self.pool, trainer.target) - self.now_s
+        times = self.config.checkpoint_interval_s, self.config.grace_s, measured.write_s, measured.trained_s(self.now_s)
+        return CheckpointInterval(*times, measured.wipeouts, max(0.0, end_in_s))
 
     def _ending(self, since_s: float) -> ExpiringNodes:
         return ending(self.pool, since_s, self.config.t_fwd_s)

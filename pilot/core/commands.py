@@ -49,20 +49,17 @@ class StopWorker:
 class FormGroup:
     """Form ``generation`` over ``members``, rank i on the i-th; the first leads.
 
-    ``previous`` is the generation that trains on until the switch (its ranks agree on the step); None: none trains.
     Ranks of ``previous`` that are not members stop at the switch and hold their state until a later command. If no
-    member holds a state, one is loaded: ``saved_step`` is the newest that a checkpoint is known to hold (0: none is
-    known; only then may the group start from scratch), and checkpoints of generations up to ``given_up`` do not count.
-    Completes with ``GroupFormed`` or ``GroupBroken``, unless dissolved before.
+    member holds a state, one is loaded. Completes with ``GroupFormed`` or ``GroupBroken``, unless dissolved before.
     """
 
     trainer: TrainerId
     generation: Generation
     members: tuple[NodeId, ...]
-    previous: Generation | None
+    previous: Generation | None  #: trains on until the switch (its ranks agree on the step); None: none trains
     reason: str
-    saved_step: int = 0
-    given_up: Generation = NO_GENERATION
+    saved_step: int = 0  #: the newest that a checkpoint is known to hold; 0: none, the group may start from scratch
+    given_up: Generation = NO_GENERATION  #: checkpoints of generations up to this one do not count
 
 
 @dataclass(frozen=True, slots=True)

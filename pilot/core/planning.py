@@ -65,9 +65,8 @@ class Planning(Bookkeeping):
 
     # --- when another plan is needed --------------------------------------------------------------------------------
 
-    def _registered(self, event: events.RegistryEvent) -> list[Command]:
+    def _arrived(self, came: Trainer | None) -> list[Command]:
         """A trainer that arrives and could have nodes is planned for with its batch; one that only queues is not."""
-        came = self._registry.note(event, self.config.charge_factor)
         if came is None or came not in self.admitted() or self.pool.usable < came.spec.min_nodes:
             return []
         self.arrivals.note(self.now_s, came.id)

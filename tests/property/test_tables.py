@@ -87,12 +87,12 @@ class Seen:
     def watched(self, rule: Rule) -> Rule:
         """``rule``, with its results recorded here."""
 
-        def act(situation: reconcile.Situation) -> list[Command]:
-            commands = rule.act(situation)
+        def action(situation: reconcile.Situation) -> list[Command]:
+            commands = rule.action(situation)
             self.rules.setdefault(rule.name, set()).update(map(type, commands))
             return commands
 
-        return replace(rule, act=act)
+        return replace(rule, action=action)
 
 
 class Watched(Coordinator):

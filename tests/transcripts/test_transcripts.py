@@ -130,7 +130,7 @@ VERBS = {
     commands.DissolveGroup: "dissolve",
     commands.ExamineGroup: "examine",
     commands.FormGroup: "form",
-    commands.SetCheckpointInterval: "pace",
+    commands.SetCheckpointInterval: "interval",
     commands.ReleaseNode: "release",
     commands.HoldTrainer: "hold",
     commands.CloseTrainer: "close",

@@ -17,7 +17,6 @@ import math
 from dataclasses import dataclass
 
 from pilot.core.commands import Command, SetCheckpointInterval
-from pilot.core.config import CoordinatorConfig
 from pilot.core.trainer.trainer import Trainer
 
 MARGIN_S = 2.0
@@ -90,14 +89,6 @@ class CheckpointInterval:
         return f"It writes a checkpoint every {_seconds(self.interval_s, 3)}: {self.reason()}."
 
 
-def pace_of(config: CoordinatorConfig, trainer: Trainer, now_s: float, end_s: float = math.inf) -> CheckpointInterval:
-    """How often ``trainer``, whose last node leaves at ``end_s``, should write a checkpoint, and why."""
-    measured = trainer.measured
-    trained_s = measured.trained_s(now_s)
-    times = (config.checkpoint_interval_s, config.grace_s, measured.write_s, trained_s)
-    return CheckpointInterval(*times, measured.wipeouts, max(0.0, end_s - now_s))
-
-
 def _seconds(seconds: float, digits: int) -> str:
     """Rounded to ``digits`` significant digits, but without an exponent."""
     return f"{seconds:.{digits}g} s" if seconds < 99 else f"{seconds:.0f} s"
@@ -107,11 +98,11 @@ def _span(seconds: float) -> str:
     return f"{seconds / 3600:.1f} h" if seconds >= 3600 else f"{seconds:.0f} s"
 
 
-def pace(trainer: Trainer, wanted: CheckpointInterval) -> list[Command]:
+def adjust_interval(trainer: Trainer, wanted: CheckpointInterval) -> list[Command]:
     """Set the interval of the training group's leader, if it has changed."""
-    if trainer.group is None or trainer.group.members[0] not in trainer.workers:
+    leader = trainer.members[0] if trainer.members else None
+    if leader is None or leader not in trainer.workers:
         return []
-    leader = trainer.group.members[0]
     worker, interval_s = trainer.workers[leader], wanted.interval_s
     current_s = worker.interval_s or wanted.site_interval_s
     if max(current_s, interval_s) <= CHANGE_RATIO * min(current_s, interval_s):

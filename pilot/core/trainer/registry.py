@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import assert_never
 
 from pilot.core.commands import Outcome
 from pilot.core.curves.measured import Measured
 from pilot.core.curves.profile import Profile
 from pilot.core.errors import InvariantError
-from pilot.core.events import RegistryEvent, TrainerReleased, TrainerRemoved, TrainerResumed, TrainerSubmitted
+from pilot.core.events import TrainerResumed
 from pilot.core.ids import TrainerId
 from pilot.core.trainer.budget import Usage, seconds
 from pilot.core.trainer.proof import Proof
@@ -24,21 +23,6 @@ class Registry:
     def __init__(self, trainers: dict[TrainerId, Trainer], past: dict[TrainerId, Outcome]) -> None:
         self.trainers, self.past = trainers, past
         self.open = {trainer.id: trainer for trainer in trainers.values() if trainer.open}
-
-    def note(self, event: RegistryEvent, charge_factor: float) -> Trainer | None:
-        """Record ``event``; returns the trainer that may have nodes from now on. Budgets are in charged node-hours."""
-        match event:
-            case TrainerSubmitted():
-                return self.submit(event.spec, charge_factor)
-            case TrainerResumed():
-                return self._resume(event, charge_factor)
-            case TrainerReleased():
-                return self.hold(event.trainer, "")
-            case TrainerRemoved():
-                self._remove(event.trainer)
-                return None
-            case _:
-                assert_never(event)
 
     def submit(self, spec: TrainerSpec, charge_factor: float) -> Trainer:
         """Add a new trainer, the last in order."""
@@ -69,7 +53,7 @@ class Registry:
             trainer.closing, trainer.reason = outcome, reason
         return trainer
 
-    def _resume(self, event: TrainerResumed, charge_factor: float) -> Trainer | None:
+    def resume(self, event: TrainerResumed, charge_factor: float) -> Trainer | None:
         """Reopen a trainer that failed or was cancelled, last in order and with its failures forgotten; None if it
         cannot be. From scratch, one that is held can be, too.
         """
@@ -85,7 +69,7 @@ class Registry:
         self.trainers[trainer.id] = self.open[trainer.id] = self.trainers.pop(trainer.id)
         return trainer
 
-    def _remove(self, trainer_id: TrainerId) -> None:
+    def remove(self, trainer_id: TrainerId) -> None:
         """Forget a trainer that has ended."""
         self.past.pop(trainer_id, None)
         trainer = self.trainers.get(trainer_id)
