@@ -7,11 +7,7 @@ from enum import StrEnum
 
 from pilot.core.ids import Generation, NodeId, PlanId, TrainerId
 from pilot.core.plan.problem import Plan
-from pilot.core.study.events import (
-    ReservationDue,
-    StudyDue,
-    StudyEvent,
-)
+from pilot.core.study.events import ReservationDue, StudyDue, StudyEvent
 from pilot.core.trainer.proof import ProofState
 from pilot.core.trainer.spec import TrainerSpec
 

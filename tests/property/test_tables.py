@@ -14,13 +14,7 @@ import pytest
 
 from pilot.core.commands import Command, Outcome, Solve, StartWorker, StopWorker
 from pilot.core.coordinator import Coordinator
-from pilot.core.events import (
-    DrainRequested,
-    Event,
-    GroupBroken,
-    TrainerCancelled,
-    TrainerResumed,
-)
+from pilot.core.events import DrainRequested, Event, GroupBroken, TrainerCancelled, TrainerResumed
 from pilot.core.ids import TrainerId
 from pilot.core.plan.problem import Plan, PlanStatus
 from pilot.core.study.events import StudySubmitted

@@ -145,10 +145,11 @@ def dissolve(trainer: Trainer, reason: str) -> list[Command]:
     groups = trainer.groups
     trainer.group = trainer.forming = None
     trainer.pausing = trainer.synced = False
-    living = [tuple(n for n in group.members if n in trainer.workers) for group in groups]
-    return [
-        commands.DissolveGroup(trainer.id, g.generation, its, reason) for g, its in zip(groups, living, strict=True)
-    ]
+    out: list[Command] = []
+    for group in groups:
+        living = tuple(node for node in group.members if node in trainer.workers)
+        out.append(commands.DissolveGroup(trainer.id, group.generation, living, reason))
+    return out
 
 
 def dissolve_broken(trainer: Trainer) -> list[Command]:

@@ -6,15 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from pilot.core.commands import (
-    DrainPool,
-    FormGroup,
-    Outcome,
-    Solve,
-    StopWorker,
-    WarnOfBudget,
-    WriteCheckpoint,
-)
+from pilot.core.commands import DrainPool, FormGroup, Outcome, Solve, StopWorker, WarnOfBudget, WriteCheckpoint
 from pilot.core.config import CoordinatorConfig
 from pilot.core.coordinator import Coordinator
 from pilot.core.events import (

@@ -12,14 +12,7 @@ from pilot.core.curves.curve_model import ON_SUMMIT
 from pilot.core.curves.measured import Measured, RescaleCosts
 from pilot.core.curves.profile import MEASURE_S, REACH_S, Profile
 from pilot.core.curves.profiles import USEFUL_MOST_S, Profiler
-from pilot.core.events import (
-    GroupFormed,
-    PlanFailed,
-    ProfileDue,
-    Progress,
-    TrainerCancelled,
-    TrainerSubmitted,
-)
+from pilot.core.events import GroupFormed, PlanFailed, ProfileDue, Progress, TrainerCancelled, TrainerSubmitted
 from pilot.core.ids import NodeId, TrainerId
 from pilot.core.plan.objective import Objective, scaling_efficiency, throughput
 from pilot.core.trainer.spec import Profiling, TrainerSpec

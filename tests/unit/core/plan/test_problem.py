@@ -102,14 +102,6 @@ def test_a_bad_spec_is_refused(wrong: dict[str, float], complaint: str) -> None:
         TrainerSpec(A, **wrong)
 
 
-def test_a_trainer_of_which_nothing_is_said() -> None:
-    spec = TrainerSpec(A)
-    assert (spec.min_nodes, spec.max_nodes, spec.curve, spec.fixed_curve) == (1, 64, None, False)
-    assert (spec.rescale_up_s, spec.rescale_down_s, spec.priority, spec.objective_curve) == (20.0, 10.0, 1.0, None)
-    assert (spec.uid, spec.starts_after, spec.assumed_costs, spec.budget_node_hours) == ("", 0, False, None)
-    assert (spec.warm_up_s, spec.after_loop_s, spec.patience_s) == (900.0, 600.0, 300.0)
-
-
 @pytest.mark.parametrize("per_s", [(0.0, 1e-12), (0.0, 1.0, 1e18)])
 def test_one_value_that_is_no_rate_is_enough(per_s: tuple[float, ...]) -> None:
     with pytest.raises(UserError, match="a rate must be 0 or between"):

@@ -174,10 +174,3 @@ def test_the_leader_is_told_of_what_differs_by_more_than_a_quarter(
     assert (trainer.workers[A].interval_s, trainer.workers[B].interval_s) == (wanted_s if tells else told_s, None)
     del trainer.workers[A]
     assert adjust_interval(trainer, NO_GRACE) == [], "its leader is gone"
-
-
-def test_small_changes_are_not_told() -> None:
-    core = trains_on(A)
-    assert core.handle(HOUR_S, CheckpointPublished(T, 1, 1.0)) != []
-    assert core.handle(1.2 * HOUR_S, CheckpointPublished(T, 2, 1.0)) == []
-    assert core.handle(3 * HOUR_S, CheckpointPublished(T, 3, 1.0)) != []
