@@ -279,7 +279,7 @@ def _explained(objective: str, core: Coordinator, monitor: Monitor, name: Traine
     rates = rate_sentences(measured.estimates, guessed=measured.guessed, curve_from=trainer.spec.curve_from)
     record = monitor.trainers[name]
     by_itself = record.progress_s is not None and not BY_SESSION.intersection(record.metrics)
-    saves = "Its script saves its own checkpoints." if by_itself else core.pace_of(trainer).sentence()
+    saves = "Its script saves its own checkpoints." if by_itself else core.checkpoint_interval(trainer).sentence()
     return Explained(trainer=name, sentences=[*sentences, *rates, saves], decision=found)
 
 
