@@ -8,7 +8,7 @@ import multiprocessing
 import multiprocessing.synchronize
 import os
 import signal
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -18,7 +18,7 @@ from pathlib import Path
 from pilot.core.config import CoordinatorConfig
 from pilot.core.coordinator import Coordinator
 from pilot.core.errors import PilotError, UserError
-from pilot.core.ids import TrainerId, natural_key
+from pilot.core.ids import natural_key
 from pilot.core.plan.arrivals import ARRIVALS_S
 from pilot.core.plan.assign import GpuNodes
 from pilot.core.plan.objective import Objective
@@ -32,7 +32,7 @@ from pilot.research.sim.accounting import Account, Accounting, TrainerTimes, tim
 from pilot.research.sim.driver import Completions, SimConfig, Simulation
 from pilot.research.sim.knowledge import TRUTH, Knowledge, ReadCurves, objective_name
 from pilot.research.sim.metrics import U_IN_WORDS, Summary, summarize
-from pilot.research.sim.records import SolveRecord, TrainerCourse
+from pilot.research.sim.records import SolveRecord
 from pilot.research.traces.changes import Change, read_changes, still_pool, with_ends
 from pilot.research.traces.fragments import Floats
 from pilot.research.traces.workload import Mishaps, WorkloadRow, befallen, read_curves, read_workload
@@ -40,8 +40,8 @@ from pilot.site.node_pattern import NodePattern
 
 GIVEN = "given"
 """The objective of the curves file (``objective_per_s``), else the planner's default."""
-COURSES_MAX = 40
-"""The courses of at most this many trainers are kept: a figure shows no more."""
+BUSIEST_MAX = 40
+"""Most trainers whose node counts over time are kept: a figure shows no more."""
 
 POLL_S = 0.2
 
@@ -88,7 +88,7 @@ class Case:
     fail_share: float = 0.0  #: share of trainers that fail
     cancel_share: float = 0.0  #: share of trainers that are cancelled
     scale_up_delay_s: float = 0.0  #: delay of starts and of added nodes
-    #: what the core knows of the curves: `truth`, a guess (`guess:linear` and others), or what is `measured`
+    #: the core's knowledge of the curves: `truth`, a guess (`guess:linear` and others), or what is `measured`
     know: str = TRUTH
     profile: str | None = None  #: `auto`, `inverse` or `never`; null: nothing is measured
     #: relative standard deviation of reported rates from the true ones; null: nothing is measured
@@ -100,13 +100,13 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """The result of one case; all but the summary is for plots, and ``solves`` contain wall-clock times."""
+    """The result of one case; all but the summary is for plots and files, and ``solves`` contain wall-clock times."""
 
     case: Case
     summary: Summary
     columns: dict[str, Floats]
     solves: tuple[SolveRecord, ...]
-    courses: tuple[TrainerCourse, ...]
+    busiest: tuple[Account, ...]
     times: tuple[TrainerTimes, ...]
 
 
@@ -125,11 +125,12 @@ class ReplayList(Answer, frozen=True):
 
     @classmethod
     def of(cls, replays: Iterable[Replay]) -> ReplayList:
-        """What is told of these."""
-        told = [(r.case, r.summary, U_IN_WORDS.format(unit=r.summary.unit)) for r in replays]
-        return cls(
-            replays=[ReplayAnswer(case=case, summary=summary, efficiency_is=text) for case, summary, text in told]
-        )
+        """The printed part of ``replays``."""
+        answers = [
+            ReplayAnswer(case=r.case, summary=r.summary, efficiency_is=U_IN_WORDS.format(unit=r.summary.unit))
+            for r in replays
+        ]
+        return cls(replays=answers)
 
 
 ObjectiveOf = Callable[[str], Objective]
@@ -144,7 +145,7 @@ def run_case(
     stop: Callable[[], bool],
     tick: Callable[[float], None],
 ) -> Replay:
-    """Replay ``case``; ``tick`` is told the share done so far, and ``stop`` can end it early.
+    """Replay ``case``; ``tick`` is called with the share done so far, and ``stop`` can end it early.
 
     Raises
     ------
@@ -172,9 +173,9 @@ def run_case(
     submitted = sum(submission.submit_s <= simulation.now_s for submission in submissions)
     records = simulation.records
     summary = summarize(records, simulation.accounts, config.accounting, submitted, complete, gpus is not None)
-    courses = _courses(simulation.accounts, simulation.now_s)
-    times = tuple(times_of(simulation.accounts))
-    return Replay(case, summary, records.columns(), tuple(records.solves), courses, times)
+    accounts = simulation.accounts.values()
+    times = tuple(times_of(accounts))
+    return Replay(case, summary, records.columns(), tuple(records.solves), _busiest(accounts), times)
 
 
 def _pool(inputs: Inputs, case: Case, submissions: Sequence[WorkloadRow]) -> tuple[list[Change], float]:
@@ -198,17 +199,11 @@ def _pool(inputs: Inputs, case: Case, submissions: Sequence[WorkloadRow]) -> tup
 
 def _only(changes: Sequence[Change], inputs: Inputs) -> list[Change]:
     """The changes of the nodes that match ``inputs.only_nodes``."""
-    pattern = NodePattern.read(inputs.only_nodes)
-    parts = [
-        Change(
-            change.time_s, tuple(filter(pattern.matches, change.joined)), tuple(filter(pattern.matches, change.left))
-        )
-        for change in changes
-    ]
-    kept = [part for part in parts if part.joined or part.left]
-    if not kept:
-        raise UserError(f"{inputs.events}: it has no node that matches --only-nodes {inputs.only_nodes}")
-    return kept
+    matches = NodePattern.read(inputs.only_nodes).matches
+    parts = [Change(c.time_s, tuple(filter(matches, c.joined)), tuple(filter(matches, c.left))) for c in changes]
+    if found := [part for part in parts if part.joined or part.left]:
+        return found
+    raise UserError(f"{inputs.events}: it has no node that matches --only-nodes {inputs.only_nodes}")
 
 
 def _gpu_nodes(changes: Sequence[Change], per_node: int) -> GpuNodes:
@@ -236,14 +231,10 @@ def _share_done(simulation: Simulation, now_s: float) -> float:
     return now_s / until_s if math.isfinite(until_s) else simulation.ended / simulation.submitted
 
 
-def _courses(accounts: Mapping[TrainerId, Account], end_s: float) -> tuple[TrainerCourse, ...]:
-    """The courses of the trainers that did the most, in the order in which they were admitted."""
-    most = sorted(accounts.values(), key=lambda account: -account.done)[:COURSES_MAX]
-    return tuple(
-        TrainerCourse(trainer, account.submission.spec.max_nodes, tuple(account.changes), account.ended_s or end_s)
-        for trainer, account in accounts.items()
-        if any(account is one for one in most)
-    )
+def _busiest(accounts: Collection[Account]) -> tuple[Account, ...]:
+    """The accounts of the trainers that did the most, in the order in which they were admitted."""
+    busiest = {account.trainer for account in sorted(accounts, key=lambda account: -account.done)[:BUSIEST_MAX]}
+    return tuple(account for account in accounts if account.trainer in busiest)
 
 
 def _core_config(case: Case, objective_of: ObjectiveOf, curves: ReadCurves) -> CoordinatorConfig:
@@ -276,11 +267,9 @@ def _workload(inputs: Inputs, case: Case, curves: ReadCurves) -> list[WorkloadRo
         if not 0 <= case.on_curve < len(curves):
             raise UserError(f"{inputs.curves}: no curve {case.on_curve}; it has 0 to {len(curves) - 1}")
         submissions = [s.on_curve(case.on_curve, curves) for s in submissions]
-    return submissions if case.objective == GIVEN else [_without_objective(s) for s in submissions]
-
-
-def _without_objective(submission: WorkloadRow) -> WorkloadRow:
-    return replace(submission, spec=replace(submission.spec, objective_curve=None))
+    if case.objective != GIVEN:
+        submissions = [replace(s, spec=replace(s.spec, objective_curve=None)) for s in submissions]
+    return submissions
 
 
 # --- many at once -----------------------------------------------------------------------------------------------------
@@ -294,7 +283,7 @@ def run_sweep(
     processes: int,
     progress: Callable[[float], None],
 ) -> list[Replay]:
-    """Replay ``cases`` in parallel; ``progress`` is told the overall share done so far.
+    """Replay ``cases`` in parallel; ``progress`` is called with the overall share done so far.
 
     Ctrl-C stops cases that are running and skips those that have not started; each summary says how far its case got.
 
@@ -307,27 +296,27 @@ def run_sweep(
     stop, shares = context.Event(), context.Array("d", len(cases), lock=False)
     with ProcessPoolExecutor(processes, context, _begin_process, (stop, shares, os.getpid())) as pool:
         run = functools.partial(_run_in_process, inputs, objective_of, solve_limit_s)
-        with _deaf_to_ctrl_c():
+        with _ignoring_ctrl_c():
             futures = [pool.submit(run, index, case) for index, case in enumerate(cases)]
         try:
             for _ in _until_done(futures):
                 progress(math.fsum(shares) / len(cases))
         except BaseException as error:
             # A second signal must not interrupt the cleaning up: timeout sends one to the process and one to its group.
-            with _deaf_to_ctrl_c():
+            with _ignoring_ctrl_c():
                 stop.set()
                 pool.shutdown(cancel_futures=True)
             if isinstance(error, BrokenProcessPool):
-                told = "a process of the replay was killed, perhaps for lack of memory; --processes limits how many run"
-                raise PilotError(told) from None
+                reason = "a process of the replay was killed, perhaps for lack of memory"
+                raise PilotError(f"{reason}; --processes limits how many run") from None
             if not isinstance(error, KeyboardInterrupt):
                 raise
     return [future.result() for future in futures if not future.cancelled()]
 
 
 @contextmanager
-def _deaf_to_ctrl_c() -> Iterator[None]:
-    """Ctrl-C reaches the whole process group; processes started in this block inherit this setting to ignore it."""
+def _ignoring_ctrl_c() -> Iterator[None]:
+    """Ctrl-C reaches the whole process group; processes started in this block inherit this setting."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         yield
@@ -346,7 +335,7 @@ def _until_done(futures: Sequence[Future[Replay]]) -> Iterator[None]:
 
 
 _process: list[tuple[Callable[[], bool], Callable[[int, float], None]]] = []
-"""What this process was started with: whether to stop, and how to report its progress."""
+"""The arguments of this process: whether to stop, and how to report its progress."""
 
 
 def _begin_process(stop: multiprocessing.synchronize.Event, shares: list[float], parent: int) -> None:
@@ -357,7 +346,7 @@ def _begin_process(stop: multiprocessing.synchronize.Event, shares: list[float],
 
 
 def _run_in_process(inputs: Inputs, objective_of: ObjectiveOf, solve_limit_s: float, index: int, case: Case) -> Replay:
-    ((stop, tell),) = _process
-    replay = run_case(inputs, case, objective_of, solve_limit_s, stop, functools.partial(tell, index))
-    tell(index, 1.0)
+    ((stop, report),) = _process
+    replay = run_case(inputs, case, objective_of, solve_limit_s, stop, functools.partial(report, index))
+    report(index, 1.0)
     return replay
