@@ -83,7 +83,7 @@ class QueueSnapshot:
     idle_nodes: int | None = None  #: nodes that nobody has or waits for; None: not known
     planned_nodes: int = 0  #: nodes that are idle until another job starts on them
     window_s: float | None = None  #: how long the planned nodes stay idle at least; None if there are none
-    trouble: str = ""  #: what could not be read, for people
+    trouble: str = ""  #: a failed part of the poll, for people
     #: jobs that another query lists as existing: they are not over, whatever their views are
     listed: frozenset[str] = frozenset()
 
@@ -225,7 +225,7 @@ class SchedulerThread:
         return await self._call(self._queue.cancel, jobs)
 
     async def kill(self, jobs: Sequence[str]) -> None:
-        """Kill what is left of ``jobs``."""
+        """Kill ``jobs`` that outlived their cancellation."""
         await self._call(self._queue.kill, jobs)
 
     def close(self) -> None:

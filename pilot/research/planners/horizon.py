@@ -1,7 +1,7 @@
 """The input and the formulation of Huawei's rolling horizon: each trainer's sizes, speeds and remaining work (§4).
 
 A trainer's *progress* after a step is the share of its remaining work that is done by then, at most 1. The objective
-is its sum over trainers and steps (eq. 1): s of eqs 2-4 is cumulative, so what is done early counts again at each later
+is its sum over trainers and steps (eq. 1): s of eqs 2-4 is cumulative, so early progress counts again at each later
 step.
 """
 
@@ -17,7 +17,7 @@ from pilot.core.pool.losses import NO_LOSS, LossRate
 from pilot.planners.model import linear
 
 STEPS = 5
-"""T: how many steps to look ahead (§5.1)."""
+"""T: the number of steps in the horizon (§5.1)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ SCALE = 1e3
 def build(problem: Problem, steps: int = STEPS, without: Collection[tuple[int, int, int]] = ()) -> ConcreteModel:
     """The compact formulation of ``problem`` (§4.4); ``counts`` reads the first step of it.
 
-    One binary per trainer, step and size says which size it has; its progress is their sum, at most 1::
+    One binary per trainer, step and size is 1 if it has that size; its progress is their sum, at most 1::
 
         maximize    sum over i, t of  done[i, t]                                              (1)
         subject to  done[i, t] <= 1                                                           (2)

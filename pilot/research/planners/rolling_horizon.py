@@ -2,8 +2,8 @@
 
 It plans five steps ahead, and only the first step takes effect. Prices per node and step (:func:`priced`) give a
 plan first, in milliseconds. It is the incumbent, so running out of time, or a solver that fails, never leaves a trainer
-without nodes. If it is not within :data:`GAP` of the bound, a solver improves it; the bound says which choices it can
-skip: a fifth to four fifths of the binaries.
+without nodes. If it is not within :data:`GAP` of the bound, a solver improves it; the bound excludes
+a fifth to four fifths of the binaries.
 """
 
 from __future__ import annotations

@@ -81,14 +81,14 @@ class Completions(StrEnum):
     """When the core learns of completions and arrivals."""
 
     AT_ONCE = "at-once"
-    """When they happen (FreeTrain §3)."""
+    """At once (FreeTrain §3)."""
     AT_NODE_EVENTS = "at-node-events"
     """With the next change of the pool, as in the authors' replay code; a finished trainer's nodes idle until then."""
 
 
 @dataclass(frozen=True, slots=True)
 class SimConfig:
-    """How a replay runs, apart from the core's decisions. An infinite ``until_s``: until nothing more can happen."""
+    """How a replay runs, apart from the core's decisions. An infinite ``until_s``: until no event is left."""
 
     until_s: float
     accounting: Accounting = Accounting.PAPER

@@ -170,7 +170,7 @@ class IntegralMeter:
         return held_s.clip(min=0.0)
 
     def work(self, gained: Floats, charged: Floats, start_s: float, end_s: float) -> float:
-        """A_e over [start_s, end_s): what was gained up to each moment, less what was charged at it."""
+        """A_e over [start_s, end_s): the gains up to each moment, less the charges at it."""
         since = np.append(self._time_s[:1], self._time_s[:-1])
         inside_s = np.minimum(self._time_s, end_s) - np.maximum(since, start_s)
         share = inside_s.clip(min=0.0) / np.maximum(self._time_s - since, 1e-12)
@@ -194,7 +194,7 @@ class IntegralMeter:
         return sum(self.best_rate(admitted, nodes) * seconds for admitted, seconds in held_s.items())
 
     def best_rate(self, admitted: Admitted, nodes: float) -> float:
-        """The best total rate of ``admitted`` on ``nodes`` nodes; linear between whole numbers of them."""
+        """The best total rate of ``admitted`` on ``nodes`` nodes; linear between integers."""
         count = math.floor(nodes)
         low, high = self._best_rate(admitted, count), self._best_rate(admitted, count + 1)
         return low + (high - low) * (nodes - count)

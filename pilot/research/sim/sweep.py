@@ -88,13 +88,13 @@ class Case:
     fail_share: float = 0.0  #: share of trainers that fail
     cancel_share: float = 0.0  #: share of trainers that are cancelled
     scale_up_delay_s: float = 0.0  #: delay of starts and of added nodes
-    #: the core's knowledge of the curves: `truth`, a guess (`guess:linear` and others), or what is `measured`
+    #: the core's knowledge of the curves: `truth`, a guess (`guess:linear` and others), or `measured` ones
     know: str = TRUTH
     profile: str | None = None  #: `auto`, `inverse` or `never`; null: nothing is measured
     #: relative standard deviation of reported rates from the true ones; null: nothing is measured
     measure_noise: float | None = None
     seed: int = 1  #: seed of everything random: guesses, noise, mishaps
-    share_curves: bool = False  #: trainers on one curve share what is measured
+    share_curves: bool = False  #: trainers on one curve share measurements
     known_ends: float = 0.0  #: share of the leaving nodes whose time of leaving is known from when they join
 
 
@@ -115,11 +115,11 @@ class ReplayAnswer(Answer, frozen=True):
 
     case: Case  #: the replay's options
     summary: Summary  #: its results
-    efficiency_is: str  #: what `efficiency` compares, in words
+    efficiency_is: str  #: the definition of `efficiency`, in words
 
 
 class ReplayList(Answer, frozen=True):
-    """What `pilot replay --json` prints; the output is deterministic."""
+    """The output of `pilot replay --json`, which is deterministic."""
 
     replays: list[ReplayAnswer]  #: the replays in the order of the option values
 
@@ -186,14 +186,14 @@ def _pool(inputs: Inputs, case: Case, submissions: Sequence[WorkloadRow]) -> tup
         if inputs.only_nodes:
             changes = _only(changes, inputs)
         if until_s <= 0:
-            raise UserError(f"{inputs.events}: all of its events are at time 0; say how long to replay (--hours)")
+            raise UserError(f"{inputs.events}: all events are at time 0; give the length of the replay (--hours)")
         return with_ends(changes, case.known_ends, case.seed) if case.known_ends else changes, until_s
     nodes = case.nodes or 1
     for row in submissions:
         if row.spec.min_nodes > nodes:
             raise UserError(f"trainer {row.spec.trainer} needs {row.spec.min_nodes} nodes, and the pool has {nodes}")
     if inputs.until_s is None and case.hang_share:
-        raise UserError("trainers that hang never end; say how long to replay (--hours)")
+        raise UserError("trainers that hang never end; give the length of the replay (--hours)")
     return [still_pool(nodes)], math.inf if inputs.until_s is None else inputs.until_s
 
 
@@ -221,7 +221,7 @@ def _topology(inputs: Inputs, case: Case) -> Topology | None:
     if case.gpus_per_node is not None:
         raise UserError("--node-order topology is about nodes; with --gpus-per-node the units of the pool are GPUs")
     if not inputs.topology:
-        raise UserError("--node-order topology: give --site, the name or file of a site that says its topology")
+        raise UserError("--node-order topology: give --site, the name or file of a site with a topology")
     return Topology(inputs.topology)
 
 
@@ -285,7 +285,7 @@ def run_sweep(
 ) -> list[Replay]:
     """Replay ``cases`` in parallel; ``progress`` is called with the overall share done so far.
 
-    Ctrl-C stops cases that are running and skips those that have not started; each summary says how far its case got.
+    Ctrl-C stops running cases and skips those that have not started; each summary has the time that it reached.
 
     Raises
     ------
@@ -316,7 +316,7 @@ def run_sweep(
 
 @contextmanager
 def _ignoring_ctrl_c() -> Iterator[None]:
-    """Ctrl-C reaches the whole process group; processes started in this block inherit this setting."""
+    """Ctrl-C reaches the process group; processes started in this block inherit this setting."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         yield
@@ -340,7 +340,7 @@ _process: list[tuple[Callable[[], bool], Callable[[int, float], None]]] = []
 
 def _begin_process(stop: multiprocessing.synchronize.Event, shares: list[float], parent: int) -> None:
     die_with_parent(parent)
-    for number in (signal.SIGTERM, signal.SIGHUP):  # the whole process group gets them; the parent handles them
+    for number in (signal.SIGTERM, signal.SIGHUP):  # the process group gets them; the parent handles them
         signal.signal(number, lambda *_: None)
     _process.append((stop.is_set, shares.__setitem__))
 

@@ -1,6 +1,5 @@
-"""Standard Workload Format of the Parallel Workloads Archive (Feitelson et al.): jobs without node names.
-
-Node placement is simulated: first fit by node number.
+"""Standard Workload Format of the Parallel Workloads Archive (Feitelson et al.): jobs without node names. Placement is
+simulated, first fit by node number.
 """
 
 from __future__ import annotations

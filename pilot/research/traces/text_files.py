@@ -92,7 +92,7 @@ def _text(file: BinaryIO) -> IO[str]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a whole file, compressed if its name ends in ``.gz`` (no time stamp in it: same text, same bytes)."""
+    """Write a file, compressed if its name ends in ``.gz`` (no time stamp in it: same text, same bytes)."""
     data = text.encode()
     write_output(path, gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
 
