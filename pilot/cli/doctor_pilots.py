@@ -35,7 +35,7 @@ def try_pilots(site: str, pilots: int, limit_s: float) -> Iterator[Finding]:
     """Submit ``pilots`` pilots, train across them twice, drain; yields what worked, or did not in ``limit_s``."""
     with _folder() as root:
         try:
-            start(root, coordinator_command(root, site, {"pilots": pilots}))
+            start(root, coordinator_command(root, site, pilots))
         except PilotError as error:
             yield fail("coordinator", str(error), "fix this first")
             return

@@ -25,8 +25,7 @@ from pilot.provisioning.scheduler import (
     batches,
     local_time_s,
 )
-from pilot.site.hostlist import expand
-from pilot.site.node_pattern import NodePattern
+from pilot.site.hostlist import NodePattern, expand
 from pilot.site.site import Site
 
 _ENDINGS = {
