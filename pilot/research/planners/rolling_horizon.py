@@ -19,7 +19,6 @@ from heapq import heapify, heapreplace
 import numpy as np
 from numpy.typing import NDArray
 
-from pilot.core.errors import PilotError
 from pilot.core.plan.problem import Plan, PlanStatus, Problem
 from pilot.core.pool.losses import NO_LOSS
 from pilot.planners import milp
@@ -53,19 +52,11 @@ def plan(problem: Problem, limit_s: float, solver: str = "cbc", gap: float = GAP
     first = counts_of(problem, jobs, [job.sizes[c[0]] for job, c in zip(jobs, known.schedules, strict=True)])
     outcome = milp.SolveOutcome()
     if not costs and not known.within(gap):
-        outcome = _solved(problem, started_s + limit_s, solver, known, gap)
+        formulation = replace(COMPACT, build=partial(horizon.build, without=known.hopeless()))
+        outcome = milp.attempt(problem, started_s + limit_s, solver, formulation, known.schedules, gap)
     made = _choose(problem, first, known, outcome, gap)
     name = COSTS if costs else NAME
     return replace(made, planner=name, build_s=outcome.build_s, solve_s=time.monotonic() - started_s - outcome.build_s)
-
-
-def _solved(problem: Problem, deadline_s: float, solver: str, known: Priced, gap: float) -> milp.SolveOutcome:
-    try:
-        build = partial(horizon.build, without=known.hopeless())
-        return milp.solve(problem, deadline_s, solver, replace(COMPACT, build=build), known.schedules, gap)
-    except (PilotError, OSError) as error:
-        log.warning("solver %s: %s; using the best plan known without it", solver, error)
-        return milp.SolveOutcome()
 
 
 def _choose(problem: Problem, first: list[int], known: Priced, outcome: milp.SolveOutcome, within: float) -> Plan:

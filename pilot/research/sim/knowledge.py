@@ -39,12 +39,7 @@ ReadCurves = Sequence[tuple[Curve, Curve | None]]
 
 
 def check(know: str) -> str:
-    """``know``, if it is in the vocabulary.
-
-    Raises
-    ------
-    UserError : it is not
-    """
+    """``know``, if it is in the vocabulary. Raises UserError if it is not."""
     if know in (TRUTH, MEASURED, LINEAR, HUAWEI, OTHER, FACTOR) or _curve_index(know) is not None:
         return know
     spread = _spread(know)
@@ -96,13 +91,8 @@ TRUE_CURVES = Knowledge()
 
 
 def objective_name(curves: ReadCurves) -> str | None:
-    """The shipped objective that gives the values of the curves file, for curves that the core does not know; None:
-    the file has no values.
-
-    Raises
-    ------
-    UserError : no shipped objective gives them
-    """
+    """The shipped objective that gives the values of the curves file, for curves that the core does not know; None: the
+    file has no values. Raises UserError if no shipped objective gives them."""
     values = [(rate, value) for rate, value in curves if value is not None]
     if not values:
         return None

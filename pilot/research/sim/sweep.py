@@ -145,12 +145,8 @@ def run_case(
     stop: Callable[[], bool],
     tick: Callable[[float], None],
 ) -> Replay:
-    """Replay ``case``; ``tick`` is called with the share done so far, and ``stop`` can end it early.
-
-    Raises
-    ------
-    UserError : something is wrong with a file or an option
-    """
+    """Replay ``case``; ``tick`` is called with the share done so far, and ``stop`` can end it early. Raises UserError
+    if something is wrong with a file or an option."""
     curves = read_curves(inputs.curves)
     submissions = _workload(inputs, case, curves)
     changes, until_s = _pool(inputs, case, submissions)
@@ -285,12 +281,8 @@ def run_sweep(
 ) -> list[Replay]:
     """Replay ``cases`` in parallel; ``progress`` is called with the overall share done so far.
 
-    Ctrl-C stops running cases and skips those that have not started; each summary has the time that it reached.
-
-    Raises
-    ------
-    UserError : something is wrong with a file or an option
-    PilotError : a process was killed
+    Ctrl-C stops running cases and skips those that have not started; each summary has the time that it reached. Raises
+    UserError if something is wrong with a file or an option. Raises PilotError if a process was killed.
     """
     context = multiprocessing.get_context("spawn")
     stop, shares = context.Event(), context.Array("d", len(cases), lock=False)

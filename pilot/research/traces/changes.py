@@ -39,13 +39,9 @@ class _Row:
 
 
 def stream_changes(path: Path) -> Iterator[Change]:
-    """Read and check a trace, one change at a time.
-
-    Raises
-    ------
-    UserError : with file and line, if the header is wrong, a row is malformed, times go back, a node joins that is in
-        the pool or leaves that is not, or a node joins and leaves at the same time; also if there are no rows
-    """
+    """Read and check a trace, one change at a time. Raises UserError, with file and line, if the header is wrong, a row
+    is malformed, times go back, a node joins that is in the pool or leaves that is not, or a node joins and leaves at
+    the same time; also if there are no rows."""
     pool: set[NodeId] = set()
     empty = True
     for time_s, rows in groupby(_rows(path), key=lambda row: row.time_s):

@@ -31,12 +31,8 @@ class _Run:
 
 
 def import_swf(path: Path, *, handover_s: float = HANDOVER_S) -> ImportedTrace:
-    """The idle nodes of an SWF log, with simulated placement.
-
-    Raises
-    ------
-    UserError : with file and line, if MaxNodes is missing or a line is malformed
-    """
+    """The idle nodes of an SWF log, with simulated placement. Raises UserError, with file and line, if MaxNodes is
+    missing or a line is malformed."""
     header: dict[str, int] = {}
     runs = list(_runs(path, header))
     machine = header.get("MaxNodes", 0)

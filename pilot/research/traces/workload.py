@@ -60,12 +60,7 @@ class WorkloadRow:
         return replace(self, spec=replace(self.spec, rescale_up_s=up_s, rescale_down_s=down_s))
 
     def sized(self, sizes: Sequence[int]) -> WorkloadRow:
-        """The same trainer with the ``sizes`` within its bounds.
-
-        Raises
-        ------
-        UserError : no size does
-        """
+        """The same trainer with the ``sizes`` within its bounds. Raises UserError if no size does."""
         spec = self.spec
         fit = tuple(n for n in sizes if spec.min_nodes <= n <= spec.max_nodes)
         if not fit:
@@ -80,13 +75,8 @@ class WorkloadRow:
 
 
 def read_workload(trainers: Path, curves: Path) -> list[WorkloadRow]:
-    """Read the trainers in submission order.
-
-    Raises
-    ------
-    UserError : with file and line, if a column is missing, a value is invalid, a trainer's id is used twice, or a
-        curve's index is unknown
-    """
+    """Read the trainers in submission order. Raises UserError, with file and line, if a column is missing, a value is
+    invalid, a trainer's id is used twice, or a curve's index is unknown."""
     known = read_curves(curves)
     seen: set[str] = set()
     submissions = []
@@ -214,12 +204,8 @@ BUG_WITHIN_S = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Mishaps:
-    """The share of trainers with each ending, and the error of estimates.
-
-    Raises
-    ------
-    UserError : shares that are not between 0 and 1, or add up to more than 1
-    """
+    """The share of trainers with each ending, and the error of estimates. Raises UserError for shares that are not
+    between 0 and 1, or add up to more than 1."""
 
     eta_noise: float = 0.0  #: planners see the true work times a factor between ``1 - eta_noise`` and ``1 + eta_noise``
     hang_share: float = 0.0  #: trainers that stop making progress within five minutes of training, and never end
