@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from os import getpid
 from pathlib import Path
+from typing import NamedTuple
 
 from pilot.core.errors import Unreadable
 from pilot.host.private_folder import shown
@@ -22,8 +23,7 @@ _TEMPORARY = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Age:
+class Age(NamedTuple):
     """The order of checkpoints: the newest has the highest generation, then the highest step."""
 
     generation: int

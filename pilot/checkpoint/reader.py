@@ -169,7 +169,7 @@ def _check_name(path: Path, structure: Structure) -> None:
         raise Damaged(f"{path.name}: it holds generation {structure.generation}, step {structure.step}")
     if structure.part or (structure.parts and not _spread(structure.datasets)):
         raise Damaged(f"{path.name}: it is one part of a checkpoint; open the file without 'part' in its name")
-    if missing := [name for name, share in structure.datasets.items() if not share.is_whole]:
+    if missing := [name for name, share in structure.datasets.items() if not share.is_complete]:
         raise Damaged(f"{path.name}: rows are missing from dataset '{missing[0]}'")
 
 
