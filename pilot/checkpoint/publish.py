@@ -49,7 +49,7 @@ class Piece:
 def state(directory: Path, age: Age, state: Mapping[str, Any] | Encoded, uid: str) -> int:
     """Publish ``state`` as one file; returns its size in bytes."""
     encoded = tree.encode(state)
-    if shard := next((leaf for leaf in encoded.leaves if leaf.rows and leaf.rows.whole != leaf.shape), None):
+    if shard := next((leaf for leaf in encoded.leaves if leaf.rows and leaf.rows.full_shape != leaf.shape), None):
         raise CheckpointError(f"'{shard.path}' is a shard, and one process cannot save the others'")
     pieces = [_piece(leaf, 0, rows_of(leaf.shape), "") for leaf in encoded.leaves]
     return _file(directory / names.checkpoint_name(*age), _about(age, 0, 0, "", encoded, pieces), pieces, uid)
@@ -146,7 +146,7 @@ def _bytes(*numbers: int) -> Bytes:
 def _piece(leaf: Leaf, start: int, stop: int, checksum: str) -> Piece:
     """Rows [start, stop) of ``leaf``; ``checksum`` is the complete leaf's, if known."""
     first = leaf.rows.first if leaf.rows is not None else 0
-    share = DatasetShare(leaf.dtype, leaf.rows.whole if leaf.rows is not None else leaf.shape, ())
+    share = DatasetShare(leaf.dtype, leaf.rows.full_shape if leaf.rows is not None else leaf.shape, ())
     rows = share.piece_shape(RowRange("", start, stop, ""))
     data = leaf.data[start * share.row_bytes : stop * share.row_bytes]
     digest = checksum if checksum and len(data) == leaf.size else rawio.digest(data)
@@ -217,7 +217,7 @@ def own_rows(state: Encoded, node: int, nodes: int) -> Encoded:
 
 def _some_rows(leaf: Leaf, rows: Rows, node: int, nodes: int) -> Leaf | None:
     start, stop = rows.count * node // nodes, rows.count * (node + 1) // nodes
-    if start == stop and rows.whole[0]:
+    if start == stop and rows.full_shape[0]:
         return None
-    own = Rows(rows.whole, rows.first + start, stop - start)
+    own = Rows(rows.full_shape, rows.first + start, stop - start)
     return Leaf(leaf.path, leaf.dtype, (own.count, *leaf.shape[1:]), leaf.source[start:stop], own)

@@ -161,7 +161,7 @@ def write_index(
 
 
 def write_next_step(directory: Path, generation: int, step: int, block: bytes, uid: str = "") -> None:
-    """Publish what is known of the step after a checkpoint, beside it. The file is removed with the checkpoint.
+    """Publish ``block``, about the step after a checkpoint, beside it. The file is removed with the checkpoint.
 
     Raises
     ------
@@ -175,8 +175,8 @@ def write_next_step(directory: Path, generation: int, step: int, block: bytes, u
 
 
 def next_step_of(path: Path, uid: str = "") -> bytes:
-    """What lies beside the checkpoint of trainer ``uid`` at ``path``; b"": nothing. :class:`Unreadable` if that cannot
-    be known now."""
+    """Return the block beside the checkpoint of trainer ``uid`` at ``path``; b"": there is none. :class:`Unreadable` if
+    that cannot be known now."""
     age = names.age_of(path.name)
     if age is None:
         return b""

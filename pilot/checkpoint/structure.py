@@ -48,7 +48,7 @@ class RowRange:
 
 @dataclass(frozen=True, slots=True)
 class DatasetShare:
-    """Where each piece of a dataset is. ``shape`` is the whole dataset's."""
+    """Where each piece of a dataset is. ``shape`` is the complete dataset's."""
 
     dtype: str
     shape: tuple[int, ...]
