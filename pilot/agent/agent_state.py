@@ -214,7 +214,7 @@ class AgentState:
             return self._give_up(key, _NOBODY.format(message.trainer))
         self.workers[message.trainer].held = True
         self.groups.add(key)
-        note = f"{message.trainer}: rank {message.rank} of {message.size} in generation {message.generation}"
+        note = f"{message.trainer}: node {message.node} of {message.nodes} in generation {message.generation}"
         return [LogLine(note), SendToWorker(message.trainer, message), message]
 
     def _kill_group(self, message: DissolveGroup) -> list[Effect]:

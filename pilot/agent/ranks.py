@@ -310,13 +310,13 @@ class Groups:
         """Start a rank for the worker whose processes listen on ``sockets``; OSError if no file can be written here."""
         key = (message.trainer, message.generation)
         space = f"pilot_{secrets.token_hex(8)}"
-        segment = mpich.segment_name(space, message.rank)
+        segment = mpich.segment_name(space, message.node)
         self._workdir.record_segments([*self._segments.values(), segment])
         rank, self._spare = self._spare or self._start(), None
         self._ranks[key], self._segments[rank] = rank, segment
-        rails = rank.rails if message.size > 1 else 1
+        rails = rank.rails if message.nodes > 1 else 1
         paths = [str(path) for path in sockets]
-        order = RankOrder(message.generation, message.rank, message.size, paths, rails=rails)
+        order = RankOrder(message.generation, message.node, message.nodes, paths, rails=rails)
         rank.begin(
             order,
             space,

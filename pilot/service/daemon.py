@@ -13,6 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
+import msgspec
+
 from pilot.core.errors import JournalError, NoRestartError, PilotError, UserError
 from pilot.core.events import EntriesLost
 from pilot.core.ids import StudyId
@@ -43,7 +45,7 @@ from pilot.service.requests.status_view import About
 from pilot.service.requests.study_store import StudyStore
 from pilot.service.service import Service
 from pilot.service.settings import Settings, config_of
-from pilot.site.node_pattern import NodePattern
+from pilot.site.hostlist import NodePattern
 from pilot.site.site_files import SiteFile, load_site_file
 
 log = logging.getLogger("pilot.service")
@@ -59,9 +61,6 @@ _HARMED = "was removed or damaged while the pool was up"
 
 LEARNED_S = 30.0
 """How often to store what trainers measured; a killed coordinator loses no more than this."""
-
-OPTIONS = [name for name in Settings.__struct_fields__ if name != "priors"]
-"""Settings given as options; the priors are not."""
 
 
 class Live:
@@ -402,7 +401,11 @@ def _end(rundir: RunDir, how: Ended) -> None:
 def _settings(options: argparse.Namespace, learned: Learned) -> Settings:
     expected = learned.priors
     plain = (expected.ln_a.mean, expected.ln_a.sd, expected.ln_b.mean, expected.ln_b.sd) if learned.found else None
-    return Settings(**{name: getattr(options, name) for name in OPTIONS}, priors=plain)
+    try:
+        given = msgspec.json.decode(options.settings, type=Settings)
+    except msgspec.DecodeError as error:
+        raise UserError(f"--settings: {error}") from None
+    return msgspec.structs.replace(given, priors=plain)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -413,10 +416,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--pilots", type=int, help="pilots to keep; default: as many as the trainers can use")
     parser.add_argument("--go-on", action="store_true", help="only continue a pool that did not end cleanly")
     parser.add_argument("--fresh", action="store_true", help="start a new pool; the previous one is kept aside")
-    defaults = Settings()
-    for name in OPTIONS:
-        value = getattr(defaults, name)
-        parser.add_argument(f"--{name.replace('_', '-')}", type=type(value), default=value)
+    parser.add_argument("--settings", default="{}", help="a pilot.service.settings.Settings as JSON")
     return parser
 
 
