@@ -286,7 +286,7 @@ class Elastic(RankGroup):
             self._link.tell(wire.WorkerReady(self._trainer, time.time() - psutil.Process().create_time()))
 
     def _tell_code(self) -> None:
-        for files in loaded_code.news():
+        for files in loaded_code.new_versions():
             self._link.tell(wire.CodeLoaded(self._trainer, files))
 
     def _attend(self, timeout_s: float | None) -> None:
