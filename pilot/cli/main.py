@@ -61,8 +61,8 @@ COMMANDS = {
 """Name → one-line help. A table, so that ``pilot --help`` imports none of the commands."""
 
 PLACES = {
-    **{name: f"looking:{name}" for name in ("status", "ls", "nodes", "explain")},
-    **{name: f"steering:{name}" for name in ("cancel", "hold", "release", "rm", "scale")},
+    **{name: f"views:{name}" for name in ("status", "ls", "nodes", "explain")},
+    **{name: f"control:{name}" for name in ("cancel", "hold", "release", "rm", "scale")},
     "resume": "submit:resume",
     "report": "events:report",
     "ledger": "events:ledger",

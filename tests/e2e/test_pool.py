@@ -220,4 +220,4 @@ def test_a_demo_whose_trainers_were_too_fast_is_repeated(pool: Pool) -> None:
     )
     assert "trying again with more epochs" in done.stdout, done.stdout + done.stderr
     assert done.returncode == 1
-    assert "finished before this happened" in done.stderr
+    assert "finished too early for this" in done.stderr

@@ -1,4 +1,4 @@
-"""Commands that change one thing in a running pool: each sends a request, and says what came of it."""
+"""Commands that change one thing in a running pool: each sends a request and prints the result."""
 
 from __future__ import annotations
 
@@ -95,11 +95,11 @@ def scale(root: Path, pilots: str) -> tuple[Any, ...]:
       pilot scale auto
     """
     answer = pool_at(root).scale(pilots_of(pilots))
-    return answer, kept(answer)
+    return answer, scaled_text(answer)
 
 
-def kept(answer: Scaled) -> str:
-    """Say in words what the pool now does."""
+def scaled_text(answer: Scaled) -> str:
+    """The number of pilots and nodes that the pool has now, in words."""
     pilots = "as many pilots as the trainers can use" if answer.pilots is None else counted(answer.pilots, "pilot")
     return f"keeping {pilots}; the pool has {node_count(answer.nodes)} now"
 

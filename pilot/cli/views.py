@@ -1,4 +1,4 @@
-"""Commands that show what a pool is doing: its trainers, its nodes, and why a trainer has those that it has."""
+"""Commands that show what a pool is doing: its trainers, its nodes, and why a trainer has its nodes."""
 
 from __future__ import annotations
 
@@ -6,13 +6,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from rich.text import Text
 
 from pilot.cli import candidates
 from pilot.cli.asking import any_pool_at, in_any_pool, is_past, pool_at
+from pilot.cli.history import history_lines, history_view
 from pilot.cli.options import answers, trainer_argument
+from pilot.cli.rows import folded, trainer_rows
+from pilot.cli.show import console, node_lines, of_interest, show, status_lines
 from pilot.core.errors import UserError
-from pilot.protocol.pool_status import PoolStatus, SetAsideStatus, TrainerHistory, TrainerStatus
-from pilot.protocol.requests import Explained, NodeList
+from pilot.protocol.pool_status import TrainerStatus
+from pilot.protocol.requests import NodeList
 
 if TYPE_CHECKING:
     from pilot.protocol.pool_client import PoolClient
@@ -33,22 +37,14 @@ def status(root: Path, trainer: str | None, nodes: bool) -> tuple[Any, ...]:
       pilot status
       pilot status vit
     """
-    pool = any_pool_at(root)
-    if trainer is not None and nodes:
+    pool, screen = any_pool_at(root), console()
+    if trainer is None:
+        answer = pool.status()
+        return answer, lambda: show(screen, status_lines(answer, screen.width, nodes=nodes))
+    if nodes:
         raise UserError("--nodes lists the pool's nodes; for those of one trainer use 'pilot status NAME' alone")
-    answer = pool.status() if trainer is None else pool.history(trainer)
-    return answer, lambda: _show_status(answer, nodes)
-
-
-def _show_status(answer: PoolStatus | TrainerHistory, nodes: bool) -> None:
-    from pilot.cli.history import history_view
-    from pilot.cli.show import console, show, status_lines
-
-    screen = console()
-    if isinstance(answer, PoolStatus):
-        show(screen, status_lines(answer, screen.width, nodes=nodes))
-    else:
-        show(screen, history_view(answer, screen.width))
+    history = pool.history(trainer)
+    return history, lambda: show(screen, history_view(history, screen.width))
 
 
 @click.command("ls")
@@ -67,30 +63,33 @@ def ls(root: Path, everything: bool) -> tuple[Any, ...]:
       pilot ls --all
     """
     pool = any_pool_at(root)
-    listed = pool.trainers()
-    return listed, lambda: _list(root, pool, listed.trainers, everything)
+    answer = pool.trainers()
+    if not everything:
+        return answer, lambda: _list(root, answer.trainers)
+    return answer, lambda: _list_all(root, pool)
 
 
-def _list(root: Path, pool: PoolClient | PastPool, listed: list[TrainerStatus], everything: bool) -> None:
-    from pilot.cli.history import history_lines
-    from pilot.cli.rows import trainer_rows
-    from pilot.cli.show import console, of_interest, show
+def _list(root: Path, trainers: list[TrainerStatus]) -> None:
+    screen, shown = console(), of_interest(trainers)
+    _introduce(root, trainers)
+    if shown:
+        show(screen, trainer_rows(shown, screen.width))
+    if left_out := len(trainers) - len(shown):
+        click.echo(f"and {left_out} that ended earlier (pilot ls --all)")
 
-    screen = console()
+
+def _list_all(root: Path, pool: PoolClient | PastPool) -> None:
+    screen, status = console(), pool.status()
+    _introduce(root, status.trainers)
+    if status.trainers:
+        show(screen, history_lines(status, screen.width))
+
+
+def _introduce(root: Path, trainers: list[TrainerStatus]) -> None:
     if is_past(root):
         click.echo(f"the pool in {root} is down; its trainers:")
-    if not listed:
+    if not trainers:
         click.echo("no trainer has been submitted")
-    elif everything:
-        status = pool.status()
-        show(screen, history_lines(status, screen.width))
-        if len(status.trainers) > status.ended_kept:
-            click.echo(f"only the last {status.ended_kept} that ended (pilot up --ended-kept)")
-    else:
-        shown = of_interest(listed)
-        show(screen, trainer_rows(shown, screen.width))
-        if left_out := len(listed) - len(shown):
-            click.echo(f"and {left_out} that ended earlier (pilot ls --all)")
 
 
 @click.command("nodes")
@@ -116,20 +115,15 @@ def nodes(root: Path, cleared: tuple[str, ...]) -> tuple[Any, ...]:
 
 
 def _show_nodes(listed: NodeList) -> None:
-    from pilot.cli.show import console, node_lines, show
-
-    if not listed.nodes:
-        click.echo("the pool has no nodes")
-    else:
+    if listed.nodes:
         show(console(), node_lines(listed.nodes, listed.now_s))
-    for line in (*map(_set_aside, listed.set_aside), *listed.remarks):
-        click.echo(line)
-
-
-def _set_aside(aside: SetAsideStatus) -> str:
-    """Describe a node that gets no work for a while."""
-    whose = aside.trainer or "all trainers"
-    return f"{aside.node} is set aside for {whose}, {aside.left_s / 60:.0f} min left: {aside.reason}"
+    else:
+        click.echo("the pool has no nodes")
+    for aside in listed.set_aside:
+        left = f"{aside.left_s / 60:.0f} min left"
+        click.echo(f"{aside.node} is set aside for {aside.trainer or 'all trainers'}, {left}: {aside.reason}")
+    for remark in listed.remarks:
+        click.echo(remark)
 
 
 @click.command("explain")
@@ -144,15 +138,6 @@ def explain(root: Path, trainer: str) -> tuple[Any, ...]:
     Example:
       pilot explain vit
     """
-    answer = any_pool_at(root).explain(trainer)
-    return answer, lambda: _explain(answer)
-
-
-def _explain(answer: Explained) -> None:
-    from rich.text import Text
-
-    from pilot.cli.rows import folded
-    from pilot.cli.show import console, show
-
-    screen = console()
-    show(screen, [Text(line) for sentence in answer.sentences for line in folded(sentence, screen.width)])
+    answer, screen = any_pool_at(root).explain(trainer), console()
+    lines = [Text(line) for sentence in answer.sentences for line in folded(sentence, screen.width)]
+    return answer, lambda: show(screen, lines)
