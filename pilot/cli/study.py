@@ -12,6 +12,7 @@ from pilot.cli.asking import any_pool_at, find_run_dir, in_any_pool, in_running_
 from pilot.cli.options import (
     POSITIVE,
     Count,
+    Sizes,
     TakesScript,
     answers,
     check_option,
@@ -63,7 +64,7 @@ def _space_options(function: Any) -> Any:
 @click.option(
     "--metric", required=True, metavar="NAME:max|min", help="The metric to optimise, as the script reports it."
 )
-@click.option("--rungs", default="1", metavar="N,N,...", help="Compare trials after this many reports of the metric.")
+@click.option("--rungs", type=Sizes(), default="1", metavar="N,N,...", help="Compare trials after N reports of it.")
 @click.option(
     "--sampler",
     type=click.Choice([s.value for s in Sampler]),
@@ -93,7 +94,7 @@ def run(
     given: tuple[str, ...],
     space: Path | None,
     metric: str,
-    rungs: str,
+    sampler: str,
     deadline: float | None,
     python: str,
     named: tuple[str, ...],
@@ -115,18 +116,18 @@ def run(
     """
     launched = launch(script, list(arguments), python, named)
     launched = launched if live else with_code(launched)[0]
-    name, maximise = _metric(metric)
     definition = StudyDefinition(
         launch=launched,
-        metric=name,
-        maximise=maximise,
-        rungs=_rungs(rungs),
         deadline_s=None if deadline is None else 3600 * deadline,
-        sampler=Sampler(more.pop("sampler")),
+        sampler=Sampler(sampler),
+        **_metric(metric),
         **_space(given, space),
         **more,
     )
-    _check(definition)
+    need("study")
+    from pilot.study.space import check
+
+    check(definition)  # tries the search space here, before anything is sent
     answer = pool_at(find_run_dir(run_dir)).run_study(definition)
     submitted = f"submitted study {answer.study}: {trials_words(answer.trials)}"
     return answer, f"{submitted} (progress: pilot study status {answer.study})"
@@ -211,12 +212,11 @@ def resume(root: Path, study: str, given: tuple[str, ...], space: Path | None) -
     Example:
       pilot study resume s1
     """
-    nothing = LaunchSpec(script="", script_sha256="", arguments=[], cwd="", python="", environment={})
     expected = None
     if given or space is not None:
-        expected = StudyDefinition(
-            name=study, launch=nothing, metric="", maximise=True, rungs=(1,), trials=1, **_space(given, space)
-        )
+        launched = LaunchSpec(script="", script_sha256="", arguments=[], cwd="", python="", environment={})
+        rest: dict[str, Any] = {"metric": "", "maximise": True, "rungs": (1,), "trials": 1}
+        expected = StudyDefinition(name=study, launch=launched, **rest, **_space(given, space))
     answer = pool_at(root).resume_study(study, space=expected)
     return answer, f"study {answer.study} continues"
 
@@ -241,21 +241,11 @@ command.add_command(export)
 command.add_command(report)
 
 
-def _metric(text: str) -> tuple[str, bool]:
+def _metric(text: str) -> dict[str, Any]:
     name, _, direction = text.rpartition(":")
     if not name or direction not in ("max", "min"):
         raise UserError(f"--metric {text!r}: give NAME:max or NAME:min")
-    return name, direction == "max"
-
-
-def _rungs(text: str) -> tuple[int, ...]:
-    try:
-        rungs = tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise UserError(f"--rungs {text!r}: give whole numbers separated by commas, e.g. 1,3,9") from None
-    if any(a >= b for a, b in zip((0, *rungs), rungs, strict=False)):
-        raise UserError(f"--rungs {text}: give increasing numbers, from 1 up")
-    return rungs
+    return {"metric": name, "maximise": direction == "max"}
 
 
 def _space(given: tuple[str, ...], space: Path | None) -> dict[str, Any]:
@@ -277,11 +267,3 @@ def _space(given: tuple[str, ...], space: Path | None) -> dict[str, Any]:
         except UserError as error:
             raise UserError(f"--param {name}: {error}") from None
     return {"parameters": found}
-
-
-def _check(definition: StudyDefinition) -> None:
-    """Try the search space once here, before anything is sent."""
-    need("study")
-    from pilot.study.space import check
-
-    check(definition)

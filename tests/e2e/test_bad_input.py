@@ -54,9 +54,9 @@ def test_an_agent_without_its_interpreter(refused: Refused, tmp_path: Path) -> N
 
 
 def test_min_greater_than_max(refused: Refused) -> None:
-    assert "must be increasing" in refused("submit", "--sizes", "4,2", TRAIN)
+    assert "must be increasing whole numbers" in refused("submit", "--sizes", "4,2", TRAIN)
     assert "the size 8 is not between 1 and 4" in refused("submit", "--max-nodes", 4, "--sizes", "1,8", TRAIN)
-    assert "--min-nodes 4 is greater than --max-nodes 2" in refused("submit", "--min-nodes", 4, "--max-nodes", 2, TRAIN)
+    assert "min_nodes 4 exceeds max_nodes 2" in refused("submit", "--min-nodes", 4, "--max-nodes", 2, TRAIN)
 
 
 @pytest.mark.parametrize("text", ["2,10\n1,20\n", "1,nan\n", "1,-5\n", "1\n2\n"])
