@@ -13,9 +13,10 @@ from pilot.cli.options import FiniteRange, json_option, to_json
 from pilot.core.errors import PilotError
 from pilot.core.trainer.trainer import Phase
 from pilot.history.words import node_count
+from pilot.rundir.rundir import RunDir, owner, read_end
 
-TELL_EVERY_S = 5.0
-"""How often to ask what a drain is waiting for."""
+ASK_EVERY_S = 5.0
+"""Time between questions about the cause of a drain's wait."""
 
 
 @click.command("down")
@@ -45,21 +46,19 @@ def command(root: Path, limit_s: float, as_json: bool) -> None:
     click.echo(to_json(answer) if as_json else done)
 
 
-def wait_until_gone(root: Path, limit_s: float, tell: Callable[[str], None] | None = None) -> None:
+def wait_until_gone(root: Path, limit_s: float, report: Callable[[str], None] | None = None) -> None:
     """Wait until no coordinator owns the run directory; :class:`PilotError` if one still does after ``limit_s``.
 
-    ``tell`` is called with what the drain is waiting for, when it has taken a while and whenever that changes.
+    ``report`` gets a line on the cause of the wait when the drain has taken a while, and whenever that changes.
     """
-    from pilot.rundir.rundir import RunDir, owner
-
     deadline = time.monotonic() + limit_s
-    ask_s, answer = time.monotonic() + TELL_EVERY_S, ""
+    ask_s, reported = time.monotonic() + ASK_EVERY_S, ""
     while owner(RunDir(root)) is not None:
-        if tell is not None and time.monotonic() > ask_s:
-            ask_s, waits = time.monotonic() + TELL_EVERY_S, _waits_for(root)
-            if waits not in ("", answer):
-                answer = waits
-                tell(f"waiting for {waits}")
+        if report is not None and time.monotonic() > ask_s:
+            ask_s, waits = time.monotonic() + ASK_EVERY_S, _waits_for(root)
+            if waits not in ("", reported):
+                reported = waits
+                report(f"waiting for {waits}")
         if time.monotonic() > deadline:
             raise PilotError(
                 f"the pool is still draining after {limit_s:g} s (log: {root / 'coordinator.log'}); "
@@ -70,9 +69,9 @@ def wait_until_gone(root: Path, limit_s: float, tell: Callable[[str], None] | No
 
 
 def _waits_for(root: Path) -> str:
-    """What the drain is waiting for, a clause each; "" if the coordinator does not answer: it is about to exit."""
+    """Why the drain takes long; "" if the coordinator does not answer: it is about to exit."""
     try:
-        status = pool_at(root, TELL_EVERY_S).status()
+        status = pool_at(root, ASK_EVERY_S).status()
     except PilotError:
         return ""
     idle = AT_REST | {Phase.QUEUED}
@@ -82,9 +81,7 @@ def _waits_for(root: Path) -> str:
 
 
 def refuse_disorder(root: Path) -> None:
-    """:class:`PilotError` if the ended coordinator's report is missing, or says that anything is left or lost."""
-    from pilot.rundir.rundir import RunDir, read_end
-
+    """:class:`PilotError` if the ended coordinator's report is missing, or names jobs, nodes or states left or lost."""
     rundir = RunDir(root)
     how = read_end(rundir.ended)
     problems = how.problems() if how is not None else ["it was killed before it could report what is left"]

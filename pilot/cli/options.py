@@ -151,20 +151,20 @@ def page_option(default: str) -> Callable[[Function], Function]:
 
 
 def answers(command: Callable[..., tuple[Any, ...]]) -> Callable[..., int]:
-    """Add ``--json`` to ``command``. It returns its answer, which scripts get; what people get: a sentence, or a
-    function that prints it; and perhaps an exit status.
+    """Add ``--json`` to ``command``. It returns its answer, for scripts; a text, or a function that prints one, for
+    people; and perhaps an exit status.
     """
 
     @json_option
     @functools.wraps(command)
     def printed(*, as_json: bool, **given: Any) -> int:
-        answer, said, *status = command(**given)
+        answer, text, *status = command(**given)
         if as_json:
             click.echo(to_json(answer))
-        elif callable(said):
-            said()
+        elif callable(text):
+            text()
         else:
-            click.echo(said)
+            click.echo(text)
         return int(status[0]) if status else 0
 
     return printed

@@ -65,9 +65,9 @@ def test_what_a_drain_waits_for_is_told_once_and_when_it_changes(
 ) -> None:
     said = iter(["t1 (writing a checkpoint)", "t1 (writing a checkpoint)", "", "2 nodes to leave"])
     owners = iter([1] * 4 + [None])
-    monkeypatch.setattr(down, "TELL_EVERY_S", -1.0)
+    monkeypatch.setattr(down, "ASK_EVERY_S", -1.0)
     monkeypatch.setattr(down, "_waits_for", lambda _: next(said))
-    monkeypatch.setattr("pilot.rundir.rundir.owner", lambda _: next(owners))
+    monkeypatch.setattr(down, "owner", lambda _: next(owners))
     told: list[str] = []
     down.wait_until_gone(tmp_path, 60.0, told.append)
     assert told == ["waiting for t1 (writing a checkpoint)", "waiting for 2 nodes to leave"]
