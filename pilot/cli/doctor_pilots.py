@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pilot.cli.asking import pool_at
-from pilot.cli.down import wait_until_gone
+from pilot.cli.control import wait_until_gone
 from pilot.cli.submit import launch
 from pilot.cli.up import coordinator_command, start
 from pilot.core.errors import PilotError

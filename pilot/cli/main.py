@@ -61,8 +61,8 @@ COMMANDS = {
 """Name → one-line help. A table, so that ``pilot --help`` imports none of the commands."""
 
 PLACES = {
-    **{name: f"views:{name}" for name in ("status", "ls", "nodes", "explain")},
-    **{name: f"control:{name}" for name in ("cancel", "hold", "release", "rm", "scale")},
+    **{name: f"views:{name}" for name in ("status", "ls", "nodes", "explain", "pools")},
+    **{name: f"control:{name}" for name in ("cancel", "hold", "release", "rm", "scale", "wait", "down")},
     "resume": "submit:resume",
     "report": "events:report",
     "ledger": "events:ledger",

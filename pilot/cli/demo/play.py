@@ -19,8 +19,8 @@ from rich.text import Text
 
 from pilot.agent import workdir
 from pilot.cli.asking import pool_at
+from pilot.cli.control import wait_until_gone
 from pilot.cli.demo.leftovers import left_behind, unowned
-from pilot.cli.down import wait_until_gone
 from pilot.cli.rows import trainer_rows
 from pilot.cli.show import node_lines
 from pilot.cli.submit import launch

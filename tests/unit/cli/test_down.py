@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from pilot.cli import down
-from pilot.cli.down import refuse_disorder
+from pilot.cli import control
+from pilot.cli.control import refuse_disorder
 from pilot.core.errors import PilotError
 from pilot.protocol.requests import Draining
 from pilot.rundir.rundir import Ended, RunDir, write_end
@@ -55,8 +55,8 @@ def test_one_node_is_one_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
             return Draining(run_dir=str(tmp_path), nodes=1)
 
     write_end(RunDir(tmp_path).ended, Ended())
-    monkeypatch.setattr(down, "pool_at", lambda _: OneNode())
-    result = CliRunner().invoke(down.command, ["--run-dir", str(tmp_path)])
+    monkeypatch.setattr(control, "pool_at", lambda _: OneNode())
+    result = CliRunner().invoke(control.down, ["--run-dir", str(tmp_path)])
     assert result.stdout.splitlines()[0] == f"draining 1 node ({tmp_path})"
 
 
@@ -65,9 +65,9 @@ def test_what_a_drain_waits_for_is_told_once_and_when_it_changes(
 ) -> None:
     said = iter(["t1 (writing a checkpoint)", "t1 (writing a checkpoint)", "", "2 nodes to leave"])
     owners = iter([1] * 4 + [None])
-    monkeypatch.setattr(down, "ASK_EVERY_S", -1.0)
-    monkeypatch.setattr(down, "_waits_for", lambda _: next(said))
-    monkeypatch.setattr(down, "owner", lambda _: next(owners))
+    monkeypatch.setattr(control, "ASK_EVERY_S", -1.0)
+    monkeypatch.setattr(control, "_waits_for", lambda _: next(said))
+    monkeypatch.setattr(control, "owner", lambda _: next(owners))
     told: list[str] = []
-    down.wait_until_gone(tmp_path, 60.0, told.append)
+    control.wait_until_gone(tmp_path, 60.0, told.append)
     assert told == ["waiting for t1 (writing a checkpoint)", "waiting for 2 nodes to leave"]

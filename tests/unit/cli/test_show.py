@@ -10,9 +10,8 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from pilot.cli.history import history_lines, history_view
 from pilot.cli.options import JSON_FORMAT, to_json
-from pilot.cli.rows import trainer_rows
+from pilot.cli.rows import history_lines, history_view, trainer_rows
 from pilot.cli.show import show, status_lines
 from pilot.core.curves.curve_model import Estimate
 from pilot.core.plan.problem import PlanStatus
