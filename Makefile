@@ -16,7 +16,7 @@ PIP = PYTHONWARNINGS="ignore:Editable installation" $(BIN)/python -m pip install
 # Many ranks share a machine here, so libraries that start a thread per core would compete.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: run test test-one-pool test-without-pools test-pools test-pools-1 test-pools-2 test-all test-long test-slurm test-pbs test-gpu lint tables docs release bench chaos soak flaky mutants fuzz clean
+.PHONY: run test test-one-pool test-without-pools test-pools test-pools-1 test-pools-2 test-all test-long test-slurm test-pbs test-gpu lint tables coverage docs release bench chaos soak flaky mutants fuzz clean
 run: $(READY)
 	$(BIN)/pilot demo
 
@@ -64,6 +64,12 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# Which share of each room the tests of `make test` run, without those in pools.
+coverage: $(READY)
+	$(BIN)/python -m pytest $(EVERY_DAY) -n 2 $(addprefix --ignore=,$(POOLS_1) $(POOLS_2) tests/slurm tests/pbs) \
+		--cov=pilot --cov-report=json:out/coverage.json
+	$(BIN)/python -m tests.coverage out/coverage.json
 
 # The generated parts of the documents; a test fails if they are stale.
 tables: $(READY)

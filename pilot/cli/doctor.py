@@ -98,9 +98,9 @@ def try_pilots(site: str, pilots: int, limit_s: float) -> Iterator[Finding]:
 def try_kill_delay(site_file: SiteFile, limit_s: float) -> Iterator[Finding]:
     """How long a pilot lives after TERM, on a PBS queue that does not publish it."""
     from pilot.doctor.kill_delay import tried
-    from pilot.doctor.queue_checks import tells_kill_delay
+    from pilot.doctor.queue_checks import shows_kill_delay
 
-    if site_file.site.scheduler == "pbspro" and not tells_kill_delay(site_file.site):
+    if site_file.site.scheduler == "pbspro" and not shows_kill_delay(site_file.site):
         with _folder() as folder:
             yield from tried(site_file, folder, limit_s)
 

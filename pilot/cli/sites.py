@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 
 from launchers.batch import batch_script
 from launchers.steps import agent_command
@@ -94,7 +95,7 @@ def show(site: str, own_script: bool) -> tuple[Any, ...]:
 
         agent = agent_command(loaded.site, str(rundir.connection))
         script = PilotProvider(loaded, rundir.pilots).script(agent, "pilot")
-    answer = SiteShown(path=str(loaded.path), site=loaded.site.model_dump(), script=script)
+    answer = SiteShown(path=str(loaded.path), site=msgspec.to_builtins(loaded.site), script=script)
     return answer, lambda: _show(answer.script, loaded.site, err=True)
 
 

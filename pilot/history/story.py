@@ -142,9 +142,9 @@ class Story:
         cause = f" ({event.cause})" if event.cause else ""
         if event.joined:
             yield Topic.NODE, f"{node_names(event.joined)} joined", None, event.joined
-        if event.leaving:
-            self._leaving.update(event.leaving)
-            yield Topic.NODE, f"{node_names(event.leaving)} got notice{cause}", None, event.leaving
+        if event.noticed:
+            self._leaving.update(event.noticed)
+            yield Topic.NODE, f"{node_names(event.noticed)} got notice{cause}", None, event.noticed
         announced = [node for node in event.lost if self._draining or node in self._leaving]
         lost = [node for node in event.lost if node not in announced]
         self._leaving.difference_update(event.lost)

@@ -45,7 +45,7 @@ from pilot.service.requests.status_view import About
 from pilot.service.requests.study_store import StudyStore
 from pilot.service.service import Service
 from pilot.service.settings import Settings, config_of
-from pilot.site.node_pattern import NodePattern
+from pilot.site.hostlist import NodePattern
 from pilot.site.site_files import SiteFile, load_site_file
 
 log = logging.getLogger("pilot.service")

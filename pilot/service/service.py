@@ -153,7 +153,7 @@ class Service:
         now_s = self.driver.clock()
         pilot.leaving = cause
         log.info("%s was given notice: %s, %g s", pilot.node, cause, grace_s)
-        self._coalescer.leaving(now_s, pilot.node, now_s + grace_s, cause)
+        self._coalescer.noticed(now_s, pilot.node, now_s + grace_s, cause)
         if pilot.hello is not None:
             self._jobs.noticed(pilot.hello.job, cause)
         self._stir.set()
@@ -210,7 +210,7 @@ class Service:
         self._post(
             [
                 *map(self._unreached.explained, (*late.events, *self._stall_checks.overdue(now_s))),
-                *self.driver.core.timers.due(now_s),
+                *self.driver.core.due(now_s),
             ]
         )
 

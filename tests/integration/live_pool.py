@@ -212,7 +212,7 @@ def form(members: list[Peer], trainer: str, step: int = 0, resumed: int | None =
     """Play the forming of a group in which nobody has trained yet; returns its generation."""
     for rank, member in enumerate(members):
         join = member.hears(wire.JoinGroup)
-        assert (join.trainer, join.rank, join.size) == (trainer, rank, len(members))
+        assert (join.trainer, join.node, join.nodes) == (trainer, rank, len(members))
         member.say(wire.RankAddress(trainer, join.generation, {f"rank-{rank}": "address"}, "127.0.0.1:1"))
     for member in members:
         assert member.hears(wire.GroupAddresses).puts == {f"rank-{rank}": "address" for rank in range(len(members))}
