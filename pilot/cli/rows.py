@@ -44,8 +44,8 @@ MOST_WITH_NOTES = 50
 
 def trainer_rows(trainers: Sequence[TrainerStatus], width: int) -> list[Text]:
     """A table of ``trainers``, each with its metrics and what it is waiting for, ``width`` columns wide."""
-    answer = notes if len(trainers) <= MOST_WITH_NOTES else lambda _: ()
-    lines = rows_with_notes(COLUMNS, 2, trainers, row_cells, answer, width)
+    shown = notes if len(trainers) <= MOST_WITH_NOTES else lambda _: ()
+    lines = rows_with_notes(COLUMNS, 2, trainers, row_cells, shown, width)
     if len(trainers) > MOST_WITH_NOTES:
         lines.append(Text("what they wait for and their metrics: pilot top, or --json", "dim"))
     return lines

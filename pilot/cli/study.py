@@ -7,20 +7,8 @@ from typing import Any
 
 import click
 
-from pilot.cli import candidates
+from pilot.cli import candidates, options
 from pilot.cli.asking import any_pool_at, find_run_dir, in_any_pool, in_running_pool, pool_at, run_dir_option
-from pilot.cli.options import (
-    POSITIVE,
-    Count,
-    Sizes,
-    TakesScript,
-    answers,
-    check_option,
-    env_option,
-    need,
-    python_option,
-    study_argument,
-)
 from pilot.cli.study_output import best_text, export, report, show_trials, study_lines, trials_words
 from pilot.cli.submit import launch, with_code
 from pilot.core.errors import UserError
@@ -55,16 +43,18 @@ def _space_options(function: Any) -> Any:
     return param(space(function))
 
 
-@command.command("run", cls=TakesScript)
+@command.command("run", cls=options.TakesScript)
 @click.option(
     "--name", metavar="NAME", required=True, help="The study's name; its trials are called NAME-0, NAME-1, ..."
 )
 @_space_options
-@click.option("--trials", type=Count(), required=True, help="Total number of trials.")
+@click.option("--trials", type=options.Count(), required=True, help="Total number of trials.")
 @click.option(
     "--metric", required=True, metavar="NAME:max|min", help="The metric to optimise, as the script reports it."
 )
-@click.option("--rungs", type=Sizes(), default="1", metavar="N,N,...", help="Compare trials after N reports of it.")
+@click.option(
+    "--rungs", type=options.Sizes(), default="1", metavar="N,N,...", help="Compare trials after N reports of it."
+)
 @click.option(
     "--sampler",
     type=click.Choice([s.value for s in Sampler]),
@@ -74,20 +64,20 @@ def _space_options(function: Any) -> Any:
 @click.option("--seed", type=click.IntRange(0, 2**31 - 1), metavar="N", default=0, help="Seed of the sampler.")
 @click.option(
     "--deadline",
-    type=POSITIVE,
+    type=options.POSITIVE,
     metavar="HOURS",
     help="Stop the study this many hours after submission (default: none).",
 )
-@click.option("--min-nodes", type=Count(), default=1, help="Fewest nodes to run a trial on.")
-@click.option("--max-nodes", type=Count(), default=64, help="Most nodes to run a trial on.")
-@python_option
-@env_option
-@check_option
+@click.option("--min-nodes", type=options.Count(), default=1, help="Fewest nodes to run a trial on.")
+@click.option("--max-nodes", type=options.Count(), default=64, help="Most nodes to run a trial on.")
+@options.python_option
+@options.env_option
+@options.check_option
 @click.option("--live", is_flag=True, help="Run the script in place instead of a copy (see pilot submit).")
 @click.argument("script", type=click.Path(path_type=Path))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @run_dir_option
-@answers
+@options.answers
 def run(
     script: Path,
     arguments: tuple[str, ...],
@@ -124,7 +114,7 @@ def run(
         **_space(given, space),
         **more,
     )
-    need("study")
+    options.need("study")
     from pilot.study.space import check
 
     check(definition)  # tries the search space here, before anything is sent
@@ -136,7 +126,7 @@ def run(
 @command.command("status")
 @click.argument("study", required=False, shell_complete=candidates.studies)
 @in_any_pool
-@answers
+@options.answers
 def status(root: Path, study: str | None) -> tuple[Any, ...]:
     """Show the progress of STUDY (default: of every study).
 
@@ -154,9 +144,9 @@ def status(root: Path, study: str | None) -> tuple[Any, ...]:
 
 
 @command.command("trials")
-@study_argument
+@options.study_argument
 @in_any_pool
-@answers
+@options.answers
 def trials(root: Path, study: str) -> tuple[Any, ...]:
     """List the trials of STUDY: parameters, values at each rung, state.
 
@@ -169,9 +159,9 @@ def trials(root: Path, study: str) -> tuple[Any, ...]:
 
 
 @command.command("best")
-@study_argument
+@options.study_argument
 @in_any_pool
-@answers
+@options.answers
 def best(root: Path, study: str) -> tuple[Any, ...]:
     """Show the best trial of STUDY. Also prints the commands that train it further and export its model.
 
@@ -186,9 +176,9 @@ def best(root: Path, study: str) -> tuple[Any, ...]:
 
 
 @command.command("stop")
-@study_argument
+@options.study_argument
 @in_running_pool
-@answers
+@options.answers
 def stop(root: Path, study: str) -> tuple[Any, ...]:
     """Stop STUDY: its trials write checkpoints and free their nodes. `pilot study resume` continues it.
 
@@ -201,10 +191,10 @@ def stop(root: Path, study: str) -> tuple[Any, ...]:
 
 
 @command.command("resume")
-@study_argument
+@options.study_argument
 @_space_options
 @in_running_pool
-@answers
+@options.answers
 def resume(root: Path, study: str, given: tuple[str, ...], space: Path | None) -> tuple[Any, ...]:
     """Continue STUDY, which has stopped. If --param or --space is given, it must match the study's search space.
 
@@ -222,10 +212,10 @@ def resume(root: Path, study: str, given: tuple[str, ...], space: Path | None) -
 
 
 @command.command("add")
-@study_argument
-@click.option("--trials", "more", type=Count(), required=True, help="Number of trials to add.")
+@options.study_argument
+@click.option("--trials", "more", type=options.Count(), required=True, help="Number of trials to add.")
 @in_running_pool
-@answers
+@options.answers
 def add(root: Path, study: str, more: int) -> tuple[Any, ...]:
     """Add trials to STUDY. A stopped study continues.
 

@@ -119,7 +119,7 @@ class Top(App[None]):
     def compose(self) -> ComposeResult:
         """From top to bottom: the pool, its trainers, its nodes, the events."""
         yield Static("asking the coordinator ...", id="headline")
-        table: DataTable[Text] = DataTable(id="trainers", cursor_type="row", zebra_stripes=False, cell_padding=0)
+        table: DataTable[Text | str] = DataTable(id="trainers", cursor_type="row", zebra_stripes=False, cell_padding=0)
         yield table
         yield Static(id="selected")
         yield Static(id="nodes")
@@ -138,7 +138,7 @@ class Top(App[None]):
         self.set_interval(self._every_s, self.ask)
 
     @property
-    def _table(self) -> DataTable[Text]:
+    def _table(self) -> DataTable[Text | str]:
         return self.query_one("#trainers", DataTable)
 
     # --- polling: a coordinator that does not answer never freezes the screen ----------------------------------------
@@ -190,28 +190,17 @@ class Top(App[None]):
     def _show_trainers(self, trainers: list[TrainerStatus]) -> None:
         """Trainers that have not ended come first; the cursor stays on its trainer."""
         table, names = self._table, [trainer.trainer for trainer in trainers]
-        chosen = self.selected.trainer if self.selected is not None else None
-        for gone in [key.value for key in table.rows if key.value not in names]:
-            table.remove_row(str(gone))
-        for trainer in trainers:
-            cells = trainer_cells(trainer, self.history.curves[trainer.trainer], names)
-            if trainer.trainer in table.rows:
-                for index, cell in enumerate(cells):
-                    table.update_cell(trainer.trainer, str(index), cell, update_width=True)
-            else:
-                table.add_row(*cells, key=trainer.trainer)
-        order = [t.trainer for t in sorted(trainers, key=lambda trainer: trainer.phase in ENDED)]
+        order = [trainer.trainer for trainer in sorted(trainers, key=lambda trainer: trainer.phase in ENDED)]
         if [row.key.value for row in table.ordered_rows] != order:
-            self._put_in_order(order, chosen)
-
-    def _put_in_order(self, names: list[str], chosen: str | None) -> None:
-        table = self._table
-        rows = {str(row.key.value): table.get_row(row.key) for row in table.ordered_rows}
-        table.clear()
-        for name in names:
-            table.add_row(*rows[name], key=name)
-        if chosen in names:
-            table.move_cursor(row=names.index(chosen))
+            chosen = self.selected.trainer if self.selected is not None else None
+            table.clear()
+            for name in order:
+                table.add_row(*[""] * len(COLUMNS), key=name)
+            if chosen in order:
+                table.move_cursor(row=order.index(chosen))
+        for trainer in trainers:
+            for index, cell in enumerate(trainer_cells(trainer, self.history.curves[trainer.trainer], names)):
+                table.update_cell(trainer.trainer, str(index), cell, update_width=True)
 
     def on_data_table_row_highlighted(self) -> None:
         """The cursor moved."""
