@@ -15,7 +15,7 @@ from pilot.core.errors import PilotError
 from pilot.core.trainer.trainer import Phase
 from pilot.protocol.pool_status import NodeStatus, PoolStatus
 from pilot.protocol.requests import Cancelled, Explained, Scaled
-from tests.unit.cli.test_show import STATUS, TRAINER
+from tests.unit.cli.statuses import STATUS, TRAINER
 
 DEADLINE_S = 60.0
 SMALL = (80, 24)
