@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+SIZE = (5.4, 2.6)
+"""Inches of most figures in a page."""
+
 LABEL_MAX = 40
 """A longer label would leave no room for the curves."""
 

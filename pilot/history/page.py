@@ -17,7 +17,7 @@ from pilot.core.ids import TrainerId
 from pilot.core.pool.evidence import headline
 from pilot.core.trainer.remaining_work import BY_SESSION
 from pilot.core.trainer.trainer import Trainer
-from pilot.history.figures import label, svg
+from pilot.history.figures import SIZE, label, svg
 from pilot.history.story import PoolEvent
 from pilot.history.timeline import Fate, Timeline, Use
 from pilot.history.trainer_progress import ProgressPoint, TrainerProgress
@@ -127,7 +127,6 @@ def _row(trainer: Trainer, progress: TrainerProgress) -> dict[str, str]:
 
 
 METRICS_MAX = 6
-SIZE = (5.4, 2.6)
 
 
 def curves_of(progress: TrainerProgress, now_s: float) -> list[tuple[str, str]]:

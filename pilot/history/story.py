@@ -1,4 +1,4 @@
-"""What happened, in sentences made from a journal's entries: for ``pilot events``, the log and the report."""
+"""Events in sentences, made from a journal's entries: for ``pilot events``, the log and the report."""
 
 from __future__ import annotations
 
