@@ -265,8 +265,10 @@ def _start_at(place: Path, given: str) -> Start:
     return Start([str(shown(file).absolute()) for file in (path, *parts)], found.generation)
 
 
-def accepting(kinds: str) -> dict[str, str]:
-    """The variable that accepts ``kinds`` of changes, which are checked before anything is sent."""
+def accepting(kinds: str | None) -> dict[str, str]:
+    """The variable that accepts ``kinds`` of changes, if any; they are checked before anything is sent."""
+    if kinds is None:
+        return {}
     acceptable(kinds)
     return {ACCEPT: kinds}
 
@@ -287,7 +289,7 @@ def launch_again(root: Path, trainer: str, accepted: str | None = None) -> Launc
     launched = msgspec.structs.replace(
         earlier,
         script_sha256=_digest(Path(earlier.script), earlier.python),
-        environment=earlier.environment | (accepting(accepted) if accepted is not None else {}),
+        environment=earlier.environment | accepting(accepted),
     )
     return with_code(launched)[0] if launched.code_sha256 else launched
 
@@ -327,30 +329,25 @@ def launch(
     ddp: bool = False,
 ) -> LaunchSpec:
     """How the script is started: everything that a node needs to start it in exactly the same way."""
-    digest, cwd = _digest(script, python), _here()
+    digest = _digest(script, python)
+    try:
+        cwd = str(Path.cwd())
+    except FileNotFoundError:
+        raise UserError("the directory that you are in has been removed; cd to one that is there") from None
     if shutil.which(python) is None:
         raise UserError(f"--python: no interpreter {python} on this host")
-    seeded = {} if seed is None else {"PILOT_SEED": str(seed)}
-    if accepted is not None:
-        seeded |= accepting(accepted)
+    ours = accepting(accepted) | ({} if seed is None else {"PILOT_SEED": str(seed)})
     return LaunchSpec(
         script=str(script.absolute()),
         script_sha256=digest,
         arguments=arguments,
         cwd=cwd,
         python=python,
-        environment=dict(map(_variable, named)) | seeded,
+        environment=dict(map(_variable, named)) | ours,
         umask=umask(),
         checkpoints_kept=checkpoints_kept,
         ddp=ddp,
     )
-
-
-def _here() -> str:
-    try:
-        return str(Path.cwd())
-    except FileNotFoundError:
-        raise UserError("the directory that you are in has been removed; cd to one that is there") from None
 
 
 def _variable(named: str) -> tuple[str, str]:
