@@ -186,7 +186,7 @@ def history_lines(status: PoolStatus, width: int) -> list[Text]:
 
 
 def history_view(answer: TrainerHistory, width: int) -> list[Text]:
-    """The whole output of ``pilot status NAME``."""
+    """The output of ``pilot status NAME``."""
     lines = [Text(line) for text in _sentences(answer, answer.trainer) for line in folded(text, width)]
     if answer.held_nodes:
         lines += [Text(), *aligned([SPAN_COLUMNS, *_spans(answer)], left=4)]

@@ -13,7 +13,7 @@ from pilot.cli.asking import AT_REST, any_pool_at, in_any_pool, is_past, pool_at
 from pilot.cli.options import answers, trainer_argument
 from pilot.cli.rows import folded, history_lines, history_view, trainer_rows
 from pilot.cli.show import console, node_lines, of_interest, print_table, show, status_lines
-from pilot.core.errors import PilotError, UserError
+from pilot.core.errors import PilotError
 from pilot.protocol.pool_status import Answer, TrainerStatus
 from pilot.protocol.requests import NodeList
 from pilot.rundir.rundir import RunDir, is_abandoned, known_pools
@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 @click.argument("trainer", required=False, shell_complete=candidates.trainers)
 @in_any_pool
 @answers
-@click.option("--nodes", is_flag=True, help="Also list the nodes with their jobs.")
-def status(root: Path, trainer: str | None, nodes: bool) -> tuple[Any, ...]:
+def status(root: Path, trainer: str | None) -> tuple[Any, ...]:
     """Show the pool, the trainers (with the last lines of the traceback of a failed one) and the last decisions. With
     TRAINER: which nodes it had when, what it used, why it ended. Works for a pool that is down, too.
 
@@ -40,9 +39,7 @@ def status(root: Path, trainer: str | None, nodes: bool) -> tuple[Any, ...]:
     pool, screen = any_pool_at(root), console()
     if trainer is None:
         answer = pool.status()
-        return answer, lambda: show(screen, status_lines(answer, screen.width, nodes=nodes))
-    if nodes:
-        raise UserError("--nodes lists the pool's nodes; for those of one trainer use 'pilot status NAME' alone")
+        return answer, lambda: show(screen, status_lines(answer, screen.width))
     history = pool.history(trainer)
     return history, lambda: show(screen, history_view(history, screen.width))
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from rich.text import Text
 
 from pilot.cli.rows import PHASE_STYLE, notes, number, row_cells, short
-from pilot.cli.show import jobs_words, nodes_words
+from pilot.cli.show import pool_texts
 from pilot.core.trainer.trainer import Phase
 from pilot.protocol.pool_status import PoolStatus, TrainerStatus
 
@@ -128,14 +128,8 @@ def _trainer(before: TrainerStatus | None, after: TrainerStatus) -> list[str]:
 
 
 def headline(status: PoolStatus) -> Text:
-    """The pool and its jobs in the queue, in the words of ``pilot status``."""
-    text = Text(f"{status.coordinator} on {status.site}, up {short(status.now_s)}: {nodes_words(status)}", style="bold")
-    if status.draining:
-        text.append(", shutting down", "yellow")
-    text.append(f"\n{jobs_words(status.keeper)}", "not bold")
-    if status.trouble:
-        text.append(f"\n{status.trouble}", "red")
-    return text
+    """The pool and its jobs in the queue, as ``pilot status`` shows them."""
+    return Text("\n").join(Text(text, style) for text, style in pool_texts(status))
 
 
 def trainer_cells(trainer: TrainerStatus, curves: Curves, trainers: list[str]) -> list[Text]:

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from pilot.cli.options import JSON_FORMAT, to_json
 from pilot.cli.rows import history_lines, history_view, trainer_rows
-from pilot.cli.show import show, status_lines
+from pilot.cli.show import node_lines, show, status_lines
 from pilot.core.trainer.proof import ProofState
 from pilot.core.trainer.trainer import Phase
 from pilot.protocol.pool_status import PoolStatus, TrainerHistory, TrainerStatus
@@ -22,15 +22,15 @@ LONG = f"{'/a/long/path' * 20})"
 RUNS = msgspec.structs.replace(TRAINER, phase=Phase.RUNNING, reason="", samples_per_s=5230.0, left_s=2100.0, remarks=[])
 
 
-def lines(status: PoolStatus, width: int = 80, *, nodes: bool = False) -> list[str]:
+def lines(status: PoolStatus, width: int = 80) -> list[str]:
     """The output of ``pilot status`` at this many columns."""
     text = io.StringIO()
-    show(Console(width=width, file=text), status_lines(status, width, nodes=nodes))
+    show(Console(width=width, file=text), status_lines(status, width))
     return [line.rstrip() for line in text.getvalue().splitlines()]
 
 
 def test_all_of_it_is_shown_in_80_columns_and_in_plain_words() -> None:
-    shown = lines(STATUS, nodes=True)
+    shown = lines(STATUS)
     assert shown[0] == "pool polaris-1 on polaris, up 1m40s: 1 node (1 training, 1 starting, 1 leaving,"
     assert " ".join(shown[2:5]) == (
         "jobs: 1 running, 3 queued, 1 leaving; 1 suspended; in the queue for 3m20s (Q: Not Running: Queue not "
@@ -40,7 +40,7 @@ def test_all_of_it_is_shown_in_80_columns_and_in_plain_words() -> None:
     assert shown[row - 1].split() == ["trainer", "state", "nodes", "epoch", "step", "samples/s", "elapsed", "left"]
     assert shown[row].split() == ["vit", "failed", "-", "1/3", "40", "-", "1m38s", "-"]
     assert shown[row + 1] == "    loss 0.25, learning_rate 0.001, accuracy 0.9"
-    assert "n1 (leaving, set aside)  -    vit      1m00s" in shown
+    assert str(node_lines(STATUS.pool, STATUS.now_s)[1]) == "n1 (leaving, set aside)  -    vit      1m00s"
     assert "    12s ago: vit gets 2 nodes by plan, had 1" in shown
     assert {"vit: a remark", "the scheduler does not answer", "  it raised", LONG} <= set(shown)
     assert all(len(line) <= 80 for line in shown if "/a/long/path" not in line)
