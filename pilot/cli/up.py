@@ -40,7 +40,11 @@ DEFAULTS = Settings()
     help="Use only these nodes, e.g. nid[0001-0512] or x3001*,x3002* (default: as the site says).",
 )
 @click.option(
-    "--planner", metavar="NAME", default=DEFAULTS.planner, help=f"How nodes are shared out: {', '.join(NAMES)}."
+    "--planner",
+    type=click.Choice(NAMES),
+    metavar="NAME",
+    default=DEFAULTS.planner,
+    help=f"How nodes are shared out: {', '.join(NAMES)}.",
 )
 @click.option("--solver", metavar="NAME", default=DEFAULTS.solver, help="Solver of the MILP: cbc, glpk or highs.")
 @solve_limit_option
