@@ -12,32 +12,48 @@ from pilot.service.settings import fresh_core
 from tests.pools import Pool
 
 LOOP = """
-import os, sys, time
+import itertools, os, sys, time
 from pathlib import Path
 import torch
 from torch.utils.data import TensorDataset
 import pilot.train
 
+{before}
+torch.manual_seed(0)
 model = torch.nn.Linear(4, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
 session = pilot.train.session(model, optimizer)
-loader = session.loader(TensorDataset(torch.ones({samples}, 4)), global_batch_size=16)
+loader = session.loader(TensorDataset(torch.randn({samples}, 4)), global_batch_size=16)
 for epoch in session.epochs({epochs}):
     for (x,) in loader:
         optimizer.zero_grad()
-        loss = model(x).square().mean()
+        loss = {factor} * (model(x) - x.square().sum(1, keepdim=True)).square().mean()
         loss.backward()
 {inside}
         session.step(loss)
+    if Path("enough").exists():
+        session.stop()
 {after}
 """
 
 
-def script(pool: Pool, inside: str = "", after: str = "", *, epochs: int = 2, samples: int = 32) -> Path:
-    """A script whose loop does ``inside`` in each step, and that does ``after`` when it is over."""
-    path = pool.folder / "loop.py"
-    inside = textwrap.indent(textwrap.dedent(inside), 8 * " ")
-    path.write_text(LOOP.format(samples=samples, epochs=epochs, inside=inside, after=textwrap.dedent(after)))
+def script(
+    pool: Pool,
+    inside: str = "",
+    *,
+    before: str = "",
+    factor: str = "1",
+    after: str = "",
+    epochs: int = 100_000,
+    samples: int = 64,
+) -> Path:
+    """A script that does ``inside`` in each step, and ``after`` when its loop is over; ``factor`` multiplies its loss.
+    A file ``enough`` ends it.
+    """
+    path, inside = pool.folder / "loop.py", textwrap.indent(inside, 8 * " ")
+    path.write_text(
+        LOOP.format(before=before, samples=samples, epochs=epochs, factor=factor, inside=inside, after=after)
+    )
     return path
 
 

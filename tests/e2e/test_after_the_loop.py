@@ -33,7 +33,7 @@ def submit(pool: Pool, *arguments: str, nodes: int = 1, after_loop_s: str = "600
         pool.agent()
     pool.until_pilots(nodes)
     options = ("--after-loop-s", after_loop_s)
-    return pool.submit(script(pool, after=AFTER), str(pool.folder), *arguments, options=options)
+    return pool.submit(script(pool, after=AFTER, epochs=2, samples=32), str(pool.folder), *arguments, options=options)
 
 
 def ended(pool: Pool, name: str) -> str:

@@ -29,7 +29,7 @@ def test_a_log_is_rotated_under_a_script_that_goes_on_writing(pool: Pool) -> Non
     command = [sys.executable, "-P", "-c", SMALL, "agent", "--connection", str(pool.run_dir / "connection.json")]
     with (pool.folder / "agent0.log").open("wb") as log:
         pool.agents.append(subprocess.Popen(command, stdout=log, stderr=log, env=pool.environment()))
-    name = pool.submit(script(pool, NOISY, epochs=100_000))
+    name = pool.submit(script(pool, NOISY))
     logs = pool.run_dir / "trainers" / name / "logs"
     pool.until_step(name, 1, nodes=1)
     until(lambda: list(logs.glob("*.log.1")))

@@ -47,7 +47,7 @@ def test_a_node_that_is_given_little_time_is_named(pool: Pool) -> None:
     pool.pilot("up", "--site", site, "--pilots", "0")
     for _ in range(2):
         pool.agent()
-    name = pool.submit(script(pool, BUSY, epochs=100_000, samples=3200), options=pool.gains())
+    name = pool.submit(script(pool, BUSY, samples=3200), options=pool.gains())
     pool.until_step(name, 10, nodes=2)
     agent = pool.agents[1]
     (victim,) = pool.workers(agent)

@@ -56,7 +56,7 @@ def modes(folder: Path) -> set[int]:
 
 def test_a_script_s_files_are_the_user_s_and_its_checkpoints_go_by_its_name(shared: Shared) -> None:
     pool = shared
-    made = script(pool, after='Path("made.txt").write_text("result")')
+    made = script(pool, after='Path("made.txt").write_text("result")', epochs=2)
     pool.up()
     pool.agent()
     before = os.umask(0o027)
