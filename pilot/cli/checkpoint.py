@@ -216,7 +216,7 @@ def _files(given: str, run_dir: Path | None) -> list[Path]:
         return [path]
     if entries := store.listing(path):
         return [entry.path for entry in entries]
-    raise UserError(f"no checkpoint in {shown(path)}; their names look like g000003-s00001200.h5")
+    raise UserError(f"no checkpoint in {shown(path)}; their names are like g000003-s00001200.h5")
 
 
 def _place(given: str, run_dir: Path | None) -> Path:

@@ -32,7 +32,7 @@ POLL_S = 0.5
 @in_any_pool
 @json_option
 def command(follow: bool, tail: int | None, trainer: str | None, root: Path, as_json: bool) -> None:
-    """Print what happened in a pool, up or down, from its journal: nodes, trainers, plans, checkpoints.
+    """Print the events of a pool, up or down, from its journal: nodes, trainers, plans, checkpoints.
 
     With --json, one line of JSON per event.
 

@@ -44,7 +44,7 @@ COMMANDS = {
     "logs": "Print the output of a trainer's script.",
     "wait": "Wait for trainers to end.",
     "cancel": "End a trainer.",
-    "events": "Print what has happened in a pool; -f follows.",
+    "events": "Print the events of a pool; -f follows.",
     "report": "Write a pool's history as one HTML page.",
     "ledger": "Prove that a trainer used every sample once per epoch.",
     "metrics": "Print or serve metrics for Prometheus.",

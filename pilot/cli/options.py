@@ -204,7 +204,7 @@ class TakesScript(click.Command):
     """A command whose own options may also follow the script, so the script's own must follow ``--``."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse as usual; an unknown option may be the script's, so the error says where to put it."""
+        """Parse as usual; an unknown option may be the script's, so the error shows where to put it."""
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:

@@ -86,7 +86,7 @@ def aligned(rows: Sequence[Sequence[str]], left: int | None = None) -> list[Text
 
 
 def folded(text: str, width: int, indent: str = "") -> list[str]:
-    """``text`` wrapped to ``width`` columns. A longer word, such as a path, stays whole so that it can be copied."""
+    """``text`` wrapped to ``width`` columns. A longer word, such as a path, is not broken, so that it can be copied."""
     return textwrap.wrap(
         text,
         width,
@@ -218,14 +218,14 @@ def _sentences(answer: TrainerHistory, t: TrainerStatus) -> list[str]:
         lines[-1] += f", ended {date(began_s + t.ended_s)}"
     nodes = f"nodes: {t.preemptions} preempted, {t.losses} lost{_lost(t)}"
     samples = f", {counted(t.samples, 'sample')}" if counts_epochs(t) else ""
-    kept = f"the newest {t.checkpoints_kept}" if t.checkpoints_kept is not None else "the site's default number"
+    number_kept = f"the newest {t.checkpoints_kept}" if t.checkpoints_kept is not None else "the site's default number"
     budget = f" of its budget of {t.budget_node_hours:g}" if t.budget_node_hours is not None else ""
     return [
         *lines,
         f"used {amount(t.used_node_hours)}{budget} {unit(answer.charge_factor)}: {counted(t.step, 'step')}{samples}",
         f"rescales: {t.rescales_up} up, {t.rescales_down} down; {nodes}",
         f"files: {t.directory}",
-        f"checkpoints kept: {kept}",
+        f"checkpoints kept: {number_kept}",
         *([t.check_text] if t.check in CHECKED else []),
         *t.remarks,
     ]

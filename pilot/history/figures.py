@@ -54,7 +54,7 @@ def _use_plain_numbers(figure: Figure) -> None:
 
 
 def svg(draw: Callable[[Axes], None], width: float, height: float) -> str:
-    """What ``draw`` plots, as an ``<svg>`` element; where that fails, a paragraph that says why: a page is worth more
+    """The plot of ``draw`` as an ``<svg>`` element; where that fails, a paragraph with the reason: a page is worth more
     than one of its figures.
     """
     try:

@@ -41,11 +41,11 @@ class Life:
     """What the page shows."""
 
     name: str  #: of the pool
-    summary: Sequence[str]  #: the pool's life in sentences
+    summary: Sequence[str]  #: the pool's life, in sentences
     timeline: Timeline  #: which trainer was on which node when
     trainers: Mapping[TrainerId, Trainer]  #: by name
     progress: Mapping[TrainerId, TrainerProgress]  #: by name
-    happened: Sequence[PoolEvent]  #: in time order
+    events: Sequence[PoolEvent]  #: in time order
 
 
 def render(life: Life) -> str:
@@ -64,8 +64,8 @@ def render(life: Life) -> str:
         colours=colours,
         charts={name: curves_of(life.progress[name], life.timeline.end_s) for name in life.trainers if name in charted},
         without_charts=len(life.trainers) - len(charted),
-        events=life.happened[-EVENTS_MAX:],
-        events_left_out=max(0, len(life.happened) - EVENTS_MAX),
+        events=life.events[-EVENTS_MAX:],
+        events_left_out=max(0, len(life.events) - EVENTS_MAX),
     )
     return printable(page)
 

@@ -18,8 +18,8 @@ from pilot.cli.options import Count, json_option, need, site_option, to_json
 @click.option("--epochs", type=Count(), help="Epochs of each trainer (default: enough for a minute and a half).")
 @json_option
 def command(site: str, output: Path | None, epochs: int | None, as_json: bool) -> int:
-    """Show the whole system at work: four pilots, two trainers on real data, a preemption with notice, a kill without,
-    a new pilot.
+    """Show the system at work: four pilots, two trainers on real data, a preemption with notice, a kill without, a new
+    pilot.
 
     Prints the events, writes the page that pilot report writes, and proves from the ledger that every sample was
     used exactly once per epoch and no step was lost. Exit status 0 only if all of this holds.
