@@ -180,7 +180,7 @@ def samples_in(batches: Iterable[Any]) -> list[tuple[int, float]]:
 draws = st.lists(st.sampled_from(sorted(DRAWS)), max_size=3).map(tuple)
 batchings = st.one_of(
     st.builds(Batching, per_node=st.integers(1, 5), micro=st.none() | st.integers(1, 3)),
-    st.builds(Batching, whole=st.integers(1, 12), micro=st.none() | st.integers(1, 3)),
+    st.builds(Batching, total=st.integers(1, 12), micro=st.none() | st.integers(1, 3)),
 )
 changes = st.lists(st.tuples(st.integers(1, 4), st.booleans()), max_size=30)
 
