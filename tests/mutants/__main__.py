@@ -30,7 +30,7 @@ from tests.mutants.equivalent import EQUIVALENT
 from tests.mutants.mutations import Mutant, mutants
 
 CORE = ["tests/transcripts/test_transcripts.py", "tests/unit/core/test_by_hand.py",
-        "tests/unit/core/trainer/test_counts.py", "tests/transcripts/test_plays.py", "tests/property/test_core.py",
+        "tests/unit/core/trainer/test_trainer.py", "tests/transcripts/test_plays.py", "tests/property/test_core.py",
         "tests/property/test_tables.py", "tests/property/test_snapshot.py"]  # fmt: skip
 """The fast ones first: most mutants are killed by one of them."""
 
@@ -40,14 +40,14 @@ NEAREST = {
     "bookkeeping": ["test_planning"],
     "commands": ["test_problem"],
     "config": ["test_problem"],
-    "coordinator": ["test_arrivals", "test_sizes"],
+    "coordinator": ["test_arrivals"],
     "ids": ["test_problem"],
-    "planning": ["test_arrivals", "test_measured", "test_problem", "test_sizes"],
-    "pool": ["test_assign", "test_ends"],
-    "problem": ["test_objective", "test_explain", "test_sizes"],
+    "planning": ["test_arrivals", "test_measured", "test_problem"],
+    "pool": ["test_assign"],
+    "problem": ["test_objective", "test_explain"],
     "profile": ["test_profiles"],
     "profiles": ["test_worth"],
-    "spec": ["test_problem", "test_curve", "test_sizes"],
+    "spec": ["test_problem", "test_curve"],
     "study": ["test_studies"],
     "transitions": ["test_trainer"],
 }

@@ -41,7 +41,7 @@ PASSING_BREAKS = 3
 """After this many, the network between most of a trainer's nodes is not expected to come back soon."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Noted:
     """What follows from an event: ``commands``, and the reasons for more ("": there is none).
 

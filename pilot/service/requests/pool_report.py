@@ -29,9 +29,9 @@ def life_of(contents: Contents) -> Life:
     """Everything in the journal: it is read once and run through a core."""
     core, monitor, progress = remembering_core(contents), Monitor(), ProgressRecorder()
     story = Story(contents.header.started_unix_s)
-    nodes, happened = TimelineMaker(core), []
+    nodes, events = TimelineMaker(core), []
     for entry in (entry for segment in contents.segments for entry in segment.entries):
-        happened += story.events_of(entry)
+        events += story.events_of(entry)
         for event, commands in nodes.note(entry) if isinstance(entry, Decision) else ():
             monitor.note(entry.now_s, event, commands)
             progress.note(entry.now_s, event, commands)
@@ -45,7 +45,7 @@ def life_of(contents: Contents) -> Life:
         timeline=course,
         trainers=core.trainers,
         progress=progress.of,
-        happened=happened,
+        events=events,
     )
 
 

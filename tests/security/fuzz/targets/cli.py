@@ -216,7 +216,7 @@ def _tidy(place: Path) -> None:
 
 def _stand_ins() -> None:
     from pilot.agent import runner, workdir
-    from pilot.cli import doctor_pilots, up
+    from pilot.cli import doctor, up
     from pilot.cli.demo import play
     from pilot.protocol import pool_client
     from pilot.research.sim import sweep
@@ -232,7 +232,7 @@ def _stand_ins() -> None:
     up.start = _start
     play._play = would
     runner.run = lambda *_: 0
-    doctor_pilots.try_pilots = lambda *_: iter(())
+    doctor.try_pilots = lambda *_: iter(())
     workdir.sweep = lambda: None
     checks = importlib.import_module("pilot.doctor.checks").CHECKS
     for slow in ("MPI", "solvers"):

@@ -164,7 +164,7 @@ def _begin(driver: LiveDriver) -> None:
 def _state(driver: LiveDriver) -> str:
     """All that is known of the other pilot's trainer."""
     core, pending = driver.core, driver.pending
-    waits = (pending.starting, pending.stopping, pending.forming, pending.pausing, pending.looking, pending.writing)
+    waits = (pending.starting, pending.stopping, pending.forming, pending.pausing, pending.examining, pending.writing)
     held = [key for waiting in waits for key in waiting if key[0] == OTHERS]
     return repr((core.trainers[OTHERS], driver.monitor.trainers[OTHERS], held))
 

@@ -65,8 +65,9 @@ class Bench:
         thread = SchedulerThread(self.scheduler.submit, self.scheduler)
         self.keeper = Keeper(SITE, thread, self.news.put_nowait)
         self.peer = peer()
-        admission = Admission(Connection("tcp://127.0.0.1:1", "0" * 64, "u", "e", "pool", "0"), folder, 1)
-        self.autoscaler = Autoscaler(SITE, self, self.driver, admission, self.keeper, self.news, pilots)
+        self.site = SITE
+        self.admission = Admission(Connection("tcp://127.0.0.1:1", "0" * 64, "u", "e", "pool", "0"), folder, 1)
+        self.autoscaler = Autoscaler(self, self.keeper, self.news, pilots)
 
     def notice(self, pilot: Pilot, cause: str, grace_s: float) -> None:
         self.noticed.append((pilot.node, cause, grace_s))

@@ -194,7 +194,7 @@ def test_a_child_that_cannot_be_started_is_told_and_tried_again(
     told: list[str] = []
 
     async def play(solver: SolverProcess, posted: asyncio.Queue[Completion]) -> None:
-        solver._tell = told.append
+        solver._warn = told.append
 
         async def refused(*_: Any, **__: Any) -> Any:
             raise BlockingIOError(11, "Resource temporarily unavailable")
