@@ -132,7 +132,7 @@ def test_what_is_not_done_after_an_evaluation_is_told(after_a_step: bool, capsys
     in_world(script, 1, [])
     capsys.readouterr()
     in_world(script, 1, [], begin=saved[-1])
-    assert ("is not done now" in capsys.readouterr().err) is after_a_step
+    assert ("is skipped; move" in capsys.readouterr().err) is after_a_step
 
 
 def test_one_list_under_two_names_stays_two_where_a_state_is_received() -> None:
