@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import math
 import time
 from pathlib import Path
 
@@ -27,7 +26,6 @@ from pilot.core.events import (
 )
 from pilot.core.ids import Generation, PlanId, TrainerId
 from pilot.core.plan.problem import Plan, PlanStatus
-from pilot.core.trainer.remaining_work import Goal
 from pilot.core.trainer.spec import TrainerSpec
 from pilot.history.summary import sentences
 from pilot.history.timeline import TimelineMaker
@@ -148,14 +146,6 @@ def test_work_of_trainers_that_count_otherwise_adds_up_in_units_of_their_rate_on
         stage.at(0.0).post(TrainerSubmitted(spec))
     curves = account(stage.core, stage.monitor).curves
     assert [[curve.at(1), curve.at(2)] for curve in curves.values()] == [[1.0, 1.5]] * 2
-
-
-def test_how_long_is_left_of_a_loop() -> None:
-    assert Goal.of({"iterations": 100.0}).left_s(0, 25, 800, 16.0) == 150.0
-    assert Goal.of({"iterations": 100.0}).left_s(0, 0, 0, 16.0) is None
-    assert Goal.of({"epochs": 4.0}).left_s(2, 9, 200, 10.0) == 20.0, "a stream's epoch is as long as those before it"
-    assert Goal.of({"epochs": 4.0}).left_s(0, 9, 200, 10.0) is None
-    assert Goal.of({"epochs": 4.0, "epoch_samples": math.nan}).left_s(2, 9, 200, None) is None
 
 
 def test_node_hours_are_told_as_the_site_charges_them_wherever_they_are_told() -> None:
