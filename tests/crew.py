@@ -65,8 +65,8 @@ class Crew:
 
     def present(self) -> list[str]:
         """The jobs that run and stay, and whose agent is there."""
-        kept = self.keeper.book.kept(time.monotonic(), ())
-        staying = [job.job for job in kept if job.phase is JobPhase.RUNNING and not job.leaving]
+        jobs = self.keeper.book.scaling_jobs(time.monotonic())
+        staying = [job.job for job in jobs if job.phase is JobPhase.RUNNING and not job.leaving]
         return [job for job in staying if (self._folder / f"came-{job.partition('.')[0]}").exists()]
 
 

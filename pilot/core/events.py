@@ -10,12 +10,7 @@ from pilot.core.plan.problem import Plan
 from pilot.core.study.events import (
     ReservationDue,
     StudyDue,
-    StudyResumed,
-    StudyStopped,
-    StudySubmitted,
-    TrialAsked,
-    TrialNotAsked,
-    TrialTold,
+    StudyEvent,
 )
 from pilot.core.trainer.proof import ProofState
 from pilot.core.trainer.spec import TrainerSpec
@@ -25,13 +20,13 @@ from pilot.core.trainer.spec import TrainerSpec
 class PoolChanged:
     """Nodes joined, got a notice, or were lost; what happens together is one event (FreeTrain §2.1).
 
-    ``joined`` nodes are new and free. ``leaving`` nodes got a notice: they live until ``deadline_s`` at the latest and
+    ``joined`` nodes are new and free. ``noticed`` nodes got a notice: they live until ``deadline_s`` at the latest and
     get no new work. ``lost`` nodes are gone, announced or not. ``ends``: when nodes, new or not, will surely have left
     (None: no longer known); nothing happens to them before.
     """
 
     joined: tuple[NodeId, ...] = ()
-    leaving: tuple[NodeId, ...] = ()
+    noticed: tuple[NodeId, ...] = ()
     lost: tuple[NodeId, ...] = ()
     deadline_s: float | None = None
     cause: str = ""
@@ -389,45 +384,18 @@ class ProfileDue:
     trainer: TrainerId
 
 
-Event = (
-    PoolChanged
-    | TrainerSubmitted
-    | TrainerCancelled
-    | TrainerResumed
-    | TrainerHeld
-    | TrainerReleased
-    | TrainerRemoved
-    | DrainRequested
-    | PoolReopened
-    | EntriesLost
-    | PlanReady
-    | PlanFailed
-    | WorkerReady
-    | WorkerSlow
-    | CodeLoaded
-    | WorkerExited
-    | GroupFormed
-    | GroupBroken
-    | GroupPaused
-    | GroupStalled
-    | GroupExamined
-    | CheckpointWritten
-    | CheckpointPublished
-    | ScriptChecked
-    | Progress
-    | TrainerFinished
-    | NodeRetried
-    | NodeCleared
-    | BudgetDue
-    | ArrivalsDue
-    | DecisionDue
-    | ProfileDue
-    | StudySubmitted
-    | StudyStopped
-    | StudyResumed
-    | StudyDue
-    | TrialAsked
-    | TrialNotAsked
-    | TrialTold
-    | ReservationDue
-)
+WorkerEvent = WorkerReady | WorkerSlow | CodeLoaded | WorkerExited
+GroupEvent = GroupFormed | GroupBroken | GroupPaused | GroupStalled | GroupExamined | Progress
+TrainerEvent = WorkerEvent | GroupEvent | CheckpointWritten | CheckpointPublished | ScriptChecked
+"""About the workers and groups of one trainer."""
+
+RegistryEvent = TrainerSubmitted | TrainerResumed | TrainerReleased | TrainerRemoved
+"""A trainer may have nodes from now on, or is forgotten."""
+
+TimeEvent = ArrivalsDue | BudgetDue | DecisionDue | NodeRetried | ProfileDue | ReservationDue | StudyDue
+"""Due by time alone."""
+
+PoolEvent = PoolChanged | PoolReopened | DrainRequested | EntriesLost | NodeCleared
+PlanEvent = PlanReady | PlanFailed
+StopEvent = TrainerCancelled | TrainerHeld | TrainerFinished
+Event = PoolEvent | PlanEvent | StopEvent | RegistryEvent | TrainerEvent | TimeEvent | StudyEvent

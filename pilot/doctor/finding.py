@@ -1,7 +1,8 @@
-"""What ``pilot doctor`` found: a grade, what was seen, and how to fix it."""
+"""Findings of ``pilot doctor``: a grade, an observation, and its remedy."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -29,7 +30,7 @@ class Finding:
 
 
 class Findings(Answer, frozen=True):
-    """What ``pilot doctor`` found."""
+    """The findings of ``pilot doctor``."""
 
     findings: list[Finding]  #: in the order of the checks; a check may have several, or none
 
@@ -42,6 +43,11 @@ def ok(check: str, seen: str) -> Finding:
 def warn(check: str, seen: str, remedy: str) -> Finding:
     """Should be fixed some day."""
     return Finding(check, Grade.WARN, seen, remedy)
+
+
+def ok_if(good: bool, check: str, seen: str, remedy: str, otherwise: Callable[[str, str, str], Finding]) -> Finding:
+    """``seen``, with a remedy unless it is ``good``."""
+    return ok(check, seen) if good else otherwise(check, seen, remedy)
 
 
 def fail(check: str, seen: str, remedy: str) -> Finding:

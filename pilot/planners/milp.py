@@ -1,7 +1,7 @@
-"""Planners ``milp`` and ``milp-nodes``: FreeTrain's problem in Pyomo, solved by CBC, GLPK or HiGHS.
+"""Planner ``milp``: FreeTrain's problem in Pyomo, solved by CBC, GLPK or HiGHS.
 
 The optimum of :mod:`pilot.planners.dp` comes first, in milliseconds: it is the incumbent. So a solver that runs out of
-time, fails or writes nonsense never strands a node; what went wrong is logged, and the plan's status says what it is.
+time, fails or writes nonsense never strands a node: the failure is logged, and the plan has a status that shows it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pyomo.repn.plugins.lp_writer import LPWriter
 
 from pilot.core.errors import PilotError, SolverError
 from pilot.core.plan.problem import Plan, PlanStatus, Problem
-from pilot.planners import dp, model, model_nodes
+from pilot.planners import dp, model
 from pilot.planners.choice import best_known, plan_of
 from pilot.planners.solvers import NOTHING, find
 
@@ -30,7 +30,7 @@ logging.getLogger("pyomo").handlers.clear()
 """Its own one writes to standard output, where commands print JSON."""
 
 TOLERANCE = 1e-9
-"""Relative to the objective: plans that differ by less are worth the same."""
+"""A share of the objective: plans that differ by less are worth the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +49,11 @@ class Formulation:
 
 
 PIECES = Formulation("milp", model.build, model.counts, model.start, model.ending)
-NODES = Formulation("milp-nodes", model_nodes.build, model_nodes.counts)
 
 
 @dataclass(frozen=True, slots=True)
 class SolveOutcome:
-    """What became of one solve: counts in the candidates' order (None: none found), the objective and a bound on it."""
+    """The result of one solve: counts in the candidates' order (None: none found), the objective and a bound on it."""
 
     proved: bool = False
     counts: list[int] | None = None
@@ -68,7 +67,8 @@ class SolveOutcome:
 def plan(problem: Problem, limit_s: float, solver: str = "cbc", formulation: Formulation = PIECES) -> Plan:
     """The optimal plan; the best one known if ``limit_s`` does not suffice.
 
-    If the solver fails, that is logged and it is done without; :func:`pilot.planners.make` checks that it is installed.
+    If the solver fails, that is logged, and the plan is made without it. :func:`pilot.planners.make` checks that it is
+    installed.
     """
     deadline_s = time.monotonic() + limit_s
     incumbent = dp.optimum(problem, deadline_s)
@@ -89,7 +89,7 @@ def solve(
     start: Any = None,
     gap: float = 0.0,
 ) -> SolveOutcome:
-    """What ``solver`` makes of the formulation, from ``start`` on, until the monotonic clock shows ``deadline_s``.
+    """Solve the formulation with ``solver``, from ``start`` on, until the monotonic clock shows ``deadline_s``.
 
     It is *proved* to within ``gap``, a share of the objective.
 

@@ -12,6 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
+import msgspec
+
 from pilot.core.errors import NoRestartError, PilotError, UserError
 from pilot.host.printable import printable
 from pilot.planners.one_thread import load_numpy
@@ -25,9 +27,6 @@ from pilot.service.settings import Settings, config_of
 from pilot.site.site_files import SiteFile, load_site_file
 
 log = logging.getLogger("pilot.service")
-
-OPTIONS = [name for name in Settings.__struct_fields__ if name != "priors"]
-"""Settings given as options; the priors are not."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -105,7 +104,11 @@ def _end(rundir: RunDir, how: Ended) -> None:
 def _settings(options: argparse.Namespace, learned: Learned) -> Settings:
     expected = learned.priors
     plain = (expected.ln_a.mean, expected.ln_a.sd, expected.ln_b.mean, expected.ln_b.sd) if learned.found else None
-    return Settings(**{name: getattr(options, name) for name in OPTIONS}, priors=plain)
+    try:
+        given = msgspec.json.decode(options.settings, type=Settings)
+    except msgspec.DecodeError as error:
+        raise UserError(f"--settings: {error}") from None
+    return msgspec.structs.replace(given, priors=plain)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -116,10 +119,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--pilots", type=int, help="pilots to keep; default: as many as the trainers can use")
     parser.add_argument("--go-on", action="store_true", help="only continue a pool that did not end cleanly")
     parser.add_argument("--fresh", action="store_true", help="start a new pool; the previous one is set aside")
-    defaults = Settings()
-    for name in OPTIONS:
-        value = getattr(defaults, name)
-        parser.add_argument(f"--{name.replace('_', '-')}", type=type(value), default=value)
+    parser.add_argument("--settings", default="{}", help="a pilot.service.settings.Settings as JSON")
     return parser
 
 

@@ -32,7 +32,7 @@ from pilot.service.requests.launch_store import LaunchStore
 from pilot.service.requests.status_view import About, PoolView
 from pilot.service.requests.study_store import StudyStore
 from pilot.service.service import Service
-from pilot.site.node_pattern import NodePattern
+from pilot.site.hostlist import NodePattern
 from pilot.site.site_files import SiteFile
 
 log = logging.getLogger("pilot.service")

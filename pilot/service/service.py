@@ -121,7 +121,7 @@ class Service:
         now_s = self.driver.clock()
         pilot.leaving = cause
         log.info("%s was given notice: %s, %g s", pilot.node, cause, grace_s)
-        self._coalescer.leaving(now_s, pilot.node, now_s + grace_s, cause)
+        self._coalescer.noticed(now_s, pilot.node, now_s + grace_s, cause)
         if pilot.hello is not None:
             self.jobs.noticed(pilot.hello.job, cause)
         self._stir.set()
@@ -181,7 +181,7 @@ class Service:
         for stop in late.stops:
             self._effects.perform(stop)
         waited = (*late.events, *self._inbound.stall_checks.overdue(now_s))
-        self._post([*map(self._inbound.unreached.explained, waited), *self.driver.core.timers.due(now_s)])
+        self._post([*map(self._inbound.unreached.explained, waited), *self.driver.core.due(now_s)])
 
     def _holders(self, node: NodeId) -> Iterable[NodeId]:
         """The nodes that hold the same state as ``node``."""

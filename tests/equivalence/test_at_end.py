@@ -66,5 +66,5 @@ def test_a_run_that_resumes_there(point: int, count: int) -> None:
 @pytest.mark.parametrize("operation", range(4))
 def test_those_that_come_when_one_is_lost_there(operation: int, die: tuple[bool, ...]) -> None:
     expected = script()
-    ends = [End(operation, (True, False), die, 1, at="meeting"), End(operation, (False,), die, 1, at="meeting")]
+    ends = [End(operation, (True, False), die, 1, at="agreement"), End(operation, (False,), die, 1, at="agreement")]
     assert_same(on_ranks(script, 2, ends), expected)

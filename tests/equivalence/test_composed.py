@@ -66,7 +66,7 @@ FOUND: dict[str, tuple[dict[str, str], int, list[End]]] = {
     "one that comes has evaluated more often than the others, and has not done what they have done since": (
         {"evaluated": "halves before the epoch, between steps"},
         1,
-        [End(5, (True,), (False,), 1, at="meeting"), End(7, (True,), (False,), 1)],
+        [End(5, (True,), (False,), 1, at="agreement"), End(7, (True,), (False,), 1)],
     ),
     "gradients zeroed after each session.step, of which only the last of a step's steps": (
         {"batches": "micro 1", "zeroed": "after the step", "optimizer": "list"},

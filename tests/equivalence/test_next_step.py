@@ -16,7 +16,7 @@ import pilot.train
 from pilot.core.errors import ResumedOtherwise
 from pilot.core.trainer.run_identity import ACCEPT
 from pilot.submission import loaded_code
-from pilot.train.check.group import CourseGroup
+from pilot.train.check.group import ScenarioGroup
 from tests.equivalence.hidden import SCRIPTS, Script, X, Y, draws_a_constant, model, steps_two_by_name, train
 from tests.equivalence.rows import in_world
 from tests.unit.train.storm import NEXT_STEP, Keep
@@ -57,7 +57,7 @@ def test_what_no_checkpoint_holds_is_found(script: Script, before: int, after: i
 def remarks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Those of the leader."""
     found: list[str] = []
-    monkeypatch.setattr(CourseGroup, "remark", lambda _, text: found.append(text))
+    monkeypatch.setattr(ScenarioGroup, "remark", lambda _, text: found.append(text))
     return found
 
 

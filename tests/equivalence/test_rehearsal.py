@@ -15,7 +15,7 @@ from torch.utils.data import IterableDataset, TensorDataset
 import pilot.train
 from pilot.core.errors import JoinedOtherwise
 from pilot.core.trainer.run_identity import ACCEPT
-from pilot.train.check.group import CourseGroup
+from pilot.train.check.group import ScenarioGroup
 from tests.equivalence.hidden import (
     SCRIPTS,
     Script,
@@ -61,7 +61,7 @@ def test_the_parameter_whose_gradients_differ_most_is_named() -> None:
 def test_what_the_user_accepts_is_only_remarked(monkeypatch: pytest.MonkeyPatch) -> None:
     remarks: list[str] = []
     monkeypatch.setenv(ACCEPT, "gradients")
-    monkeypatch.setattr(CourseGroup, "remark", lambda _, text: remarks.append(text))
+    monkeypatch.setattr(ScenarioGroup, "remark", lambda _, text: remarks.append(text))
     on_ranks(lambda: draws_a_constant({"global_batch_size": 4}), 1, JOINS)
     assert len(remarks) == 2
     assert remarks[0] == remarks[1]

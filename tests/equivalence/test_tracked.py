@@ -14,7 +14,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.data import TensorDataset
 
 from pilot.core.errors import PilotError, UserError
-from pilot.train.steps import kept
+from pilot.train.steps import snapshots
 from tests.equivalence.loops import (
     BATCH,
     DATA,
@@ -230,7 +230,7 @@ def test_equal_to_the_plain_loop(script: Script) -> None:
 def test_what_is_large_is_put_back_too_where_it_was_seen_to_change(
     script: Script, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kept, "SMALL_BYTES", -1)
+    monkeypatch.setattr(snapshots, "SMALL_BYTES", -1)
     assert_equal(script, operations=range(4, 11))
 
 

@@ -144,7 +144,7 @@ def test_a_pilot_with_notice_leaves_and_counts_as_preempted(live: Pool) -> None:
     trainer = trains(live, peers)
     peers[1].say(wire.Noticed("SIGTERM", 5.0))
     join = peers[0].hears(wire.JoinGroup)
-    assert (join.generation, join.size) == (2, 1)
+    assert (join.generation, join.nodes) == (2, 1)
     assert peers[1].hears(wire.LeaveGroup).generation == 2
     peers[0].say(wire.GroupFormed(trainer, 2, 7))
     peers[1].hears(StopWorker)

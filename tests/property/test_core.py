@@ -55,8 +55,8 @@ def act(world: World, action: str, number: int) -> None:
         case "join":
             world.join(1 + number % 3)
         case "notice" if world.nodes:
-            leaving = tuple(rng.sample(world.nodes, min(len(world.nodes), 1 + number % 3)))
-            world.send(PoolChanged(leaving=leaving, deadline_s=world.now_s + 30))
+            noticed = tuple(rng.sample(world.nodes, min(len(world.nodes), 1 + number % 3)))
+            world.send(PoolChanged(noticed=noticed, deadline_s=world.now_s + 30))
         case "lose" if world.nodes:
             world.lose(rng.sample(world.nodes, min(len(world.nodes), 1 + number % 3)))
         case "submit" | "submit bounded" | "submit sized":

@@ -355,7 +355,7 @@ class World:
     def pass_time(self, seconds: float) -> None:
         """Whatever was set aside before then is retried."""
         self.now_s += seconds
-        for event in self.core.timers.due(self.now_s):
+        for event in self.core.due(self.now_s):
             self.send(event)
 
     def resume(self, trainer: TrainerId, *, from_scratch: bool = False) -> None:

@@ -190,7 +190,7 @@ class Play(World):
         """Stale pool events: nodes join that are here, leave that are leaving, and are lost that never existed."""
         here = tuple(self.rng.sample(self.nodes, min(2, len(self.nodes))))
         leaving = tuple(self.core.pool.leaving)[:1]
-        self.send(PoolChanged(joined=here[:1], leaving=(*leaving, NodeId("elsewhere")), lost=(NodeId("elsewhere"),)))
+        self.send(PoolChanged(joined=here[:1], noticed=(*leaving, NodeId("elsewhere")), lost=(NodeId("elsewhere"),)))
 
     def _looks(self) -> None:
         trainer = self._trainer()

@@ -84,7 +84,7 @@ def parse(line: str, core: Coordinator) -> Event:
             named = {r[0]: [n[1:] for n in rest if n[0] == r[0]] for r in rest}
             nodes = {s: tuple(NodeId(n.partition("@")[0]) for n in named.get(s, ())) for s in "+-!"}
             ends = tuple(map(_end, (r[1:] for r in rest if "@" in r)))
-            return PoolChanged(joined=nodes["+"], lost=nodes["-"], leaving=nodes["!"], deadline_s=None, ends=ends)
+            return PoolChanged(joined=nodes["+"], lost=nodes["-"], noticed=nodes["!"], deadline_s=None, ends=ends)
         case "submit", [name, low, high]:
             return TrainerSubmitted(TrainerSpec(TrainerId(name), int(low), int(high)))
         case "submit", [name, low, high, "profile", profile]:

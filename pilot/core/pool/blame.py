@@ -62,13 +62,13 @@ BLAMES = 2
 
 @dataclass(slots=True)
 class Judgement:
-    """``commands`` that report it; ``failure``: why it is the script's fault; ``question``: why another plan is
+    """``commands`` that report it; ``failure``: why it is the script's fault; ``replan``: why another plan is
     needed.
     """
 
     commands: list[Command] = field(default_factory=list)
     failure: str = ""
-    question: str = ""
+    replan: str = ""
 
 
 @dataclass(eq=False)
@@ -99,10 +99,10 @@ class Blame(BlameState):
             if not evidence.struck(accusation):
                 continue
             if accusation.stage is Stage.JOIN and (trainer.differs or evidence.doubted(Stage.JOIN, without=node)):
-                out.question = self._differs(trainer, accusation)
+                out.replan = self._differs(trainer, accusation)
                 continue
             out.commands.append(self._set_aside(now_s, trainer, accusation))
-            out.question = f"{node} was set aside for {trainer.id}"
+            out.replan = f"{node} was set aside for {trainer.id}"
             if accusation.fault is Fault.NODE:
                 self._blamed(now_s, node, trainer, out)
                 continue
@@ -194,7 +194,7 @@ class Blame(BlameState):
         self.blames[node] = self.blames.get(node, 0) + 1
         if self.blames[node] >= BLAMES and node in self._pool and node not in self._pool.aside:
             out.commands.append(self._set_aside_for_all(now_s, node, trainer))
-            out.question = f"{node} was set aside for all trainers"
+            out.replan = f"{node} was set aside for all trainers"
 
     def _script(self, trainer: Trainer, accusation: Accusation, once_more: bool) -> str:
         """Why the script is at fault; "" if that is not known."""

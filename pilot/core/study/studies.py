@@ -56,7 +56,7 @@ class Followed:
     shelved: list[Trainer] = field(default_factory=list)
     trial: Trainer | None = None
     nodes: int = 0
-    question: str = ""
+    replan: str = ""
 
 
 class Studies:
@@ -151,7 +151,7 @@ class Studies:
                 return Followed()
             case study_events.ReservationDue():
                 late = study.reserved.pop(event.number, None)
-                return Followed(question=f"study {study.id} waits for its sampler" if late else "")
+                return Followed(replan=f"study {study.id} waits for its sampler" if late else "")
             case _:
                 assert_never(event)
 
@@ -160,7 +160,7 @@ class Studies:
             raise InvariantError(f"study {event.spec.study} was submitted twice")
         proof = Proof.of(event.spec.template)
         self.studies[event.spec.study] = Study(event.spec, event.spec.trials, proof=proof)
-        return Followed(question=f"study {event.spec.study} was submitted")
+        return Followed(replan=f"study {event.spec.study} was submitted")
 
     def _stop(self, study: Study, reason: str) -> Followed:
         if study.stopped:
@@ -178,7 +178,7 @@ class Studies:
             trial.asks = 1
         followed = self._advance(study, study.trials, f"study {study.id} continues")
         followed.commands += [AskTrial(study.id, t.number, study.spec.trial(t.number)) for t in again]
-        followed.question = followed.question or f"study {study.id} continues"
+        followed.replan = followed.replan or f"study {study.id} continues"
         return followed
 
     def _asked(self, study: Study, event: study_events.TrialAsked, charge_factor: float) -> Followed:
@@ -191,8 +191,8 @@ class Studies:
         trainer.shelved, trainer.proof = study.stopped, study.proof
         if study.stopped:
             return Followed()
-        question = "" if kept is not None else f"trainer {trainer.id} arrived"
-        return Followed(trial=trainer, nodes=kept.nodes if kept is not None else 0, question=question)
+        replan = "" if kept is not None else f"trainer {trainer.id} arrived"
+        return Followed(trial=trainer, nodes=kept.nodes if kept is not None else 0, replan=replan)
 
     def _not_asked(self, study: Study, event: study_events.TrialNotAsked) -> Followed:
         trial = self._waiting(study, event.number)
@@ -214,7 +214,7 @@ class Studies:
         del study.trials[number:]
         study.exhausted = True
         followed = self._advance(study, [], "")
-        followed.question = f"study {study.id} has tried every point of its search space"
+        followed.replan = f"study {study.id} has tried every point of its search space"
         return followed
 
     def heard(self, now_s: float, trainer: Trainer, event: object) -> Followed:
@@ -322,7 +322,7 @@ class Studies:
             shelved = "" if trial.trains and not study.stopped else study.stopped or self._shelved_at(study, trial)
             if trainer is None or trial.ended or bool(trainer.shelved) == bool(shelved):
                 continue
-            trainer.shelved, followed.question = shelved, why
+            trainer.shelved, followed.replan = shelved, why
             if shelved:
                 followed.shelved.append(trainer)
         return followed

@@ -39,7 +39,7 @@ def close(situation: Situation) -> list[Command]:
     # A finished group is not dissolved: its ranks exit cleanly with their workers.
     finished = outcome is Outcome.FINISHED
     out = [] if finished else dissolve(trainer, trainer.reason)
-    leaders = trainer.group.members[:1] if trainer.group is not None else tuple(trainer.workers)
+    leaders = trainer.members[:1] if trainer.group is not None else tuple(trainer.workers)
     trainer.group = trainer.forming = None
     trainer.pausing = False
     for node, worker in trainer.workers.items():
@@ -136,7 +136,7 @@ def form(reason: str) -> Act:
         trainer, members = situation.trainer, (*situation.staying, *situation.newcomers)
         previous = trainer.group.generation if trainer.group is not None else None
         trainer.generation = Generation(trainer.generation + 1)
-        trainer.forming = Group(trainer.generation, members, previous)
+        trainer.forming = Group(trainer.generation, members)
         known = trainer.saved_step, trainer.given_up
         return [FormGroup(trainer.id, trainer.generation, members, previous, reason, *known)]
 
@@ -145,31 +145,24 @@ def form(reason: str) -> Act:
 
 def check(situation: Situation) -> list[Command]:
     """Have the script checked on the only node of the training group."""
-    trainer, group = situation.trainer, situation.trainer.group
-    assert group is not None
-    (node,) = group.members
+    trainer = situation.trainer
+    (node,) = trainer.members
     trainer.proof = Proof(ProofState.RUNNING, node=node)
     return [CheckScript(trainer.id, node, "before it gets a second node")]
 
 
 def dissolve(trainer: Trainer, reason: str) -> list[Command]:
     """Dissolve the training group and the forming one; from now on their workers may differ by a step."""
-    groups = [g for g in (trainer.group, trainer.forming) if g is not None]
+    groups = trainer.groups
     trainer.group = trainer.forming = None
     trainer.pausing = trainer.synced = False
-    return [_dissolve_command(trainer, g, reason) for g in groups]
+    living = [tuple(n for n in group.members if n in trainer.workers) for group in groups]
+    return [DissolveGroup(trainer.id, g.generation, its, reason) for g, its in zip(groups, living, strict=True)]
 
 
 def dissolve_broken(trainer: Trainer) -> list[Command]:
     """Dissolve the groups if a member has lost its worker; reconcile then forms the next one from the survivors at
     once.
     """
-    groups = (trainer.group, trainer.forming)
-    if not any(n not in trainer.workers for group in groups if group is not None for n in group.members):
-        return []
-    return dissolve(trainer, "a member was lost")
-
-
-def _dissolve_command(trainer: Trainer, group: Group, reason: str) -> Command:
-    living = tuple(n for n in group.members if n in trainer.workers)
-    return DissolveGroup(trainer.id, group.generation, living, reason)
+    lost = any(node not in trainer.workers for group in trainer.groups for node in group.members)
+    return dissolve(trainer, "a member was lost") if lost else []

@@ -63,7 +63,7 @@ class Usage:
             return self.since_s
         return self.since_s + left_s / self.nodes if self.nodes else math.inf
 
-    def look(self, now_s: float, charge_factor: float) -> BudgetState:
+    def check(self, now_s: float, charge_factor: float) -> BudgetState:
         """Check the use so far against the budget. A warning is given once."""
         if self.budget_s is None:
             return BudgetState()

@@ -9,14 +9,12 @@ from pilot.core.commands import Outcome
 from pilot.core.curves.measured import Measured
 from pilot.core.curves.profile import Profile
 from pilot.core.errors import InvariantError
-from pilot.core.events import TrainerReleased, TrainerRemoved, TrainerResumed, TrainerSubmitted
+from pilot.core.events import RegistryEvent, TrainerReleased, TrainerRemoved, TrainerResumed, TrainerSubmitted
 from pilot.core.ids import TrainerId
 from pilot.core.trainer.budget import Usage, seconds
 from pilot.core.trainer.proof import Proof
 from pilot.core.trainer.spec import TrainerSpec
 from pilot.core.trainer.trainer import Trainer
-
-RollEvent = TrainerSubmitted | TrainerResumed | TrainerReleased | TrainerRemoved
 
 
 class Registry:
@@ -27,7 +25,7 @@ class Registry:
         self.trainers, self.past = trainers, past
         self.open = {trainer.id: trainer for trainer in trainers.values() if trainer.open}
 
-    def note(self, event: RollEvent, charge_factor: float) -> Trainer | None:
+    def note(self, event: RegistryEvent, charge_factor: float) -> Trainer | None:
         """Record ``event``; returns the trainer that may have nodes from now on. Budgets are in charged node-hours."""
         match event:
             case TrainerSubmitted():

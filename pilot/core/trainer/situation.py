@@ -53,11 +53,11 @@ class Situation:
         return self._worked_out
 
     def _stay(self) -> list[NodeId]:
-        trainer, group = self.trainer, self.trainer.group
-        if group is None:
+        trainer = self.trainer
+        if not self.trains:
             return [n for n in trainer.target if trainer.holds_state(n) and trainer.ready_on(n)]
         target = set(trainer.target)
-        return [n for n in group.members if n in target]
+        return [n for n in trainer.members if n in target]
 
     @property
     def too_few(self) -> bool:
@@ -77,20 +77,18 @@ class Situation:
     @property
     def parting(self) -> bool:
         """Whether a member of the training group does not stay."""
-        group = self.trainer.group
-        return group is not None and len(self.staying) < len(group.members)
+        return self.trains and len(self.staying) < len(self.trainer.members)
 
     @property
     def noticed(self) -> bool:
         """Whether a member of the training group got a notice."""
-        group = self.trainer.group
-        return group is not None and any(n in self.pool.leaving for n in group.members)
+        return any(n in self.pool.leaving for n in self.trainer.members)
 
     @property
     def holds_up(self) -> bool:
         """Whether the node of a member of the training group belongs to another trainer by now."""
-        group, owner = self.trainer.group, self.pool.owner
-        return group is not None and any(owner.get(n, self.trainer.id) != self.trainer.id for n in group.members)
+        own = self.trainer.id
+        return any(self.pool.owner.get(n, own) != own for n in self.trainer.members)
 
     @property
     def unsaved(self) -> bool:
@@ -114,9 +112,8 @@ class Situation:
     @property
     def to_be_checked(self) -> bool:
         """Whether its script waits for a check, and trains on one node that stays."""
-        trainer, group = self.trainer, self.trainer.group
-        waits = trainer.proof.state is ProofState.WAITING
-        return waits and group is not None and len(group.members) == 1 and self.staying == [*group.members]
+        members = self.trainer.members
+        return self.trainer.proof.state is ProofState.WAITING and len(members) == 1 and self.staying == [*members]
 
     @property
     def lacking(self) -> list[NodeId]:
@@ -128,8 +125,5 @@ class Situation:
     def surplus(self) -> list[NodeId]:
         """Nodes whose workers are needed neither by the target nor by a group or checkpoint."""
         trainer = self.trainer
-        needed = {*trainer.target, *trainer.writing}
-        for group in (trainer.group, trainer.forming):
-            if group is not None:
-                needed.update(group.members)
+        needed = {*trainer.target, *trainer.writing, *(n for group in trainer.groups for n in group.members)}
         return [n for n in trainer.workers if n not in needed]

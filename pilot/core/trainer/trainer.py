@@ -84,7 +84,6 @@ class Group:
 
     generation: Generation
     members: tuple[NodeId, ...]
-    previous: Generation | None = None
 
 
 class Phase(StrEnum):
@@ -128,8 +127,8 @@ class Trainer:
     """One trainer in the core.
 
     ``target`` are the nodes that the last plan gave it (its allocation), ``workers`` its processes by node, ``group``
-    what trains, ``forming`` what will. ``pausing``: the group is to stop after an agreed step. ``looking``: the
-    generation whose members are being looked at. ``writing``: the nodes whose checkpoint is awaited. ``reached``: the
+    what trains, ``forming`` what will. ``pausing``: the group is to stop after an agreed step. ``examining``: the
+    generation whose members are being examined. ``writing``: the nodes whose checkpoint is awaited. ``reached``: the
     step that it had come to when its state was lost; up to there steps are done again. ``synced``: all state holders
     hold the same state; ``saved``: a checkpoint holds it, too. ``died``: the nodes on which members of its groups died
     since the last new step. ``refusal``: why no further worker can start (the script was edited); the trainer then does
@@ -151,7 +150,7 @@ class Trainer:
     forming: Group | None = None
     pausing: bool = False
     writing: dict[NodeId, None] = field(default_factory=dict)
-    looking: Generation = NO_GENERATION
+    examining: Generation = NO_GENERATION
     synced: bool = False
     saved: bool = False
     failed_writes: int = 0
@@ -214,6 +213,20 @@ class Trainer:
         self.proof = Proof.of(self.spec)
 
     @property
+    def groups(self) -> tuple[Group, ...]:
+        """The group that trains and the one that forms, as far as there are any."""
+        return tuple(group for group in (self.group, self.forming) if group is not None)
+
+    def group_of(self, generation: Generation) -> Group | None:
+        """The group of ``generation``, if it trains or forms."""
+        return next((group for group in self.groups if group.generation == generation), None)
+
+    @property
+    def members(self) -> tuple[NodeId, ...]:
+        """The members of the group that trains; () if none does."""
+        return self.group.members if self.group is not None else ()
+
+    @property
     def living(self) -> tuple[Generation, ...]:
         """Generations that may report its end: the newest, and the one that trains while that forms."""
         return (self.generation,) if self.group is None else (self.generation, self.group.generation)
@@ -270,9 +283,8 @@ class Trainer:
 
     def lost_all(self, pool: Pool, went: Set[NodeId]) -> bool:
         """Whether no member of the training group stays, now that the nodes ``went`` are gone or have got a notice."""
-        members = self.group.members if self.group is not None else ()
-        stays = any(n in pool and n not in pool.leaving for n in members)
-        return not stays and any(n in went for n in members)
+        stays = any(n in pool and n not in pool.leaving for n in self.members)
+        return not stays and any(n in went for n in self.members)
 
     def lose(self, node: NodeId, *, announced: bool) -> None:
         """Record that its worker on ``node`` is gone, with the node."""

@@ -63,6 +63,7 @@ from pilot.core.plan.problem import Plan, Problem
 from pilot.core.study.events import TrialAsked, TrialTold
 from pilot.core.trainer.proof import ProofState
 from pilot.core.trainer.trainer import Trainer
+from pilot.research.gpu_packing import GpuNodes
 from pilot.research.sim.accounting import Account, Accounting
 from pilot.research.sim.knowledge import MEASURED, TRUE_CURVES, Knowledge
 from pilot.research.sim.records import Moment, Records
@@ -194,7 +195,7 @@ class Simulation:
 
     def _next_s(self) -> float:
         at_s = self._changes[0].time_s if self._changes else math.inf
-        at_s = min(at_s, self._plan_due_s, max(self.now_s, self.core.timers.due_s()), self._reports.due_s())
+        at_s = min(at_s, self._plan_due_s, max(self.now_s, self.core.due_s()), self._reports.due_s())
         if self.config.completions is Completions.AT_NODE_EVENTS:
             return at_s
         submitted_s = self._submissions[0].submit_s if self._submissions else math.inf
@@ -225,11 +226,11 @@ class Simulation:
         changed = PoolChanged(change.joined, lost=change.left, cause="trace", ends=change.ends)
         pool = [changed] if change.joined or change.left else []
         waits = not pool and self.config.completions is Completions.AT_NODE_EVENTS
-        if waits and min(self.core.timers.due_s(), self._reports.due_s()) > self.now_s:
+        if waits and min(self.core.due_s(), self._reports.due_s()) > self.now_s:
             return []
         reports = self._reports.take(self.now_s, self._running, self.core.trainers)
         heard: list[Event] = [*self._finished(), *self._progress(), *reports, *self._submitted()]
-        return [*heard, *pool, *self.core.timers.due(self.now_s)]
+        return [*heard, *pool, *self.core.due(self.now_s)]
 
     def _finished(self) -> list[Event]:
         done = [trainer for trainer, account in self._running.items() if account.is_done()]
@@ -247,9 +248,7 @@ class Simulation:
 
     def _progress(self) -> list[Event]:
         """How far trainers have got, if problems include it; those between decisions do not."""
-        core = self.core
-        decides = not core.config.decide_every_s or core.awaited or core.timers.decision_s <= self.now_s
-        if not (core.config.timed and decides):
+        if not (self.core.config.timed and self.core.decides_now()):
             return []
         groups = {trainer: self.core.trainers[trainer].group for trainer in self._running}
         return [
@@ -379,8 +378,10 @@ class Simulation:
         self._pins = pins
 
     def _spread(self) -> int:
-        gpus = self.core.config.gpus
-        return 0 if gpus is None else sum(gpus.spread(self.core.trainers[name].target) for name in self._running)
+        gpus = self.core.config.packing
+        if not isinstance(gpus, GpuNodes):
+            return 0
+        return sum(gpus.spread(self.core.trainers[name].target) for name in self._running)
 
     def _open_accounts(self) -> None:
         for trainer in self.core.admitted():

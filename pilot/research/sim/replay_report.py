@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.axes import Axes
 
 from pilot.core.errors import UserError
 from pilot.history.figures import label, svg
@@ -19,6 +19,9 @@ from pilot.history.words import amount, duration, node_count
 from pilot.research.sim.metrics import U_IN_WORDS, returns_on_rescale
 from pilot.research.sim.sweep import Replay
 from pilot.research.traces.text_files import write_text
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 HOUR_S = 3600.0
 WIDTH, HEIGHT = 8, 3.2

@@ -20,7 +20,6 @@ from pilot.core.coordinator import Coordinator
 from pilot.core.errors import PilotError, UserError
 from pilot.core.ids import TrainerId, natural_key
 from pilot.core.plan.arrivals import ARRIVALS_S
-from pilot.core.plan.assign import GpuNodes
 from pilot.core.plan.objective import Objective
 from pilot.core.pool.pool import NODE_ORDERS, TOPOLOGY, hostname_order
 from pilot.core.pool.topology import Topology
@@ -28,6 +27,7 @@ from pilot.core.trainer.spec import Profiling
 from pilot.host.system import die_with_parent
 from pilot.planners import TIMED, make, usual_objective
 from pilot.protocol.pool_status import Answer
+from pilot.research.gpu_packing import GpuNodes
 from pilot.research.sim.accounting import Account, Accounting, TrainerTimes, times_of
 from pilot.research.sim.driver import Completions, SimConfig, Simulation
 from pilot.research.sim.knowledge import TRUTH, Knowledge, ReadCurves, objective_name
@@ -36,7 +36,7 @@ from pilot.research.sim.records import SolveRecord, TrainerCourse
 from pilot.research.traces.changes import Change, read_changes, still_pool, with_ends
 from pilot.research.traces.fragments import Floats
 from pilot.research.traces.workload import Mishaps, WorkloadRow, befallen, read_curves, read_workload
-from pilot.site.node_pattern import NodePattern
+from pilot.site.hostlist import NodePattern
 
 GIVEN = "given"
 """The objective of the curves file (``objective_per_s``), else the planner's default."""
@@ -166,7 +166,7 @@ def run_case(
     planner = make(case.planner, case.solver, solve_limit_s)
     gpus = _gpu_nodes(changes, case.gpus_per_node) if case.gpus_per_node is not None else None
     topology = _topology(inputs, case)
-    core = Coordinator(replace(_core_config(case, objective_of, curves), gpus=gpus, topology=topology))
+    core = Coordinator(replace(_core_config(case, objective_of, curves), packing=gpus, topology=topology))
     simulation = Simulation(core, planner, changes, submissions, config)
     complete = simulation.run(stop, lambda now_s: tick(_share_done(simulation, now_s)))
     submitted = sum(submission.submit_s <= simulation.now_s for submission in submissions)

@@ -21,18 +21,18 @@ class _Change:
     """A :class:`PoolChanged` that is still growing, with its nodes in order."""
 
     joined: dict[NodeId, None] = field(default_factory=dict)
-    leaving: dict[NodeId, float] = field(default_factory=dict)
+    noticed: dict[NodeId, float] = field(default_factory=dict)
     lost: dict[NodeId, None] = field(default_factory=dict)
     ends: dict[NodeId, float | None] = field(default_factory=dict)
     causes: dict[str, None] = field(default_factory=dict)
 
     def __contains__(self, node: NodeId) -> bool:
-        return node in self.joined or node in self.leaving or node in self.lost
+        return node in self.joined or node in self.noticed or node in self.lost
 
     def event(self) -> PoolChanged:
-        deadline_s = min(self.leaving.values()) if self.leaving else None
+        deadline_s = min(self.noticed.values()) if self.noticed else None
         cause, ends = "; ".join(self.causes), tuple(self.ends.items())
-        return PoolChanged(tuple(self.joined), tuple(self.leaving), tuple(self.lost), deadline_s, cause, ends)
+        return PoolChanged(tuple(self.joined), tuple(self.noticed), tuple(self.lost), deadline_s, cause, ends)
 
 
 class Coalescer:
@@ -47,9 +47,9 @@ class Coalescer:
         """``node`` registered."""
         self._change(now_s, node, "registered").joined[node] = None
 
-    def leaving(self, now_s: float, node: NodeId, deadline_s: float, cause: str) -> None:
+    def noticed(self, now_s: float, node: NodeId, deadline_s: float, cause: str) -> None:
         """``node`` was given notice and lives until ``deadline_s`` at the latest."""
-        self._change(now_s, node, cause).leaving[node] = deadline_s
+        self._change(now_s, node, cause).noticed[node] = deadline_s
 
     def ends(self, now_s: float, node: NodeId, at_s: float | None) -> None:
         """``node`` will have left by ``at_s``; None: that is no longer known."""

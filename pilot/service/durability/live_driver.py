@@ -83,8 +83,8 @@ class LiveDriver:
         self.core, self.books = restored.core, restored.books
         starting = [given.command for given in self.pending.starting.values()]
         forming = [given.command for given in self.pending.forming.values()]
-        known = events.PoolChanged(leaving=tuple(self.core.pool.leaving))
-        self._story.tell(Decision(0, self.clock(), known, (*starting, *forming)))
+        known = events.PoolChanged(noticed=tuple(self.core.pool.leaving))
+        self._story.events_of(Decision(0, self.clock(), known, (*starting, *forming)))
 
     def reopen(self, header: Header, *, pilots_come_back: bool) -> None:
         """A drained pool is up again, under the last configuration of ``header``. Must come first.
@@ -143,6 +143,6 @@ class LiveDriver:
 
     def _tell(self, entry: Entry) -> None:
         level = logging.INFO if isinstance(entry, Decision) else logging.WARNING
-        for event in self._story.tell(entry):
+        for event in self._story.events_of(entry):
             if event.kind in _LOGGED:
                 log.log(level, "%s (event %d)", event.text, event.event)

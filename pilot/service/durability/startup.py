@@ -81,7 +81,7 @@ class PoolIdentity:
 
 def configured(site: Site, settings: Settings) -> Configured:
     """The configuration of a pool on ``site``, as stored in journals."""
-    return Configured(msgspec.to_builtins(settings), site.model_dump(mode="json"))
+    return Configured(msgspec.to_builtins(settings), msgspec.to_builtins(site))
 
 
 def open_pool(

@@ -48,7 +48,7 @@ T = TypeVar("T")
 Handler = Callable[[dict[str, Any]], Awaitable[Answer]]
 
 
-def _typed(verb: verbs.Verb[A, R], method: Callable[[A], Awaitable[R] | R]) -> tuple[str, Handler]:
+def _typed(verb: verbs.Verb[..., A, R], method: Callable[[A], Awaitable[R] | R]) -> tuple[str, Handler]:
     """Look up ``verb`` by name; its arguments are validated before ``method`` gets them."""
 
     async def handle(arguments: dict[str, Any]) -> Answer:

@@ -204,7 +204,7 @@ def test_who_has_not_measured_what_a_rescale_costs_does_not_wait_behind_an_assum
 
 def test_a_pool_s_budget_is_warned_of_once_and_drains_it_at_its_end() -> None:
     world = two(CoordinatorConfig(budget_node_hours=3.0, charge_factor=0.5))
-    assert world.core.timers.due_s() == pytest.approx(0.8 * 6 * 3600 / 3, abs=5)
+    assert world.core.due_s() == pytest.approx(0.8 * 6 * 3600 / 3, abs=5)
     world.pass_time(5800.0)
     world.pass_time(50.0)
     warnings = [c for c in given(world, 0) if isinstance(c, WarnOfBudget)]
@@ -222,7 +222,7 @@ def test_a_pool_s_budget_is_warned_of_once_and_drains_it_at_its_end() -> None:
     assert world.core.draining
     world.lose(list(world.nodes))
     world.send(PoolReopened())
-    assert (world.core.usage.used_s, world.core.timers.due(world.now_s)) == (0.0, [])
+    assert (world.core.usage.used_s, world.core.due(world.now_s)) == (0.0, [])
 
 
 def test_a_trainer_s_budget_stops_it_with_its_state_saved_and_a_larger_one_lets_it_go_on() -> None:
@@ -230,7 +230,7 @@ def test_a_trainer_s_budget_stops_it_with_its_state_saved_and_a_larger_one_lets_
     world.join(1)
     world.send(TrainerSubmitted(TrainerSpec(A, budget_node_hours=1.0)))
     world.settle()
-    assert world.core.timers.due_s() == pytest.approx(0.8 * 3600, abs=5), "the pool has none, that of the trainer comes"
+    assert world.core.due_s() == pytest.approx(0.8 * 3600, abs=5), "the pool has none, that of the trainer comes"
     world.step(A)
     world.pass_time(3601.0)
     trainer = world.core.trainers[A]
@@ -246,4 +246,4 @@ def test_a_trainer_s_budget_stops_it_with_its_state_saved_and_a_larger_one_lets_
     world.closed.remove(A)
     world.send(TrainerResumed(A, 2.0))
     world.settle()
-    assert (trainer.phase, world.core.timers.due(world.now_s)) == (Phase.RUNNING, [])
+    assert (trainer.phase, world.core.due(world.now_s)) == (Phase.RUNNING, [])

@@ -11,17 +11,17 @@ import pilot.train
 from pilot.core.errors import UserError
 from pilot.train.data.sampler import Batching
 from pilot.train.data.training_loader import Loader, Stream
-from tests.unit.train.test_loader import Course, Noisy, made
+from tests.unit.train.test_loader import LoopView, Noisy, made
 
 STEP, STEPS = 4, 5
 
 
-class Stepping(Course):
+class Stepping(LoopView):
     """Applies each step when its last batch comes back, unless that is ``void``."""
 
     void = False
 
-    def came_back(self) -> None:
+    def end_batch(self) -> None:
         share, batch = self.begun[-1]
         if batch + 1 == len(share.batches):
             self.cursor = share.cursor if self.void else share.cursor_end
@@ -29,9 +29,9 @@ class Stepping(Course):
             self.revision += self.void
 
 
-def two_of(course: Course) -> Loader:
+def two_of(loop: LoopView) -> Loader:
     """Two batches per step."""
-    return made(course, Noisy([()] * STEP * STEPS), Batching(whole=STEP, micro=2), options={})
+    return made(loop, Noisy([()] * STEP * STEPS), Batching(total=STEP, micro=2), options={})
 
 
 def after_steps(count: int) -> Stepping:
@@ -39,17 +39,17 @@ def after_steps(count: int) -> Stepping:
 
 
 def test_a_pass_begins_in_the_middle_and_a_void_step_is_repeated() -> None:
-    course = after_steps(2)
-    batches = two_of(course).enumerate()
+    loop = after_steps(2)
+    batches = two_of(loop).enumerate()
     assert [next(batches)[0] for _ in range(4)] == [4, 5, 6, 7]
-    course.void = True
+    loop.void = True
     assert next(batches)[0] == 6
-    course.void = False
+    loop.void = False
     assert [number for number, _ in batches] == [7, 8, 9]
 
 
 def test_a_process_that_comes_after_the_last_step_sees_its_numbers() -> None:
-    assert [number for number, _ in two_of(Course(cursor=STEP * STEPS, steps=STEPS)).enumerate()] == [8, 9]
+    assert [number for number, _ in two_of(LoopView(cursor=STEP * STEPS, steps=STEPS)).enumerate()] == [8, 9]
 
 
 def of_session(*, stream: bool) -> tuple[pilot.train.Session, Stream]:

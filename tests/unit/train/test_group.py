@@ -20,7 +20,7 @@ import pilot.train
 from pilot.core.errors import UserError
 from pilot.train.state.stepper import LearningRate
 
-COURSE = importlib.import_module("pilot.train.course")
+COURSE = importlib.import_module("pilot.train.loop")
 CLAIM = COURSE._claim  # before the tests' fixture replaces it
 EXAMPLES = Path(__file__).parents[3] / "examples"
 

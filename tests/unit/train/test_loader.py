@@ -42,8 +42,8 @@ DRAWS: dict[str, Callable[[], float]] = {
 }
 
 
-def made(course: Any, dataset: Any, batching: Batching, **given: Any) -> Loader:
-    return Loader(DatasetBatches(course, dataset, batching, **given), dataset)
+def made(loop: Any, dataset: Any, batching: Batching, **given: Any) -> Loader:
+    return Loader(DatasetBatches(loop, dataset, batching, **given), dataset)
 
 
 class Noisy(Dataset[Any]):
@@ -70,7 +70,7 @@ class NoisyAtOnce(Noisy):
 
 
 @dataclass
-class Course:
+class LoopView:
     """A session positioned wherever the test says; its training loop draws random numbers, too."""
 
     rank: int = 0
@@ -104,10 +104,10 @@ class Course:
     def by_epoch(self) -> bool:
         return True
 
-    def look_back(self, share: StepShare, batch: int) -> None:
+    def begin_uncounted(self, share: StepShare, batch: int) -> None:
         self.seen_again.append((share, batch))
 
-    def came_back(self) -> None:
+    def end_batch(self) -> None:
         pass
 
     def batches(self, rest: Rest) -> Iterator[Any]:
@@ -123,7 +123,7 @@ class Course:
         random.gauss(0, 1)
 
 
-class Walking(Course):
+class Walking(LoopView):
     """Each step that it begins is applied."""
 
     def begin(self, share: StepShare, batch: int) -> None:
@@ -144,11 +144,11 @@ def one_by_one(dataset: Noisy, seed: int, epoch: int) -> list[tuple[int, float]]
     return sorted(samples)
 
 
-def one_step(iterator: Iterator[Any], course: Course) -> list[tuple[int, float]] | None:
+def one_step(iterator: Iterator[Any], loop: LoopView) -> list[tuple[int, float]] | None:
     """The samples of a rank in one step that count; None: the epoch is over."""
     samples: list[tuple[int, float]] = []
     while (batch := next(iterator, None)) is not None:
-        share, number = course.begun[-1]
+        share, number = loop.begun[-1]
         samples += zip(*(column.tolist() for column in batch), strict=True) if share.samples else []
         if number + 1 == len(share.batches):
             return samples
@@ -158,7 +158,7 @@ def one_step(iterator: Iterator[Any], course: Course) -> list[tuple[int, float]]
 draws = st.lists(st.sampled_from(sorted(DRAWS)), max_size=3).map(tuple)
 batchings = st.one_of(
     st.builds(Batching, per_node=st.integers(1, 5), micro=st.none() | st.integers(1, 3)),
-    st.builds(Batching, whole=st.integers(1, 12), micro=st.none() | st.integers(1, 3)),
+    st.builds(Batching, total=st.integers(1, 12), micro=st.none() | st.integers(1, 3)),
 )
 changes = st.lists(st.tuples(st.integers(1, 4), st.booleans()), max_size=30)
 
@@ -181,8 +181,8 @@ def test_samples_are_those_of_their_own_streams_whatever_the_group_the_cut_and_t
     """Even if only some samples draw, so that a loader finds out late that one does."""
     dataset, script = kind(draws), iter(changes)
     expected = one_by_one(dataset, seed, 0)
-    courses = [Course(rank, 4, seed=seed) for rank in range(4)]
-    iterators = [iter(made(course, dataset, batching, options={})) for course in courses]
+    courses = [LoopView(rank, 4, seed=seed) for rank in range(4)]
+    iterators = [iter(made(loop, dataset, batching, options={})) for loop in courses]
     taken: list[tuple[int, float]] = []
     while (step := [one_step(iterators[rank], courses[rank]) for rank in range(courses[0].size)])[0] is not None:
         size, void = next(script, (courses[0].size, False))
@@ -190,10 +190,10 @@ def test_samples_are_those_of_their_own_streams_whatever_the_group_the_cut_and_t
         for sample in [sample for samples in step for sample in samples or ()]:
             assert sample == expected[sample[0]]
             taken += [] if void else [sample]
-        for course in courses:
-            course.cursor = course.cursor if void else end
-            course.revision += void or size != course.size
-            course.size = size
+        for loop in courses:
+            loop.cursor = loop.cursor if void else end
+            loop.revision += void or size != loop.size
+            loop.size = size
     assert sorted(taken) == expected
 
 
@@ -201,16 +201,16 @@ def test_samples_are_those_of_their_own_streams_whatever_the_group_the_cut_and_t
 @pytest.mark.parametrize("kind", [Noisy, NoisyAtOnce])
 def test_they_are_the_same_from_workers_also_where_the_plan_changes(kind: type[Noisy], options: dict[str, Any]) -> None:
     dataset = kind([() if i % 3 else tuple(sorted(DRAWS))[: i % 7] for i in range(40)])
-    course = Course(seed=3)
-    loader = made(course, dataset, Batching(whole=8, micro=3), options=options)
+    loop = LoopView(seed=3)
+    loader = made(loop, dataset, Batching(total=8, micro=3), options=options)
     for epoch in range(2):
-        course.epoch, course.cursor = epoch, 0
+        loop.epoch, loop.cursor = epoch, 0
         expected, iterator = one_by_one(dataset, 3, epoch), iter(loader)
         taken: list[tuple[int, float]] = []
-        while (samples := one_step(iterator, course)) is not None:
+        while (samples := one_step(iterator, loop)) is not None:
             taken += samples
-            course.cursor = course.begun[-1][0].cursor_end
-            course.revision += course.cursor == 16
+            loop.cursor = loop.begun[-1][0].cursor_end
+            loop.revision += loop.cursor == 16
         assert sorted(taken) == expected
 
 
@@ -229,13 +229,13 @@ class Failing(Noisy):
 
 def test_a_dataset_may_fail_where_it_was_not_seeded_yet() -> None:
     failing = Failing([()] * 6)
-    assert sum(len(batch[0]) for batch in made(Walking(), failing, Batching(whole=6), shuffle=False, options={})) == 6
+    assert sum(len(batch[0]) for batch in made(Walking(), failing, Batching(total=6), shuffle=False, options={})) == 6
 
 
 def test_an_error_of_the_dataset_is_raised_as_it_is() -> None:
     broken = Noisy([("no such generator",)] * 4)
     with pytest.raises(KeyError, match="no such generator"):
-        next(iter(made(Walking(), broken, Batching(whole=4), options={})))
+        next(iter(made(Walking(), broken, Batching(total=4), options={})))
 
 
 class Whole(Noisy):
@@ -247,17 +247,17 @@ class Whole(Noisy):
 
 def test_what_collates_by_itself_is_taken_unless_it_is_random() -> None:
     options = {"collate_fn": lambda batch: batch}
-    batch = next(iter(made(Walking(), Whole([()] * 4), Batching(whole=4), options=options)))
+    batch = next(iter(made(Walking(), Whole([()] * 4), Batching(total=4), options=options)))
     assert sorted(batch[:, 0].tolist()) == [0, 1, 2, 3]
     with pytest.raises(UserError, match="__getitems__ uses random numbers"):
-        next(iter(made(Walking(), Whole([("torch",)] * 4), Batching(whole=4), options=options)))
+        next(iter(made(Walking(), Whole([("torch",)] * 4), Batching(total=4), options=options)))
 
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_random_collate_function_depends_on_the_batch_alone(workers: int) -> None:
     options = {"collate_fn": lambda batch: (torch.tensor(batch), random.random()), "num_workers": workers}
     data: Any = Subset(range(12), range(12))
-    batches = list(made(Walking(), data, Batching(whole=4), options=options))
+    batches = list(made(Walking(), data, Batching(total=4), options=options))
 
     def expected(start: int) -> float:
         rng.seed_all(mix(0, 0, start))
@@ -281,7 +281,7 @@ class Growing(Dataset[int]):
 @pytest.mark.parametrize(("options", "seen"), [({}, [0, 1]), ({"persistent_workers": True}, [0, 0])])
 def test_workers_begin_anew_in_each_epoch_unless_they_are_to_persist(options: dict[str, Any], seen: list[int]) -> None:
     dataset = Growing()
-    loader = made(Walking(), dataset, Batching(whole=4), options={"num_workers": 1} | options)
+    loader = made(Walking(), dataset, Batching(total=4), options={"num_workers": 1} | options)
     values = []
     for value in (0, 1):
         dataset.value = value
@@ -295,13 +295,13 @@ def test_in_a_worker_the_dataset_is_the_script_s_own() -> None:
         assert isinstance(info.dataset, Growing)
         info.dataset.value = 7
 
-    loader = made(Walking(), Growing(), Batching(whole=4), options={"num_workers": 1, "worker_init_fn": init})
+    loader = made(Walking(), Growing(), Batching(total=4), options={"num_workers": 1, "worker_init_fn": init})
     assert [batch.tolist() for batch in loader] == [[7] * 4]
 
 
 def test_with_replacement_an_epoch_may_have_any_length_and_a_sample_comes_as_another_one_each_time() -> None:
-    course = Walking(seed=1)
-    loader = made(course, Noisy([("torch",)] * 3), Batching(whole=10), replacement=True, num_samples=25, options={})
+    loop = Walking(seed=1)
+    loader = made(loop, Noisy([("torch",)] * 3), Batching(total=10), replacement=True, num_samples=25, options={})
     drawn = [pair for batch in loader for pair in zip(*(column.tolist() for column in batch), strict=True)]
     assert len(drawn) == len(set(drawn)) == len(loader) * 10 - 5 == 25
     assert {index for index, _ in drawn} == {0, 1, 2}
@@ -309,7 +309,7 @@ def test_with_replacement_an_epoch_may_have_any_length_and_a_sample_comes_as_ano
 
 def test_it_says_what_it_loads() -> None:
     data = TensorDataset(torch.arange(50))
-    loader = made(Walking(rank=1, size=3), data, Batching(whole=10, micro=2), options={})
+    loader = made(Walking(rank=1, size=3), data, Batching(total=10, micro=2), options={})
     assert loader.dataset is data
     assert loader.batch_size == 2
     assert len(loader) == len(list(loader)) == 10
@@ -319,7 +319,7 @@ def test_it_says_what_it_loads() -> None:
 @settings(deadline=None)
 @given(batching=batchings, length=st.integers(0, 60), size=st.integers(1, 4), drop_last=st.booleans())
 def test_its_length_is_that_of_its_plan(batching: Batching, length: int, size: int, drop_last: bool) -> None:
-    batching = Batching(batching.per_node, batching.whole, batching.micro, drop_last)
+    batching = Batching(batching.per_node, batching.total, batching.micro, drop_last)
     for rank in range(size):
         planned = sum(len(share.batches) for share in batching.shares(0, length, rank, size))
         assert batching.batches(length, rank, size) == planned
@@ -349,7 +349,7 @@ class Numbers(IterableDataset[int]):
 )
 def test_options_that_it_cannot_keep_are_refused(options: dict[str, Any], why: str) -> None:
     with pytest.raises(UserError, match=why):
-        made(Walking(), TensorDataset(torch.ones(4)), Batching(whole=2), options=options)
+        made(Walking(), TensorDataset(torch.ones(4)), Batching(total=2), options=options)
 
 
 @pytest.mark.parametrize(
@@ -363,18 +363,18 @@ def test_options_that_it_cannot_keep_are_refused(options: dict[str, Any], why: s
 )
 def test_orders_that_make_no_sense_are_refused(order: dict[str, Any], why: str) -> None:
     with pytest.raises(UserError, match=why):
-        made(Walking(), TensorDataset(torch.ones(4)), Batching(whole=2), **order, options={})
+        made(Walking(), TensorDataset(torch.ones(4)), Batching(total=2), **order, options={})
 
 
 def test_a_data_loader_is_no_dataset() -> None:
     with pytest.raises(UserError, match="not a DataLoader"):
         data: Any = DataLoader(TensorDataset(torch.ones(4)))
-        made(Walking(), data, Batching(whole=2), options={})
+        made(Walking(), data, Batching(total=2), options={})
 
 
 def test_a_dataset_whose_length_changes_is_refused() -> None:
     data: Any = [1, 2, 3]
-    loader = made(Walking(), data, Batching(whole=3), options={})
+    loader = made(Walking(), data, Batching(total=3), options={})
     data.append(4)
     with pytest.raises(UserError, match="had 3 samples when the loader was made and has 4 now"):
         next(iter(loader))
@@ -399,7 +399,7 @@ def test_a_data_loader_gives_its_dataset_and_its_options() -> None:
     assert loader.dataset is DATA
     assert [name for name in dir(loader) if not name.startswith("_")] == ["batch_size", "dataset", "enumerate", "next"]
     assert [batch.flatten().tolist() for batch in loader._batches._batches] == [[0, 2, 4, 6], [8, 10, 12, 14]]
-    assert loader._batches.batching == Batching(whole=4, drop_last=True)
+    assert loader._batches.batching == Batching(total=4, drop_last=True)
     shuffled = session_on(DataLoader(DATA, batch_size=4, shuffle=True), batch_size=2, lr_rule="none")
     assert shuffled._batches.batching == Batching(per_node=2)
 

@@ -17,17 +17,17 @@ def member(generation: int, rank: int = 0, size: int = 2) -> Membership:
 def training() -> MembershipState:
     """A worker that trains in generation 3."""
     regroup = MembershipState()
-    regroup.told_to_join(member(3))
-    regroup.rank_came(3)
+    regroup.join_requested(member(3))
+    regroup.rank_connected(3)
     regroup.start(3)
     return regroup
 
 
 def test_a_worker_starts_when_it_was_told_and_its_rank_process_is_there() -> None:
     regroup = MembershipState()
-    regroup.told_to_join(member(1))
+    regroup.join_requested(member(1))
     assert regroup.startable() is None
-    assert regroup.rank_came(1)
+    assert regroup.rank_connected(1)
     assert regroup.startable() == member(1)
     regroup.start(1)
     assert regroup.current == member(1)
@@ -35,60 +35,60 @@ def test_a_worker_starts_when_it_was_told_and_its_rank_process_is_there() -> Non
 
 
 def test_the_rank_process_may_come_before_the_word(training: MembershipState) -> None:
-    assert training.rank_came(4)
+    assert training.rank_connected(4)
     assert training.ready_for == 0
-    training.told_to_join(member(4))
+    training.join_requested(member(4))
     assert training.ready_for == 4
 
 
 def test_a_newer_generation_supersedes_one_that_forms(training: MembershipState) -> None:
-    training.told_to_join(member(4))
-    training.rank_came(4)
-    training.told_to_join(member(5))
+    training.join_requested(member(4))
+    training.rank_connected(4)
+    training.join_requested(member(5))
     assert training.ready_for == 0
-    training.told_to_join(member(4))
+    training.join_requested(member(4))
     assert training.joining == member(5)
-    assert not training.rank_came(4)
+    assert not training.rank_connected(4)
 
 
 def test_what_is_of_older_generations_is_not_wanted(training: MembershipState) -> None:
-    assert not training.rank_came(3)
-    assert not training.rank_came(2)
-    training.told_to_join(member(2))
-    training.told_to_part(3)
-    training.told_to_pause(2)
+    assert not training.rank_connected(3)
+    assert not training.rank_connected(2)
+    training.join_requested(member(2))
+    training.leave_requested(3)
+    training.pause_requested(2)
     assert (training.joining, training.parting, training.pause_asked) == (None, None, False)
 
 
 def test_who_parts_is_ready_at_once_and_a_later_word_to_join_takes_it_back(training: MembershipState) -> None:
-    training.told_to_part(4)
+    training.leave_requested(4)
     assert training.ready_for == 4
-    training.told_to_join(member(5))
+    training.join_requested(member(5))
     assert training.ready_for == 0
 
 
 def test_when_the_generation_that_forms_is_killed_the_present_one_goes_on(training: MembershipState) -> None:
-    training.told_to_join(member(4))
-    training.rank_came(4)
+    training.join_requested(member(4))
+    training.rank_connected(4)
     training.killed(4)
     assert training.current == member(3)
     assert training.ready_for == 0
-    training.told_to_part(5)
+    training.leave_requested(5)
     training.killed(5)
     assert training.ready_for == 0
 
 
 def test_when_the_present_generation_is_killed_the_next_one_starts_without_a_switch(training: MembershipState) -> None:
-    training.told_to_join(member(4))
+    training.join_requested(member(4))
     training.killed(3)
     assert training.current is None
     assert training.startable() is None
-    training.rank_came(4)
+    training.rank_connected(4)
     assert training.startable() == member(4)
 
 
 def test_a_worker_that_parted_and_whose_group_died_waits(training: MembershipState) -> None:
-    training.told_to_part(4)
+    training.leave_requested(4)
     training.rank_lost(3)
     assert training.current is None
     assert training.ready_for == 0
@@ -109,15 +109,15 @@ def test_generations_only_rise_and_ready_means_startable(facts: list[tuple[str, 
     for kind, generation in facts:
         match kind:
             case "join":
-                regroup.told_to_join(member(generation))
+                regroup.join_requested(member(generation))
             case "part":
-                regroup.told_to_part(generation)
+                regroup.leave_requested(generation)
             case "pause":
-                regroup.told_to_pause(generation)
+                regroup.pause_requested(generation)
             case "kill":
                 regroup.killed(generation)
             case "came":
-                regroup.rank_came(generation)
+                regroup.rank_connected(generation)
             case "lost":
                 regroup.rank_lost(generation)
             case "start":

@@ -96,7 +96,7 @@ def test_a_loop_in_a_variable_is_left_at_the_end_too(monkeypatch: pytest.MonkeyP
     """As by ``bar = tqdm(session.epochs(5))``."""
     session, model = made()
     finished: list[int] = []
-    monkeypatch.setattr(session._course, "_leave", lambda: finished.append(session.steps))
+    monkeypatch.setattr(session._loop, "_leave", lambda: finished.append(session.steps))
     loader = session.loader(TensorDataset(torch.ones(8, 2)), global_batch_size=4)
     loop = session.epochs(5)
     for _ in loop:

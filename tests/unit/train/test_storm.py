@@ -18,7 +18,7 @@ from tests.equivalence.rows import in_world
 from tests.unit.train.storm import End, travelled
 
 flags = st.lists(st.booleans(), min_size=1, max_size=4).map(tuple)
-which = (st.sampled_from(["any", "step", "meeting"]), st.sampled_from(["oldest", "newest"]))
+which = (st.sampled_from(["any", "step", "agreement"]), st.sampled_from(["oldest", "newest"]))
 ends = st.lists(st.builds(End, st.integers(0, 24), flags, flags, st.integers(0, 2), st.booleans(), *which), max_size=6)
 x = torch.linspace(-1, 1, 37, dtype=torch.float64).unsqueeze(1)
 data = TensorDataset(x, x.sin())
@@ -153,7 +153,7 @@ def test_one_list_under_two_names_stays_two_where_a_state_is_received() -> None:
 
 
 def test_a_rank_waits_longer_for_others_that_work() -> None:
-    class Busy(pilot.train.check.world.World):
+    class Busy(pilot.train.check.world.RankWorld):
         asked = 0
 
         def start_rank(self) -> None:

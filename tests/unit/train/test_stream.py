@@ -18,7 +18,7 @@ from pilot.core.errors import UserError
 from pilot.train.data.sampler import Batching
 from pilot.train.data.stream import StreamBatches
 from pilot.train.data.training_loader import Stream
-from tests.unit.train.test_loader import Course, batchings, changes
+from tests.unit.train.test_loader import LoopView, batchings, changes
 
 
 class Numbers(IterableDataset[int]):
@@ -40,7 +40,7 @@ class Seekable(Numbers):
 
 
 @dataclass
-class Reading(Course):
+class Reading(LoopView):
     """It learns how long its epoch is."""
 
     length: int | None = None
@@ -60,28 +60,28 @@ def test_the_ranks_take_each_sample_once_whatever_happens_to_the_group(
     script = iter(changes)
     ranks = 4
     courses = [Reading(rank, ranks) for rank in range(ranks)]
-    streams = [Stream(StreamBatches(course, source(length), batching)) for course in courses]
+    streams = [Stream(StreamBatches(loop, source(length), batching)) for loop in courses]
     iterators = [iter(stream) for stream in streams]
     taken: list[int] = []
     while (step := [one_step(iterators[rank], courses[rank]) for rank in range(courses[0].size)])[0] is not None:
         size, void = next(script, (courses[0].size, False))
-        shares = [course.begun[-1][0] for course in courses[: courses[0].size]]
+        shares = [loop.begun[-1][0] for loop in courses[: courses[0].size]]
         assert len({(share.cursor, share.cursor_end) for share in shares}) == 1
         if not void:
             taken += sorted(number for numbers in step for number in numbers or ())
-        for course in courses:
-            course.cursor = course.cursor if void else shares[0].cursor_end
-            course.revision += void or size != course.size
-            course.size = size
+        for loop in courses:
+            loop.cursor = loop.cursor if void else shares[0].cursor_end
+            loop.revision += void or size != loop.size
+            loop.size = size
     assert taken == list(range(length))
     assert courses[0].length == length
 
 
-def one_step(iterator: Iterator[Any], course: Reading) -> list[int] | None:
+def one_step(iterator: Iterator[Any], loop: Reading) -> list[int] | None:
     """The samples of a rank in one step that count; None: the epoch is over."""
     numbers: list[int] = []
     while (batch := next(iterator, None)) is not None:
-        share, number = course.begun[-1]
+        share, number = loop.begun[-1]
         assert len(batch) == share.batches[number][1] - share.batches[number][0] > 0
         numbers += batch.tolist() if share.samples else []
         if number + 1 == len(share.batches):
@@ -90,21 +90,21 @@ def one_step(iterator: Iterator[Any], course: Reading) -> list[int] | None:
 
 
 def test_a_rank_holds_its_share_only_and_reads_nothing_ahead() -> None:
-    course, source = Reading(rank=1, size=2), Numbers(100)
-    stream = Stream(StreamBatches(course, source, Batching(per_node=4)))
+    loop, source = Reading(rank=1, size=2), Numbers(100)
+    stream = Stream(StreamBatches(loop, source, Batching(per_node=4)))
     iterator = iter(stream)
     assert next(iterator).tolist() == [4, 5, 6, 7]
     assert source.read == list(range(8))
 
 
 def test_drop_last_leaves_out_the_step_that_is_not_full() -> None:
-    course = Reading(rank=0, size=1)
+    loop = Reading(rank=0, size=1)
     batches = []
-    for batch in Stream(StreamBatches(course, Numbers(10), Batching(whole=4, drop_last=True))):
+    for batch in Stream(StreamBatches(loop, Numbers(10), Batching(total=4, drop_last=True))):
         batches.append(batch.tolist())
-        course.cursor += 4
+        loop.cursor += 4
     assert batches == [[0, 1, 2, 3], [4, 5, 6, 7]]
-    assert course.length == 10
+    assert loop.length == 10
 
 
 @pytest.mark.parametrize("workers", [0, 1])

@@ -63,7 +63,7 @@ LIKELY: dict[str, list[Any]] = {
     "pace": [[1, 1, 1.0, 1.0]],
     "resumed": [None, 0],
 }
-KINDS: list[type[wire.Message]] = [kind for kind in wire.FromAgent.__args__ if kind is not wire.Hello]
+KINDS: list[type[wire.Message]] = [kind for kind in wire.FROM_AGENT if kind is not wire.Hello]
 
 
 @dataclass

@@ -191,7 +191,7 @@ def test_without_plans_and_without_reports_a_profile_comes_to_an_end() -> None:
         world.pass_time(MEASURE_S + REACH_S)
     world.settle(PLAN)
     assert not world.core.trainers[B].profile.wanted
-    assert world.core.timers.due_s() == float("inf")
+    assert world.core.due_s() == float("inf")
 
 
 def test_a_count_has_as_long_as_the_documentation_says_and_is_given_up_no_sooner() -> None:

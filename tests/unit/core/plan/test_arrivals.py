@@ -77,15 +77,15 @@ def test_what_a_plan_is_being_made_for_is_not_taken_from_it() -> None:
     world.pass_time(BATCHES_LONGEST * ARRIVALS_S)
     world.send(TrainerSubmitted(TrainerSpec(TrainerId("late"), max_nodes=64, curve=FLATTENS)))
     late = world.core.trainers[TrainerId("late")]
-    assert world.core.planning
+    assert world.core.solving
     assert not late.target
     world.settle(dp.plan)
-    assert not world.core.planning
+    assert not world.core.solving
     world.join(1)
     [solve] = [c for c in world.history[-1][2] if isinstance(c, Solve)]
     assert [c.trainer for c in solve.problem.candidates] == ["t0", "late"]
     world.send(PlanFailed(solve.plan_id, "no solver"))
-    assert not world.core.planning
+    assert not world.core.solving
 
 
 def test_a_cadence_keeps_its_own_rule_for_what_is_free() -> None:

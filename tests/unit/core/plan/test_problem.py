@@ -155,11 +155,8 @@ def test_what_a_live_pool_decides_by_is_what_the_core_takes_by_itself() -> None:
     live, alone = Settings().config(), CoordinatorConfig()
     assert (live.t_fwd_s, live.max_parallel_trainers) == (alone.t_fwd_s, alone.max_parallel_trainers)
     assert (live.objective, live.node_order, live.timed) == (alone.objective, alone.node_order, alone.timed)
-    site = Site.model_fields
-    assert (site["grace_s"].default, site["checkpoint_interval_s"].default) == (
-        alone.grace_s,
-        alone.checkpoint_interval_s,
-    )
+    site = Site(name="s", scheduler="local")
+    assert (site.grace_s, site.checkpoint_interval_s) == (alone.grace_s, alone.checkpoint_interval_s)
 
 
 def test_explain_goes_by_what_holds_the_plan_or_what_was_kept() -> None:

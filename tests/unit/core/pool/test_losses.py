@@ -52,7 +52,7 @@ def test_only_what_trainers_lose_counts_and_only_once_and_only_timed_problems_ha
         world.send(PoolChanged(lost=tuple(n for n in core.pool.nodes if core.pool.is_free(n))[:1]))
         assert core.losses.lost == 0, "nobody had it"
         noticed, killed = trainer.target[:2]
-        world.send(PoolChanged(leaving=(noticed,)))
+        world.send(PoolChanged(noticed=(noticed,)))
         world.lose([noticed, killed])
         assert (core.losses.lost, core.losses.events) == pytest.approx((2, 2), rel=0.01)
         assert core.problem is not None and core.problem.losses == (core.losses.rate if timed else NO_LOSS)

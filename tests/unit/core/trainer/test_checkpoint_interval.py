@@ -139,10 +139,10 @@ def trains_on(*nodes: NodeId) -> Coordinator:
     ("events", "count"),
     [
         ([PoolChanged(lost=(A, B))], 1),
-        ([PoolChanged(leaving=(A, B)), PoolChanged(lost=(A, B))], 1),
-        ([PoolChanged(leaving=(A,)), PoolChanged(lost=(B,))], 1),
+        ([PoolChanged(noticed=(A, B)), PoolChanged(lost=(A, B))], 1),
+        ([PoolChanged(noticed=(A,)), PoolChanged(lost=(B,))], 1),
         ([PoolChanged(lost=(A,)), PoolChanged(joined=(C,))], 0),
-        ([PoolChanged(leaving=(A,)), PoolChanged(lost=(A,))], 0),
+        ([PoolChanged(noticed=(A,)), PoolChanged(lost=(A,))], 0),
     ],
 )
 def test_a_loss_of_all_nodes_counts_once(events: list[PoolChanged], count: int) -> None:

@@ -28,7 +28,7 @@ def test_changes_by_plan_notices_losses_and_deaths_are_told_apart() -> None:
     world.join(2)
     world.settle()
     assert asdict(counts) == (expected := {**expected, "rescales_up": 1})
-    world.send(PoolChanged(leaving=(world.nodes[2],), deadline_s=1e9))
+    world.send(PoolChanged(noticed=(world.nodes[2],), deadline_s=1e9))
     world.settle()
     assert asdict(counts) == (expected := {**expected, "rescales_down": 1, "preemptions": 1})
     world.lose([world.nodes[2]])

@@ -1,28 +1,20 @@
-"""Which pilots are on the roll, and which are forgotten."""
+"""Which trainers are registered, which of them are admitted, and which are forgotten."""
 
 from __future__ import annotations
-
-import math
 
 import pytest
 
 from pilot.core.commands import Outcome
 from pilot.core.errors import InvariantError
-from pilot.core.events import BudgetDue, TrainerRemoved, TrainerResumed, TrainerSubmitted
+from pilot.core.events import TrainerRemoved, TrainerResumed, TrainerSubmitted
 from pilot.core.ids import TrainerId
-from pilot.core.plan.arrivals import Arrivals
-from pilot.core.pool.blame import Blame
-from pilot.core.pool.pool import Pool
-from pilot.core.study.studies import Studies
-from pilot.core.timers import Timers
-from pilot.core.trainer.budget import Usage
 from pilot.core.trainer.registry import Registry
 from pilot.core.trainer.spec import TrainerSpec
 
 A, B, C = map(TrainerId, "abc")
 
 
-def roll(*trainers: TrainerId) -> Registry:
+def registry(*trainers: TrainerId) -> Registry:
     made = Registry({}, {})
     for trainer in trainers:
         assert made.note(TrainerSubmitted(TrainerSpec(trainer)), 1.0) is made.trainers[trainer]
@@ -36,7 +28,7 @@ def ended(its: Registry, trainer: TrainerId, outcome: Outcome = Outcome.FAILED) 
 
 
 def test_a_name_is_taken_as_long_as_anything_is_known_of_it() -> None:
-    its = roll(A)
+    its = registry(A)
     with pytest.raises(InvariantError):
         its.note(TrainerSubmitted(TrainerSpec(A)), 1.0)
     ended(its, A)
@@ -50,7 +42,7 @@ def test_a_name_is_taken_as_long_as_anything_is_known_of_it() -> None:
 
 
 def test_the_last_that_ended_are_kept_and_so_are_all_that_have_not() -> None:
-    its = roll(A, B, C)
+    its = registry(A, B, C)
     ended(its, A)
     ended(its, C)
     its.forget_oldest(2)
@@ -62,7 +54,7 @@ def test_the_last_that_ended_are_kept_and_so_are_all_that_have_not() -> None:
 
 
 def test_who_goes_on_is_the_last_one_and_has_the_new_budget_or_the_old_one() -> None:
-    its = roll(A, B)
+    its = registry(A, B)
     assert its.note(TrainerResumed(A, 2.0), 1.0) is None, "it has not ended"
     its.trainers[A].usage.allow(100.0)
     ended(its, A)
@@ -75,28 +67,16 @@ def test_who_goes_on_is_the_last_one_and_has_the_new_budget_or_the_old_one() -> 
     assert its.note(TrainerResumed(A, 2.0), 1.0) is None
 
 
-def test_budgets_that_are_to_be_looked_at_are_those_that_are_bound_and_still_count() -> None:
-    its = roll(A, B, C)
-    for trainer in (B, C):
-        its.trainers[trainer].usage = Usage(0.0, since_s=7.0)
-
-    def due(of_pool: Usage | None) -> list[object]:
-        open_ = list(its.open.values())
-        blame, studies = Blame(Pool(), its.trainers), Studies({}, its)
-        timers = Timers(blame, Arrivals(), 0.0, of_pool, open_, math.inf, studies)
-        assert timers.due_s() == (7.0 if of_pool is None else 3.0)
-        return list(timers.due(7.0))
-
-    assert due(None) == [BudgetDue(B), BudgetDue(C)]
+def test_the_first_trainers_that_are_neither_held_nor_stopped_are_admitted() -> None:
+    its = registry(A, B, C)
     its.stop(its.trainers[C], "spent")
-    assert due(Usage(0.0, since_s=3.0)) == [BudgetDue(), BudgetDue(B)]
     assert its.hold(C, "") is None, "it ends"
     assert [t.id for t in its.admitted(5)] == [A, B]
     assert [t.id for t in its.admitted(1)] == [A]
 
 
 def test_one_that_is_held_and_starts_from_scratch_is_the_last_in_both_orders() -> None:
-    its = roll(A, B)
+    its = registry(A, B)
     assert its.hold(A, "its checkpoints are damaged") is its.trainers[A]
     its.note(TrainerResumed(A, from_scratch=True), 1.0)
     assert list(its.trainers) == list(its.open) == [B, A]

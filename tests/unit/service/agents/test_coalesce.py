@@ -21,10 +21,10 @@ UNLOADED = GroupBroken(T, G, "no such folder", A, unloaded=Unloaded.UNREAD)
         (
             lambda g: (
                 g.lost(1.0, A, "lost"),
-                g.leaving(1.01, B, 31.0, "SIGTERM"),
-                g.leaving(1.02, C, 21.0, "SIGTERM"),
+                g.noticed(1.01, B, 31.0, "SIGTERM"),
+                g.noticed(1.02, C, 21.0, "SIGTERM"),
             ),
-            [PoolChanged(leaving=(B, C), lost=(A,), deadline_s=21.0, cause="lost; SIGTERM")],
+            [PoolChanged(noticed=(B, C), lost=(A,), deadline_s=21.0, cause="lost; SIGTERM")],
         ),
         (
             lambda g: (g.joined(1.0, A), g.ends(1.0, A, 90.0), g.ends(1.0, B, None)),

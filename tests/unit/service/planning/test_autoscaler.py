@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from pilot import __version__
@@ -51,7 +52,7 @@ class Bench:
     """An autoscaler on a real core, driver and keeper; records which pilots are given notice or lost."""
 
     def __init__(self, folder: Path) -> None:
-        fields = SITE.model_dump(mode="json")
+        fields = msgspec.to_builtins(SITE)
         header = Header(FORMAT, __version__, "pool", time.time(), {"planner": "dp"}, fields)
         self.journal = JournalWriter.create(folder / "journal.jsonl", header)
         self.driver = LiveDriver(core_of(header), self.journal, Clock())
