@@ -10,10 +10,13 @@ FRAMEWORKS := $(VENV)/.ready-frameworks
 # A CPU build of this release is enough for the demo and the tests; if there is none, pip picks a build itself.
 TORCH  ?= torch==2.13.0
 
+# Shows its progress on a terminal.
+PIP = PYTHONWARNINGS="ignore:Editable installation" $(BIN)/python -m pip install $(shell test -t 2 || echo --quiet)
+
 # Many ranks share a machine here, so libraries that start a thread per core would compete.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: run test test-one-pool test-without-pools test-pools test-pools-1 test-pools-2 test-all test-long test-slurm test-pbs test-gpu lint tables docs release bench chaos soak flaky mutants fuzz clean
+.PHONY: run test test-one-pool test-without-pools test-pools test-pools-1 test-pools-2 test-all test-long test-slurm test-pbs test-gpu lint tables coverage docs release bench chaos soak flaky mutants fuzz clean
 run: $(READY)
 	$(BIN)/pilot demo
 
@@ -62,6 +65,12 @@ lint: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# Which share of each room the tests of `make test` run, without those in pools.
+coverage: $(READY)
+	$(BIN)/python -m pytest $(EVERY_DAY) -n 2 $(addprefix --ignore=,$(POOLS_1) $(POOLS_2) tests/slurm tests/pbs) \
+		--cov=pilot --cov-report=json:out/coverage.json
+	$(BIN)/python -m tests.coverage out/coverage.json
+
 # The generated parts of the documents; a test fails if they are stale.
 tables: $(READY)
 	$(BIN)/python -m tests.architecture
@@ -100,16 +109,19 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks
 
 $(READY): setup.cfg pyproject.toml
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -c "import torch" 2>/dev/null || $(BIN)/python -m pip install --quiet "$(TORCH)" \
+	@echo "creating $(VENV) ..."
+	@$(PYTHON) -m venv $(VENV)
+	@$(PIP) --upgrade pip
+	@$(BIN)/python -c "import torch" 2>/dev/null || { echo "installing $(TORCH) ..."; $(PIP) "$(TORCH)"; } \
 		|| echo "$(TORCH) is not available here; the next step installs another version"
-	PYTHONWARNINGS="ignore:Editable installation" $(BIN)/python -m pip install --quiet -e ".[dev]"
-	touch $(READY)
+	@echo "installing pilot and its dependencies ..."
+	@$(PIP) -e ".[dev]"
+	@touch $(READY)
 
 $(FRAMEWORKS): $(READY)
-	PYTHONWARNINGS="ignore:Editable installation" $(BIN)/python -m pip install --quiet -e ".[frameworks]"
-	touch $(FRAMEWORKS)
+	@echo "installing Lightning and Hugging Face's Trainer ..."
+	@$(PIP) -e ".[frameworks]"
+	@touch $(FRAMEWORKS)
 
 clean:
 	rm -rf $(VENV) out build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

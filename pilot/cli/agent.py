@@ -46,11 +46,10 @@ LEAST_FILE_BYTES = 128 << 20
     metavar="NAME",
     envvar="PILOT_FABRIC",
     default="tcp",
-    show_default=True,
     help="libfabric provider for MPI.  [env: PILOT_FABRIC]",
 )
 @click.option(
-    "--python", metavar="PATH", default=sys.executable, help="Interpreter to start in advance (default: the agent's)."
+    "--python", metavar="PATH", default=sys.executable, show_default="this one", help="Interpreter to start in advance."
 )
 @click.option(
     "--walltime-end",

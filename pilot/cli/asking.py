@@ -187,7 +187,7 @@ def is_past(run_dir: Path) -> bool:
     return rundir.journal.exists() and not rundir.connection.exists()
 
 
-def told_by(run_dir: Path) -> PoolClient | PastPool:
+def any_pool_at(run_dir: Path) -> PoolClient | PastPool:
     """A source of information about the pool in ``run_dir``: its coordinator, or its journal if it is down."""
     if not is_past(run_dir):
         return pool_at(run_dir)

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -17,7 +16,7 @@ from typing import Any
 
 import click
 
-from pilot.cli.options import Count, FiniteRange, for_script, json_option, mention_our_options, to_json
+from pilot.cli.options import Count, FiniteRange, for_script, json_option, mention_our_options, python_option, to_json
 from pilot.core.errors import UserError
 from pilot.core.pool.evidence import headline, last_words
 
@@ -25,14 +24,10 @@ _START_S = 90.0
 
 
 @click.command("check", context_settings={"allow_interspersed_args": False})
-@click.option(
-    "--python", metavar="PATH", default=sys.executable, help="Interpreter for the script (default: this one)."
-)
-@click.option("--epochs", type=Count(), default=3, show_default=True, help="Most epochs that are run.")
-@click.option("--steps", type=Count(2), default=6, show_default=True, help="Most steps of each that are run.")
-@click.option(
-    "--limit-s", type=FiniteRange(min=0), default=600.0, show_default=True, help="Time limit for the whole check."
-)
+@python_option
+@click.option("--epochs", type=Count(), default=3, help="Most epochs that are run.")
+@click.option("--steps", type=Count(2), default=6, help="Most steps of each that are run.")
+@click.option("--limit-s", type=FiniteRange(min=0), default=600.0, help="Time limit for the whole check.")
 @click.option("--writes", is_flag=True, help="Run the script even if what it writes cannot be kept from your files.")
 @click.argument("script", type=click.Path(path_type=Path))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)

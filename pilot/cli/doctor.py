@@ -20,7 +20,7 @@ _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 @click.command("doctor")
 @site_option
 @click.option("--pilots", type=Count(), help="Also submit this many pilots and train across them.")
-@click.option("--limit-s", type=FiniteRange(min=0), default=600.0, show_default=True, help="Timeout for these pilots.")
+@click.option("--limit-s", type=FiniteRange(min=0), default=600.0, help="Timeout for these pilots.")
 @site_run_dir_option
 @json_option
 def command(site: str, run_dir: Path | None, pilots: int | None, limit_s: float, as_json: bool) -> int:

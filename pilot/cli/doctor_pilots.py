@@ -35,7 +35,7 @@ def try_pilots(site: str, pilots: int, limit_s: float) -> Iterator[Finding]:
     """Submit ``pilots`` pilots, train across them twice, drain; yields what worked, or did not in ``limit_s``."""
     with _folder() as root:
         try:
-            start(root, coordinator_command(root, site, {"pilots": pilots}))
+            start(root, coordinator_command(root, site, pilots))
         except PilotError as error:
             yield fail("coordinator", str(error), "fix this first")
             return
@@ -49,9 +49,9 @@ def try_pilots(site: str, pilots: int, limit_s: float) -> Iterator[Finding]:
 def try_kill_delay(site_file: SiteFile, limit_s: float) -> Iterator[Finding]:
     """How long a pilot lives after TERM, on a PBS queue that does not publish it."""
     from pilot.doctor.kill_delay import tried
-    from pilot.doctor.queue_checks import tells_kill_delay
+    from pilot.doctor.queue_checks import shows_kill_delay
 
-    if site_file.site.scheduler == "pbspro" and not tells_kill_delay(site_file.site):
+    if site_file.site.scheduler == "pbspro" and not shows_kill_delay(site_file.site):
         with _folder() as folder:
             yield from tried(site_file, folder, limit_s)
 

@@ -19,7 +19,7 @@ TELL_EVERY_S = 5.0
 
 
 @click.command("down")
-@click.option("--limit-s", type=FiniteRange(min=0), default=300.0, show_default=True, help="Timeout in seconds.")
+@click.option("--limit-s", type=FiniteRange(min=0), default=300.0, help="Timeout in seconds.")
 @in_running_pool
 @json_option
 def command(root: Path, limit_s: float, as_json: bool) -> None:
@@ -31,9 +31,9 @@ def command(root: Path, limit_s: float, as_json: bool) -> None:
     """
     from pilot.agent import workdir
 
-    told = pool_at(root).down()
+    answer = pool_at(root).down()
     if not as_json:
-        click.echo(f"draining {node_count(told.nodes)} ({root})")
+        click.echo(f"draining {node_count(answer.nodes)} ({root})")
     try:
         wait_until_gone(root, limit_s, None if as_json else click.echo)
     except KeyboardInterrupt:
@@ -41,9 +41,8 @@ def command(root: Path, limit_s: float, as_json: bool) -> None:
         raise
     workdir.sweep()
     refuse_disorder(root)
-    click.echo(
-        to_json(told) if as_json else "down: trainers are saved, nothing is left running; pilot up continues with them"
-    )
+    done = "down: trainers are saved, nothing is left running; pilot up continues with them"
+    click.echo(to_json(answer) if as_json else done)
 
 
 def wait_until_gone(root: Path, limit_s: float, tell: Callable[[str], None] | None = None) -> None:
@@ -54,12 +53,12 @@ def wait_until_gone(root: Path, limit_s: float, tell: Callable[[str], None] | No
     from pilot.rundir.rundir import RunDir, owner
 
     deadline = time.monotonic() + limit_s
-    ask_s, told = time.monotonic() + TELL_EVERY_S, ""
+    ask_s, answer = time.monotonic() + TELL_EVERY_S, ""
     while owner(RunDir(root)) is not None:
         if tell is not None and time.monotonic() > ask_s:
             ask_s, waits = time.monotonic() + TELL_EVERY_S, _waits_for(root)
-            if waits not in ("", told):
-                told = waits
+            if waits not in ("", answer):
+                answer = waits
                 tell(f"waiting for {waits}")
         if time.monotonic() > deadline:
             raise PilotError(

@@ -1,4 +1,4 @@
-"""``pilot events`` and ``pilot report``: what happened in a pool, one sentence per event, or as one HTML page."""
+"""Commands that read a pool's journal: ``pilot events``, ``pilot report``, ``pilot ledger``."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from pilot.cli import candidates
 from pilot.cli.asking import BACK_S, in_any_pool, is_past, what_happened
-from pilot.cli.options import Count, json_option, page_option
+from pilot.cli.options import Count, answers, json_option, page_option, trainer_argument
 from pilot.core.errors import UserError, one_line
+from pilot.core.ids import TrainerId
 
 if TYPE_CHECKING:
     from pilot.history.story import PoolEvent
@@ -48,10 +49,10 @@ def command(follow: bool, tail: int | None, trainer: str | None, root: Path, as_
     story = Story(what_happened(rundir).header.started_unix_s)
     found = False
     for entries in _batches(rundir, follow):
-        told = (happening for entry in entries for happening in story.tell(entry))
-        for happening in deque((h for h in told if trainer in (None, h.trainer)), tail):
+        new = (event for entry in entries for event in story.events_of(entry))
+        for event in deque((event for event in new if trainer in (None, event.trainer)), tail):
             found = True
-            click.echo(json.encode(happening).decode() if as_json else _line(happening))
+            click.echo(json.encode(event).decode() if as_json else _line(event))
         tail = None  # print all later events
     if trainer is not None and not found:
         raise UserError(f"no events of a trainer named {trainer!r}; pilot ls --all lists the trainers")
@@ -79,6 +80,29 @@ def report(root: Path, output: Path | None) -> None:
     write_page(output or Path("report.html"), render(life_of(contents)))
 
 
+@click.command("ledger")
+@trainer_argument
+@in_any_pool
+@answers
+def ledger(root: Path, trainer: str) -> tuple[Any, ...]:
+    """Prove from the journal that TRAINER used every sample once per epoch, as far as it got. It may be training, or
+    ended; the pool may be up or down. Exit status 1 if that is not so.
+
+    \b
+    Example:
+      pilot ledger vit
+    """
+    from pilot.history.ledger import proof
+    from pilot.history.trainer_progress import ledgers
+    from pilot.rundir.rundir import RunDir
+
+    found = ledgers(what_happened(RunDir(root)).decisions).get(TrainerId(trainer))
+    if found is None:
+        raise UserError(f"no trainer named {trainer!r} in the journal; pilot ls --all lists the trainers")
+    verdict = proof(found)
+    return verdict, f"{trainer}: {verdict.text}", 0 if verdict.proved else 1
+
+
 def _batches(rundir: RunDir, follow: bool) -> Iterator[Iterable[Entry]]:
     """The journal's entries, each once and in order: existing ones, then new ones until the pool is down."""
     from pilot.rundir.journal import read_more
@@ -102,6 +126,6 @@ def _batches(rundir: RunDir, follow: bool) -> Iterator[Iterable[Entry]]:
             yield (entry for entry in contents.entries if entry.seq > seen)
 
 
-def _line(happening: PoolEvent) -> str:
-    at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(happening.unix_s))
-    return f"{at}  {one_line(happening.text)}"
+def _line(event: PoolEvent) -> str:
+    at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event.unix_s))
+    return f"{at}  {one_line(event.text)}"

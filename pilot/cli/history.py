@@ -42,29 +42,29 @@ def history_lines(status: PoolStatus, width: int) -> list[Text]:
     return out
 
 
-def history_view(told: TrainerHistory, width: int) -> list[Text]:
+def history_view(answer: TrainerHistory, width: int) -> list[Text]:
     """The whole output of ``pilot status NAME``."""
-    lines = [Text(line) for text in _sentences(told, told.trainer) for line in folded(text, width)]
-    if told.held_nodes:
-        lines += [Text(), *aligned([SPAN_COLUMNS, *_spans(told)], left=4)]
+    lines = [Text(line) for text in _sentences(answer, answer.trainer) for line in folded(text, width)]
+    if answer.held_nodes:
+        lines += [Text(), *aligned([SPAN_COLUMNS, *_spans(answer)], left=4)]
     return lines
 
 
-def _spans(told: TrainerHistory) -> list[tuple[str, ...]]:
+def _spans(answer: TrainerHistory) -> list[tuple[str, ...]]:
     return [
         (
             held.node,
             held.job or "-",
-            moment(told.began_unix_s + held.from_s),
-            moment(told.began_unix_s + held.until_s) if held.until_s is not None else "now",
-            short((held.until_s if held.until_s is not None else told.now_s) - held.from_s),
+            moment(answer.began_unix_s + held.from_s),
+            moment(answer.began_unix_s + held.until_s) if held.until_s is not None else "now",
+            short((held.until_s if held.until_s is not None else answer.now_s) - held.from_s),
         )
-        for held in told.held_nodes
+        for held in answer.held_nodes
     ]
 
 
-def _sentences(told: TrainerHistory, t: TrainerStatus) -> list[str]:
-    began_s = told.began_unix_s
+def _sentences(answer: TrainerHistory, t: TrainerStatus) -> list[str]:
+    began_s = answer.began_unix_s
     stands = f"{t.trainer} is {t.phase}" if t.phase not in ENDED else f"{t.trainer} {t.phase}"
     reason = (t.reason or t.held).splitlines() or [""]
     lines = [f"{stands}{f': {reason[0]}' if reason[0] else ''}", *(f"  {line}" for line in reason[1:])]
@@ -79,7 +79,7 @@ def _sentences(told: TrainerHistory, t: TrainerStatus) -> list[str]:
     budget = f" of its budget of {t.budget_node_hours:g}" if t.budget_node_hours is not None else ""
     return [
         *lines,
-        f"used {amount(t.used_node_hours)}{budget} {unit(told.charge_factor)}: {counted(t.step, 'step')}{samples}",
+        f"used {amount(t.used_node_hours)}{budget} {unit(answer.charge_factor)}: {counted(t.step, 'step')}{samples}",
         f"rescales: {t.rescales_up} up, {t.rescales_down} down; {nodes}",
         f"files: {t.directory}",
         f"checkpoints kept: {kept}",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pilot.cli import candidates
-from pilot.cli.asking import in_any_pool, is_past, pool_at, told_by
+from pilot.cli.asking import any_pool_at, in_any_pool, is_past, pool_at
 from pilot.cli.options import answers, trainer_argument
 from pilot.core.errors import UserError
 from pilot.protocol.pool_status import PoolStatus, SetAsideStatus, TrainerHistory, TrainerStatus
@@ -33,10 +33,10 @@ def status(root: Path, trainer: str | None, nodes: bool) -> tuple[Any, ...]:
       pilot status
       pilot status vit
     """
-    told = told_by(root)
+    pool = any_pool_at(root)
     if trainer is not None and nodes:
         raise UserError("--nodes lists the pool's nodes; for those of one trainer use 'pilot status NAME' alone")
-    answer = told.status() if trainer is None else told.history(trainer)
+    answer = pool.status() if trainer is None else pool.history(trainer)
     return answer, lambda: _show_status(answer, nodes)
 
 
@@ -66,12 +66,12 @@ def ls(root: Path, everything: bool) -> tuple[Any, ...]:
       pilot ls
       pilot ls --all
     """
-    told = told_by(root)
-    listed = told.trainers()
-    return listed, lambda: _list(root, told, listed.trainers, everything)
+    pool = any_pool_at(root)
+    listed = pool.trainers()
+    return listed, lambda: _list(root, pool, listed.trainers, everything)
 
 
-def _list(root: Path, told: PoolClient | PastPool, listed: list[TrainerStatus], everything: bool) -> None:
+def _list(root: Path, pool: PoolClient | PastPool, listed: list[TrainerStatus], everything: bool) -> None:
     from pilot.cli.history import history_lines
     from pilot.cli.rows import trainer_rows
     from pilot.cli.show import console, of_interest, show
@@ -82,7 +82,7 @@ def _list(root: Path, told: PoolClient | PastPool, listed: list[TrainerStatus], 
     if not listed:
         click.echo("no trainer has been submitted")
     elif everything:
-        status = told.status()
+        status = pool.status()
         show(screen, history_lines(status, screen.width))
         if len(status.trainers) > status.ended_kept:
             click.echo(f"only the last {status.ended_kept} that ended (pilot up --ended-kept)")
@@ -109,9 +109,9 @@ def nodes(root: Path, cleared: tuple[str, ...]) -> tuple[Any, ...]:
       pilot nodes --clear n17.4811-0
     """
     if cleared:
-        told = pool_at(root).clear(cleared)
-        return told, f"cleared {', '.join(told.nodes)}"
-    listed = told_by(root).nodes()
+        answer = pool_at(root).clear(cleared)
+        return answer, f"cleared {', '.join(answer.nodes)}"
+    listed = any_pool_at(root).nodes()
     return listed, lambda: _show_nodes(listed)
 
 
@@ -144,15 +144,15 @@ def explain(root: Path, trainer: str) -> tuple[Any, ...]:
     Example:
       pilot explain vit
     """
-    told = told_by(root).explain(trainer)
-    return told, lambda: _explain(told)
+    answer = any_pool_at(root).explain(trainer)
+    return answer, lambda: _explain(answer)
 
 
-def _explain(told: Explained) -> None:
+def _explain(answer: Explained) -> None:
     from rich.text import Text
 
     from pilot.cli.rows import folded
     from pilot.cli.show import console, show
 
     screen = console()
-    show(screen, [Text(line) for sentence in told.sentences for line in folded(sentence, screen.width)])
+    show(screen, [Text(line) for sentence in answer.sentences for line in folded(sentence, screen.width)])

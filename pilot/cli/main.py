@@ -46,6 +46,7 @@ COMMANDS = {
     "cancel": "End a trainer.",
     "events": "Print what has happened in a pool; -f follows.",
     "report": "Write a pool's history as one HTML page.",
+    "ledger": "Prove that a trainer used every sample once per epoch.",
     "metrics": "Print or serve metrics for Prometheus.",
     "explain": "Explain why a trainer has the nodes that it has.",
     "demo": "Show it working on this machine: pilots, losses, recovery.",
@@ -64,6 +65,7 @@ PLACES = {
     **{name: f"steering:{name}" for name in ("cancel", "hold", "release", "rm", "scale")},
     "resume": "submit:resume",
     "report": "events:report",
+    "ledger": "events:ledger",
     "completion": "candidates:completion",
     "replay": "research.replay:command",
     "trace": "research.trace:command",
@@ -93,7 +95,10 @@ class LazyGroup(click.Group):
             formatter.write_dl(list(COMMANDS.items()))
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 100, "show_default": True}
+
+
+@click.group(cls=LazyGroup, context_settings=HELP)
 @click.version_option(__version__, prog_name="pilot")
 def cli() -> None:
     """Turn the idle nodes of a supercomputer into elastic deep-learning training.

@@ -8,6 +8,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,6 +26,9 @@ JSON_FORMAT = 1
 
 MOST = 1_000_000
 """A larger number of nodes, trainers or epochs is a typo."""
+
+EXTRAS = {"top": ("textual", "textual"), "study": ("optuna", "optuna"), "examples": ("sklearn", "scikit-learn")}
+"""Extra → the module that shows whether it is installed, and its package."""
 
 _UNITS = {"_s": "SECONDS", "hours": "HOURS"}
 _UNIT_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -113,7 +117,6 @@ study_argument = click.argument("study", shell_complete=candidates.studies)
 site_option = click.option(
     "--site",
     default="local",
-    show_default=True,
     envvar="PILOT_SITE",
     shell_complete=candidates.sites,
     metavar="NAME|FILE",
@@ -121,7 +124,7 @@ site_option = click.option(
 )
 
 python_option = click.option(
-    "--python", metavar="PATH", default=sys.executable, help="Interpreter for the script (default: this one)."
+    "--python", metavar="PATH", default=sys.executable, show_default="this one", help="Interpreter for the script."
 )
 
 env_option = click.option(
@@ -134,14 +137,12 @@ env_option = click.option(
 
 check_option = click.option(
     "--check",
-    type=click.Choice(Checking),
+    type=click.Choice(Checking, case_sensitive=False),
     help="Check SCRIPT on its first node (see pilot check) before it gets a second one: auto, if that is possible; "
     "require, it must pass; off.  [default: the site's, usually auto]",
 )
 
-solve_limit_option = click.option(
-    "--solve-limit-s", type=POSITIVE, default=10.0, show_default=True, help="Time limit per plan."
-)
+solve_limit_option = click.option("--solve-limit-s", type=POSITIVE, default=10.0, help="Time limit per plan.")
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
@@ -186,6 +187,14 @@ def to_json(value: Any) -> str:
     except UnicodeEncodeError:  # a file name that is not valid text
         text = msgspec.json.encode(all_printable(msgspec.to_builtins(value)))
     return msgspec.json.format(text).decode()
+
+
+def need(extra: str) -> None:
+    """Check that what our ``extra`` installs is there; :class:`UserError` if not."""
+    module, package = EXTRAS[extra]
+    if find_spec(module) is None:
+        command = click.get_current_context().command_path
+        raise UserError(f"{command} needs {package}: pip install 'pilot-train[{extra}]'")
 
 
 # --- the arguments that follow a script belong to it, even if one of our options has the same name

@@ -64,19 +64,19 @@ def _row(root: Path) -> PoolRow:
             return PoolRow(run_dir=str(root), state="down")
         if is_abandoned(rundir):
             return PoolRow(run_dir=str(root), state="crashed")
-        told = pool_at(root, ANSWER_S).status()
+        answer = pool_at(root, ANSWER_S).status()
     except PilotError:
         return PoolRow(run_dir=str(root), state="no answer")
     return PoolRow(
         run_dir=str(root),
-        state="draining" if told.draining else "up",
-        coordinator=told.coordinator,
-        site=told.site,
-        only_nodes=told.only_nodes,
-        planner=told.solves.planner,
-        objective=told.objective,
-        nodes=len(told.pool),
-        trainers=sum(trainer.phase not in AT_REST for trainer in told.trainers),
+        state="draining" if answer.draining else "up",
+        coordinator=answer.coordinator,
+        site=answer.site,
+        only_nodes=answer.only_nodes,
+        planner=answer.solves.planner,
+        objective=answer.objective,
+        nodes=len(answer.pool),
+        trainers=sum(trainer.phase not in AT_REST for trainer in answer.trainers),
     )
 
 

@@ -29,7 +29,7 @@ INDENT = "    "
 FIRST_METRICS = ("loss", "learning_rate")
 
 CHECKED = ProofState.RUNNING, ProofState.DIFFERS, ProofState.UNCHECKED
-"""What is told of the check of a trainer's script."""
+"""Results of a script's check that are shown."""
 
 MOST_WITH_NOTES = 50
 """In a longer table, each trainer gets one line, without notes."""
@@ -37,8 +37,8 @@ MOST_WITH_NOTES = 50
 
 def trainer_rows(trainers: Sequence[TrainerStatus], width: int) -> list[Text]:
     """A table of ``trainers``, each with its metrics and what it is waiting for, ``width`` columns wide."""
-    told = notes if len(trainers) <= MOST_WITH_NOTES else lambda _: ()
-    lines = rows_with_notes(COLUMNS, 2, trainers, row_cells, told, width)
+    answer = notes if len(trainers) <= MOST_WITH_NOTES else lambda _: ()
+    lines = rows_with_notes(COLUMNS, 2, trainers, row_cells, answer, width)
     if len(trainers) > MOST_WITH_NOTES:
         lines.append(Text("what they wait for and their metrics: pilot top, or --json", "dim"))
     return lines

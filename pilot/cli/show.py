@@ -118,8 +118,8 @@ def nodes_words(status: PoolStatus) -> str:
         "leaving": sum(n.leaving for n in status.pool),
         "set aside": sum(n.set_aside for n in status.pool),
     }
-    told = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
-    return f"{node_count(len(status.pool))}{f' ({told})' if told else ''}"
+    answer = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+    return f"{node_count(len(status.pool))}{f' ({answer})' if answer else ''}"
 
 
 def jobs_words(keeper: KeeperStatus) -> str:

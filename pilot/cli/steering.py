@@ -25,15 +25,15 @@ AUTO = "auto"
 def cancel(root: Path, trainer: str) -> tuple[Any, ...]:
     """End TRAINER now. Its checkpoints and logs stay.
 
-    Its script is told, and killed after 30 s; also one that runs on after its training loop.
+    Its script gets 30 s to end before it is killed, also one that runs on after its training loop.
 
     \b
     Example:
       pilot cancel vit
     """
-    told = pool_at(root).cancel(trainer)
-    stopping = "; its processes are being stopped" if told.phase is Phase.CLOSING else ""
-    return told, f"cancelled {told.trainer}{stopping}"
+    answer = pool_at(root).cancel(trainer)
+    stopping = "; its processes are being stopped" if answer.phase is Phase.CLOSING else ""
+    return answer, f"cancelled {answer.trainer}{stopping}"
 
 
 @click.command("hold")
@@ -47,8 +47,8 @@ def hold(root: Path, trainer: str) -> tuple[Any, ...]:
     Example:
       pilot hold vit
     """
-    told = pool_at(root).hold(trainer)
-    return told, f"{told.trainer} is held; pilot release {told.trainer} continues it"
+    answer = pool_at(root).hold(trainer)
+    return answer, f"{answer.trainer} is held; pilot release {answer.trainer} continues it"
 
 
 @click.command("release")
@@ -62,8 +62,8 @@ def release(root: Path, trainer: str) -> tuple[Any, ...]:
     Example:
       pilot release vit
     """
-    told = pool_at(root).release(trainer)
-    return told, f"{told.trainer} is released; it is {told.phase}"
+    answer = pool_at(root).release(trainer)
+    return answer, f"{answer.trainer} is released; it is {answer.phase}"
 
 
 @click.command("rm")
@@ -77,8 +77,8 @@ def rm(root: Path, trainers: tuple[str, ...]) -> tuple[Any, ...]:
     Example:
       pilot rm try1 try2
     """
-    told = pool_at(root).remove(trainers)
-    return told, f"removed {', '.join(told.trainers)}"
+    answer = pool_at(root).remove(trainers)
+    return answer, f"removed {', '.join(answer.trainers)}"
 
 
 @click.command("scale")
@@ -94,14 +94,14 @@ def scale(root: Path, pilots: str) -> tuple[Any, ...]:
       pilot scale 16
       pilot scale auto
     """
-    told = pool_at(root).scale(pilots_of(pilots))
-    return told, kept(told)
+    answer = pool_at(root).scale(pilots_of(pilots))
+    return answer, kept(answer)
 
 
-def kept(told: Scaled) -> str:
+def kept(answer: Scaled) -> str:
     """Say in words what the pool now does."""
-    pilots = "as many pilots as the trainers can use" if told.pilots is None else counted(told.pilots, "pilot")
-    return f"keeping {pilots}; the pool has {node_count(told.nodes)} now"
+    pilots = "as many pilots as the trainers can use" if answer.pilots is None else counted(answer.pilots, "pilot")
+    return f"keeping {pilots}; the pool has {node_count(answer.nodes)} now"
 
 
 def pilots_of(given: str) -> int | None:

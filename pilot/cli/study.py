@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from pilot.cli import candidates
-from pilot.cli.asking import find_run_dir, in_any_pool, in_running_pool, pool_at, run_dir_option, told_by
+from pilot.cli.asking import any_pool_at, find_run_dir, in_any_pool, in_running_pool, pool_at, run_dir_option
 from pilot.cli.options import (
     POSITIVE,
     Count,
@@ -16,6 +16,7 @@ from pilot.cli.options import (
     answers,
     check_option,
     env_option,
+    need,
     python_option,
     study_argument,
 )
@@ -48,11 +49,7 @@ def _space_options(function: Any) -> Any:
         help="Instead of --param: a Python file that defines space(trial).",
     )
     param = click.option(
-        "--param",
-        "given",
-        multiple=True,
-        metavar="NAME=RANGE",
-        help=f"A parameter and its range: {KINDS}. Repeatable.",
+        "--param", "given", multiple=True, metavar="NAME=RANGE", help=f"A parameter and its range: {KINDS}. Repeatable."
     )
     return param(space(function))
 
@@ -66,36 +63,22 @@ def _space_options(function: Any) -> Any:
 @click.option(
     "--metric", required=True, metavar="NAME:max|min", help="The metric to optimise, as the script reports it."
 )
-@click.option(
-    "--rungs",
-    default="1",
-    show_default=True,
-    metavar="N,N,...",
-    help="Compare trials after this many reports of the metric.",
-)
+@click.option("--rungs", default="1", metavar="N,N,...", help="Compare trials after this many reports of the metric.")
 @click.option(
     "--sampler",
     type=click.Choice([s.value for s in Sampler]),
     default="tpe",
-    show_default=True,
     help="The Optuna sampler that chooses parameters.",
 )
-@click.option(
-    "--seed",
-    type=click.IntRange(0, 2**31 - 1),
-    metavar="N",
-    default=0,
-    show_default=True,
-    help="Seed of the sampler.",
-)
+@click.option("--seed", type=click.IntRange(0, 2**31 - 1), metavar="N", default=0, help="Seed of the sampler.")
 @click.option(
     "--deadline",
     type=POSITIVE,
     metavar="HOURS",
     help="Stop the study this many hours after submission (default: none).",
 )
-@click.option("--min-nodes", type=Count(), default=1, show_default=True, help="Fewest nodes to run a trial on.")
-@click.option("--max-nodes", type=Count(), default=64, show_default=True, help="Most nodes to run a trial on.")
+@click.option("--min-nodes", type=Count(), default=1, help="Fewest nodes to run a trial on.")
+@click.option("--max-nodes", type=Count(), default=64, help="Most nodes to run a trial on.")
 @python_option
 @env_option
 @check_option
@@ -144,9 +127,9 @@ def run(
         **more,
     )
     _check(definition)
-    told = pool_at(find_run_dir(run_dir)).run_study(definition)
-    said = f"submitted study {told.study}: {trials_words(told.trials)} (progress: pilot study status {told.study})"
-    return told, said
+    answer = pool_at(find_run_dir(run_dir)).run_study(definition)
+    submitted = f"submitted study {answer.study}: {trials_words(answer.trials)}"
+    return answer, f"{submitted} (progress: pilot study status {answer.study})"
 
 
 @command.command("status")
@@ -160,13 +143,13 @@ def status(root: Path, study: str | None) -> tuple[Any, ...]:
     Example:
       pilot study status s1
     """
-    told = told_by(root).studies()
+    answer = any_pool_at(root).studies()
     if study is not None:
-        told = type(told)(studies=[one for one in told.studies if one.study == study])
-        if not told.studies:
+        answer = type(answer)(studies=[one for one in answer.studies if one.study == study])
+        if not answer.studies:
             raise UserError(f"no study named {study!r}; pilot study status lists them")
     none = "no study has been submitted; pilot study run submits one"
-    return told, "\n".join(line for one in told.studies for line in study_lines(one)) or none
+    return answer, "\n".join(line for one in answer.studies for line in study_lines(one)) or none
 
 
 @command.command("trials")
@@ -180,8 +163,8 @@ def trials(root: Path, study: str) -> tuple[Any, ...]:
     Example:
       pilot study trials s1
     """
-    told = told_by(root).trials(study)
-    return told, lambda: show_trials(told)
+    answer = any_pool_at(root).trials(study)
+    return answer, lambda: show_trials(answer)
 
 
 @command.command("best")
@@ -195,10 +178,10 @@ def best(root: Path, study: str) -> tuple[Any, ...]:
     Example:
       pilot study best s1
     """
-    told = told_by(root).trials(study).study
-    if told.best is None:
+    answer = any_pool_at(root).trials(study).study
+    if answer.best is None:
         raise UserError(f"no trial of {study} has reached the first rung yet; see pilot study status {study}")
-    return told.best, best_text(told, told.best)
+    return answer.best, best_text(answer, answer.best)
 
 
 @command.command("stop")
@@ -212,8 +195,8 @@ def stop(root: Path, study: str) -> tuple[Any, ...]:
     Example:
       pilot study stop s1
     """
-    told = pool_at(root).stop_study(study)
-    return told, f"study {told.study} stopped; pilot study resume {told.study} continues it"
+    answer = pool_at(root).stop_study(study)
+    return answer, f"study {answer.study} stopped; pilot study resume {answer.study} continues it"
 
 
 @command.command("resume")
@@ -234,8 +217,8 @@ def resume(root: Path, study: str, given: tuple[str, ...], space: Path | None) -
         expected = StudyDefinition(
             name=study, launch=nothing, metric="", maximise=True, rungs=(1,), trials=1, **_space(given, space)
         )
-    told = pool_at(root).resume_study(study, space=expected)
-    return told, f"study {told.study} continues"
+    answer = pool_at(root).resume_study(study, space=expected)
+    return answer, f"study {answer.study} continues"
 
 
 @command.command("add")
@@ -250,8 +233,8 @@ def add(root: Path, study: str, more: int) -> tuple[Any, ...]:
     Example:
       pilot study add s1 --trials 32
     """
-    told = pool_at(root).resume_study(study, more)
-    return told, f"study {told.study} now has {trials_words(told.trials)}"
+    answer = pool_at(root).resume_study(study, more)
+    return answer, f"study {answer.study} now has {trials_words(answer.trials)}"
 
 
 command.add_command(export)
@@ -298,8 +281,7 @@ def _space(given: tuple[str, ...], space: Path | None) -> dict[str, Any]:
 
 def _check(definition: StudyDefinition) -> None:
     """Try the search space once here, before anything is sent."""
-    try:
-        from pilot.study.space import check
-    except ModuleNotFoundError as error:
-        raise UserError(f"studies need {error.name}: pip install 'pilot-train[study]'") from None
+    need("study")
+    from pilot.study.space import check
+
     check(definition)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import click
 
-from pilot.cli.asking import in_any_pool, told_by
-from pilot.cli.options import page_option, study_argument, to_json
+from pilot.cli.asking import any_pool_at, in_any_pool
+from pilot.cli.options import need, page_option, study_argument, to_json
 from pilot.cli.show import print_table, write_page
 from pilot.core.pool.evidence import headline
 from pilot.history.words import counted, duration
@@ -47,12 +47,12 @@ def study_lines(study: StudyStatus) -> list[str]:
     return lines
 
 
-def show_trials(told: TrialList) -> None:
+def show_trials(answer: TrialList) -> None:
     """All trials of one study."""
-    rungs = told.study.rungs
+    rungs = answer.study.rungs
     columns = ["trial", "state", "nodes", "reports", *(f"rung {n}" for n in rungs), "parameters", "reason"]
     rows = []
-    for trial in told.trials:
+    for trial in answer.trials:
         values = [*map(_number, trial.values), *[""] * (len(rungs) - len(trial.values))]
         reason = headline(trial.reason)[:60] if trial.reason else ""
         first = (trial.trainer, trial.state, str(trial.nodes or ""), str(trial.reports))
@@ -60,7 +60,7 @@ def show_trials(told: TrialList) -> None:
     if rows:
         print_table(columns, rows)
     else:
-        click.echo(f"study {told.study.study} has no trials yet")
+        click.echo(f"study {answer.study.study} has no trials yet")
 
 
 def best_text(study: StudyStatus, best: TrialStatus) -> str:
@@ -99,8 +99,8 @@ def export(root: Path, study: str, as_csv: bool) -> None:
     Example:
       pilot study export s1 --csv > trials.csv
     """
-    told = told_by(root).trials(study)
-    click.echo(_csv(told) if as_csv else to_json(told), nl=not as_csv)
+    answer = any_pool_at(root).trials(study)
+    click.echo(_csv(answer) if as_csv else to_json(answer), nl=not as_csv)
 
 
 @click.command("report")
@@ -114,23 +114,24 @@ def report(root: Path, study: str, output: Path | None) -> None:
     Example:
       pilot study report s1 --output s1.html
     """
+    need("study")
     from pilot.history.study_page import study_page
     from pilot.study.projection import importance
 
-    pool = told_by(root)
-    told = pool.trials(study)
-    histories = [pool.history(t.trainer) for t in told.trials if t.phase is not None]
-    text = study_page(told, histories, importance(Path(told.study.optuna), study))
+    pool = any_pool_at(root)
+    answer = pool.trials(study)
+    histories = [pool.history(t.trainer) for t in answer.trials if t.phase is not None]
+    text = study_page(answer, histories, importance(Path(answer.study.optuna), study))
     write_page(output or Path(f"{study}.html"), text)
 
 
-def _csv(told: TrialList) -> str:
-    names = list(dict.fromkeys(name for trial in told.trials for name in trial.parameters))
-    rungs = [f"{told.study.metric}_{reports}" for reports in told.study.rungs]
+def _csv(answer: TrialList) -> str:
+    names = list(dict.fromkeys(name for trial in answer.trials for name in trial.parameters))
+    rungs = [f"{answer.study.metric}_{reports}" for reports in answer.study.rungs]
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     table.writerow(["trial", "state", *names, *rungs, "reports", "node_hours", "reason"])
-    for trial in told.trials:
+    for trial in answer.trials:
         given = [trial.parameters.get(name, "") for name in names]
         values = [*trial.values, *[""] * (len(rungs) - len(trial.values))]
         reason = headline(trial.reason) if trial.reason else ""

@@ -28,14 +28,14 @@ from pilot.cli.options import (
     trainer_argument,
 )
 from pilot.core.errors import CheckpointError, Unreadable, UserError
-from pilot.core.ids import TrainerId
+from pilot.core.ids import NO_UID, TrainerId
 from pilot.core.trainer.run_identity import ACCEPT, acceptable
-from pilot.core.trainer.spec import Profiling, check_sizes
+from pilot.core.trainer.spec import Profiling
 from pilot.host.files import read_regular, umask
 from pilot.host.private_folder import shown
 from pilot.rundir.rundir import RunDir
 from pilot.submission.script_code import Code, collect
-from pilot.submission.submission import LaunchSpec, Start, Submission
+from pilot.submission.submission import LaunchSpec, Start, Submission, read_curve
 
 MOST_SCRIPT_BYTES = 16 * 1024 * 1024
 """A larger file is not a script."""
@@ -69,8 +69,8 @@ accept_option = click.option(
 @click.option("--fixed-curve", is_flag=True, help="Always plan with the given curve, ignoring measurements.")
 @click.option(
     "--profile",
-    type=click.Choice([mode.value for mode in Profiling]),
-    help="Measure the trainer's speed first: auto on the one or two node counts that tell the most, if that pays off; "
+    type=click.Choice(Profiling, case_sensitive=False),
+    help="Measure the trainer's speed first: auto on the one or two most informative node counts, if worthwhile; "
     "inverse on every count, from the largest down.  [default: auto; with --ddp never]",
 )
 @click.option("--reprofile", is_flag=True, default=None, help="Profile even though --curve is given.")
@@ -143,7 +143,7 @@ def command(
     checkpoints_kept: int | None,
     live: bool,
     ddp: bool,
-    profile: str | None,
+    profile: Profiling | None,
     **planning: Any,
 ) -> tuple[Any, ...]:
     """Submit SCRIPT, which uses pilot.train, as an elastic trainer. ARGUMENTS are passed to it.
@@ -168,19 +168,23 @@ def command(
         raise UserError("--ddp: --from and --accept-changes need a script that uses pilot.train")
     launched = launch(script, for_script(arguments), python, named, seed, accept_changes, checkpoints_kept, ddp=ddp)
     launched, code = (launched, None) if live else with_code(launched)
+    sizes = planning["sizes"]
+    bounds = {"min_nodes": sizes[0], "max_nodes": sizes[-1]} if sizes else {}
+    given_curve = read_curve(curve) if curve is not None else None
     submission = Submission(
         launch=launched,
-        curve=_points(curve) if curve is not None else None,
-        profile=Profiling(profile or ("never" if ddp else "auto")),
-        **_within_bounds({name: value for name, value in planning.items() if value is not None}),
+        curve=list(zip(given_curve.nodes, given_curve.per_s, strict=True)) if given_curve is not None else None,
+        profile=profile or (Profiling.NEVER if ddp else Profiling.AUTO),
+        **bounds | {name: value for name, value in planning.items() if value is not None},
     )
+    submission.spec(TrainerId(submission.name or "new"), NO_UID)  # refuses here what the coordinator would refuse
     root = find_run_dir(run_dir)
     if start is not None:
         submission = msgspec.structs.replace(submission, start=_start(root, start))
-    told = pool_at(root).submit(submission)
+    answer = pool_at(root).submit(submission)
     mention_our_options(script, arguments)
     copied = code.sentences(ddp=ddp) if code is not None else []
-    return told, "\n".join([f"submitted {told.trainer}; its files: {told.directory}", *copied])
+    return answer, "\n".join([f"submitted {answer.trainer}; its files: {answer.directory}", *copied])
 
 
 @click.command("resume")
@@ -214,8 +218,8 @@ def resume(
       pilot resume vit --accept-changes options
     """
     launched = launch_again(root, trainer, accept_changes)
-    told = pool_at(root).resume(trainer, launched, budget, from_scratch=from_scratch)
-    return told, f"{told.trainer} resumed; it is {told.phase}"
+    answer = pool_at(root).resume(trainer, launched, budget, from_scratch=from_scratch)
+    return answer, f"{answer.trainer} resumed; it is {answer.phase}"
 
 
 def with_code(launched: LaunchSpec) -> tuple[LaunchSpec, Code]:
@@ -367,23 +371,3 @@ def _variable(named: str) -> tuple[str, str]:
     if name not in os.environ:
         raise UserError(f"--env {name}: not set in your environment; use {name}=VALUE")
     return name, os.environ[name]
-
-
-def _within_bounds(planning: dict[str, Any]) -> dict[str, Any]:
-    """Check before anything is sent; the coordinator will check again. Sizes imply the bounds."""
-    sizes = planning.get("sizes")
-    if sizes:
-        planning = {"min_nodes": sizes[0], "max_nodes": sizes[-1]} | planning
-    least, most = planning.get("min_nodes"), planning.get("max_nodes")
-    if least is not None and most is not None and least > most:
-        raise UserError(f"--min-nodes {least} is greater than --max-nodes {most}")
-    if sizes:
-        check_sizes(sizes, planning["min_nodes"], planning["max_nodes"])
-    return planning
-
-
-def _points(path: Path) -> list[tuple[float, float]]:
-    from pilot.submission.submission import read_curve
-
-    curve = read_curve(path)
-    return list(zip(curve.nodes, curve.per_s, strict=True))

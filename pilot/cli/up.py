@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import click
+import msgspec
 
 from pilot.cli.asking import AT_REST, pool_at, site_run_dir_option
 from pilot.cli.options import POSITIVE, Count, answers, site_option, solve_limit_option
@@ -31,16 +32,8 @@ START_LIMIT_S = 600.0
     metavar="PATTERN",
     help="Use only these nodes, e.g. nid[0001-0512] or x3001*,x3002* (default: as the site says).",
 )
-@click.option(
-    "--planner",
-    metavar="NAME",
-    default="milp",
-    show_default=True,
-    help=f"How nodes are shared out: {', '.join(NAMES)}.",
-)
-@click.option(
-    "--solver", metavar="NAME", default="cbc", show_default=True, help="Solver of the MILP: cbc, glpk or highs."
-)
+@click.option("--planner", metavar="NAME", default="milp", help=f"How nodes are shared out: {', '.join(NAMES)}.")
+@click.option("--solver", metavar="NAME", default="cbc", help="Solver of the MILP: cbc, glpk or highs.")
 @solve_limit_option
 @click.option(
     "--objective",
@@ -52,7 +45,6 @@ START_LIMIT_S = 600.0
     "--t-fwd-s",
     type=POSITIVE,
     default=120.0,
-    show_default=True,
     help="Forward-looking time: how long a plan is assumed to last. The longer, the more rescaling pays off.",
 )
 @click.option(
@@ -60,14 +52,11 @@ START_LIMIT_S = 600.0
     type=POSITIVE,
     help="Time between plans; meanwhile waiting trainers get idle nodes (default: plan at every event).",
 )
-@click.option(
-    "--max-parallel-trainers", type=Count(), default=10, show_default=True, help="Most trainers to run at once."
-)
+@click.option("--max-parallel-trainers", type=Count(), default=10, help="Most trainers to run at once.")
 @click.option(
     "--node-order",
     type=click.Choice(NODE_ORDER_NAMES),
     default="hostname",
-    show_default=True,
     help="Which free nodes a trainer gets first: by name, by age, or by the site's topology those nearest to its own.",
 )
 @click.option(
@@ -80,7 +69,6 @@ START_LIMIT_S = 600.0
     "--ended-kept",
     type=Count(0),
     default=200,
-    show_default=True,
     help="For a new pool: how many ended trainers stay listed; 'pilot report' shows all of them.",
 )
 @click.option("--fresh", is_flag=True, help="Start a new pool; the previous one is moved to earlier/.")
@@ -89,7 +77,9 @@ START_LIMIT_S = 600.0
 )
 @site_run_dir_option
 @answers
-def command(run_dir: Path | None, site: str, foreground: bool, **settings: Any) -> tuple[Any, ...]:
+def command(
+    run_dir: Path | None, site: str, pilots: int | None, only_nodes: str | None, foreground: bool, **settings: Any
+) -> tuple[Any, ...]:
     """Start the coordinator and keep pilots submitted.
 
     It runs as a daemon on this host and keeps its files in the run directory. If a pool was here before, whether it was
@@ -106,38 +96,41 @@ def command(run_dir: Path | None, site: str, foreground: bool, **settings: Any) 
     from pilot.site.site_files import load_site_file
 
     settings["objective"] = settings["objective"] or usual_objective(settings["planner"])
-    there = load_site_file(site).on(settings["only_nodes"]).site
+    there = load_site_file(site).on(only_nodes).site
     name = there.name
     root = (run_dir or default_path(name)).absolute()
-    arguments = coordinator_command(root, site, settings)
-    for line in shortages(there, settings["pilots"]):
+    arguments = coordinator_command(root, site, pilots, only_nodes, **settings)
+    for line in shortages(there, pilots):
         click.echo(f"warning: {line}; 'pilot doctor' has details", err=True)
     if foreground:
         drains = "Ctrl-C, or closing the terminal, drains the pool"
         click.echo(f"the coordinator runs in the foreground; {drains}; log: {root}/coordinator.log")
         sys.stdout.flush()
         os.execv(arguments[0], arguments)
-    told = start(root, arguments, supervised=True)
-    return told, lambda: _say(told, root)
+    answer = start(root, arguments, supervised=True)
+    return answer, lambda: _say(answer, root)
 
 
-def _say(told: PoolStatus, root: Path) -> None:
-    click.echo(f"pool {told.coordinator} on site {told.site} is up at {told.endpoint}; files: {root}")
-    if going_on := [trainer.trainer for trainer in told.trainers if trainer.phase not in AT_REST]:
+def _say(answer: PoolStatus, root: Path) -> None:
+    click.echo(f"pool {answer.coordinator} on site {answer.site} is up at {answer.endpoint}; files: {root}")
+    if going_on := [trainer.trainer for trainer in answer.trainers if trainer.phase not in AT_REST]:
         click.echo(f"resumed: {', '.join(going_on)} (--fresh would have started a new pool)")
-    for line in told.damage:
+    for line in answer.damage:
         click.echo(f"warning: {printable(line)}", err=True)
 
 
-def coordinator_command(root: Path, site: str, settings: dict[str, Any]) -> list[str]:
+def coordinator_command(
+    root: Path, site: str, pilots: int | None, only_nodes: str | None = None, *, fresh: bool = False, **settings: Any
+) -> list[str]:
     """The coordinator's command line: paths and plain settings, no secrets."""
+    from pilot.service.settings import Settings
+
+    given = Settings(**{name: value for name, value in settings.items() if value is not None})
     command = [sys.executable, "-P", "-m", "pilot.service.daemon", "--run-dir", str(root), "--site", site]
-    for name, value in settings.items():
-        if value is True:
-            command.append(f"--{name.replace('_', '-')}")
-        elif value is not None and value is not False:
-            command += [f"--{name.replace('_', '-')}", str(value)]
-    return command
+    command += ["--settings", msgspec.json.encode(given).decode()]
+    command += ["--pilots", str(pilots)] if pilots is not None else []
+    command += ["--only-nodes", only_nodes] if only_nodes is not None else []
+    return [*command, "--fresh"] if fresh else command
 
 
 def start(root: Path, arguments: list[str], *, supervised: bool = False) -> PoolStatus:
@@ -159,7 +152,7 @@ def start(root: Path, arguments: list[str], *, supervised: bool = False) -> Pool
         except BaseException as error:
             interrupted = isinstance(error, KeyboardInterrupt)
             if supervisor is not None and (interrupted or process.poll() is not None):
-                supervisor.kill()  # the user is told that it is not up
+                supervisor.kill()  # the user sees that it is not up
             if interrupted:
                 process.terminate()  # it drains what it started
             raise
@@ -187,8 +180,8 @@ def _await(process: subprocess.Popen[bytes], root: Path, said: TextIO) -> PoolSt
     while time.monotonic() < deadline:
         if process.poll() is not None:
             raise _ended(process.returncode, said)
-        if (told := _answer(root, process.pid)) is not None:
-            return told
+        if (answer := _answer(root, process.pid)) is not None:
+            return answer
         time.sleep(0.05)
     raise PilotError(
         f"the coordinator (process {process.pid}) has not answered in {START_LIMIT_S:g} s; it keeps running, "

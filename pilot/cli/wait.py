@@ -34,24 +34,24 @@ def command(root: Path, trainers: tuple[str, ...], limit_s: float | None) -> tup
     """
     trainers = trainers or tuple(t.trainer for t in pool_at(root).trainers().trainers if _is_waited_for(t))
     deadline = time.monotonic() + (math.inf if limit_s is None else limit_s)
-    told = _wait(root, trainers, 0.0) if trainers else Phases(trainers={})
-    while not all(phase in AT_REST for phase in told.trainers.values()):
+    answer = _wait(root, trainers, 0.0) if trainers else Phases(trainers={})
+    while not all(phase in AT_REST for phase in answer.trainers.values()):
         left_s = deadline - time.monotonic()
         if left_s <= 0:
-            raise PilotError(f"timed out after {limit_s:g} s: {_line(told)}", transient=True)
-        told = patiently(lambda: _wait(root, trainers, min(left_s, LONGEST_WAIT_S)))  # noqa: B023  # called right here
-    finished = all(phase in (Phase.FINISHED, Phase.SHELVED) for phase in told.trainers.values())
-    return told, lambda: _say(root, told), 0 if finished else 1
+            raise PilotError(f"timed out after {limit_s:g} s: {_line(answer)}", transient=True)
+        answer = patiently(lambda: _wait(root, trainers, min(left_s, LONGEST_WAIT_S)))  # noqa: B023  # called right here
+    finished = all(phase in (Phase.FINISHED, Phase.SHELVED) for phase in answer.trainers.values())
+    return answer, lambda: _say(root, answer), 0 if finished else 1
 
 
 def _wait(root: Path, trainers: tuple[str, ...], limit_s: float) -> Phases:
     return pool_at(root, timeout_s=2 * REPLY_TIMEOUT_S).wait(list(trainers), limit_s)
 
 
-def _say(root: Path, told: Phases) -> None:
+def _say(root: Path, answer: Phases) -> None:
     """In what phases they are, and why each of those that failed did, a line each."""
-    click.echo(_line(told))
-    failed = {trainer for trainer, phase in told.trainers.items() if phase is Phase.FAILED}
+    click.echo(_line(answer))
+    failed = {trainer for trainer, phase in answer.trainers.items() if phase is Phase.FAILED}
     for trainer in pool_at(root).trainers().trainers if failed else ():
         if trainer.trainer in failed:
             click.echo(f"{trainer.trainer} failed: {headline(trainer.reason)}", err=True)
@@ -61,5 +61,5 @@ def _is_waited_for(trainer: TrainerStatus) -> bool:
     return trainer.phase not in AT_REST and not trainer.held
 
 
-def _line(told: Phases) -> str:
-    return ", ".join(f"{trainer} {phase}" for trainer, phase in told.trainers.items()) or "no trainer to wait for"
+def _line(answer: Phases) -> str:
+    return ", ".join(f"{trainer} {phase}" for trainer, phase in answer.trainers.items()) or "no trainer to wait for"

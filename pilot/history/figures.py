@@ -6,13 +6,13 @@ import io
 import warnings
 from collections.abc import Callable
 from html import escape
+from typing import TYPE_CHECKING
 
-from matplotlib import style
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import LogFormatter
+from pilot.core.errors import UserError, one_line
 
-from pilot.core.errors import one_line
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 LABEL_MAX = 40
 """A longer label would leave no room for the curves."""
@@ -23,8 +23,14 @@ _LOOK = {"svg.hashsalt": "pilot", "svg.fonttype": "none", "font.size": 9, "text.
 
 def drawn(draw: Callable[[Figure], None], width: float, height: float, kind: str = "svg", dpi: float = 100) -> bytes:
     """The image that ``draw`` makes of an empty figure, in the format ``kind``; :class:`ValueError` if matplotlib does
-    not know that. The user's ``matplotlibrc``, and one in the current folder, have no effect.
+    not know that, :class:`UserError` if it is not installed. The user's ``matplotlibrc``, and one in the current
+    folder, have no effect.
     """
+    try:
+        from matplotlib import style
+        from matplotlib.figure import Figure
+    except ModuleNotFoundError:
+        raise UserError("figures need matplotlib: pip install 'pilot-train[plots]'") from None
     with style.context(["default", _LOOK]), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # characters that its fonts lack, labels that do not fit
         figure = Figure(figsize=(width, height), layout="constrained")
@@ -37,6 +43,8 @@ def drawn(draw: Callable[[Figure], None], width: float, height: float, kind: str
 
 def _use_plain_numbers(figure: Figure) -> None:
     """Label logarithmic axes with plain numbers: matplotlib writes powers as formulas."""
+    from matplotlib.ticker import LogFormatter
+
     for axis in [axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis) if axis.get_scale() == "log"]:
         axis.set_major_formatter(LogFormatter())
         axis.set_minor_formatter(LogFormatter(labelOnlyBase=False))
@@ -48,6 +56,8 @@ def svg(draw: Callable[[Axes], None], width: float, height: float) -> str:
     """
     try:
         text = drawn(lambda figure: draw(figure.subplots()), width, height).decode()
+    except UserError as error:
+        return f"<p>This figure is missing: {escape(str(error))}</p>"
     except Exception as error:
         return f"<p>This figure cannot be drawn: {escape(one_line(f'{type(error).__name__}: {error}'))}</p>"
     return text[text.index("<svg") :]

@@ -21,14 +21,19 @@ from itertools import groupby
 from pilot.core.events import LedgerRange
 from pilot.core.ids import Generation
 from pilot.core.trainer.run_identity import ORDERED_BY, AcceptedChange, Samples, before
+from pilot.history.words import counted
+from pilot.protocol.pool_status import Answer
 
 
-@dataclass(frozen=True, slots=True)
-class LedgerProof:
+class LedgerProof(Answer, frozen=True):
     """What the ledger proves about a trainer's samples."""
 
-    proved: bool  #: whether every sample was used exactly once per epoch
+    proved: bool  #: whether every sample was used exactly once per epoch, as far as the trainer got
     text: str  #: the proof or the gap in words
+    epochs: int  #: complete epochs in the ledger; a stream's last one counts as far as it was read
+    samples: int  #: samples in the ledger, over all epochs
+    steps: int  #: steps in the ledger; those that were repeated count once
+    voided_steps: int  #: steps that were repeated because no node or checkpoint kept their result
 
 
 @dataclass(slots=True)
@@ -39,6 +44,8 @@ class Ledger:
     """What the run trains on, in words by name, as a leader last reported it."""
     accepted: tuple[AcceptedChange, ...] = ()
     """What was changed of it at resumes, in order."""
+    finished_step: int | None = None
+    """The step at which its script finished; None: it has not."""
     _epochs: dict[Generation, dict[int, StepRanges]] = field(default_factory=dict)
     _began: dict[Generation, int] = field(default_factory=dict)
 
@@ -95,18 +102,29 @@ class Ledger:
                     return f"{_where(record)}: reported with other samples as well"
         return ""
 
-    def exactly_once(self, sizes: Mapping[int, int]) -> LedgerProof:
-        """Check that the lineage covers epochs 0, 1, … of ``sizes`` samples each, without gaps and once."""
+    def exactly_once(self, sizes: Mapping[int, int], *, ends: bool = True) -> LedgerProof:
+        """Check that the lineage covers epochs 0, 1, … of ``sizes`` samples each, without gaps and once; if it
+        ``ends``, to the end of the last one.
+        """
         lineage = self.lineage()
-        if problem := self._disputed() or _first_gap(lineage, sizes):
-            return LedgerProof(False, problem)
-        total = sum(sizes.values())
+        return self.verdict(sizes, self._disputed() or _first_gap(lineage, sizes, ends))
+
+    def verdict(self, sizes: Mapping[int, int], problem: str) -> LedgerProof:
+        """A proof, unless there is a ``problem``."""
+        lineage, voided = self.lineage(), self.voided_steps()
+        last = lineage[-1] if lineage else None
+        is_complete = last is None or last.cursor_end == sizes.get(last.epoch)
+        more = f" and {counted(last.cursor_end, 'sample')} of the next" if last and not is_complete else ""
+        done, steps = (last.epoch + is_complete, last.step_end) if last else (0, 0)
+        samples = sum(record.cursor_end - record.cursor for record in lineage)
         generations = len({record.generation for record in lineage})
+        text = (
+            f"{counted(len(lineage), 'record')} of {counted(generations, 'generation')} cover {counted(done, 'epoch')}"
+            f"{more}, {counted(samples, 'sample')}, in {counted(steps, 'step')}: contiguous, each sample once per"
+            f" epoch; {counted(voided, 'recorded step')} voided"
+        )
         return LedgerProof(
-            True,
-            f"{len(lineage)} records of {generations} generations cover {len(sizes)} epochs, {total} samples, in "
-            f"{lineage[-1].step_end if lineage else 0} steps: contiguous, each sample once per epoch; "
-            f"{self.voided_steps()} recorded steps were voided",
+            proved=not problem, text=problem or text, epochs=done, samples=samples, steps=steps, voided_steps=voided
         )
 
 
@@ -142,7 +160,7 @@ def _covered(records: Iterable[LedgerRange]) -> int:
     return covered
 
 
-def _first_gap(lineage: list[LedgerRange], sizes: Mapping[int, int]) -> str:
+def _first_gap(lineage: list[LedgerRange], sizes: Mapping[int, int], ends: bool) -> str:
     step, epoch, cursor = 0, 0, 0
     batches: dict[tuple[Generation, int], int] = {}
     for previous, record, following in zip([None, *lineage], lineage, [*lineage[1:], None], strict=False):
@@ -159,7 +177,7 @@ def _first_gap(lineage: list[LedgerRange], sizes: Mapping[int, int]) -> str:
             return problem
         step, cursor = record.step_end, record.cursor_end
     wanted = (len(sizes) - 1, sizes.get(len(sizes) - 1, 0)) if sizes else (0, 0)
-    if (epoch, cursor) != wanted:
+    if ends and (epoch, cursor) != wanted:
         return f"it ends at epoch {epoch}, sample {cursor}; epoch {wanted[0]} ends at sample {wanted[1]}"
     return ""
 
@@ -194,17 +212,22 @@ def _where(record: LedgerRange) -> str:
     return f"generation {record.generation}, {steps}, epoch {record.epoch}"
 
 
-def proof(ledger: Ledger, epochs: int) -> LedgerProof:
-    """Whether the lineage covers ``epochs`` epochs of the run that the identity describes, each sample once."""
-    words, changes = ledger.identity, ledger.accepted
-    if not words:
-        return LedgerProof(False, "no group has reported what it trains on")
-    lineage = ledger.lineage()
+def proof(ledger: Ledger, epochs: int | None = None) -> LedgerProof:
+    """Check that the lineage covers ``epochs`` epochs of the run that the identity describes, each sample once.
+
+    Without ``epochs``, as far as the trainer got: to the step at which it finished, or to the last recorded one.
+    """
+    words, changes, lineage = ledger.identity, ledger.accepted, ledger.lineage()
+    ends = epochs is not None
+    problem = "" if words else "no group has reported what it trains on"
+    if epochs is None:
+        epochs = lineage[-1].epoch + 1 if lineage else 0
+        last_step, finished = lineage[-1].step_end if lineage else 0, ledger.finished_step
+        if not problem and finished not in (None, last_step):
+            problem = f"it finished at step {finished}, and its records end at step {last_step}"
     for change in changes:
-        if change.what in ORDERED_BY and (epoch := _inside(lineage, change.step)) is not None:
-            return LedgerProof(
-                False, f"{change}, in the middle of epoch {epoch}: its samples may have been used twice, or not at all"
-            )
+        if not problem and change.what in ORDERED_BY and (epoch := _inside(lineage, change.step)) is not None:
+            problem = f"{change}, in the middle of epoch {epoch}: samples may have been used twice, or not at all"
     sizes = dict.fromkeys(range(epochs), Samples.of(words).length or 0)
     for epoch, grouped in groupby(lineage, key=lambda record: record.epoch):
         records = list(grouped)
@@ -214,9 +237,8 @@ def proof(ledger: Ledger, epochs: int) -> LedgerProof:
             sizes[epoch] = samples.size(last.cursor_end, _batch(last))
         for record in records:
             asked = Samples.of(before(words, changes, record.step)).multiple
-            if problem := _other_batch(record, asked, sizes.get(epoch, 0)):
-                return LedgerProof(False, problem)
-    return ledger.exactly_once(sizes)
+            problem = problem or _other_batch(record, asked, sizes.get(epoch, 0))
+    return ledger.verdict(sizes, problem) if problem else ledger.exactly_once(sizes, ends=ends)
 
 
 def _inside(lineage: Sequence[LedgerRange], step: int) -> int | None:
@@ -240,10 +262,7 @@ def _other_batch(record: LedgerRange, asked: int, size: int) -> str:
     full = -(-_batch(record) // asked) * asked
     if covered == steps * full or (record.cursor_end == size and (steps - 1) * full < covered < steps * full):
         return ""
-    return (
-        f"generation {record.generation}, steps {record.step} to {record.step_end - 1}: {covered} samples, and the"
-        f" script asked for a multiple of {asked} per step"
-    )
+    return f"{_where(record)}: {covered} samples, and the script asked for a multiple of {asked} per step"
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,12 +21,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from pydantic import ValidationError
-
 from pilot.core.errors import SiteError
 from pilot.host.files import open_regular
-from pilot.site.node_pattern import NodePattern
-from pilot.site.site import Site, explain
+from pilot.site.hostlist import NodePattern
+from pilot.site.site import Site, SiteMistakes
 
 STDOUT, STDERR = 1, 2
 
@@ -127,16 +125,16 @@ def load_site_file(reference: str) -> SiteFile:
     path = find_site(reference)
     try:
         return _load(path)
-    except ValidationError as error:
-        raise SiteError(f"{_where(path, error)}: {'; '.join(explain(error))}") from None
+    except SiteMistakes as error:
+        raise SiteError(f"{_where(path, error)}: {'; '.join(error.lines)}") from None
 
 
 def site_mistakes(reference: str) -> list[str]:
     """Everything that is wrong with a site file, one line each; empty: it is valid."""
     try:
         _load(find_site(reference))
-    except ValidationError as error:
-        return explain(error)
+    except SiteMistakes as error:
+        return error.lines
     except SiteError as error:
         return [str(error)]
     return []
@@ -163,7 +161,7 @@ def _execute(path: Path) -> ModuleType:
         # Also the compiler's warnings: they are for the file's author.
         with warnings.catch_warnings(action="ignore"), prints_to_stderr():
             spec.loader.exec_module(module)
-    except (ValidationError, KeyboardInterrupt):
+    except (SiteMistakes, KeyboardInterrupt):
         raise
     except SyntaxError as error:
         raise SiteError(f"{path}:{error.lineno or 1}: {error.msg}") from None

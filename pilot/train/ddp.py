@@ -41,7 +41,7 @@ from pilot.protocol import wire
 from pilot.rundir import trainer_folder
 from pilot.train.ddp_process import NOTICE_S, ScriptProcess, Store, start, torchrun_environment
 from pilot.train.node.membership import Membership, MembershipState, Seat
-from pilot.train.node.sockets import Happening, RankCame, RankGone, RankSaid, WorkerSockets
+from pilot.train.node.sockets import RankConnected, RankGone, RankMessage, WorkerEvent, WorkerSockets
 from pilot.train.ranks.script_end import Released
 
 ADDRESS = "PILOT_DDP_ADDRESS"
@@ -91,7 +91,7 @@ class Restarts:
         self._rows: list[list[int]] = []
         self._store: Store | None = None
         self._process: ScriptProcess | None = None
-        self._progress = Progress(self._trainer)
+        self._progress = StepCounts(self._trainer)
 
     def run(self) -> None:
         """Returns in each process that will run the script. In this process it raises ``SystemExit`` when told to
@@ -217,17 +217,17 @@ class Restarts:
     # --- what happens ------------------------------------------------------------------------------------------------
 
     def _attend(self, timeout_s: float | None) -> None:
-        for happening in self._link.wait(timeout_s):
-            self._take_in(happening)
+        for event in self._link.wait(timeout_s):
+            self._handle(event)
 
-    def _take_in(self, happening: Happening) -> None:
-        match happening:
+    def _handle(self, event: WorkerEvent) -> None:
+        match event:
             case wire.JoinGroup(_, generation, node, nodes):
-                self._membership.told_to_join(self._seat.member(generation, node, nodes))
+                self._membership.join_requested(self._seat.member(generation, node, nodes))
             case wire.LeaveGroup(_, generation):
-                self._membership.told_to_part(generation)
+                self._membership.leave_requested(generation)
             case PauseGroup(_, generation):
-                self._membership.told_to_pause(generation)
+                self._membership.pause_requested(generation)
                 if self._membership.current is None:
                     self._link.tell(wire.RankPaused(self._trainer, generation, self._progress.steps))
             case ExamineGroup():
@@ -240,10 +240,10 @@ class Restarts:
                 self._link.tell(wire.CheckpointWritten(self._trainer, 0, steps, asked=True, path=path))
             case StopWorker(reason=reason):
                 self._stop(reason)
-            case RankCame(generation):
-                if not self._membership.rank_came(generation):
+            case RankConnected(generation):
+                if not self._membership.rank_connected(generation):
                     self._link.drop(generation)
-            case RankSaid(generation, Gathered(rows)):
+            case RankMessage(generation, Gathered(rows)):
                 self._rows += rows if self._in_force() == generation else []
             case RankGone(generation):
                 self._membership.rank_lost(generation)
@@ -270,7 +270,7 @@ class Restarts:
             self._link.channel(group.generation).send(Quit())
 
 
-class Progress:
+class StepCounts:
     """What rank 0 reports, in steps and in samples: a step of each rank counts as one sample.
 
     ``failed``: the script has failed in this generation without saving, so it will repeat the same steps; ``again``:

@@ -39,7 +39,7 @@ def test_the_others_go_on_and_the_one_that_is_cut_off_leaves_by_itself(lan: Lan,
     pool.until_step(name, step + 20, nodes=1)
     assert agents[1].wait(LIMIT_S) == 0
     assert "left: no coordinator for" in said(pool, 1)
-    assert "rank 0 of 1" not in said(pool, 1).removeprefix(before), "it never regroups by itself"
+    assert "node 0 of 1" not in said(pool, 1).removeprefix(before), "it never regroups by itself"
     assert pool.finish(name).lost_steps == 0
     proved(pool, name)
 

@@ -29,7 +29,7 @@ from pilot.agent import runner
 from pilot.cli.main import main
 from pilot.rundir import log_marks
 assert log_marks.LOG_BYTES == 64 << 20
-log_marks.LOG_BYTES, runner.ROTATE_EVERY_TICKS = 20_000, 1
+log_marks.LOG_BYTES, runner.INSPECT_EVERY_TICKS = 20_000, 1
 main()
 """
 

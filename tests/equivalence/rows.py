@@ -125,7 +125,7 @@ def in_world(script: Callable[[], Any], count: int, ends: Sequence[End], **optio
     ones.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(importlib.import_module("pilot.train.course"), "group_of", group_of)
+        patch.setattr(importlib.import_module("pilot.train.loop"), "group_of", group_of)
         world = World(script, count, ends, **options)
         return world, world.run()
 

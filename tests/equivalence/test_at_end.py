@@ -64,5 +64,5 @@ def test_a_run_that_resumes_there(point: int, count: int) -> None:
 @pytest.mark.parametrize("die", [(False,), (True, False)])
 @pytest.mark.parametrize("operation", range(4))
 def test_ranks_that_come_when_one_is_lost_there(operation: int, die: tuple[bool, ...]) -> None:
-    ends = [End(operation, (True, False), die, 1, at="meeting"), End(operation, (False,), die, 1, at="meeting")]
+    ends = [End(operation, (True, False), die, 1, at="agreement"), End(operation, (False,), die, 1, at="agreement")]
     assert_same(on_ranks(script, 2, ends))

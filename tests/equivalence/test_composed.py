@@ -16,7 +16,7 @@ COMPOSED = {f"{number}": one for number, one in enumerate(covering(SEED))}
 PLAINEST = {axis: choices[0] for axis, choices in AXES.items()}
 
 flags = st.lists(st.booleans(), min_size=1, max_size=4).map(tuple)
-places = (st.sampled_from(["any", "step", "meeting"]), st.sampled_from(["oldest", "newest"]))
+places = (st.sampled_from(["any", "step", "agreement"]), st.sampled_from(["oldest", "newest"]))
 storms = st.lists(
     st.builds(End, st.integers(0, 24), flags, flags, st.integers(0, 2), st.booleans(), *places), max_size=6
 )
@@ -74,7 +74,7 @@ FOUND: dict[str, tuple[dict[str, str], int, list[End]]] = {
     "one that comes has evaluated more often than the others, and has not done what they have done since": (
         {"evaluated": "halves before the epoch, between steps"},
         1,
-        [End(5, (True,), (False,), 1, at="meeting"), End(7, (True,), (False,), 1)],
+        [End(5, (True,), (False,), 1, at="agreement"), End(7, (True,), (False,), 1)],
     ),
     "the same evaluation after an epoch's last step and at its end, to which others come": (
         {"data": "stream", "schedule": "plateau", "evaluated": "between steps", "end": "stopped"},

@@ -13,7 +13,7 @@ from torch import nn
 from pilot.core.errors import ResumedOtherwise
 from pilot.core.trainer.run_identity import ACCEPT
 from pilot.submission import loaded_code
-from pilot.train.check.group import CourseGroup
+from pilot.train.check.group import ScenarioGroup
 from tests.equivalence.hidden import FIXED, PER_NODE, SCRIPTS, Hidden, Script, draws_a_constant, steps_two_by_name
 from tests.equivalence.loops import fresh, mlp
 from tests.equivalence.rows import in_world
@@ -48,7 +48,7 @@ def resumed(
 def remarks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The leader's remarks."""
     found: list[str] = []
-    monkeypatch.setattr(CourseGroup, "remark", lambda _, text: found.append(text))
+    monkeypatch.setattr(ScenarioGroup, "remark", lambda _, text: found.append(text))
     return found
 
 

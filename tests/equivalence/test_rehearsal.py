@@ -14,7 +14,7 @@ from torch.utils.data import IterableDataset
 
 from pilot.core.errors import JoinedOtherwise
 from pilot.core.trainer.run_identity import ACCEPT
-from pilot.train.check.group import CourseGroup
+from pilot.train.check.group import ScenarioGroup
 from tests.equivalence.hidden import (
     FIXED,
     PER_NODE,
@@ -61,7 +61,7 @@ def test_the_parameter_whose_gradients_differ_most_is_named() -> None:
 def test_a_difference_that_the_user_accepts_is_only_remarked(monkeypatch: pytest.MonkeyPatch) -> None:
     remarks: list[str] = []
     monkeypatch.setenv(ACCEPT, "gradients")
-    monkeypatch.setattr(CourseGroup, "remark", lambda _, text: remarks.append(text))
+    monkeypatch.setattr(ScenarioGroup, "remark", lambda _, text: remarks.append(text))
     on_ranks(lambda: draws_a_constant(FIXED), 1, JOINS)
     assert len(remarks) == 2
     assert remarks[0] == remarks[1]

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from pilot.core.errors import PilotError, UserError
-from pilot.train.steps import kept
+from pilot.train.steps import snapshots
 from tests.equivalence.loops import DATA, EPOCHS, Loop, SessionScript, assert_equal, session
 from tests.equivalence.rows import assert_agree, on_ranks
 from tests.equivalence.topics.tracked import BY_STEP, Counter, rollouts
@@ -22,7 +22,7 @@ JOINS = [End(4, (True,), (False,), 1)]
 def test_large_values_are_restored_too_where_they_were_seen_to_change(
     row: SessionScript, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kept, "SMALL_BYTES", -1)
+    monkeypatch.setattr(snapshots, "SMALL_BYTES", -1)
     assert_equal(row.run, operations=range(4, 11))
 
 

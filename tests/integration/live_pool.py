@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -43,6 +44,11 @@ def until(what: Callable[[], Any], deadline_s: float = DEADLINE_S) -> Any:
     return value
 
 
+def settings(**changed: Any) -> tuple[str, str]:
+    """The coordinator's options for these settings; unless ``changed``, its planner is dp."""
+    return "--settings", json.dumps({"planner": "dp"} | changed)
+
+
 class Pool:
     """A coordinator, started from a site file written here."""
 
@@ -67,7 +73,7 @@ class Pool:
     def up(self, *options: str) -> None:
         """Start it and wait until it answers."""
         self.process = subprocess.Popen(
-            [*self.command, "--planner", "dp", *(options or self.options)], stderr=subprocess.PIPE, text=True
+            [*self.command, *settings(), *(options or self.options)], stderr=subprocess.PIPE, text=True
         )
         until(lambda: self._answers())
 
@@ -206,7 +212,7 @@ def form(members: list[Peer], trainer: str, step: int = 0, resumed: int | None =
     """Play the forming of a group in which nobody has trained yet; returns its generation."""
     for rank, member in enumerate(members):
         join = member.hears(wire.JoinGroup)
-        assert (join.trainer, join.rank, join.size) == (trainer, rank, len(members))
+        assert (join.trainer, join.node, join.nodes) == (trainer, rank, len(members))
         member.say(wire.RankAddress(trainer, join.generation, {f"rank-{rank}": "address"}, "127.0.0.1:1"))
     for member in members:
         assert member.hears(wire.GroupAddresses).puts == {f"rank-{rank}": "address" for rank in range(len(members))}

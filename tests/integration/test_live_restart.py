@@ -26,7 +26,7 @@ from pilot.rundir import heartbeat, segments
 from pilot.rundir.journal import read, replay
 from pilot.rundir.rundir import Ended, read_end
 from pilot.service.settings import fresh_core
-from tests.integration.live_pool import DEADLINE_S, Peer, Pool, form, pool, until, warm, warm_all
+from tests.integration.live_pool import DEADLINE_S, Peer, Pool, form, pool, settings, until, warm, warm_all
 
 
 @pytest.fixture
@@ -354,12 +354,12 @@ def test_after_a_drain_the_same_pool_comes_up_again_with_new_secrets_and_setting
     form([peer], trainer)
     live.client.down()
     live.kill()  # its journal says that it drains, and it did not end cleanly
-    live.up("--pilots", "0", "--t-fwd-s", "60")
+    live.up("--pilots", "0", *settings(t_fwd_s=60))
     assert live.file.read_text() == secrets, "its pilots may still be there"
     peer.die()
     Peer(live.file, peer.secret, peer.host).welcomed().die()
     live.down()
-    live.up("--pilots", "0", "--t-fwd-s", "30")
+    live.up("--pilots", "0", *settings(t_fwd_s=30))
     assert live.file.read_text() != secrets
     status = live.client.status()
     assert (status.coordinator, [t.trainer for t in status.trainers]) == (before.coordinator, [trainer])

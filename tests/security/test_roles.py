@@ -254,7 +254,7 @@ def test_a_pilot_that_says_anything_at_all_ends_nobody_but_itself(live: Pool) ->
     peer = Peer(live.file, "fuzzer0").welcomed()
     warm(peer, trainer)
     generation = form([peer], trainer)
-    drawn, refusals, kinds = random.Random(7), 0, [*wire.FromAgent.__args__]
+    drawn, refusals, kinds = random.Random(7), 0, wire.FROM_AGENT
     end_s = time.monotonic() + 20
     for number in range(400):
         if time.monotonic() > end_s:

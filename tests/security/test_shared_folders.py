@@ -21,7 +21,7 @@ import pytest
 import torch
 
 from pilot.agent import workdir
-from pilot.agent.vocabulary import WorkerEnded, WorkerMessage
+from pilot.agent.events_effects import WorkerEnded, WorkerMessage
 from pilot.agent.workers import Workers
 from pilot.checkpoint import store
 from pilot.cli.main import run

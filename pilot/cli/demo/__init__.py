@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from pilot.cli.options import Count, json_option, site_option, to_json
+from pilot.cli.options import Count, json_option, need, site_option, to_json
 
 
 @click.command("demo")
@@ -28,6 +28,7 @@ def command(site: str, output: Path | None, epochs: int | None, as_json: bool) -
     Example:
       pilot demo --output out/demo
     """
+    need("examples")
     from pilot.cli.demo.play import play
     from pilot.cli.demo.report import judge, show, write
     from pilot.cli.show import console
@@ -37,7 +38,7 @@ def command(site: str, output: Path | None, epochs: int | None, as_json: bool) -
     report = judge(play(screen, folder, site, epochs))
     page = write(report)
     if as_json:
-        click.echo(to_json(report.told()))
+        click.echo(to_json(report.answer()))
     else:
         show(screen, report, page)
     return 0 if report.passed else 1

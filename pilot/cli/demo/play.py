@@ -51,9 +51,6 @@ TRAINERS: dict[str, tuple[str, list[tuple[float, float]]]] = {
 }
 """Name → example and scaling curve. With four nodes, two each is optimal; with three, the CNN gains more from two."""
 
-SETTINGS = {"pilots": PILOTS, "t_fwd_s": 60.0, "fresh": True}
-"""A new pool, since a repeated demo would otherwise continue the first one, whose trainers have the same names."""
-
 
 @dataclass(slots=True)
 class DemoRun:
@@ -107,7 +104,8 @@ def _play(console: Console, folder: Path, site: str, examples: Path, epochs: dic
     before = unowned()
     # Inherited by everything that the pool starts, so that leftovers can be told from other pools' processes.
     os.environ["PILOT_RUN_DIR"] = str(root)
-    status = start(root, coordinator_command(root, site, SETTINGS))
+    # A new pool: a repeated demo would otherwise continue the first one, whose trainers have the same names.
+    status = start(root, coordinator_command(root, site, PILOTS, t_fwd_s=60.0, fresh=True))
     run = DemoRun(folder, root, epochs, load_site_file(site).site.grace_s, began_s, status)
     try:
         with _screen(console, run) as look:

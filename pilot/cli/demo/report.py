@@ -55,7 +55,7 @@ class DemoReport:
         """Whether the demo's exit status is 0."""
         return not self.faults
 
-    def told(self) -> DemoAnswer:
+    def answer(self) -> DemoAnswer:
         """The same for scripts."""
         return DemoAnswer(
             passed=self.passed,
@@ -87,7 +87,7 @@ def write(report: DemoReport) -> Path:
     """Write ``report.json``, and the page of the pool's history; returns the page's path."""
     page = report.run.folder / "report.html"
     write_output(page, report.page.encode())
-    write_output(report.run.folder / "report.json", f"{to_json(report.told())}\n".encode())
+    write_output(report.run.folder / "report.json", f"{to_json(report.answer())}\n".encode())
     return page
 
 
@@ -124,9 +124,9 @@ def _trainers(trainers: list[TrainerStatus]) -> list[Text]:
         "redone": lambda t: str(t.redone_steps),
         "stall": lambda t: f"{t.longest_stall_s:.2f} s",
     }
-    told = "grew, shrank: planned rescales; preempted, killed: nodes; lost, redone: steps; stall: longest pause"
+    answer = "grew, shrank: planned rescales; preempted, killed: nodes; lost, redone: steps; stall: longest pause"
     rows = [[cell(trainer) for cell in columns.values()] for trainer in trainers]
-    return [*aligned([list(columns), *rows], left=1), Text(told, "dim italic")]
+    return [*aligned([list(columns), *rows], left=1), Text(answer, "dim italic")]
 
 
 def _rates(trainers: list[TrainerStatus]) -> str:

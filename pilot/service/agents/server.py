@@ -3,7 +3,7 @@
 A connection is unproven until its first frame, :class:`pilot.protocol.wire.Credentials`, has a valid token. That frame
 is small, and nothing else is decoded before it. A pilot's connection stays unproven until the pilot is registered
 (:meth:`Server.keep`): a token alone holds no place. Until then the limits of :mod:`pilot.service.agents.server` apply;
-beyond them a connection is closed without a word, so that an honest agent tries again.
+beyond them a connection is closed without a message, so that an honest agent tries again.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Server:
         self.port = self._listener.port
         self._peers: dict[Link, Peer] = {}
         self._unnamed: set[Peer] = set()
-        self._sent: tuple[wire.Sent | None, bytes] = (None, b"")
+        self._sent: tuple[wire.Sent | None, int, bytes] = (None, 0, b"")
 
     async def run(self, receiver: Service, admit: Admit) -> None:
         """Pass on what arrives until cancelled, or until ``receiver`` raises; its exception is raised here."""
@@ -74,11 +74,12 @@ class Server:
         self._listener.start(self)
         await self._failure
 
-    def send(self, peer: Peer, message: wire.Sent) -> bool:
-        """Send to a peer; False if it is no longer connected (or does not read, which amounts to the same)."""
-        if message is not self._sent[0]:  # a message to all members of a group is encoded once
-            self._sent = (message, wire.encode(message))
-        return peer.link.send(self._sent[1])
+    def send(self, peer: Peer, message: wire.Sent, event: int = 0) -> bool:
+        """Send to a peer; False if it is no longer connected (or does not read, which amounts to the same). ``event``
+        is the number of the journal entry that caused the message."""
+        if message is not self._sent[0] or event != self._sent[1]:  # one to all members of a group is encoded once
+            self._sent = (message, event, wire.encode(message, event))
+        return peer.link.send(self._sent[2])
 
     def keep(self, peer: Peer, before: Peer | None) -> bool:
         """A pilot has registered on ``peer``, which may stay; its connection ``before`` is closed. False if there is no
@@ -150,7 +151,8 @@ class Server:
             )
         elif shown.protocol != wire.PROTOCOL or (grant.role is Role.PILOT and shown.version != __version__):
             theirs, ours = f"{shown.version} (protocol {shown.protocol})", f"{__version__} (protocol {wire.PROTOCOL})"
-            self._refuse(link, f"a {grant.role.value} of version {theirs}; this coordinator is {ours}", known=True)
+            role = "client" if grant.role is Role.USER else grant.role.value
+            self._refuse(link, f"version mismatch: {role} {theirs}, coordinator {ours}", known=True)
         elif grant.role is Role.USER:
             self._peers[link] = Peer(link, grant)
             self._listener.proven(link, USER)

@@ -15,7 +15,7 @@ from pilot.history.page import Life
 from pilot.history.story import Story
 from pilot.history.summary import sentences
 from pilot.history.timeline import TimelineMaker
-from pilot.history.trainer_progress import Courses
+from pilot.history.trainer_progress import ProgressRecorder
 from pilot.history.utilisation import utilisation
 from pilot.history.words import amount, duration
 from pilot.rundir.entries import Decision
@@ -27,14 +27,14 @@ from pilot.service.settings import remembering_core
 
 def life_of(contents: Contents) -> Life:
     """Everything in the journal: it is read once and run through a core."""
-    core, monitor, courses = remembering_core(contents), Monitor(), Courses()
+    core, monitor, progress = remembering_core(contents), Monitor(), ProgressRecorder()
     story = Story(contents.header.started_unix_s)
     nodes, happened = TimelineMaker(core), []
     for entry in (entry for segment in contents.segments for entry in segment.entries):
-        happened += story.tell(entry)
+        happened += story.events_of(entry)
         for event, commands in nodes.note(entry) if isinstance(entry, Decision) else ():
             monitor.note(entry.now_s, event, commands)
-            courses.note(entry.now_s, event, commands)
+            progress.note(entry.now_s, event, commands)
     what, course = account(core, monitor), nodes.made()
     sessions = {name for name, record in monitor.trainers.items() if has_session(record.metrics)}
     name, site = contents.header.coordinator, str(contents.header.site.get("name", "an unnamed site"))
@@ -44,7 +44,7 @@ def life_of(contents: Contents) -> Life:
         summary=sentences(name, site, course, core.trainers, use, factor, sessions),
         timeline=course,
         trainers=core.trainers,
-        courses=courses.of,
+        progress=progress.of,
         happened=happened,
     )
 

@@ -60,7 +60,7 @@ Keep = Callable[[int, int, bytes], None]
 """Called with a checkpoint's generation and step, and with what is to lie beside it."""
 
 
-def kept_nowhere(_generation: int, _step: int, _block: bytes) -> None:
+def discard(_generation: int, _step: int, _block: bytes) -> None:
     """Without checkpoints nothing is kept."""
 
 

@@ -64,21 +64,21 @@ class MembershipState:
         self._newest = 0
         self._ranks_here: set[int] = set()
 
-    def told_to_join(self, membership: Membership) -> None:
+    def join_requested(self, membership: Membership) -> None:
         """The agent sent ``JoinGroup``."""
         if membership.generation > self._newest:
             self._newest = membership.generation
             self.joining = membership
             self.parting = None
 
-    def told_to_part(self, generation: int) -> None:
+    def leave_requested(self, generation: int) -> None:
         """The agent sent ``LeaveGroup``."""
         if generation > self._newest:
             self._newest = generation
             self.joining = None
             self.parting = generation if self.current else None
 
-    def told_to_pause(self, generation: int) -> None:
+    def pause_requested(self, generation: int) -> None:
         """The agent said ``PauseMembers``."""
         if self.current is not None and self.current.generation == generation:
             self.pause_asked = True
@@ -91,7 +91,7 @@ class MembershipState:
         if self.parting == generation:
             self.parting = None
 
-    def rank_came(self, generation: int) -> bool:
+    def rank_connected(self, generation: int) -> bool:
         """Our rank process of ``generation`` is in MPI. Returns whether it is wanted."""
         if generation < self._newest or (self.current is not None and generation <= self.current.generation):
             return False

@@ -107,7 +107,7 @@ class InForce:
         """No generation is in force any more."""
         self._started = None
 
-    def look_again(self) -> None:
+    def check_again(self) -> None:
         """At the end of a script, when nothing is computed any more, each process checks for itself."""
         if self.membership.current is None:
             self._started = None

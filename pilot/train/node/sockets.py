@@ -19,7 +19,7 @@ from pilot.host.system import readable
 from pilot.protocol import wire
 from pilot.protocol.framing import Frames, framed
 
-MOST_STRANGERS = 16
+MAX_UNIDENTIFIED = 16
 """Most connections that have not sent anything yet; if there are more, the oldest is closed."""
 
 
@@ -36,14 +36,14 @@ def inherited(fd: int) -> socket.socket:
 
 
 @dataclass(frozen=True, slots=True)
-class RankCame:
+class RankConnected:
     """Our rank process of ``generation`` is in MPI."""
 
     generation: int
 
 
 @dataclass(frozen=True, slots=True)
-class RankSaid:
+class RankMessage:
     """A note, perhaps with a descriptor, from the rank process of ``generation``; None: its doorbell."""
 
     generation: int
@@ -58,7 +58,7 @@ class RankGone:
     generation: int
 
 
-Happening = wire.ToAgent | RankCame | RankSaid | RankGone
+WorkerEvent = wire.ToAgent | RankConnected | RankMessage | RankGone
 
 
 class WorkerSockets:
@@ -71,7 +71,7 @@ class WorkerSockets:
         self._frames = Frames(wire.MAX_FRAME_BYTES)
         self._sending = threading.Lock()
         self._listener = listen(worker_socket)
-        self._strangers: list[Channel] = []
+        self._unidentified: list[Channel] = []
         self._channels: dict[int, Channel] = {}
         _close_in_forked_children(self)
 
@@ -105,29 +105,29 @@ class WorkerSockets:
         self._channels[generation].hang_up()
         return True
 
-    def wait(self, timeout_s: float | None = None) -> Iterator[Happening]:
+    def wait(self, timeout_s: float | None = None) -> Iterator[WorkerEvent]:
         """Wait up to ``timeout_s`` (None: no limit) for something to happen, and yield everything that has, the agent's
         messages first.
         """
         ready = readable(self.fds(), timeout_s)
         if self._control.fileno() in ready:
-            yield from self._told()
+            yield from self._agent_messages()
         for generation, channel in list(self._channels.items()):
             if channel.fileno() in ready:
-                yield self._hear(generation, channel)
-        for stranger in [s for s in self._strangers if s.fileno() in ready]:
-            yield from self._introduce(stranger)
+                yield self._receive(generation, channel)
+        for connection in [s for s in self._unidentified if s.fileno() in ready]:
+            yield from self._introduce(connection)
         if self._listener.fileno() in ready:
-            self._strangers.append(Channel(self._listener.accept()[0]))
-            if len(self._strangers) > MOST_STRANGERS:
-                self._strangers.pop(0).close()
+            self._unidentified.append(Channel(self._listener.accept()[0]))
+            if len(self._unidentified) > MAX_UNIDENTIFIED:
+                self._unidentified.pop(0).close()
 
     def fds(self) -> list[int]:
         """Every descriptor that a forked child must not keep."""
-        ends: list[socket.socket | Channel] = [self._control, self._listener, *self._strangers]
+        ends: list[socket.socket | Channel] = [self._control, self._listener, *self._unidentified]
         return [end.fileno() for end in (*ends, *self._channels.values())]
 
-    def _told(self) -> Iterator[wire.ToAgent]:
+    def _agent_messages(self) -> Iterator[wire.ToAgent]:
         """What the agent has sent."""
         try:
             piece = self._control.recv(1 << 16)
@@ -142,26 +142,26 @@ class WorkerSockets:
             print(f"{REFUSAL}this process ends because of what its agent sent: {error}", file=sys.stderr, flush=True)
             os._exit(1)
 
-    def _hear(self, generation: int, channel: Channel) -> Happening:
+    def _receive(self, generation: int, channel: Channel) -> WorkerEvent:
         try:
-            return RankSaid(generation, *_answer(channel))
+            return RankMessage(generation, *_answer(channel))
         except (PeerGone, ProtocolError):  # a rank process that sends nonsense is useless
             if self._channels.get(generation) is channel:
                 self.drop(generation)
             return RankGone(generation)
 
-    def _introduce(self, stranger: Channel) -> Iterator[Happening]:
-        self._strangers.remove(stranger)
+    def _introduce(self, connection: Channel) -> Iterator[WorkerEvent]:
+        self._unidentified.remove(connection)
         note, fd = None, None
         with suppress(PeerGone, ProtocolError):
-            note, fd = stranger.receive()
+            note, fd = connection.receive()
         if fd is not None:
             os.close(fd)
         if not isinstance(note, Here) or note.generation in self._channels:
-            stranger.close()
+            connection.close()
             return
-        self._channels[note.generation] = stranger
-        yield RankCame(note.generation)
+        self._channels[note.generation] = connection
+        yield RankConnected(note.generation)
 
 
 def _answer(channel: Channel) -> tuple[AnyNote | None, int | None]:

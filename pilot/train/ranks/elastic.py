@@ -41,7 +41,7 @@ from pilot.train.gradients.exchanges import Exchanges
 from pilot.train.gradients.step_words import Words
 from pilot.train.node.membership import Membership, MembershipState, Seat, agreed
 from pilot.train.node.node_ties import InForce, NodeTies
-from pilot.train.node.sockets import Happening, RankCame, RankGone, RankSaid, WorkerSockets
+from pilot.train.node.sockets import RankConnected, RankGone, RankMessage, WorkerEvent, WorkerSockets
 from pilot.train.ranks.group import RankGroup
 from pilot.train.ranks.meters import PaceMeter, StallTimer
 from pilot.train.ranks.periodic import Periodic
@@ -101,7 +101,7 @@ class Elastic(RankGroup):
         self._sharing = StateSharing(
             trainer, training, saver, self.next_steps, link, self._gather, self._answer, self._lose, ties, seat.size
         )
-        self._heard: list[RankSaid] = []
+        self._messages: list[RankMessage] = []
         self._hanging_up: set[int] = set()
         self._held = NOTHING
         self._announced = False
@@ -263,7 +263,7 @@ class Elastic(RankGroup):
                         self._reporter.finished(group, metrics)
                         again_s = time.monotonic() + self._stall_timer.silent_s
                     self._attend(self._stall_timer.silent_s)
-                    self._in_force.look_again()
+                    self._in_force.check_again()
                     if self._membership.pause_asked:  # no further step is needed to agree on it: all are at the end
                         self._pause(group)
         except Released:
@@ -291,17 +291,17 @@ class Elastic(RankGroup):
 
     def _attend(self, timeout_s: float | None) -> None:
         """Process events; waits up to ``timeout_s`` for one (None: no limit)."""
-        for happening in self._link.wait(timeout_s):
-            self._take_in(happening)
+        for event in self._link.wait(timeout_s):
+            self._handle(event)
 
-    def _take_in(self, happening: Happening) -> None:
-        match happening:
+    def _handle(self, event: WorkerEvent) -> None:
+        match event:
             case wire.JoinGroup(_, generation, node, nodes, saved_step, given_up):
-                self._membership.told_to_join(self._seat.member(generation, node, nodes, saved_step, given_up))
+                self._membership.join_requested(self._seat.member(generation, node, nodes, saved_step, given_up))
             case wire.LeaveGroup(_, generation):
-                self._membership.told_to_part(generation)
+                self._membership.leave_requested(generation)
             case PauseGroup(_, generation):
-                self._told_to_pause(generation)
+                self._pause_requested(generation)
             case ExamineGroup():
                 self._tell_what_for()
             case DissolveGroup(_, generation):
@@ -310,14 +310,14 @@ class Elastic(RankGroup):
             case WriteCheckpoint():
                 self._asked_to_write()
             case SetCheckpointInterval():
-                self._periodic.interval_s = happening.interval_s
+                self._periodic.interval_s = event.interval_s
             case StopWorker():
                 raise Released
-            case RankCame(generation):
-                if not self._membership.rank_came(generation):
+            case RankConnected(generation):
+                if not self._membership.rank_connected(generation):
                     self._link.drop(generation)
-            case RankSaid():
-                self._heard.append(happening)
+            case RankMessage():
+                self._messages.append(event)
             case RankGone(generation):
                 self._hanging_up.discard(generation)
                 self._membership.rank_lost(generation)
@@ -328,8 +328,8 @@ class Elastic(RankGroup):
             self._hanging_up.add(generation)
         self._membership.rank_lost(generation)
 
-    def _told_to_pause(self, generation: int) -> None:
-        self._membership.told_to_pause(generation)
+    def _pause_requested(self, generation: int) -> None:
+        self._membership.pause_requested(generation)
         if self._membership.current is None:
             self._link.tell(wire.RankPaused(self._trainer, generation, self._training.position.step))
 
@@ -339,8 +339,8 @@ class Elastic(RankGroup):
         """
         self._stall_timer.begin(summing)
         while self._membership.current is not None and self._membership.current.generation == generation:
-            while self._heard:
-                said = self._heard.pop(0)
+            while self._messages:
+                said = self._messages.pop(0)
                 if said.generation == generation and not isinstance(said.note, Moving):
                     self._stall_timer.end()
                     if isinstance(said.note, OutOfStep):

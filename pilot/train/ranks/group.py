@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from pilot.train.alike.newcomers import Newcomers
-from pilot.train.alike.next_step import Keep, NextSteps, kept_nowhere
+from pilot.train.alike.next_step import Keep, NextSteps, discard
 from pilot.train.data.sampler import StepShare
 from pilot.train.gradients.step_words import Words
 from pilot.train.node.membership import Membership
@@ -32,7 +32,7 @@ class RankGroup:
     revision = 0
     newcomers = Newcomers()
 
-    def __init__(self, training: Training, resized: Callable[[int], None], keep: Keep = kept_nowhere) -> None:
+    def __init__(self, training: Training, resized: Callable[[int], None], keep: Keep = discard) -> None:
         self.next_steps = NextSteps(training, keep)
         self._resized = resized
         self._entered = False

@@ -17,10 +17,10 @@ from pilot.train.state.progress import Lineage, LineageRow
 from pilot.train.state.training import Training
 
 PERIOD_S = 1.0
-RETOLD_ROWS = 256
+REPEATED_ROWS = 256
 """A new leader repeats this many of the newest rows, because its predecessor may not have reported its last second."""
 
-RETOLD_REPORTS = 32
+REPEATED_REPORTS = 32
 """How many of the newest reports of a study's metric each message repeats: the last message may have been lost with the
 coordinator or with the connection.
 """
@@ -56,7 +56,7 @@ class Reporter:
         log_marks.now_rank(group.rank)
         self._meter.regrouped()
         self._resized, self._size = group.size != self._size, group.size
-        self._untold = Lineage(self._training.ledger.newest(RETOLD_ROWS))
+        self._untold = Lineage(self._training.ledger.newest(REPEATED_ROWS))
         self._due_s, self._stall_told = 0.0, False
         self._reports_told = 0
         if group.rank == 0:
@@ -107,7 +107,7 @@ class Reporter:
             rescale_s=stall_s if self._resized else None,
             ledger=list(rows),
             metrics=metrics,
-            reports=self._training.reports.since(max(0, self._reports_told - RETOLD_REPORTS)),
+            reports=self._training.reports.since(max(0, self._reports_told - REPEATED_REPORTS)),
         )
         self._reports_told = self._training.reports.count
         self._tell(report)

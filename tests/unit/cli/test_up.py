@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -47,4 +48,4 @@ def test_each_planner_has_its_usual_objective(
     with pytest.raises(Replaced):
         run(["up", "--site", "local", "--foreground", "--run-dir", str(tmp_path / "pool"), *given])
     (arguments,) = started
-    assert arguments[arguments.index("--objective") + 1] == objective
+    assert json.loads(arguments[arguments.index("--settings") + 1])["objective"] == objective

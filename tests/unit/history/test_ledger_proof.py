@@ -29,9 +29,9 @@ def ledger_of(rows: Rows, words: dict[str, str], *changes: AcceptedChange) -> Le
         (ONE_EPOCH, {}, 1, "!no group has reported what it trains on"),
         # The ranks assumed a shorter dataset: 22 samples were never used.
         ([(1, 0, 0, 10, 0, 74)], RUN, 1, "!74 samples, and the script asked for a multiple of 8"),
-        ([(1, 0, 0, 24, 0, 96)], RUN, 1, "!steps 0 to 23: 96 samples, and the script asked for a multiple of 8"),
+        ([(1, 0, 0, 24, 0, 96)], RUN, 1, "!epoch 0: 96 samples, and the script asked for a multiple of 8"),
         ([(1, 0, 0, 12, 0, 96)], RUN | {"global_batch_size": "10"}, 1, "!a multiple of 10"),
-        ([(1, 0, 0, 2, 0, 6), (2, 0, 2, 14, 6, 96)], RUN, 1, "!generation 1, steps 0 to 1: 6 samples"),
+        ([(1, 0, 0, 2, 0, 6), (2, 0, 2, 14, 6, 96)], RUN, 1, "!generation 1, steps 0 to 1, epoch 0: 6 samples"),
         # The last step of an epoch is smaller.
         ([(1, 0, 0, 4, 0, 60), (2, 0, 4, 7, 60, 96)], RUN | {"global_batch_size": "15"}, 1, "contiguous"),
         # 16 samples per node, on two and on three nodes.

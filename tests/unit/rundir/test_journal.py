@@ -184,8 +184,8 @@ def test_where_the_header_is_damaged_its_copy_is_used(tmp_path: Path, harm: byte
 
 def test_a_journal_of_an_older_format_is_refused_in_a_line(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
-    path.write_text('{"journal":2,"version":"0.1.0","coordinator":"p"}\n{"seq":1,"now_s":0.0,"note":{}}\n')
-    with pytest.raises(JournalError, match=r"journal.jsonl:1: not a journal of format 3 \(its first line says 2\)"):
+    path.write_text('{"journal":3,"version":"0.1.0","coordinator":"p"}\n{"seq":1,"now_s":0.0,"note":{}}\n')
+    with pytest.raises(JournalError, match=r"journal.jsonl:1: not a journal of format 4 \(its first line says 3\)"):
         read(path)
 
 

@@ -16,7 +16,7 @@ import pytest
 from pilot.core.errors import PilotError, UserError
 from pilot.core.ids import TrainerUid
 from pilot.rundir import heartbeat, trainer_folder
-from pilot.rundir.rundir import Lock, RunDir, default_path, is_abandoned, known_pools, owner, remember, told_of_owner
+from pilot.rundir.rundir import Lock, RunDir, default_path, is_abandoned, known_pools, owner, owner_status, remember
 
 HOLD = """
 import sys
@@ -116,14 +116,14 @@ def test_a_killed_owner_frees_it(tmp_path: Path) -> None:
         assert owner(rundir) == process.pid
         rundir.connection.touch()
         assert not is_abandoned(rundir)
-        assert told_of_owner(rundir) == f"its process {process.pid} is alive"
+        assert owner_status(rundir) == f"its process {process.pid} is alive"
         process.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
-        assert f"its process {process.pid} is stopped, and kill -CONT" in told_of_owner(rundir)
+        assert f"its process {process.pid} is stopped, and kill -CONT" in owner_status(rundir)
         process.kill()
         process.wait(10)
     assert is_abandoned(rundir)
-    assert told_of_owner(rundir) == "is it up?"
+    assert owner_status(rundir) == "is it up?"
     rundir.connection.unlink()
     assert not is_abandoned(rundir)
     Lock(rundir).release()

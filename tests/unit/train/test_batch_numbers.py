@@ -18,7 +18,7 @@ class Stepping(Course):
 
     void = False
 
-    def came_back(self) -> None:
+    def end_batch(self) -> None:
         share, batch = self.begun[-1]
         if batch + 1 == len(share.batches):
             self.cursor = share.cursor if self.void else share.cursor_end
@@ -28,7 +28,7 @@ class Stepping(Course):
 
 def two_of(course: Course) -> Loader:
     """Two batches per step."""
-    return made(course, Noisy([()] * STEP * STEPS), Batching(whole=STEP, micro=2), options={})
+    return made(course, Noisy([()] * STEP * STEPS), Batching(total=STEP, micro=2), options={})
 
 
 def test_a_pass_begins_in_the_middle_and_a_void_step_is_repeated() -> None:

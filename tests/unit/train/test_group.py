@@ -18,7 +18,7 @@ import pilot.train
 from pilot.core.errors import UserError
 from tests.equivalence.loops import DATA, Loop
 
-COURSE = importlib.import_module("pilot.train.course")
+COURSE = importlib.import_module("pilot.train.loop")
 CLAIM = COURSE._claim  # before the tests' fixture replaces it
 EXAMPLES = Path(__file__).parents[3] / "examples"
 

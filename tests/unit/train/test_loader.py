@@ -104,10 +104,10 @@ class Course:
     def by_epoch(self) -> bool:
         return True
 
-    def look_back(self, share: StepShare, batch: int) -> None:
+    def begin_uncounted(self, share: StepShare, batch: int) -> None:
         self.seen_again.append((share, batch))
 
-    def came_back(self) -> None:
+    def end_batch(self) -> None:
         pass
 
     def batches(self, rest: Rest) -> Iterator[Any]:
@@ -180,7 +180,7 @@ def samples_in(batches: Iterable[Any]) -> list[tuple[int, float]]:
 draws = st.lists(st.sampled_from(sorted(DRAWS)), max_size=3).map(tuple)
 batchings = st.one_of(
     st.builds(Batching, per_node=st.integers(1, 5), micro=st.none() | st.integers(1, 3)),
-    st.builds(Batching, whole=st.integers(1, 12), micro=st.none() | st.integers(1, 3)),
+    st.builds(Batching, total=st.integers(1, 12), micro=st.none() | st.integers(1, 3)),
 )
 changes = st.lists(st.tuples(st.integers(1, 4), st.booleans()), max_size=30)
 
@@ -218,7 +218,7 @@ def test_samples_are_those_of_their_own_streams_whatever_the_group_the_cut_and_t
 def test_they_are_the_same_from_workers_also_where_the_plan_changes(kind: type[Noisy], options: dict[str, Any]) -> None:
     dataset = kind([() if i % 3 else tuple(sorted(DRAWS))[: i % 7] for i in range(40)])
     course = Course(seed=3)
-    loader = made(course, dataset, Batching(whole=8, micro=3), options=options)
+    loader = made(course, dataset, Batching(total=8, micro=3), options=options)
     for epoch in range(2):
         course.epoch, course.cursor = epoch, 0
         expected, iterator = one_by_one(dataset, 3, epoch), iter(loader)
@@ -245,13 +245,13 @@ class Failing(Noisy):
 
 def test_a_dataset_may_fail_where_it_was_not_seeded_yet() -> None:
     failing = Failing([()] * 6)
-    assert sum(len(batch[0]) for batch in made(Walking(), failing, Batching(whole=6), shuffle=False, options={})) == 6
+    assert sum(len(batch[0]) for batch in made(Walking(), failing, Batching(total=6), shuffle=False, options={})) == 6
 
 
 def test_an_error_of_the_dataset_is_raised_as_it_is() -> None:
     broken = Noisy([("no such generator",)] * 4)
     with pytest.raises(KeyError, match="no such generator"):
-        next(iter(made(Walking(), broken, Batching(whole=4), options={})))
+        next(iter(made(Walking(), broken, Batching(total=4), options={})))
 
 
 class Whole(Noisy):
@@ -263,17 +263,17 @@ class Whole(Noisy):
 
 def test_what_collates_by_itself_is_taken_unless_it_is_random() -> None:
     options = {"collate_fn": lambda batch: batch}
-    batch = next(iter(made(Walking(), Whole([()] * 4), Batching(whole=4), options=options)))
+    batch = next(iter(made(Walking(), Whole([()] * 4), Batching(total=4), options=options)))
     assert sorted(batch[:, 0].tolist()) == [0, 1, 2, 3]
     with pytest.raises(UserError, match="__getitems__ uses random numbers"):
-        next(iter(made(Walking(), Whole([("torch",)] * 4), Batching(whole=4), options=options)))
+        next(iter(made(Walking(), Whole([("torch",)] * 4), Batching(total=4), options=options)))
 
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_random_collate_function_depends_on_the_batch_alone(workers: int) -> None:
     options = {"collate_fn": lambda batch: (torch.tensor(batch), random.random()), "num_workers": workers}
     data: Any = Subset(range(12), range(12))
-    batches = list(made(Walking(), data, Batching(whole=4), options=options))
+    batches = list(made(Walking(), data, Batching(total=4), options=options))
 
     def expected(start: int) -> float:
         rng.seed_all(mix(0, 0, start))
@@ -297,7 +297,7 @@ class Growing(Dataset[int]):
 @pytest.mark.parametrize(("options", "seen"), [({}, [0, 1]), ({"persistent_workers": True}, [0, 0])])
 def test_workers_begin_anew_in_each_epoch_unless_they_are_to_persist(options: dict[str, Any], seen: list[int]) -> None:
     dataset = Growing()
-    loader = made(Walking(), dataset, Batching(whole=4), options={"num_workers": 1} | options)
+    loader = made(Walking(), dataset, Batching(total=4), options={"num_workers": 1} | options)
     values = []
     for value in (0, 1):
         dataset.value = value
@@ -311,13 +311,13 @@ def test_in_a_worker_the_dataset_is_the_script_s_own() -> None:
         assert isinstance(info.dataset, Growing)
         info.dataset.value = 7
 
-    loader = made(Walking(), Growing(), Batching(whole=4), options={"num_workers": 1, "worker_init_fn": init})
+    loader = made(Walking(), Growing(), Batching(total=4), options={"num_workers": 1, "worker_init_fn": init})
     assert [batch.tolist() for batch in loader] == [[7] * 4]
 
 
 def test_with_replacement_an_epoch_may_have_any_length_and_a_sample_comes_as_another_one_each_time() -> None:
     course = Walking(seed=1)
-    loader = made(course, Noisy([("torch",)] * 3), Batching(whole=10), replacement=True, num_samples=25, options={})
+    loader = made(course, Noisy([("torch",)] * 3), Batching(total=10), replacement=True, num_samples=25, options={})
     drawn = samples_in(loader)
     assert len(drawn) == len(set(drawn)) == len(loader) * 10 - 5 == 25
     assert {index for index, _ in drawn} == {0, 1, 2}
@@ -325,7 +325,7 @@ def test_with_replacement_an_epoch_may_have_any_length_and_a_sample_comes_as_ano
 
 def test_it_knows_its_dataset_and_sizes() -> None:
     data = TensorDataset(torch.arange(50))
-    loader = made(Walking(rank=1, size=3), data, Batching(whole=10, micro=2), options={})
+    loader = made(Walking(rank=1, size=3), data, Batching(total=10, micro=2), options={})
     assert loader.dataset is data
     assert loader.batch_size == 2
     assert len(loader) == len(list(loader)) == 10
@@ -353,7 +353,7 @@ class Numbers(IterableDataset[int]):
 
 def test_a_dataset_whose_length_changes_is_refused() -> None:
     data: Any = [1, 2, 3]
-    loader = made(Walking(), data, Batching(whole=3), options={})
+    loader = made(Walking(), data, Batching(total=3), options={})
     data.append(4)
     with pytest.raises(UserError, match="had 3 samples when the loader was made and has 4 now"):
         next(iter(loader))
@@ -372,7 +372,7 @@ def test_a_data_loader_gives_its_dataset_and_its_options() -> None:
     assert loader.dataset is DATA
     assert [name for name in dir(loader) if not name.startswith("_")] == ["batch_size", "dataset", "enumerate", "next"]
     assert [batch.flatten().tolist() for batch in loader._batches._batches] == [[0, 2, 4, 6], [8, 10, 12, 14]]
-    assert loader._batches.batching == Batching(whole=4, drop_last=True)
+    assert loader._batches.batching == Batching(total=4, drop_last=True)
     shuffled = session_without_loader("none").loader(DataLoader(DATA, batch_size=4, shuffle=True), batch_size=2)
     assert shuffled._batches.batching == Batching(per_node=2)
 

@@ -18,11 +18,11 @@ def member(generation: int, rank: int = 0, size: int = 2) -> Membership:
 
 Fact = tuple[str, int]
 CALLS: dict[str, Callable[[MembershipState, int], object]] = {
-    "join": lambda state, generation: state.told_to_join(member(generation)),
-    "part": MembershipState.told_to_part,
-    "pause": MembershipState.told_to_pause,
+    "join": lambda state, generation: state.join_requested(member(generation)),
+    "part": MembershipState.leave_requested,
+    "pause": MembershipState.pause_requested,
     "kill": MembershipState.killed,
-    "came": MembershipState.rank_came,
+    "came": MembershipState.rank_connected,
     "lost": MembershipState.rank_lost,
     "start": MembershipState.start,
 }
@@ -79,7 +79,7 @@ def test_facts_lead_to(facts: list[Fact], expected: dict[str, Any]) -> None:
 
 def test_a_rank_process_of_another_generation_is_not_wanted() -> None:
     state = after([*TRAINS, ("join", 4), ("came", 4), ("join", 5)])
-    assert [state.rank_came(generation) for generation in (2, 3, 4, 5)] == [False, False, False, True]
+    assert [state.rank_connected(generation) for generation in (2, 3, 4, 5)] == [False, False, False, True]
 
 
 @given(st.lists(st.integers(0, 2**20), min_size=1, max_size=50))

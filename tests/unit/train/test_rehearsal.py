@@ -66,7 +66,7 @@ def test_the_others_divide_all_samples_and_who_rehearses_has_the_references(data
     reference, *others = data.draw(st.permutations(range(nodes)))
     new = tuple(others[: data.draw(st.integers(1, nodes - 1))])
     batching = data.draw(
-        st.sampled_from([Batching(whole=17, ranks_per_node=per_node), Batching(per_node=5, ranks_per_node=per_node)])
+        st.sampled_from([Batching(total=17, ranks_per_node=per_node), Batching(per_node=5, ranks_per_node=per_node)])
     )
     rehearsal = Newcomers(reference, new).rehearsal(nodes * per_node, per_node, per_node)
     assert rehearsal is not None

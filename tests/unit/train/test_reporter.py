@@ -8,7 +8,7 @@ from torch import nn
 from pilot.protocol import wire
 from pilot.train.data.sampler import StepShare
 from pilot.train.node.membership import Membership
-from pilot.train.ranks.reporter import REPORTS_AT_ONCE, RETOLD_REPORTS, Reporter
+from pilot.train.ranks.reporter import REPEATED_REPORTS, REPORTS_AT_ONCE, Reporter
 from pilot.train.state.progress import MetricReports
 from pilot.train.state.stepper import LearningRate
 from pilot.train.state.training import Training
@@ -37,8 +37,8 @@ def test_frequent_reports_share_messages() -> None:
 
 
 def test_the_newest_reports_are_repeated_with_the_next_ones() -> None:
-    count = RETOLD_REPORTS + 10
+    count = REPEATED_REPORTS + 10
     progress = messages(count, finished=False)
     assert len(progress) == count, "each report is sent at once"
     assert [number for number, _ in progress[2].reports] == [1, 2, 3]
-    assert progress[-1].reports == [(n, (n - 1) / 100) for n in range(count - RETOLD_REPORTS, count + 1)]
+    assert progress[-1].reports == [(n, (n - 1) / 100) for n in range(count - REPEATED_REPORTS, count + 1)]

@@ -79,7 +79,7 @@ def test_a_rank_holds_its_share_only_and_reads_nothing_ahead() -> None:
 def test_drop_last_leaves_out_the_step_that_is_not_full() -> None:
     course = Reading(rank=0, size=1)
     batches = []
-    for batch in Stream(StreamBatches(course, Numbers(10), Batching(whole=4, drop_last=True))):
+    for batch in Stream(StreamBatches(course, Numbers(10), Batching(total=4, drop_last=True))):
         batches.append(batch.tolist())
         course.cursor += 4
     assert batches == [[0, 1, 2, 3], [4, 5, 6, 7]]

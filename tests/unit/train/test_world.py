@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from pilot.train.check.world import World
+from pilot.train.check.world import RankWorld
 
 
-class Busy(World):
+class Busy(RankWorld):
     """Its second rank never comes."""
 
     asked = 0

@@ -63,7 +63,7 @@ LIKELY: dict[str, list[Any]] = {
     "pace": [[1, 1, 1.0, 1.0]],
     "resumed": [None, 0],
 }
-KINDS: list[type[wire.Message]] = [kind for kind in wire.FromAgent.__args__ if kind is not wire.Hello]
+KINDS: list[type[wire.Message]] = [kind for kind in wire.FROM_AGENT if kind is not wire.Hello]
 
 
 @dataclass
@@ -176,7 +176,7 @@ def _begin(driver: LiveDriver) -> None:
 def _state(driver: LiveDriver) -> str:
     """All that is known of the other pilot's trainer."""
     core, pending = driver.core, driver.pending
-    waits = (pending.starting, pending.stopping, pending.forming, pending.pausing, pending.looking, pending.writing)
+    waits = (pending.starting, pending.stopping, pending.forming, pending.pausing, pending.examining, pending.writing)
     held = [key for waiting in waits for key in waiting if key[0] == OTHERS]
     return repr((core.trainers[OTHERS], driver.monitor.trainers[OTHERS], held))
 

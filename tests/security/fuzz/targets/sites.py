@@ -97,8 +97,8 @@ LINES = [
     ),
     *("class E(Exception):\n    __str__ = None\nraise E", "import warnings; warnings.warn('w')", "raise GeneratorExit"),
     *("# coding: nothing", "x = '\\d'", "site = type('S', (Site,), {})", "raise ExceptionGroup('g', [ValueError()])"),
-    "from pydantic import BaseModel\nclass M(BaseModel):\n    x: int\nM(x='y')",
-    "from pydantic import BaseModel\nclass M(BaseModel):\n    x: int\nM.model_validate({'x': {}}, strict=True)",
+    "Site(name='y', second_hand=[5])",
+    "import msgspec\nmsgspec.convert({'x': {}}, dict[str, int])",
 ]
 
 

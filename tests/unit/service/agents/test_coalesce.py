@@ -21,11 +21,11 @@ def test_nothing_waits_at_first() -> None:
 def test_what_happens_within_the_window_is_one_event() -> None:
     gather = Coalescer()
     gather.lost(1.0, A, "its connection closed")
-    gather.leaving(1.01, B, 31.0, "SIGTERM")
-    gather.leaving(1.02, C, 21.0, "SIGTERM")
+    gather.noticed(1.01, B, 31.0, "SIGTERM")
+    gather.noticed(1.02, C, 21.0, "SIGTERM")
     assert gather.due_s == 1.0 + GATHER_S
     cause = "its connection closed; SIGTERM"
-    assert taken(gather) == [PoolChanged(leaving=(B, C), lost=(A,), deadline_s=21.0, cause=cause)]
+    assert taken(gather) == [PoolChanged(noticed=(B, C), lost=(A,), deadline_s=21.0, cause=cause)]
     assert gather.due_s is None
     assert taken(gather) == []
 

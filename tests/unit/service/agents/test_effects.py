@@ -8,6 +8,7 @@ import operator
 import os
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from msgspec.structs import replace
@@ -29,7 +30,16 @@ from pilot.core.commands import (
     WriteCheckpoint,
 )
 from pilot.core.errors import PilotError, UserError
-from pilot.core.events import CheckpointWritten, GroupBroken, PoolChanged, ScriptChecked, WorkerReady, WorkerSlow
+from pilot.core.events import (
+    CheckpointWritten,
+    Event,
+    GroupBroken,
+    PoolChanged,
+    ScriptChecked,
+    TrainerHeld,
+    WorkerReady,
+    WorkerSlow,
+)
 from pilot.core.ids import Generation, NodeId, PlanId, TrainerId, TrainerUid
 from pilot.core.plan.problem import Problem
 from pilot.core.trainer.proof import ProofState
@@ -65,6 +75,7 @@ SITE = Site(
 UID = TrainerUid("0123456789abcdef" * 2)
 SPEC = TrainerSpec(T, uid=UID)
 HOME = "t-01234567"
+ENTRY = 123
 LAUNCH = LaunchSpec("/s.py", "ab12", ["--x"], "/work", "/bin/python", {"KEY": "secret"})
 
 
@@ -79,13 +90,19 @@ class Bench:
         self.pending = PendingCommands()
         self.sent: list[tuple[NodeId, wire.Message]] = []
         self.solves: list[Solve] = []
-        self.unreadable: list[str] = []
-        self.failures = 0
+        self.posted: list[Event] = []
+        self.trainer = SimpleNamespace(spec=SPEC, failed_writes=0)
+        self.core = SimpleNamespace(trainers={T: self.trainer}, draining=False)
         self.met: set[Of] = set()
-        self.effects = Effects(SITE, self.pending, self.launches, self, self, self.send, self)
+        self.events: list[int] = []
+        self.effects = Effects(SITE, self, self.launches, self, self, self.send, self.met.__contains__)
 
-    def send(self, node: NodeId, message: wire.Message) -> None:
+    def send(self, node: NodeId, message: wire.Message, event: int) -> None:
         self.sent.append((node, message))
+        self.events.append(event)
+
+    def post(self, event: Event) -> None:
+        self.posted.append(event)
 
     def solve(self, command: Solve) -> None:
         self.solves.append(command)
@@ -93,24 +110,11 @@ class Bench:
     def perform(self, command: object) -> None:
         raise AssertionError(command)
 
-    def spec(self, trainer: TrainerId) -> TrainerSpec | None:
-        return SPEC if trainer == T else None
-
-    def have_met(self, of: Of) -> bool:
-        return of in self.met
-
-    def failed_writes(self, trainer: TrainerId) -> int:
-        assert trainer == T
-        return self.failures
-
-    def unstartable(self, trainer: TrainerId, why: str) -> None:
-        self.unreadable.append(f"{trainer}: {why}")
-
     def order(self, *commands: Command, at_s: float = 0.0) -> None:
         """The core gives ``commands``, and they are performed."""
-        self.pending.note(at_s, PoolChanged(), commands)
+        self.pending.note(at_s, PoolChanged(), commands, ENTRY)
         for command in commands:
-            self.effects.perform(command)
+            self.effects.perform(command, ENTRY)
 
 
 @pytest.fixture
@@ -146,6 +150,7 @@ MESSAGES = [
 def test_messages(bench: Bench, command: Command, messages: list[tuple[NodeId, wire.Sent]]) -> None:
     bench.order(command)
     assert bench.sent == messages
+    assert bench.events == [ENTRY] * len(messages), "each names the journal entry that caused it"
 
 
 def test_no_worker_is_started_of_a_trainer_that_is_past_when_the_decision_is_on_the_disk(bench: Bench) -> None:
@@ -184,13 +189,13 @@ def test_a_trainer_of_the_same_name_has_a_folder_of_its_own(bench: Bench) -> Non
 def test_what_was_submitted_and_cannot_be_read_back_is_told_when_it_is_needed(bench: Bench, tmp_path: Path) -> None:
     file = tmp_path / "run" / "trainers" / HOME / "spec.json"
     spec = file.read_bytes()
-    again = Effects(
-        SITE, bench.pending, LaunchStore(RunDir(tmp_path / "run"), "pool", None), bench, bench, bench.send, bench
-    )
+    again = Effects(SITE, bench, LaunchStore(RunDir(tmp_path / "run"), "pool", None), bench, bench, bench.send, bool)
     file.write_text("damage")
     again.perform(StartWorker(T, A, ""))
     assert bench.sent == []
-    assert str(file) in bench.unreadable[0]
+    [held] = bench.posted
+    assert isinstance(held, TrainerHeld) and held.trainer == T
+    assert str(file) in held.reason
     file.write_bytes(spec)
     again.perform(StartWorker(T, A, ""))
     assert isinstance(bench.sent[0][1], wire.StartWorker)
@@ -253,12 +258,12 @@ def test_a_checkpoint_that_failed_is_tried_again_after_a_pause_if_it_is_still_wa
     async def try_again() -> None:
         sent = asyncio.Event()
         bench.effects = Effects(
-            SITE, bench.pending, bench.launches, bench, bench, lambda *said: (send(*said), sent.set())[1], bench
+            SITE, bench, bench.launches, bench, bench, lambda *said: (send(*said), sent.set())[1], bool
         )
-        for bench.failures in range(9):
+        for bench.trainer.failed_writes in range(9):
             began_s = time.monotonic()
             bench.order(WriteCheckpoint(T, A, ""))
-            assert sent.is_set() == (bench.failures == 0)
+            assert sent.is_set() == (bench.trainer.failed_writes == 0)
             await asyncio.wait_for(sent.wait(), 10)
             sent.clear()
             pauses.append(time.monotonic() - began_s)

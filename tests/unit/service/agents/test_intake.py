@@ -7,7 +7,8 @@ import pytest
 from pilot.core.commands import WriteCheckpoint
 from pilot.core.events import ExitCause, TrainerFinished, WorkerExited
 from pilot.protocol import wire
-from pilot.service.agents.intake import Intake, Speech
+from pilot.service.agents.intake import Intake, Quota
+from pilot.service.agents.pending import Given
 from tests.unit.service.agents.test_stall_checks import NODES, G, Stage, T
 
 COMPLETING = [
@@ -24,34 +25,34 @@ COMPLETING = [
 
 
 @pytest.fixture
-def talked() -> tuple[Stage, Intake, Speech]:
+def talked() -> tuple[Stage, Intake, Quota]:
     """A pilot that has said all that it may."""
-    stage, speech = Stage(), Speech()
+    stage, quota = Stage(), Quota()
     intake = Intake(stage.core, stage.pending)
-    while intake.taken(0.0, NODES[0], speech, wire.Progress("t", 1, 1, 0, 1)) is not None:
+    while intake.accepted(0.0, NODES[0], quota, wire.Progress("t", 1, 1, 0, 1)) is not None:
         pass
-    return stage, intake, speech
+    return stage, intake, quota
 
 
 @pytest.mark.parametrize("message", COMPLETING, ids=lambda message: type(message).__name__)
 def test_what_completes_a_command_or_ends_a_worker_is_never_too_much(
-    talked: tuple[Stage, Intake, Speech], message: wire.FromAgent
+    talked: tuple[Stage, Intake, Quota], message: wire.FromAgent
 ) -> None:
-    _, intake, speech = talked
-    assert intake.taken(0.0, NODES[0], speech, message) == message
+    _, intake, quota = talked
+    assert intake.accepted(0.0, NODES[0], quota, message) == message
 
 
-def test_a_failed_write_is_heard_if_it_was_asked_for(talked: tuple[Stage, Intake, Speech]) -> None:
-    stage, intake, speech = talked
+def test_a_failed_write_is_heard_if_it_was_asked_for(talked: tuple[Stage, Intake, Quota]) -> None:
+    stage, intake, quota = talked
     failed = wire.CheckpointWritten("t", 1, 5, asked=True, error="the disk is full")
-    assert intake.taken(0.0, NODES[0], speech, failed) is None
-    stage.pending.writing[T, NODES[0]] = WriteCheckpoint(T, NODES[0], "why"), 0.0
-    assert intake.taken(0.0, NODES[0], speech, failed) == failed
+    assert intake.accepted(0.0, NODES[0], quota, failed) is None
+    stage.pending.writing[T, NODES[0]] = Given(WriteCheckpoint(T, NODES[0], "why"), 0.0)
+    assert intake.accepted(0.0, NODES[0], quota, failed) == failed
 
 
-def test_the_end_of_a_trainer_is_heard_once(talked: tuple[Stage, Intake, Speech]) -> None:
-    stage, intake, speech = talked
+def test_the_end_of_a_trainer_is_heard_once(talked: tuple[Stage, Intake, Quota]) -> None:
+    stage, intake, quota = talked
     stage.post(TrainerFinished(T, G, 5, 50))
-    assert intake.taken(0.0, NODES[0], speech, wire.TrainerFinished("t", 1, 5, 50)) is None
+    assert intake.accepted(0.0, NODES[0], quota, wire.TrainerFinished("t", 1, 5, 50)) is None
     stage.post(WorkerExited(T, NODES[0], ExitCause.STOPPED))
-    assert intake.taken(0.0, NODES[0], speech, wire.WorkerExited("t", "died")) is None, "it runs nothing any more"
+    assert intake.accepted(0.0, NODES[0], quota, wire.WorkerExited("t", "died")) is None, "it runs nothing any more"

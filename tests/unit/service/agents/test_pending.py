@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from pilot.core.commands import FormGroup, PauseGroup, Solve, StartWorker, StopWorker, WriteCheckpoint
 from pilot.core.events import PoolChanged
 from pilot.core.ids import Generation, NodeId, TrainerId
-from pilot.service.agents.pending import PendingCommands
+from pilot.service.agents.pending import Given, PendingCommands
 from tests.property.test_core import play, scripts
 
 T, A, B = TrainerId("t"), NodeId("a"), NodeId("b")
@@ -17,8 +17,8 @@ NOTHING = PoolChanged()
 
 
 def waiting(pending: PendingCommands) -> list[object]:
-    groups = (pending.starting, pending.stopping, pending.writing, pending.forming, pending.pausing, pending.looking)
-    found: list[object] = [command for group in groups for command, _ in group.values()]
+    groups = (pending.starting, pending.stopping, pending.writing, pending.forming, pending.pausing, pending.examining)
+    found: list[object] = [given.command for group in groups for given in group.values()]
     return found + ([pending.solve] if pending.solve is not None else [])
 
 
@@ -57,12 +57,13 @@ def test_what_a_node_is_asked_once_more() -> None:
     start, stop = StartWorker(T, A, ""), StopWorker(TrainerId("u"), A, "")
     write = WriteCheckpoint(TrainerId("v"), A, "")
     pause = PauseGroup(T, Generation(3), (A, B), "")
-    pending.note(1.0, NOTHING, [start, stop, write, pause, StartWorker(T, B, "")])
+    pending.note(1.0, NOTHING, [start, stop, write, pause, StartWorker(T, B, "")], 7)
     pending.note(5.0, NOTHING, [StartWorker(TrainerId("later"), A, "")])
-    assert pending.on(A, since_s=2.0) == [start, stop, write, replace(pause, members=(A,))]
+    again = [start, stop, write, replace(pause, members=(A,))]
+    assert pending.on(A, since_s=2.0) == [Given(command, 1.0, 7) for command in again]
     pending.restart(9.0)
     assert pending.on(A, since_s=2.0) == []
-    assert {since_s for _, since_s in pending.starting.values()} == {9.0}
+    assert {given.since_s for given in pending.starting.values()} == {9.0}
 
 
 def test_a_newer_question_takes_the_place_of_an_older_one() -> None:

@@ -9,7 +9,7 @@ from pilot.core.events import GroupBroken
 from pilot.core.ids import Generation, NodeId, TrainerId
 from pilot.protocol.wire import GroupAddresses, Message, RankAddress, RankJoined
 from pilot.service.agents.members import Rendezvous
-from pilot.service.agents.pending import PendingCommands
+from pilot.service.agents.pending import Given, PendingCommands
 
 T = TrainerId("t1")
 A, B, C = map(NodeId, "abc")
@@ -20,13 +20,13 @@ class Bench:
 
     def __init__(self) -> None:
         self.pending = PendingCommands()
-        self.pending.forming[T, Generation(1)] = (FormGroup(T, Generation(1), (A, B), None, ""), 0.0)
+        self.pending.forming[T, Generation(1)] = Given(FormGroup(T, Generation(1), (A, B), None, ""), 0.0)
         self.sent: list[tuple[NodeId, Message]] = []
         self.broken: list[GroupBroken] = []
-        self.rendezvous = Rendezvous(self.pending, lambda *sent: self.sent.append(sent), self.broken.append)
+        self.rendezvous = Rendezvous(self.pending, lambda *sent: self.sent.append(sent))
 
     def say(self, node: NodeId, puts: dict[str, str], generation: int = 1) -> None:
-        self.rendezvous.arrived(node, RankAddress(T, generation, puts, f"{node}:1"))
+        self.broken += self.rendezvous.arrived(node, RankAddress(T, generation, puts, f"{node}:1"))
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def test_what_a_generation_has_put_goes_with_it(bench: Bench) -> None:
     bench.say(A, {"a": "x"})
     bench.pending.forming.clear()
     bench.say(B, {"b": "x"})
-    bench.pending.forming[T, Generation(2)] = (FormGroup(T, Generation(2), (A, B), None, ""), 0.0)
+    bench.pending.forming[T, Generation(2)] = Given(FormGroup(T, Generation(2), (A, B), None, ""), 0.0)
     bench.say(B, {"b": "y"}, generation=2)
     assert bench.sent == []
     bench.say(A, {"a": "y"}, generation=2)

@@ -21,7 +21,7 @@ from pilot.core.ids import Generation, NodeId, TrainerId
 from pilot.core.plan.problem import Plan, PlanStatus
 from pilot.core.trainer.spec import TrainerSpec
 from pilot.protocol import wire
-from pilot.service.agents.members import LOOK_LIMIT_S, StallChecks
+from pilot.service.agents.members import EXAMINE_LIMIT_S, StallChecks
 from pilot.service.agents.pending import PendingCommands
 
 T, G = TrainerId("t"), Generation(1)
@@ -60,7 +60,7 @@ def test_the_first_member_that_waits_has_all_looked_at_once(stage: Stage) -> Non
     (event,) = stage.checks.rank_stalled(NODES[0], WAITING)
     assert event == GroupStalled(T, G, "n1 has waited 30.0 s for the sums of step 12", 30.0)
     stage.post(event)
-    assert stage.pending.looking[T, G][0] == ExamineGroup(T, G, NODES, event.reason, False)
+    assert stage.pending.examining[T, G].command == ExamineGroup(T, G, NODES, event.reason, False)
     assert stage.checks.rank_stalled(NODES[1], WAITING) == []
 
 
@@ -83,7 +83,7 @@ def test_a_newcomer_that_waits_for_the_others_has_its_forming_group_looked_at(st
     assert stage.checks.rank_stalled(left, waits) == []
     (event,) = stage.checks.rank_stalled(forming.members[0], waits)
     stage.post(event)
-    assert stage.pending.looking[T, forming.generation][0].members == forming.members
+    assert stage.pending.examining[T, forming.generation].command.members == forming.members
 
 
 @pytest.mark.parametrize(
@@ -115,8 +115,8 @@ def test_the_look_is_complete_when_all_have_answered(stage: Stage) -> None:
 def test_who_does_not_answer_in_time_is_unknown(stage: Stage) -> None:
     stage.stalled()
     stage.checks.rank_examined(NODES[1], wire.RankExamined("t", 1, "lost"))
-    assert stage.checks.overdue(LOOK_LIMIT_S) == []
-    (event,) = stage.checks.overdue(LOOK_LIMIT_S + 1)
+    assert stage.checks.overdue(EXAMINE_LIMIT_S) == []
+    (event,) = stage.checks.overdue(EXAMINE_LIMIT_S + 1)
     assert event == GroupExamined(
         T, G, ((NODES[0], StallFinding.UNKNOWN), (NODES[1], StallFinding.LOST), (NODES[2], StallFinding.UNKNOWN))
     )
@@ -126,6 +126,6 @@ def test_a_look_at_a_group_that_was_dissolved_is_over(stage: Stage) -> None:
     stage.stalled()
     stage.checks.rank_examined(NODES[1], wire.RankExamined("t", 1, "lost"))
     stage.post(PoolChanged(lost=(NODES[1],)))
-    assert stage.pending.looking == {}
+    assert stage.pending.examining == {}
     assert stage.checks.rank_examined(NODES[0], wire.RankExamined("t", 1, "waits")) == []
     assert stage.checks.overdue(1e9) == []

@@ -28,7 +28,7 @@ def test_a_group_that_does_not_form_or_stands_still_is_explained_by_what_its_mem
     _, unreached = of_two()
     assert unreached.explained(LATE) is LATE
     for node, ranks in ((C, [0]), (A, [0, 1, 7]), (A, [1]), (B, [0])):
-        unreached.told(node, PeersUnreached(T, 1, ranks))
+        unreached.reported(node, PeersUnreached(T, 1, ranks))
     for event in (LATE, STUCK):
         told = unreached.explained(event)
         assert isinstance(told, GroupBroken | GroupExamined)
@@ -39,15 +39,15 @@ def test_a_group_that_does_not_form_or_stands_still_is_explained_by_what_its_mem
 
 def test_whoever_is_reached_after_all_is_not_named() -> None:
     _, unreached = of_two()
-    unreached.told(A, PeersUnreached(T, 1, [1]))
-    unreached.told(A, PeersUnreached(T, 1, []))
+    unreached.reported(A, PeersUnreached(T, 1, [1]))
+    unreached.reported(A, PeersUnreached(T, 1, []))
     assert unreached.explained(LATE) is LATE
 
 
 def test_what_is_said_of_other_groups_is_not_heard_and_of_old_ones_forgotten() -> None:
     pending, unreached = of_two()
-    unreached.told(A, PeersUnreached(T, 2, [1]))
-    unreached.told(A, PeersUnreached(T, 1, [1]))
+    unreached.reported(A, PeersUnreached(T, 2, [1]))
+    unreached.reported(A, PeersUnreached(T, 1, [1]))
     del pending.groups[T, G]
-    unreached.told(A, PeersUnreached(T, 1, [1]))
+    unreached.reported(A, PeersUnreached(T, 1, [1]))
     assert unreached.explained(LATE) is LATE

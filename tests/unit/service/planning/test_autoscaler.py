@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from pilot import __version__
@@ -51,7 +52,7 @@ class Bench:
     """An autoscaler on a real core, driver and keeper; records which pilots are given notice or lost."""
 
     def __init__(self, folder: Path, pilots: int | None = None) -> None:
-        fields = SITE.model_dump(mode="json")
+        fields = msgspec.to_builtins(SITE)
         header = Header(FORMAT, __version__, "pool", time.time(), {"planner": "dp"}, fields)
         self.journal = JournalWriter.create(folder / "journal.jsonl", header)
         self.driver = LiveDriver(core_of(header), self.journal, Clock())
@@ -64,8 +65,9 @@ class Bench:
         thread = SchedulerThread(self.scheduler.submit, self.scheduler)
         self.keeper = Keeper(SITE, thread, self.news.put_nowait)
         self.peer = peer()
-        admission = Admission(Connection("tcp://127.0.0.1:1", "0" * 64, "u", "e", "pool", "0"), folder, 1)
-        self.autoscaler = Autoscaler(SITE, self, self.driver, admission, self.keeper, self.news, pilots)
+        self.site = SITE
+        self.admission = Admission(Connection("tcp://127.0.0.1:1", "0" * 64, "u", "e", "pool", "0"), folder, 1)
+        self.autoscaler = Autoscaler(self, self.keeper, self.news, pilots)
 
     def notice(self, pilot: Pilot, cause: str, grace_s: float) -> None:
         self.noticed.append((pilot.node, cause, grace_s))

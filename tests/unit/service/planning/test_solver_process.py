@@ -64,13 +64,15 @@ def run(
     assert not (tmp_path / "scratch").exists()
 
 
-@pytest.mark.parametrize("planner", ["dp", "milp"])
-def test_a_plan_comes_back_under_its_id(tmp_path: Path, planner: str) -> None:
+@pytest.mark.parametrize(
+    ("planner", "nodes"), [("dp", 3), ("milp", 3), ("greedy", 3), ("flotilla", 3), ("rolling-horizon", 2)]
+)
+def test_a_plan_comes_back_under_its_id(tmp_path: Path, planner: str, nodes: int) -> None:
     async def play(solver: SolverProcess, posted: asyncio.Queue[Completion]) -> None:
         solver.solve(solve(7))
         match await posted.get():
             case PlanReady(7, plan):
-                assert plan.as_dict() == {T: 3}
+                assert plan.as_dict() == {T: nodes}
                 assert plan.planner == planner
             case other:
                 pytest.fail(f"unexpected: {other}")
@@ -192,7 +194,7 @@ def test_a_child_that_cannot_be_started_is_told_and_tried_again(
     told: list[str] = []
 
     async def play(solver: SolverProcess, posted: asyncio.Queue[Completion]) -> None:
-        solver._tell = told.append
+        solver._warn = told.append
 
         async def refused(*_: Any, **__: Any) -> Any:
             raise BlockingIOError(11, "Resource temporarily unavailable")

@@ -33,9 +33,8 @@ def api(tmp_path: Path) -> Api:
     for event in [*events, *(TrainerCancelled(TrainerId(name)) for name in ("first", "second"))]:
         core.handle(1.0, event)
     assert list(core.past) == ["first"]
-    driver = SimpleNamespace(core=core, monitor=SimpleNamespace(last=None))
-    launches = LaunchStore(RunDir(tmp_path), "pool", None)
-    return Api(None, None, driver, None, launches, None, lambda: None, lambda _: None, Learned(None, "site"))
+    view = SimpleNamespace(launches=LaunchStore(RunDir(tmp_path), "pool", None), study_store=None)
+    return Api(None, None, SimpleNamespace(core=core), view, lambda _: None, Learned(None, "site"))
 
 
 def test_who_waits_for_a_past_trainer_is_told_how_it_ended(api: Api) -> None:

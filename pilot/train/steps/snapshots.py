@@ -28,7 +28,7 @@ _PLAIN = (bool, int, float, str, bytes, bytearray, NoneType, np.number, np.bool_
 
 
 @dataclass(eq=False)
-class Slot:
+class TensorSnapshot:
     """A tensor of a module, which a forward pass may change or replace; or, if it is ``trained``, a parameter that an
     optimizer trains, and that the script may change, too.
 
@@ -87,8 +87,8 @@ class Slot:
         self.tensor, self.copy, self._marked = None, None, False
 
 
-class Object:
-    """What has a state. ``changes``, ``bits_before``: see :class:`Slot`.
+class ObjectSnapshot:
+    """What has a state. ``changes``, ``bits_before``: see :class:`TensorSnapshot`.
 
     Parameters
     ----------
@@ -147,18 +147,18 @@ class Object:
         self.marked = None
 
 
-Kept = Slot | Object
+Snapshot = TensorSnapshot | ObjectSnapshot
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class StatePair:
     """A state that two functions read and write."""
 
     state_dict: Callable[[], dict[str, Any]]
     load_state_dict: Callable[[dict[str, Any]], Any]
 
 
-class FewOfUser:
+class SmallUserState:
     """Of ``session.state`` what is copied in no time, up to :data:`SMALL_BYTES`; of the rest the keys."""
 
     def __init__(self, values: dict[str, Any]) -> None:
@@ -202,12 +202,12 @@ def _leaves(value: Any, depth: int) -> Iterator[Any]:
             yield from _leaves(one, depth - 1)
 
 
-def mark_all(kept: Iterable[Kept]) -> None:
+def mark_all(kept: Iterable[Snapshot]) -> None:
     """Mark all, with one call for the tensors of a type that have not moved: a GPU copies these all at once."""
     alike: defaultdict[tuple[torch.device, torch.dtype], list[tuple[torch.Tensor, torch.Tensor]]] = defaultdict(list)
     for one in kept:
         if (
-            isinstance(one, Slot)
+            isinstance(one, TensorSnapshot)
             and one.copy is not None
             and one.tensor is not None
             and one.tensor is one.now

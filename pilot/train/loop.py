@@ -1,5 +1,5 @@
-"""The course of a session: its loop, its position as its loader sees it
-(:class:`pilot.train.data.training_loader.Course`), and the parts that do the work, among them its group: an elastic
+"""The loop of a session: its loop, its position as its loader sees it
+(:class:`pilot.train.data.training_loader.LoopView`), and the parts that do the work, among them its group: an elastic
 trainer's, a checked run's, or that of a script that runs alone.
 """
 
@@ -13,11 +13,11 @@ from typing import Any
 from pilot.core.errors import UserError
 from pilot.core.trainer.remaining_work import EPOCH_SAMPLES, EPOCHS, ITERATIONS
 from pilot.core.trainer.run_identity import ALL_EPOCHS, ALL_ITERATIONS, GRADIENTS
-from pilot.train.check.settings import Run
+from pilot.train.check.settings import CheckedRun
 from pilot.train.data import rng
 from pilot.train.data.rehearsal import Rehearsal
 from pilot.train.data.sampler import StepShare, mix
-from pilot.train.data.training_loader import Batches, Course, Rest
+from pilot.train.data.training_loader import Batches, LoopView, Rest
 from pilot.train.gradients.exchanges import Exchanges
 from pilot.train.iterations import Turns
 from pilot.train.node.membership import Seat
@@ -53,7 +53,7 @@ _LEFT = (
 )
 
 
-class SessionCourse(Course):
+class SessionLoop(LoopView):
     """See the module.
 
     ``metrics``: what is reported with the trainer's progress. ``measured``: what the script has reported since the last
@@ -70,7 +70,7 @@ class SessionCourse(Course):
     def __init__(self, training: Training, seed: int, wire_dtype: str | None) -> None:
         self.seed = seed
         self.seat = Seat.of(os.environ)
-        self.checked = Run.of(os.environ)
+        self.checked = CheckedRun.of(os.environ)
         self.metrics: dict[str, float] = {}
         self.measured: Sums = {}
         self.made: Batches | None = None
@@ -134,7 +134,7 @@ class SessionCourse(Course):
 
         def end() -> None:
             turns.end()
-            if self.came_back_void():
+            if self.end_void_batch():
                 self.group.enter()
 
         yield from self._loop(lambda: self._training.position.step, count, begin, end)
@@ -194,7 +194,7 @@ class SessionCourse(Course):
         """Agree with the other ranks that the epoch is over, on what rank 0 has reported since the last one, and on
         whether it was the last.
         """
-        self.came_back()
+        self.end_batch()
         self.check.ours()
         ours, measured, self.measured = {STOP: 1.0} if stop else {}, self.measured, {}
         self.collectives.hold(END_OF_EPOCH, lambda rank, _ranks: ours | (measured if rank == 0 else {}))
@@ -302,21 +302,21 @@ class SessionCourse(Course):
         if batch == 0:
             self.check.before_step()
 
-    def look_back(self, share: StepShare, batch: int) -> None:
+    def begin_uncounted(self, share: StepShare, batch: int) -> None:
         self.step.begin(share, batch, counts=False)
 
-    def came_back(self) -> None:
+    def end_batch(self) -> None:
         was_open = self.step.is_open
-        self.step.came_back()
+        self.step.end_batch()
         if was_open and not self.step.is_open:  # otherwise it may have taken over a state to which it has not come yet
             self.collectives.arrive()
 
-    def came_back_void(self) -> bool:
+    def end_void_batch(self) -> bool:
         """The same for a script that goes on before it takes a batch; returns whether that is the same one again: then
         what the script does until it has it is undone.
         """
         void = self.step.is_void
-        self.came_back()
+        self.end_batch()
         if void:
             self._training.repeats()
         return void
@@ -394,7 +394,7 @@ def group_of(
 ) -> RankGroup:
     """The group according to the agent's environment variables, see ``docs/processes.md``."""
     _claim()
-    if (run := Run.of(environment)) is not None:
+    if (run := CheckedRun.of(environment)) is not None:
         return _on_course(run, training, exchanges, resized)
     if "PILOT_CONTROL_FD" not in environment:
         training.is_alone = True
@@ -409,13 +409,13 @@ def group_of(
     return Elastic(trainer, seat, link, training, exchanges, saver, interval_s, stall_timer, resized, ties)
 
 
-def _on_course(run: Run, training: Training, exchanges: Exchanges, resized: Callable[[int], None]) -> RankGroup:
+def _on_course(run: CheckedRun, training: Training, exchanges: Exchanges, resized: Callable[[int], None]) -> RankGroup:
     if training.sharding is not None:
         raise UserError("pilot check does not run sharded models: try the script on two nodes")
     from pilot.train.check.records import RecordedGroup
     from pilot.train.check.world import ProcessLink  # not in a process that trains
 
-    training.accepted |= {GRADIENTS}  # what differs on a course is found after its steps
+    training.accepted |= {GRADIENTS}  # what differs on a loop is found after its steps
     link: Any = ProcessLink(inherited(run.link).detach())
     return RecordedGroup(run, link, training, exchanges, resized)
 

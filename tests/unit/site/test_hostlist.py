@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pilot.core.errors import UserError
-from pilot.site.node_pattern import NodePattern
+from pilot.site.hostlist import NodePattern
 
 
 @pytest.mark.parametrize(
@@ -18,13 +18,13 @@ from pilot.site.node_pattern import NodePattern
         ("a[1-2]n[01-18]", ["a1n01", "a2n18"], ["a3n01", "a1n19", "a1n1"]),
     ],
 )
-def test_which_nodes_it_names(text: str, inside: list[str], outside: list[str]) -> None:
+def test_hosts_that_match(text: str, inside: list[str], outside: list[str]) -> None:
     pattern = NodePattern.read(text)
     assert [host for host in inside if not pattern.matches(host)] == []
     assert [host for host in outside if pattern.matches(host)] == []
 
 
 @pytest.mark.parametrize("text", ["", ",", "n[1-", "n[4-1]", "n[a-b]", "n]", "n[]", "n 1", "n(1)"])
-def test_what_is_none(text: str) -> None:
+def test_malformed_patterns(text: str) -> None:
     with pytest.raises(UserError, match="node pattern"):
         NodePattern.read(text)

@@ -32,7 +32,7 @@ Place = tuple[dict[str, Any], str]
 """Where a module keeps a tensor: in which of its dicts, under which name."""
 
 
-class HeldAlike:
+class Replicated:
     """One rank's values. ``of_shards``: names of sharded values, the same only on ranks with the same shard."""
 
     def __init__(self, training: Training) -> None:

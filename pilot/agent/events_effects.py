@@ -82,13 +82,6 @@ class Watched:
 
 
 @dataclass(frozen=True, slots=True)
-class Noticed:
-    """The node will be taken: a signal or the wall time's end."""
-
-    cause: str
-
-
-@dataclass(frozen=True, slots=True)
 class CoordinatorLost:
     """The connection closed; the client is trying to reconnect."""
 
@@ -116,7 +109,7 @@ Event = (
     | Stopped
     | CannotJoin
     | Watched
-    | Noticed
+    | wire.Noticed
     | CoordinatorLost
     | PoolOver
     | Ticked

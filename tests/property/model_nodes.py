@@ -1,4 +1,4 @@
-"""FreeTrain's formulation over nodes (§3, eqs 1-16) in Pyomo: a cross-check of the others for small instances.
+"""FreeTrain's formulation over nodes (§3, eqs 1-16) in Pyomo: the reference of ``milp`` on small problems.
 
 One binary per trainer and node. The candidates hold the first nodes, in their order; which ones does not matter. The
 printed equations hold with these corrections:
@@ -114,7 +114,7 @@ def add_objective_metric(m: ConcreteModel) -> None:
 
 
 def add_rescaling_cost(m: ConcreteModel) -> None:
-    """``R_j``: what growing or shrinking costs, in seconds (FreeTrain eqs 13-15)."""
+    """``R_j``: the cost of growing or shrinking, in seconds (FreeTrain eqs 13-15)."""
     m.up = Var(m.trainers, domain=Binary)
     m.down = Var(m.trainers, domain=Binary)
     m.rescaling = ConstraintList()
@@ -129,7 +129,7 @@ def add_rescaling_cost(m: ConcreteModel) -> None:
 
 
 def add_objective(m: ConcreteModel) -> None:
-    """Value in ``t_fwd_s`` less what rescaling costs at the old rate (FreeTrain eq. 16)."""
+    """Value in ``t_fwd_s`` less the cost of rescaling at the old rate (FreeTrain eq. 16)."""
     held = [c.value_at(c.current_nodes) for c in m.candidates]
     peak = max(m.t_fwd_s * max(o for _, o in _points(c)) for c in m.candidates)
     m.constant, m.scale = 0.0, LARGEST_GAIN / max(peak, NO_GAIN)
