@@ -16,7 +16,7 @@ import click
 
 from pilot.cli import candidates
 from pilot.core.errors import UserError
-from pilot.core.trainer.spec import Checking, check_sizes
+from pilot.core.trainer.spec import Checking, mistake_in_sizes
 from pilot.host.printable import all_printable
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -58,11 +58,10 @@ class Sizes(click.ParamType[tuple[int, ...]]):
             return value
         try:
             sizes = tuple(map(int, str(value).split(",")))
-            check_sizes(sizes, 1, MOST)
         except ValueError:
             self.fail(f"{value!r}: give whole numbers separated by commas, e.g. 1,2,4,8.", param, ctx)
-        except UserError as error:
-            self.fail(f"{error}.", param, ctx)
+        if mistake := mistake_in_sizes(sizes, 1, MOST):
+            self.fail(f"{mistake}.", param, ctx)
         return sizes
 
 
