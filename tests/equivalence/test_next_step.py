@@ -14,7 +14,7 @@ from torch.utils.data import TensorDataset
 
 import pilot.train
 from pilot.core.errors import ResumedOtherwise
-from pilot.core.trainer.run_identity import ACCEPT
+from pilot.protocol.run_identity import ACCEPT
 from pilot.submission import loaded_code
 from pilot.train.check.group import ScenarioGroup
 from tests.equivalence.hidden import SCRIPTS, Script, X, Y, draws_a_constant, model, steps_two_by_name, train

@@ -14,7 +14,7 @@ from torch.utils.data import IterableDataset, TensorDataset
 
 import pilot.train
 from pilot.core.errors import JoinedOtherwise
-from pilot.core.trainer.run_identity import ACCEPT
+from pilot.protocol.run_identity import ACCEPT
 from pilot.train.check.group import ScenarioGroup
 from tests.equivalence.hidden import (
     SCRIPTS,

@@ -30,13 +30,13 @@ from pilot.core.events import (
 )
 from pilot.core.ids import Generation, NodeId, PlanId, TrainerId
 from pilot.core.plan.problem import Plan, PlanStatus
-from pilot.core.trainer.remaining_work import Goal
 from pilot.core.trainer.spec import TrainerSpec
 from pilot.history.monitor import Monitor
 from pilot.history.summary import sentences
 from pilot.history.timeline import TimelineMaker
 from pilot.history.utilisation import Utilisation
 from pilot.protocol.pool_status import KeeperStatus, SetAsideStatus, TrainerStatus
+from pilot.protocol.remaining_work import Goal
 from pilot.rundir.entries import Decision
 from pilot.rundir.rundir import RunDir
 from pilot.service.requests.launch_store import LaunchStore
