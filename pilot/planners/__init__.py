@@ -56,13 +56,8 @@ def usual_objective(name: str) -> str:
 
 def make(name: str = NAMES[0], solver: str = SOLVERS[0], limit_s: float = 10.0) -> Callable[[Problem], Plan]:
     """The planner called ``name``, picklable, with at most ``limit_s`` for each plan. Between two decisions of a
-    cadence all planners answer the same. It honours pins.
-
-    Raises
-    ------
-    UserError
-        If there is no such planner or solver, or the solver is not installed.
-    """
+    cadence all planners answer the same. It honours pins. Raises UserError if there is no such planner or solver, or
+    the solver is not installed."""
     if name not in _PLANNERS:
         raise UserError(f"unknown planner {name!r}; there are: {', '.join(NAMES)}")
     entry = _PLANNERS[name]

@@ -26,6 +26,8 @@ Optimizers = Callable[[Any], torch.optim.Optimizer]
 Schedulers = Callable[[torch.optim.Optimizer], Any]
 Loss = Callable[[nn.Module, torch.Tensor], torch.Tensor]
 Sums = dict[nn.Parameter, torch.Tensor]
+BY_STEP = ("step", "samples")
+"""Schedules that advance with each step that was applied. (The batches of all rows but those per node are global.)"""
 
 
 def mlp() -> nn.Module:
@@ -109,7 +111,7 @@ class Recipe(Row):
                 self.backward(_scaled(self.loss(model, inputs(batch)), scaler), model)
                 self.before_step(session, model)
                 self.after_step(session, session.step())
-            if self.schedule not in (None, "step", "epoch"):
+            if self.schedule not in (None, "epoch", *BY_STEP):
                 session.report(**{str(self.schedule): 1.0})
         return Ran(session, tensors_of(model, optimizer, scaler))
 
@@ -132,10 +134,10 @@ class Recipe(Row):
                 rng.seed_all(mix(SEED, step.number, 0, 1 << 62))  # the same on all ranks
                 self.plain_before_step(model)
                 with rates_times(self.factor(step.divided_by), optimizer):
-                    _plain_step(optimizer, scaler)
-                if scheduler is not None and self.schedule == "step":
+                    stepped = _plain_step(optimizer, scaler)
+                if scheduler is not None and self.schedule in BY_STEP and stepped:
                     scheduler.step()
-            if scheduler is not None and self.schedule != "step":
+            if scheduler is not None and self.schedule not in BY_STEP:
                 scheduler.step(*([] if self.schedule == "epoch" else [1.0]))
         buffers.enter(member)
         return tensors_of(model, optimizer, scaler)
@@ -299,9 +301,12 @@ def _scaled(loss: torch.Tensor, scaler: torch.amp.GradScaler | None) -> torch.Te
     return loss if scaler is None else scaler.scale(loss)
 
 
-def _plain_step(optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler | None) -> None:
+def _plain_step(optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler | None) -> bool:
+    """Return whether the step was applied: a loss scaler skips those whose gradients are not finite."""
     if scaler is None:
         optimizer.step()
-    else:
-        scaler.step(optimizer)
-        scaler.update()
+        return True
+    before = scaler.get_scale()
+    scaler.step(optimizer)
+    scaler.update()
+    return bool(scaler.get_scale() >= before)

@@ -184,7 +184,7 @@ USES: list[Callable[[Shared], object]] = [
     write_next_step,
     lambda shared: store.load_newest(shared.checkpoints, 9, uid=UID),
     lambda shared: store.next_step_of(shared.checkpoints / CHECKPOINT, UID),
-    lambda shared: store.set_apart(shared.checkpoints, 0, UID),
+    lambda shared: store.set_aside(shared.checkpoints, 0, UID),
     lambda shared: shared.launches.change(SPEC, LAUNCH),
     lambda shared: shared.launches.remove(SPEC),
     lambda shared: shared.launches.add(OTHER, LAUNCH),
