@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from pilot.core.errors import UserError
-from pilot.core.trainer.remaining_work import EPOCH_SAMPLES, EPOCHS, ITERATIONS
-from pilot.core.trainer.run_identity import ALL_EPOCHS, ALL_ITERATIONS, GRADIENTS
+from pilot.protocol.remaining_work import EPOCH_SAMPLES, EPOCHS, ITERATIONS
+from pilot.protocol.run_identity import ALL_EPOCHS, ALL_ITERATIONS, GRADIENTS
 from pilot.train.check.settings import CheckedRun
 from pilot.train.data import rng
 from pilot.train.data.rehearsal import Rehearsal
