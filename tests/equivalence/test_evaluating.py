@@ -11,7 +11,7 @@ from torch.utils.data import Subset
 
 from tests.equivalence.loops import DATA, Loop, Make, Plain, Result, assert_equal, linear, turns
 from tests.equivalence.rows import assert_agree, in_world, on_ranks
-from tests.unit.train.storm import End, Keep
+from tests.unit.train.storm import End, Keep, travelled
 
 VALUES = Subset(DATA, range(8))
 
@@ -97,3 +97,43 @@ def test_a_list_of_the_state_stays_the_same(by_name: bool) -> None:
     for operation in range(4, 14):
         for losses in on_ranks(script, 1, [End(operation, (True,), (False,), 1)]):
             assert losses == pytest.approx(expected, rel=1e-12), operation
+
+
+def test_a_list_under_two_names_becomes_two_where_a_state_is_received() -> None:
+    def script() -> dict[str, Any]:
+        loop = Loop()
+        state = loop.session.state
+        state["best"] = state["now"] = []
+        loop.train(body=lambda *batch: loop.step(*batch) and state.update(now=[loop.session.steps]))
+        return dict(state)
+
+    assert on_ranks(script, 1, [End(4, (True,), (False,), 1)]) == [script()] * 2
+
+
+@pytest.mark.parametrize("after_a_step", [True, False])
+def test_code_that_is_not_run_after_an_evaluation_is_warned_of(
+    after_a_step: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The state is saved in an evaluation. (A run that resumes comes to one at an epoch's beginning.)"""
+    saved: list[dict[str, Any]] = []
+
+    def script() -> None:
+        loop = Loop(model=linear)
+
+        def evaluate(when: bool) -> None:
+            if when:
+                loop.session.evaluate(DATA, measure)
+
+        def measure(batch: Any) -> dict[str, torch.Tensor]:
+            saved.append(travelled(loop.session._training))
+            return loop.measure(batch)
+
+        loop.train(
+            first=lambda _: evaluate(not after_a_step),
+            body=lambda *batch: (loop.step(*batch), evaluate(after_a_step and loop.session.steps == 8)),
+        )
+
+    in_world(script, 1, [])
+    capsys.readouterr()
+    in_world(script, 1, [], begin=saved[-1])
+    assert ("is not done now" in capsys.readouterr().err) is after_a_step

@@ -74,7 +74,7 @@ def trains_a_part_of_its_own(loop: Loop) -> None:
 
 def test_an_open_loop_refuses_another_optimizer_until_the_script_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     made, finished = Made(), list[int]()
-    monkeypatch.setattr(made.session._course, "_leave", lambda: finished.append(made.session.steps))
+    monkeypatch.setattr(made.session._loop, "_leave", lambda: finished.append(made.session.steps))
     loop = made.session.epochs(5)
     for _ in loop:
         made.epoch()

@@ -12,7 +12,7 @@ from pilot.core.events import LedgerRange
 from pilot.core.ids import Generation
 from pilot.history.ledger import Ledger
 from tests.equivalence.loops import BATCH, DATA, SAMPLES, Loop, Plain, fresh, linear, session
-from tests.equivalence.rows import assert_agree, on_ranks
+from tests.equivalence.rows import assert_agree, in_world, on_ranks
 from tests.equivalence.topics.loops import ADAM, BY_ITERATION, STEPS, WIDE, weighs
 from tests.equivalence.ways import WAYS
 from tests.unit.train.storm import End
@@ -63,6 +63,14 @@ def test_a_loop_continues_with_more_steps_where_it_was() -> None:
     ledger = Ledger()
     ledger.add(LedgerRange(Generation(row[0]), *row[1:]) for row in second.session._training.ledger.rows)
     assert ledger.exactly_once({0: SAMPLES, 1: SAMPLES, 2: (STEPS - 12) * BATCH}).proved
+
+
+@pytest.mark.parametrize("at", range(8))
+def test_a_training_that_has_ended_continues_with_more_steps(at: int) -> None:
+    world, _ = in_world(lambda: iterating(6), 1, [])
+    ends = [End(at, (False,), (False,), 1)]
+    _, ranks = in_world(lambda: iterating(12)[0].tensors(), 2, ends, begin=world.ended)
+    assert_agree(ranks, iterating(12)[0].tensors())
 
 
 def test_one_rank_that_asks_to_stop_stops_all_after_the_same_step() -> None:

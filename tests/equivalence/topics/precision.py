@@ -51,7 +51,7 @@ ROWS: list[Row] = [
         scaler=scaler,
         optimizer=ADAM,
         before_step=by_the_session,
-        plain_before_step=clip,
+        on_sums=clip,
     ),
     Recipe(
         name="GradScaler, a gradient that is not finite on one rank",
