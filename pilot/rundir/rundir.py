@@ -217,7 +217,7 @@ class Lock:
                 " up --run-dir with its new path continues the pool"
             )
 
-    def say_zero(self, pool_s: float) -> None:
+    def record_zero(self, pool_s: float) -> None:
         """Record that it is ``pool_s`` on the pool's clock, which continues even if the system's clock is set."""
         self._write(zero_s=heartbeat.since_boot_s() - pool_s)
 
