@@ -49,10 +49,10 @@ class Handler(Protocol):
     """Receives the frames and the end of a link."""
 
     def received(self, link: Link, frame: bytes) -> None:
-        """A frame arrived. Raising :class:`ProtocolError` closes the connection."""
+        """Take a frame that arrived. Raising :class:`ProtocolError` closes the connection."""
 
     def closed(self, link: Link, reason: str) -> None:
-        """The connection is closed; called once. ``reason`` is "" if the peer or its kernel closed it."""
+        """Note that the connection is closed; called once. ``reason`` is "" if the peer or its kernel closed it."""
 
 
 class WrongServer(Exception):
