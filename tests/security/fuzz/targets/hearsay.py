@@ -66,6 +66,7 @@ class Journal:
     trouble = ""
     waiting_bytes = 0
     segment_is_long = False
+    last_seq = 0
 
     def decided(self, _now_s: float, event: Event, commands: list[Command]) -> Future[None]:
         self.kept.append(msgspec.to_builtins([event, *commands]))
