@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from pilot.core.commands import CheckScript
-from pilot.core.coordinator import Coordinator
 from pilot.core.curves.measured import Measured
 from pilot.core.errors import UserError
 from pilot.core.events import Progress
@@ -128,12 +127,3 @@ def test_where_the_checked_trial_ends_another_one_is_checked() -> None:
     world.complete(check, generous_plan, ok=False)
     assert first.proof == other.proof
     assert first.proof.state is ProofState.UNCHECKED
-
-
-def test_the_state_of_a_check_survives_a_restart() -> None:
-    world = _studied(2)
-    before = {t.id: t.proof for t in world.core.trainers.values()}
-    again = Coordinator(world.config)
-    for now_s, event, commands in world.history:
-        assert again.handle(now_s, event) == commands
-    assert {t.id: t.proof for t in again.trainers.values()} == before
