@@ -109,7 +109,7 @@ def finish(world: World) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(scripts)
-def test_no_trial_is_lost_run_twice_or_told_twice(script: list[tuple[str, int]]) -> None:
+def test_no_trial_is_lost_run_twice_or_reported_twice(script: list[tuple[str, int]]) -> None:
     world = play(script)
     finish(world)
     came = [event.spec.trainer for _, event, _ in world.history if isinstance(event, TrialAsked)]

@@ -38,12 +38,12 @@ def spec(check: Checking = Checking.AUTO, least: int = 1, unchecked: str = "") -
         (spec(Checking.OFF, least=2), ProofState.OFF),
     ],
 )
-def test_what_a_trainer_begins_with(given: TrainerSpec, state: ProofState) -> None:
+def test_the_first_proof_of_a_trainer(given: TrainerSpec, state: ProofState) -> None:
     assert Proof.of(given).state is state
 
 
 @pytest.mark.parametrize(("least", "unchecked"), [(2, ""), (1, "it is a script for torchrun (--ddp)")])
-def test_what_cannot_be_checked_cannot_require_it(least: int, unchecked: str) -> None:
+def test_an_uncheckable_script_cannot_require_a_check(least: int, unchecked: str) -> None:
     with pytest.raises(UserError, match=r"--check require: .*; with --check auto it grows unchecked$"):
         spec(Checking.REQUIRE, least, unchecked)
 
@@ -60,7 +60,7 @@ def test_what_cannot_be_checked_cannot_require_it(least: int, unchecked: str) ->
         (ProofState.UNCHECKED, Checking.REQUIRE, False),
     ],
 )
-def test_who_may_grow(state: ProofState, checking: Checking, grows: bool) -> None:
+def test_which_trainers_may_grow(state: ProofState, checking: Checking, grows: bool) -> None:
     given = spec(checking)
     trainer = Trainer(given, Measured(given), proof=Proof(state, "why"))
     stays = trainer.stays_at()
@@ -81,7 +81,7 @@ def test_a_rate_beside_a_check_is_no_point_of_the_curve() -> None:
     assert trainer.measured.rates == {1: 10.0}
 
 
-def test_who_resumes_is_checked_anew() -> None:
+def test_a_resumed_trainer_is_checked_again() -> None:
     trainer = Trainer(spec(), Measured(spec()), proof=Proof(ProofState.DIFFERS, "its loss is a sum"))
     trainer.reopen()
     assert trainer.proof == Proof(ProofState.WAITING)
