@@ -1,4 +1,4 @@
-"""Where a trainer stands: its allocation, its workers, its groups."""
+"""A trainer: its allocation, its workers, its groups."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LEAST_LEFT_S = 1.0
 
 
 class WorkerPhase(StrEnum):
-    """Where a worker stands."""
+    """The phase of a worker."""
 
     STARTING = "starting"
     READY = "ready"
@@ -82,7 +82,7 @@ class Group:
 
 
 class Phase(StrEnum):
-    """Where a trainer stands, for people and for tests; decisions are made from the facts themselves."""
+    """The phase of a trainer, for users and tests; decisions are made from the facts themselves."""
 
     QUEUED = "queued"
     STARTING = "starting"
@@ -285,7 +285,7 @@ class Trainer:
         return pool.usable - sum(n in pool and not any(n in out for out in without) for n in self.evidence.aside)
 
     def left_s(self) -> float | None:
-        """Its remaining work, in seconds on one node; None if its length or its speed is not known yet.
+        """The remaining work, in seconds on one node; None if its length or its speed is not known yet.
 
         It is never less than :data:`LEAST_LEFT_S`: a trainer that runs beyond its estimated end is not done.
         """
@@ -296,13 +296,12 @@ class Trainer:
         return max(LEAST_LEFT_S, (total - self.samples) / rate)
 
     def value(self, objective: Objective) -> Curve:
-        """What it is worth in plans, per second by node count."""
+        """The trainer's value in plans, per second by node count."""
         return self.spec.objective_curve or objective(self.spec, self.measured.planned)
 
     def candidate(self, value: Curve, room: int, costs: RescaleCosts) -> Candidate:
-        """What a planner sees of it; ``value`` is the objective's curve, ``room`` the most nodes that it could use,
-        ``costs`` the costs of rescales in its pool.
-        """
+        """The trainer as planners see it. ``value``: the objective's curve; ``room``: the most nodes that it could use;
+        ``costs``: of rescales in its pool."""
         most, _ = self.stays_at() or (self.spec.max_nodes, "")
         most = max(self.spec.min_nodes, min(most, room))
         return Candidate(
