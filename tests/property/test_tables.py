@@ -20,8 +20,8 @@ from pilot.core.plan.problem import Plan, PlanStatus
 from pilot.core.study.events import StudySubmitted
 from pilot.core.trainer import reconcile
 from pilot.core.trainer.reconcile import Question, Rule
-from pilot.core.trainer.trainer import WORKER_CHANGES, Phase, PhaseChange, WorkerPhase
-from tests.lifecycle import EFFECTS, TRAINER_CHANGES
+from pilot.core.trainer.trainer import Phase, WorkerPhase
+from tests.lifecycle import EFFECTS, TRAINER_CHANGES, WORKER_CHANGES, PhaseChange
 from tests.property import test_studies
 from tests.property.test_core import ACTIONS, CODE, PROFILES, PROOFS, SICKNESS, USERS
 from tests.property.world import World, generous_plan

@@ -6,11 +6,10 @@ from collections.abc import Set
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from pilot.core.commands import Outcome, StartWorker, StopWorker
+from pilot.core.commands import Outcome
 from pilot.core.curves.curve import Curve
 from pilot.core.curves.measured import Measured, RescaleCosts
 from pilot.core.curves.profile import Profile
-from pilot.core.events import PoolChanged, WorkerExited, WorkerReady
 from pilot.core.ids import NO_GENERATION, Generation, NodeId, TrainerId
 from pilot.core.plan.objective import Objective
 from pilot.core.plan.problem import Candidate
@@ -31,29 +30,12 @@ class WorkerPhase(StrEnum):
     STOPPING = "stopping"
 
 
-@dataclass(frozen=True, slots=True)
-class PhaseChange:
-    """A phase, one that may follow it, and the commands or events that cause the change. None: the trainer does not
-    exist.
-    """
-
-    before: StrEnum | None
-    after: StrEnum | None
-    causes: tuple[type, ...]
-
-
-WORKER_CHANGES = (
-    PhaseChange(None, WorkerPhase.STARTING, (StartWorker,)),
-    PhaseChange(WorkerPhase.STARTING, WorkerPhase.READY, (WorkerReady,)),
-    PhaseChange(WorkerPhase.STARTING, WorkerPhase.STOPPING, (StopWorker,)),
-    PhaseChange(WorkerPhase.READY, WorkerPhase.STOPPING, (StopWorker,)),
-    PhaseChange(WorkerPhase.STARTING, None, (WorkerExited, PoolChanged)),
-    PhaseChange(WorkerPhase.READY, None, (WorkerExited, PoolChanged)),
-    PhaseChange(WorkerPhase.STOPPING, None, (WorkerExited, PoolChanged)),
-)
-"""All changes of a worker's phase. A worker goes with its process, or with its node."""
-
-_WORKER_STEPS = {(change.before, change.after) for change in WORKER_CHANGES}
+_NEXT = {
+    WorkerPhase.STARTING: (WorkerPhase.READY, WorkerPhase.STOPPING),
+    WorkerPhase.READY: (WorkerPhase.STOPPING,),
+    WorkerPhase.STOPPING: (),
+}
+"""Which phase may follow which. A worker goes with its process, or with its node, in any phase."""
 
 
 @dataclass(slots=True)
@@ -70,7 +52,7 @@ class Worker:
 
     def may_become(self, phase: WorkerPhase) -> bool:
         """Whether ``phase`` may follow the one that it is in."""
-        return (self.phase, phase) in _WORKER_STEPS
+        return phase in _NEXT[self.phase]
 
 
 @dataclass(frozen=True, slots=True)
