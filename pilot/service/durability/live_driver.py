@@ -78,10 +78,11 @@ class LiveDriver:
     def adopt(self, restored: Restored) -> None:
         """Continue from an earlier life of this coordinator; its effects were carried out then."""
         self.core, self.books = restored.core, restored.books
+        solve = [self.pending.solve] if self.pending.solve is not None else []
         starting = [given.command for given in self.pending.starting.values()]
         forming = [given.command for given in self.pending.forming.values()]
         known = events.PoolChanged(noticed=tuple(self.core.pool.leaving))
-        self._story.events_of(Decision(0, self.clock(), known, (*starting, *forming)))
+        self._story.events_of(Decision(0, self.clock(), known, (*solve, *starting, *forming)))
 
     def reopen(self, header: Header, *, pilots_come_back: bool) -> None:
         """A drained pool is up again, under the last configuration of ``header``. Must come first.
