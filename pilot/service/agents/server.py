@@ -73,7 +73,7 @@ class Listener:
     @property
     def is_full(self) -> bool:
         """Whether as many proven connections are open as there are descriptors to spare for them."""
-        return len(self._gate.guests) - self._gate.unproven >= self._lasting_max
+        return len(self._gate.clients) - self._gate.unproven >= self._lasting_max
 
     def proven(self, link: Link, limits: Limits) -> None:
         """``link`` has proven who it is: it may stay, and send within ``limits``."""
@@ -83,12 +83,12 @@ class Listener:
     def close(self) -> None:
         """Accept no more connections, and close the open ones after sending pending data: a second at most."""
         self._gate.close()
-        for link in list(self._gate.guests):
+        for link in list(self._gate.clients):
             link.close()
 
     async def wait_closed(self) -> None:
         """After :meth:`close`: wait until all connections are closed."""
-        while self._gate.guests:
+        while self._gate.clients:
             await asyncio.sleep(_CLOSED_EVERY_S)
 
     # --- of its links ----------------------------------------------------------------------------------------------

@@ -9,7 +9,6 @@ from pilot.core.commands import DrainPool, WarnOfBudget
 from pilot.core.coordinator import Coordinator
 from pilot.core.events import BudgetDue
 from pilot.core.trainer.budget import hours
-from pilot.core.trainer.remaining_work import has_session
 from pilot.history.monitor import Monitor
 from pilot.history.page import Life
 from pilot.history.story import Story
@@ -18,6 +17,7 @@ from pilot.history.timeline import TimelineMaker
 from pilot.history.trainer_progress import ProgressRecorder
 from pilot.history.utilisation import utilisation
 from pilot.history.words import amount, duration
+from pilot.protocol.remaining_work import has_session
 from pilot.rundir.entries import Decision
 from pilot.rundir.follower import Follower
 from pilot.rundir.journal import Contents
@@ -29,9 +29,9 @@ def life_of(contents: Contents) -> Life:
     """The history in a journal, which is read once and run through a core."""
     core, monitor, progress = remembering_core(contents), Monitor(), ProgressRecorder()
     story = Story(contents.header.started_unix_s)
-    nodes, happened = TimelineMaker(core), []
+    nodes, events = TimelineMaker(core), []
     for entry in contents.entries:
-        happened += story.events_of(entry)
+        events += story.events_of(entry)
         for event, commands in nodes.note(entry) if isinstance(entry, Decision) else ():
             monitor.note(entry.now_s, event, commands)
             progress.note(entry.now_s, event, commands)
@@ -45,7 +45,7 @@ def life_of(contents: Contents) -> Life:
         timeline=course,
         trainers=core.trainers,
         progress=progress.of,
-        happened=happened,
+        events=events,
     )
 
 

@@ -15,7 +15,6 @@ from pilot.core.plan.objective import scaling_efficiency, worth_sentence
 from pilot.core.pool.evidence import headline
 from pilot.core.trainer.budget import hours
 from pilot.core.trainer.proof import ProofState
-from pilot.core.trainer.remaining_work import BY_SESSION, Goal
 from pilot.core.trainer.trainer import Trainer
 from pilot.history.monitor import Monitor
 from pilot.history.utilisation import Best, WorkAccount, utilisation
@@ -34,6 +33,7 @@ from pilot.protocol.pool_status import (
     TrainerStatus,
     UtilisationStatus,
 )
+from pilot.protocol.remaining_work import BY_SESSION, Goal
 from pilot.protocol.requests import Explained, NodeList, PilotList, StudyList, StudyStatus, TrainerList, TrialList
 from pilot.service.agents.node_remarks import node_remarks
 from pilot.service.agents.roster import Roster
@@ -279,7 +279,7 @@ def _explained(objective: str, core: Coordinator, monitor: Monitor, name: Traine
     rates = rate_sentences(measured.estimates, guessed=measured.guessed, curve_from=trainer.spec.curve_from)
     record = monitor.trainers[name]
     by_itself = record.progress_s is not None and not BY_SESSION.intersection(record.metrics)
-    saves = "Its script saves its own checkpoints." if by_itself else core.pace_of(trainer).sentence()
+    saves = "Its script saves its own checkpoints." if by_itself else core.checkpoint_interval(trainer).sentence()
     return Explained(trainer=name, sentences=[*sentences, *rates, saves], decision=found)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
-from pilot.cli.history import history_lines, history_view
+from pilot.cli.rows import history_lines, history_view
 from pilot.cli.show import show, status_lines
 from pilot.core.config import CoordinatorConfig
 from pilot.core.coordinator import Coordinator
