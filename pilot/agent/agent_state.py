@@ -61,10 +61,10 @@ from pilot.core.events import StallFinding, Unloaded
 from pilot.protocol import wire
 
 STOP_LIMIT_S = 30.0
-"""How long a worker may take to stop; the leader's, after the loop, as long as ``StopWorker`` says."""
+"""The time that a worker may take to stop, unless ``StopWorker`` allows a leader longer for the code after its loop."""
 
 FINALIZE_LIMIT_S = 10.0
-"""How long rank processes may outlive their worker, to leave MPI together."""
+"""The time that rank processes may outlive their worker, to leave MPI together."""
 
 LEFT = "its training process left the group but does not end"
 _NOBODY = "no worker of {} runs on this node"

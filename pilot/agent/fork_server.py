@@ -164,7 +164,7 @@ def _preload_one(channel: socket.socket, preloader: Preloader) -> None:
 
 
 def become_worker(job: ForkJob, descriptors: Sequence[int]) -> None:
-    """In the forked process: set up its own session, log, environment, and signal handling."""
+    """Set up the forked process: its own session, log, environment, and signal handling."""
     control, log, logs = descriptors
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.register_at_fork(after_in_child=_default_signals)
@@ -260,7 +260,7 @@ def _ignore(*_: object) -> None:
 
 
 CHECK_EVERY_BYTES = 1 << 20
-"""How much one process writes before it checks the log's length; others may write to it, too."""
+"""One process writes so much before it checks the log's length; others may write to it, too."""
 
 
 class Log(io.FileIO):
@@ -274,7 +274,7 @@ class Log(io.FileIO):
         self._unseen = 0
 
     def write(self, data: Any, /) -> int:
-        """As for any file, but what cannot be written counts as written."""
+        """Write ``data``, or drop it if the disk is full or failing; returns its size."""
         self._marker.about_to_write()
         size = memoryview(data).nbytes
         self._unseen += size

@@ -211,7 +211,9 @@ class Agent:
                 self._workers.reaped(pid, status)
 
     def _rotate_logs(self) -> None:
-        """In a thread, one at a time: a hanging file system must not keep us from watching the lease."""
+        """Rotate logs in a thread, one at a time: a hanging file system must not keep the agent from watching its
+        lease.
+        """
         if self._rotation is None or not self._rotation.is_alive():
             with suppress(RuntimeError):  # no thread can be started now
                 rotation = threading.Thread(target=_rotate, args=(self._workers.logs(),), daemon=True)

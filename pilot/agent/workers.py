@@ -35,12 +35,12 @@ from pilot.submission.submission import ForkJob
 log = logging.getLogger(__name__)
 
 _SOCKET = "PILOT_WORKER_SOCKET"
-"""In the environment of a training process, and of what it starts: which process it is."""
+"""The variable that identifies a training process, in its environment and in those of its descendants."""
 _BACKENDS = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 """The variables with the interface that torch's backends use and listen on."""
 
 _LEAVING_S = 10.0
-"""How long a training process may take to exit after closing its control socket."""
+"""The time that a training process may take to exit after closing its control socket."""
 
 
 @dataclass(slots=True)
@@ -160,7 +160,7 @@ class Workers:
         return [(life.log, life.uid) for life in self._all()]
 
     def silent(self) -> dict[str, list[int]]:
-        """By trainer, the training processes that have not answered the last ``ExamineGroup``."""
+        """Return the training processes that have not answered the last ``ExamineGroup``, by trainer."""
         return {
             trainer: [life.pid for life in worker.lives if life.rank in worker.local_ranks.silent()]
             for trainer, worker in self._workers.items()

@@ -29,7 +29,7 @@ from collections.abc import Mapping
 from pilot.core.errors import ProtocolError
 
 NAME_MAX, KEY_MAX, VALUE_MAX = 256, 64, 1024
-"""In characters, as reported to the client (``get_maxes``)."""
+"""Limits in characters, as reported to the client (``get_maxes``)."""
 
 PUTS_MAX = 64
 """Most puts between two barriers; MPICH makes one or two."""

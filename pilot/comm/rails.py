@@ -57,7 +57,7 @@ class Rails:
             channel.ring()
 
     def over(self, own: int) -> int:
-        """How many parts are complete on all rails, if ``own`` are on this one."""
+        """Return the number of parts that are complete on all rails, if ``own`` are on this one."""
         return min([own, *self._rung])
 
     def receive(self, channel: Channel) -> None:

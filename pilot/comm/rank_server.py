@@ -38,7 +38,7 @@ from pilot.core.errors import ProtocolError
 
 MOVING_EVERY_S = 1.0
 _ROWS_BYTES = MAX_PACKET_BYTES - 1024
-"""For the rows in a packet, which has a name and two lengths, too."""
+"""Space for the rows in a packet, which has a name and two lengths, too."""
 
 _Kind = TypeVar("_Kind")
 
