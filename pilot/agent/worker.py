@@ -137,7 +137,7 @@ class NodeWorker:
     order: wire.StartWorker
     local_ranks: LocalRanks
     store: Path
-    lives: list[TrainingProcess] = field(default_factory=list)
+    processes: list[TrainingProcess] = field(default_factory=list)
     stopping: bool = False
     end: WorkerEnded | None = None
 

@@ -96,7 +96,7 @@ def decode(tree: Any, leaf: Callable[[str, str], Any]) -> Any:
 
 
 def copied(value: Any) -> Any:
-    """Return the containers of ``value`` with copies of all tensors and arrays, so that later steps do not change them."""
+    """Return the containers of ``value`` with copies of all tensors and arrays: later steps do not change them."""
     copies = leaves.Ties()
 
     def copy(source: Source) -> Any:
