@@ -18,7 +18,7 @@ from pilot.protocol import connection, wire
 from pilot.protocol.requests import Cancelled
 from pilot.rundir.journal import read
 from pilot.rundir.rundir import Ended, read_end
-from pilot.service.agents.slow_nodes import KEPT
+from pilot.service.agents.roster import TIMES_KEPT
 from tests.integration.live_pool import Peer, Pool, form, pool, until, warm
 from tests.streams import Stream
 
@@ -245,7 +245,9 @@ def test_a_node_with_another_torch_is_told_while_it_is_there(live: Pool) -> None
     assert live.client.nodes().remarks == []
     peers.append(Peer(live.file, "p2", "n2", versions=old).welcomed())
     line = until(lambda: live.client.status().remarks)[-1]
-    assert line.startswith(f"{peers[2].node} has other versions than most nodes: torch 2.8.0 instead of 2.9.1; ")
+    assert line.startswith(
+        f"{peers[2].node}: library versions differ from the pool's majority: torch 2.8.0 instead of 2.9.1; "
+    )
     assert live.client.nodes().remarks == [line]
     assert line in live.log()
     peers[2].die()
@@ -270,5 +272,5 @@ def test_a_slow_node_is_told_while_it_is_slow(live: Pool) -> None:
     line = f"{peers[1].node} takes 7.3 times as long per sample as the other nodes of {trainer}, which wait for it"
     assert until(told) == [line]
     assert live.client.status().remarks == [line]
-    pass_by((1.0, 1.1, 1.2), KEPT)
+    pass_by((1.0, 1.1, 1.2), TIMES_KEPT)
     until(lambda: told() == [])

@@ -191,7 +191,7 @@ def test_a_zeroed_block_costs_what_is_in_it_and_no_trainer_and_no_generation_com
     assert [t.trainer for t in live.client.status().trainers] == known
     assert live.trainer(trainer).generation == 7
     (replayed,) = [s for s in read(journal).segments if s.header.after == read(journal).header.after]
-    assert replayed.missing == ()
+    assert not replayed.missing
 
 
 def test_checkpoints_that_are_newer_than_the_journal_are_loaded_and_their_generation_is_not_granted(
