@@ -71,7 +71,7 @@ class RankServer:
             channel.send(Here(self._generation, rank, self._fabric.size * len(self._channels)))
         while self._serve_round():
             pass
-        self._rails.quit()
+        self._rails.send(Quit())
         leave_together(self._fabric)
 
     def _serve_round(self) -> bool:
@@ -152,7 +152,7 @@ class RankServer:
         operation = self._fabric.sum(selected)
         wait_for(lambda: self._rounds.summed(operation), self._channels)
         self._selected = notes[0].number if (selected == notes[0].number).all() else None
-        self._rails.select(notes[0])
+        self._rails.send(notes[0])
         self._answer(selected, len(notes))
 
     def _gather(self, given: Sequence[Sequence[int]]) -> None:

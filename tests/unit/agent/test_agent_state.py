@@ -15,10 +15,10 @@ from pilot.agent.events_effects import (
     KillRank,
     KillWorker,
     LogLine,
+    ProcessFailed,
     RankEnded,
     Send,
     SendToWorker,
-    Stopped,
     Ticked,
     Watch,
     Watched,
@@ -286,12 +286,13 @@ def test_a_younger_generation_can_break_without_the_one_that_trains(training: Ma
     )
 
 
-def test_a_stopped_rank_process_breaks_its_group_and_a_stopped_worker_dies(training: Machine) -> None:
-    reason = "a rank process was stopped (SIGSTOP) for 6 s"
-    assert training.take(Stopped("t1", 1, 6.0))[-1] == Send(wire.GroupBroken("t1", 1, reason))
-    assert training.take(Stopped("t1", 0, 7.0)) == [KillWorker("t1")]
+def test_a_rank_process_of_no_use_breaks_its_group_and_such_a_worker_dies(training: Machine) -> None:
+    reason = "a rank process was stopped"
+    assert training.take(ProcessFailed("t1", 1, reason))[-1] == Send(wire.GroupBroken("t1", 1, reason))
+    assert training.take(ProcessFailed("t1", 0, "stopped, then killed")) == [KillWorker("t1")]
     (down,) = training.take(WorkerEnded("t1", -9, ""))
-    assert down == Send(wire.WorkerExited("t1", "died", "stopped (SIGSTOP) for 7 s, then killed"))
+    assert down == Send(wire.WorkerExited("t1", "died", "stopped, then killed"))
+    assert training.take(ProcessFailed("t1", 2, reason)) == [], "there is no worker any more"
 
 
 # --- leaving --------------------------------------------------------------------------------------------------------
