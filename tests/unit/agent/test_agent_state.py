@@ -155,39 +155,31 @@ def test_what_a_worker_measures_is_kept_for_the_next_heartbeat(up: Machine) -> N
     assert up.state.step_times == {"t1": wire.StepTimes(21, 160, 4.0, 10.0)}
 
 
-def test_what_comes_after_the_loop_is_cut_and_that_is_said(up: Machine) -> None:
-    up.order(StopWorker("t1", "", "finished", 60.0))
-    assert up.after(60.0) == [KillWorker("t1")]
-    cut = "its code after the training loop was stopped after 60 s (--after-loop-s)"
-    assert up.take(WorkerEnded("t1", -9, "")) == [Send(wire.WorkerExited("t1", "died", cut))]
+FINISHED, CANCELLED = StopWorker("t1", "", "finished", 60.0), StopWorker("t1", "", "cancelled")
+SHUT_DOWN = StopWorker("t1", "", "the pool was shut down", 20.0)
+CUT = "its code after the training loop was stopped after {} s ({})"
 
 
-def test_what_comes_after_the_loop_has_less_time_when_the_pool_is_shut_down(up: Machine) -> None:
-    up.order(StopWorker("t1", "", "finished", 600.0))
-    assert up.after(10.0) == []
-    shut_down = StopWorker("t1", "", "the pool was shut down", 20.0)
-    assert up.order(shut_down) == [SendToWorker("t1", shut_down)]
-    assert up.after(19.0) == []
+@pytest.mark.parametrize(
+    ("orders", "within_s", "cause", "detail"),
+    [
+        ([CANCELLED], STOP_LIMIT_S, "stopped", "cancelled"),
+        ([FINISHED], 60.0, "died", CUT.format(60, "--after-loop-s")),
+        ([FINISHED, SHUT_DOWN], 20.0, "died", CUT.format(20, "the pool was shut down")),
+        ([FINISHED, CANCELLED], STOP_LIMIT_S, "stopped", "cancelled"),
+    ],
+)
+def test_a_worker_that_does_not_stop_in_time_is_killed_once(
+    up: Machine, orders: list[StopWorker], within_s: float, cause: str, detail: str
+) -> None:
+    """The last order counts, also if it leaves less time than the one before."""
+    for order in orders:
+        assert up.order(order) == [SendToWorker("t1", order)]
+        assert up.after(10.0) == []
+    assert up.after(within_s - 11.0) == []
     assert up.after(1.0) == [KillWorker("t1")]
-    cut = "its code after the training loop was stopped after 20 s (the pool was shut down)"
-    assert up.take(WorkerEnded("t1", -9, "")) == [Send(wire.WorkerExited("t1", "died", cut))]
-
-
-def test_what_comes_after_the_loop_ends_soon_after_a_cancel(up: Machine) -> None:
-    up.order(StopWorker("t1", "", "finished", 600.0))
-    assert up.after(10.0) == []
-    cancel = StopWorker("t1", "", "cancelled")
-    assert up.order(cancel) == [SendToWorker("t1", cancel)]
-    assert up.after(STOP_LIMIT_S - 1) == []
-    assert up.after(1.0) == [KillWorker("t1")]
-    assert up.take(WorkerEnded("t1", -9, "")) == [Send(wire.WorkerExited("t1", "stopped", "cancelled"))]
-
-
-def test_a_worker_that_does_not_stop_is_killed_once(up: Machine) -> None:
-    up.order(StopWorker("t1", "", "cancelled"))
-    assert up.after(STOP_LIMIT_S) == [KillWorker("t1")]
-    assert up.after(1) == []
-    assert up.take(WorkerEnded("t1", -9, "")) == [Send(wire.WorkerExited("t1", "stopped", "cancelled"))]
+    assert up.after(1.0) == []
+    assert up.take(WorkerEnded("t1", -9, "")) == [Send(wire.WorkerExited("t1", cause, detail))]
 
 
 def test_a_worker_that_still_imports_is_killed_at_once(joined: Machine) -> None:
