@@ -104,7 +104,7 @@ def test_a_truncated_file_is_found(pair: Pair, fraction: float, number: int) -> 
         path.write_bytes(whole)
 
 
-def test_a_missing_file_is_found_and_said(pair: Pair) -> None:
+def test_a_missing_file_is_found_and_reported(pair: Pair) -> None:
     for path, whole in zip(pair.files, pair.contents, strict=True):
         path.unlink()
         loaded = pair.load()

@@ -41,7 +41,7 @@ def test_any_state_can_be_written_in_any_number_of_parts(tmp_path: Path, state: 
 
 
 @pytest.mark.parametrize("parts", [1, 2, 3, 8, 50])
-def test_the_shares_are_equal_up_to_a_row_and_make_up_the_whole(parts: int) -> None:
+def test_the_shares_are_equal_up_to_a_row_and_complete(parts: int) -> None:
     leaves = tree.encode(STATE).leaves
     shares = [list(split(leaves, part, parts)) for part in range(parts)]
     sizes = [sum((stop - start) * (len(leaf.data) // leaf.shape[0]) for leaf, start, stop in share) for share in shares]

@@ -46,7 +46,7 @@ def test_names_that_have_outgrown_their_zeros_keep_their_order(tmp_path: Path) -
     assert (loaded.generation, loaded.step) == (1_000_000, 100_000_000)
 
 
-def test_a_generation_that_was_not_granted_is_skipped_and_said(tmp_path: Path) -> None:
+def test_a_generation_that_was_not_granted_is_skipped_with_the_reason(tmp_path: Path) -> None:
     _write(tmp_path, 3, 10)
     rogue = _write(tmp_path, 4, 20)
     heard: list[tuple[Path, str]] = []
@@ -141,7 +141,7 @@ def test_files_of_dead_writers_go_and_those_of_living_ones_stay(tmp_path: Path) 
     assert not any(path.exists() for path in (reused_pid, no_such_process, elsewhere_idle))
 
 
-def test_a_temporary_file_is_never_loaded_and_is_said(tmp_path: Path) -> None:
+def test_a_temporary_file_is_never_loaded_and_is_reported(tmp_path: Path) -> None:
     _write(tmp_path, 1, 1)
     whole = _write(tmp_path, 1, 2)
     temporary = whole.rename(tmp_path / names.temporary_name(whole.name))
@@ -161,7 +161,7 @@ def test_what_is_known_of_the_next_step_lies_beside_its_checkpoint_and_goes_with
     assert _names(tmp_path) == ["g000001-s00000003.h5", "g000001-s00000004.next"]
 
 
-def test_one_that_was_not_finished_is_removed_and_nothing_is_said(tmp_path: Path) -> None:
+def test_an_unfinished_next_step_is_removed_silently(tmp_path: Path) -> None:
     path = _write(tmp_path, 1, 1)
     left = tmp_path / f".g000001-s00000001.next.1-1@{socket.gethostname()}.tmp"
     left.touch()
@@ -172,7 +172,7 @@ def test_one_that_was_not_finished_is_removed_and_nothing_is_said(tmp_path: Path
     assert not left.exists()
 
 
-def test_a_file_that_an_hdf5_tool_wrote_anew_is_loaded_from_where_hdf5_says(tmp_path: Path) -> None:
+def test_a_file_rewritten_by_an_hdf5_tool_is_loaded(tmp_path: Path) -> None:
     path = store.write(tmp_path, 1, 1, STATE, kept=1).path
     moved = tmp_path / "moved.h5"
     with h5py.File(path, locking=False) as file, h5py.File(moved, "w") as copy:
