@@ -190,7 +190,7 @@ class Agent:
                 if ticks % INSPECT_EVERY_TICKS == 0:
                     self._find_stopped()
                     self._rotate_logs()
-            for pid, status in reap([*self._groups.pids(), *self._workers.server_pids(), *self._workers.check_pids()]):
+            for pid, status in reap([*self._groups.pids(), *self._workers.child_pids()]):
                 self._workers.reaped(pid, status)
 
     def _rotate_logs(self) -> None:

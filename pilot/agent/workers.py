@@ -125,10 +125,6 @@ class Workers:
         self._checks.add(check)
         check.task.add_done_callback(lambda _: self._checks.discard(check))
 
-    def check_pids(self) -> list[int]:
-        """The process ids of the checks that run."""
-        return [check.pid for check in self._checks]
-
     def _checked(self, worker: NodeWorker, found: wire.ScriptChecked) -> None:
         for process in worker.processes[:1]:
             process.write(f"pilot: pilot check of its script: {found.result}: {found.text}\n")
@@ -177,6 +173,10 @@ class Workers:
     def server_pids(self) -> list[int]:
         """The process ids of the fork servers."""
         return [server.pid for server in self._servers.values()]
+
+    def child_pids(self) -> list[int]:
+        """The process ids of the agent's own children that were started here."""
+        return [*self.server_pids(), *(check.pid for check in self._checks)]
 
     def end_server(self, pid: int) -> None:
         """Kill a fork server that does not answer; the next worker gets a new one."""
