@@ -82,18 +82,19 @@ def test_another_name_inside_than_outside_is_damage_but_a_copy_may_have_any_name
     assert store.load(copy).step == 5
 
 
-def test_the_last_ones_are_kept(tmp_path: Path) -> None:
-    for step in range(1, 6):
-        _write(tmp_path, 1, step, kept=2)
-        assert len(_names(tmp_path)) == min(step, 2)
-    assert _names(tmp_path) == ["g000001-s00000004.h5", "g000001-s00000005.h5"]
-
-
-def test_what_is_newer_than_the_one_just_written_stays(tmp_path: Path) -> None:
-    _write(tmp_path, 5, 50)
-    _write(tmp_path, 1, 1)
-    _write(tmp_path, 2, 2, kept=1)
-    assert _names(tmp_path) == ["g000002-s00000002.h5", "g000005-s00000050.h5"]
+@pytest.mark.parametrize(
+    ("writes", "left"),
+    [
+        ([(1, 1, 2), (1, 2, 2), (1, 3, 2)], [(1, 2), (1, 3)]),
+        ([(5, 50, 9), (1, 1, 9), (2, 2, 1)], [(2, 2), (5, 50)]),
+    ],
+)
+def test_the_last_ones_are_kept_and_all_that_are_newer(
+    tmp_path: Path, writes: list[tuple[int, int, int]], left: list[tuple[int, int]]
+) -> None:
+    for generation, step, kept in writes:
+        _write(tmp_path, generation, step, kept)
+    assert _names(tmp_path) == [names.checkpoint_name(*age) for age in left]
 
 
 def test_at_least_one_is_kept(tmp_path: Path) -> None:
