@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from pilot.agent import job_environment
 from pilot.agent.events_effects import WorkerEnded, WorkerMessage
 from pilot.agent.fork_client import ForkClient, environment_for
 from pilot.agent.script_check import ScriptCheck
@@ -25,6 +24,7 @@ from pilot.core.commands import ExamineGroup, StopWorker
 from pilot.core.errors import UserError
 from pilot.host import private_folder as own_folder
 from pilot.host import proc
+from pilot.host.system import usable_cores
 from pilot.protocol import wire
 from pilot.protocol.gate import OUT_OF
 from pilot.rundir import trainer_folder
@@ -211,7 +211,7 @@ class Workers:
         order = worker.order
         self._count += 1
         path = Path(order.directory, "logs", f"{self.node}.{rank}.log" if order.ranks > 1 else f"{self.node}.log")
-        job = ForkJob(self._count, job_environment.threads(order.ranks), order.launch, self._variables(worker, rank))
+        job = ForkJob(self._count, threads(order.ranks), order.launch, self._variables(worker, rank))
         ours, theirs = socket.socketpair()
         server = self.warm_up(order.launch.python, bare=bare)
         with (
@@ -373,6 +373,14 @@ class Workers:
 
     def _processes(self, trainer: str) -> list[TrainingProcess]:
         return self._workers[trainer].processes if trainer in self._workers else []
+
+
+def threads(ranks: int) -> int:
+    """How many threads each of a worker's ``ranks`` processes may use: as set in the job's environment, or else its
+    share of the cores that this pilot may use.
+    """
+    given = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
+    return int(given) if given.isdecimal() and int(given) > 0 else max(1, usable_cores() // ranks)
 
 
 def _not_started(trainer: str, error: Exception) -> WorkerEnded:

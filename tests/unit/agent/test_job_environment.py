@@ -11,6 +11,7 @@ from importlib import metadata
 import pytest
 
 from pilot.agent import job_environment
+from pilot.agent.workers import threads
 from pilot.core.errors import UserError
 from pilot.site import addresses
 
@@ -52,11 +53,11 @@ def test_the_interface_towards_the_coordinator() -> None:
 
 def test_threads_follow_the_jobs_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "3,2")
-    assert job_environment.threads(2) == 3
+    assert threads(2) == 3
     monkeypatch.setenv("OMP_NUM_THREADS", "all")
-    cores = job_environment.threads(1)
+    cores = threads(1)
     assert cores >= 1
-    assert job_environment.threads(cores) == job_environment.threads(cores + 1) == 1
+    assert threads(cores) == threads(cores + 1) == 1
 
 
 def test_versions_are_those_installed() -> None:
