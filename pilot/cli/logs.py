@@ -51,16 +51,11 @@ def command(trainer: str, follow: bool, every_rank: bool, tail: int | None, sinc
     if not printed and not follow and tail != 0:
         whose, others = (" of rank 0", "; --all shows every rank") if logs.left_out else ("", "")
         click.echo(f"no output{whose} {'so far' if since is None else 'since then'}{others}", err=True)
-    while follow and not is_past(root) and patiently(lambda: _trains(root, trainer)):
+    while follow and not is_past(root) and (row := patiently(lambda: _row(root, trainer))) and row.phase not in ENDED:
         time.sleep(POLL_S)
         _print((piece, text_of(piece)) for piece in logs.grown())
     if logs.left_out and sys.stderr.isatty():
         click.echo("(rank 0 only; --all shows every rank)", err=True)
-
-
-def _trains(root: Path, trainer: str) -> bool:
-    row = _row(root, trainer)
-    return row is not None and row.phase not in ENDED
 
 
 @contextmanager
