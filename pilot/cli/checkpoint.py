@@ -222,8 +222,11 @@ def _files(given: str, run_dir: Path | None) -> list[Path]:
 def _place(given: str, run_dir: Path | None) -> Path:
     """A checkpoint, a directory of checkpoints, or that of the trainer with this name; an existing path comes first."""
     path = Path(given)
-    if path.exists():
-        return path
+    try:
+        if path.exists():
+            return path
+    except OSError as error:  # the name is too long, say
+        raise UserError(f"cannot read {given}: {error.strerror}") from None
     if path.name != given:
         raise UserError(f"no such file: {given}")
     root = find_run_dir(run_dir, past=True)

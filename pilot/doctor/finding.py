@@ -23,9 +23,9 @@ class Grade(StrEnum):
 class Finding:
     """One line for the user."""
 
-    check: str  #: what was checked
+    check: str  #: the name of the check
     grade: Grade  #: how bad it is
-    seen: str  #: what was found
+    seen: str  #: the observation
     remedy: str = ""  #: how to fix it; empty: nothing to fix
 
 

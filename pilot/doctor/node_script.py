@@ -95,10 +95,10 @@ def _nccl() -> str:
 def _reach(count: int) -> str:
     """Whether the GPUs can read one another's memory."""
     pairs = [(one, other) for one in range(count) for other in range(count) if one != other]
-    apart = [pair for pair in pairs if not torch.cuda.can_device_access_peer(*pair)]
-    if not apart:
+    unlinked = [pair for pair in pairs if not torch.cuda.can_device_access_peer(*pair)]
+    if not unlinked:
         return "all reach each other directly"
-    return f"{len(apart)} of {len(pairs)} pairs do not reach each other directly, for example {apart[0]}"
+    return f"{len(unlinked)} of {len(pairs)} pairs do not reach each other directly, for example {unlinked[0]}"
 
 
 def _copies(device: torch.device, numbers: int) -> str:

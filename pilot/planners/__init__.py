@@ -51,7 +51,13 @@ TIMED = frozenset(name for name, entry in _PLANNERS.items() if entry.timed)
 
 def usual_objective(name: str) -> str:
     """The objective that the planner ``name`` maximises by default."""
-    return _PLANNERS[name].objective
+    return _entry(name).objective
+
+
+def _entry(name: str) -> _Entry:
+    if name not in _PLANNERS:
+        raise UserError(f"unknown planner {name!r}; there are: {', '.join(NAMES)}")
+    return _PLANNERS[name]
 
 
 def make(name: str = NAMES[0], solver: str = SOLVERS[0], limit_s: float = 10.0) -> Callable[[Problem], Plan]:
@@ -63,9 +69,7 @@ def make(name: str = NAMES[0], solver: str = SOLVERS[0], limit_s: float = 10.0) 
     UserError
         If there is no such planner or solver, or the solver is not installed.
     """
-    if name not in _PLANNERS:
-        raise UserError(f"unknown planner {name!r}; there are: {', '.join(NAMES)}")
-    entry = _PLANNERS[name]
+    entry = _entry(name)
     options: dict[str, object] = {"limit_s": limit_s}
     if entry.solver:
         import_module("pilot.planners.solvers").find(solver)

@@ -3,7 +3,7 @@ the fallback if nothing was proved in time.
 
 Planner ``equal-share``: the baseline of FreeTrain §5.1, which "distributes nodes equally to Trainers".
 
-The paper says only that it meets the constraints of the MILP; the rest follows its authors' replay code, so that the
+The paper states only that it meets the constraints of the MILP; the rest follows its authors' replay code, so that the
 numbers can be compared with theirs. Each trainer gets the same part, rounded down, at most its ``max_nodes``, but
 only if that is more than its ``min_nodes``. The rest goes to the trainers in submission order, to each as much
 as it can take; so with fewer than two nodes per trainer the first ones get all.

@@ -76,7 +76,7 @@ def plan(problem: Problem, limit_s: float, solver: str = "cbc", formulation: For
     if not any(c.most_within(problem.nodes) for c in problem.candidates):
         outcome = SolveOutcome(proved=True, counts=[0] * len(problem.candidates))
     elif time.monotonic() < deadline_s:
-        outcome = _try(problem, deadline_s, solver, formulation, incumbent)
+        outcome = attempt(problem, deadline_s, solver, formulation, incumbent)
     made = _choose(problem, outcome, incumbent, formulation.planner)
     return replace(made, build_s=outcome.build_s, solve_s=outcome.solve_s)
 
@@ -91,12 +91,8 @@ def solve(
 ) -> SolveOutcome:
     """Solve the formulation with ``solver``, from ``start`` on, until the monotonic clock shows ``deadline_s``.
 
-    It is *proved* to within ``gap``, a share of the objective.
-
-    Raises
-    ------
-    SolverError
-        If the solver cannot be run, or gives no readable answer.
+    It is *proved* to within ``gap``, a share of the objective. Raises SolverError if the solver cannot be run, or gives
+    no readable answer.
     """
     started_s = time.monotonic()
     m = formulation.build(problem)
@@ -118,11 +114,12 @@ def solve(
     return SolveOutcome(answer.proved, counts, bound, built_s - started_s, time.monotonic() - built_s, reached, ending)
 
 
-def _try(
-    problem: Problem, deadline_s: float, solver: str, formulation: Formulation, incumbent: Plan | None
+def attempt(
+    problem: Problem, deadline_s: float, solver: str, formulation: Formulation, start: Any, gap: float = 0.0
 ) -> SolveOutcome:
+    """As :func:`solve`; an error is logged, and nothing was found."""
     try:
-        return solve(problem, deadline_s, solver, formulation, incumbent)
+        return solve(problem, deadline_s, solver, formulation, start, gap)
     except (PilotError, OSError) as error:
         log.warning("solver %s: %s; using the best plan known without it", solver, error)
         return SolveOutcome()

@@ -115,13 +115,8 @@ def start(m: ConcreteModel, plan: Plan) -> None:
 
 
 def counts(m: ConcreteModel) -> list[int]:
-    """N_j of each trainer (FreeTrain eq. 2), from the values that were read; of a kind, earlier ones have more.
-
-    Raises
-    ------
-    SolverError
-        If the values do not solve the model.
-    """
+    """N_j of each trainer (FreeTrain eq. 2), from the values that were read; of a kind, earlier ones have more. Raises
+    SolverError if the values do not solve the model."""
     return [stays + late for stays, late in _shares(m)]
 
 

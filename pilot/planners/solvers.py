@@ -79,7 +79,7 @@ def read_cbc(solution: str, log: str) -> SolverAnswer:
 
 
 def glpk(lp: Path, limit_s: float, start: Mapping[str, float], gap: float = 0.0) -> SolverAnswer:  # noqa: ARG001  # the solvers' signature; GLPK takes no start
-    """GLPK's ``glpsol`` from the path. It counts whole seconds: a shorter limit is kept by killing it."""
+    """GLPK's ``glpsol`` from the path. It counts full seconds: a shorter limit is enforced by killing it."""
     solution = lp.with_suffix(".glpk")
     limit = ["--tmlim", str(max(1, int(_OWN_SHARE * limit_s)))]
     log = _run(["glpsol", "--lp", str(lp), *limit, "--mipgap", f"{gap:g}", "--output", str(solution)], limit_s)

@@ -87,13 +87,8 @@ class PilotProvider:
             shell.chmod(0o755)
 
     def submit(self, command: str, job_name: str, walltime_s: float | None = None) -> str:
-        """Submit one pilot job that runs ``command`` on each of its nodes; returns the job's id.
-
-        Raises
-        ------
-        SubmitError
-            The scheduler rejected it, or did not answer; the message quotes the scheduler.
-        """
+        """Submit one pilot job that runs ``command`` on each of its nodes; returns the job's id. Raises SubmitError if
+        the scheduler rejected it, or did not answer; the message quotes the scheduler."""
         provider = self._provider(walltime_s)
         with _parsl_errors() as errors:
             try:

@@ -1,16 +1,15 @@
-"""Decides how many pilots to keep, without side effects: what is wanted and known goes in, submissions and
-cancellations come out.
+"""Decide how many pilots to keep, without side effects: a :class:`Situation` in, submissions and cancellations out.
 
 ==============  =======================================================================================
 wanted          the nodes that a plan would use if it could, from the coordinator
 living          jobs that are pending or running and were given no notice; a leaving one is replaced
-room            the site's cap less all our jobs and, where it is shared, those of others
+room            the site's cap less all our jobs and, where it is shared, others' jobs
 bound           whatever the scheduler answers: never more than twice the jobs that are wanted,
                 and ``BOUND_SLACK``, may live at once. A job counts until it is known to be over
 rate            a limit on submissions per poll
 back-off        after failures nothing is submitted for a while; a preemption is not a failure
-yielding        a job of others takes nodes from us: what it took is not replaced until it has them, as
-                a pilot that we submit could take them first
+yielding        another user's job takes nodes from us: they are not replaced until it has them, as a
+                pilot that we submit could take them first
 planned nodes   idle, but another job will start there: worth a pilot only with a wall time that fits
 ==============  =======================================================================================
 """
@@ -73,8 +72,7 @@ class Situation:
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """What to do: one submission per wall time (seconds), and the jobs to cancel. ``held_back``: why not more are
-    submitted."""
+    """One submission per wall time (seconds), and the jobs to cancel. ``held_back``: why not more are submitted."""
 
     submit: tuple[float, ...] = ()
     cancel: tuple[str, ...] = ()
@@ -93,7 +91,7 @@ class ShortJobs:
 
 
 def decide(site: Site, now: Situation) -> Scaling:
-    """What to submit and what to cancel now."""
+    """Decide what to submit and to cancel now."""
     living = [job for job in now.jobs if not job.leaving]
     missing = _jobs_wanted(site, now) - len(living)
     if missing < 0:
@@ -112,7 +110,7 @@ def _jobs_wanted(site: Site, now: Situation) -> int:
 
 
 def fitting_walltime_s(site: Site, now: Situation) -> float | None:
-    """A wall time in whole minutes that ends before another job needs the planned nodes; None if it is too short to be
+    """A wall time in minutes that ends before another job needs the planned nodes; None if it is too short to be
     useful."""
     if site.walltime_min is None or now.queue.window_s is None or not now.queue.planned_nodes:
         return None

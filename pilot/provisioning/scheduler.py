@@ -83,7 +83,7 @@ class QueueSnapshot:
     idle_nodes: int | None = None  #: nodes that nobody has or waits for; None: not known
     planned_nodes: int = 0  #: nodes that are idle until another job starts on them
     window_s: float | None = None  #: how long the planned nodes stay idle at least; None if there are none
-    trouble: str = ""  #: what could not be read, for people
+    trouble: str = ""  #: a failed part of the poll, for people
     #: jobs that another query lists as existing: they are not over, whatever their views are
     listed: frozenset[str] = frozenset()
 
@@ -92,23 +92,12 @@ class Queue(Protocol):
     """One scheduler."""
 
     def poll(self, jobs: Sequence[str], now_s: float) -> QueueSnapshot:
-        """The scheduler's view of ``jobs`` (ids) and of any job of this pool.
-
-        Raises
-        ------
-        SubmitError
-            It did not answer, or the answer cannot be parsed.
-        """
+        """The scheduler's view of ``jobs`` (ids) and of any job of this pool. Raises SubmitError if it did not answer,
+        or the answer cannot be parsed."""
 
     def cancel(self, jobs: Sequence[str]) -> list[str]:
         """Cancel ``jobs``, also those that an earlier coordinator submitted; returns those that the scheduler agreed to
-        cancel, and those that are over or unknown to it.
-
-        Raises
-        ------
-        SubmitError
-            It did not answer.
-        """
+        cancel, and those that are over or unknown to it. Raises SubmitError if it did not answer."""
 
     def kill(self, jobs: Sequence[str]) -> None:
         """Kill jobs that outlived their cancellation; raises ``SubmitError`` if the scheduler refuses."""
@@ -141,7 +130,7 @@ class States:
         return next((phase for phase, states in known.items() if state in states), JobPhase.RUNNING)
 
 
-class BatchQueue:
+class BatchQueue(Queue):
     """The common part of all batch schedulers' queues: jobs of this pool are those whose name starts with ``prefix``
     and a dot. ``run`` runs commands (or replays recorded answers), ``user`` is the owner of our jobs.
     """
@@ -178,7 +167,7 @@ class BatchQueue:
             try:
                 self._ask(*command, *batch)
             except CommandRefused as error:
-                errors = [line for line in error.said.splitlines() if not self._is_over(line)]
+                errors = [line for line in error.stderr.splitlines() if not self._is_over(line)]
                 named = [job for job in batch if any(_names(line, job) for line in errors)]
                 # An error that names none of them concerns all: the command did not get that far.
                 refused = batch if errors and not named else named
@@ -225,7 +214,7 @@ class SchedulerThread:
         return await self._call(self._queue.cancel, jobs)
 
     async def kill(self, jobs: Sequence[str]) -> None:
-        """Kill what is left of ``jobs``."""
+        """Kill ``jobs`` that outlived their cancellation."""
         await self._call(self._queue.kill, jobs)
 
     def close(self) -> None:

@@ -155,11 +155,8 @@ def _in_partition(site: Site) -> list[str]:
 def excluded(site: Site, run: Run = run_command) -> str:
     """The partition's nodes not in ``only_nodes``, as a list for ``--exclude``; "" if there are none.
 
-    Slurm has no option for "one of these nodes": ``--nodelist`` asks for all of them.
-
-    Raises
-    ------
-    SubmitError : Slurm does not answer, or no node of the partition is named
+    Slurm has no option for "one of these nodes": ``--nodelist`` asks for all of them. Raises SubmitError if Slurm does
+    not answer, or no node of the partition is named.
     """
     only = NodePattern.read(site.only_nodes or "*")
     listed = run(["sinfo", "-h", "-N", *_in_partition(site), "-o", "%N"], site.command_timeout_s)

@@ -60,7 +60,7 @@ def test_of_a_pool_that_is_down(writing: Writing, tmp_path: Path, capsys: pytest
     assert [line[21:] for line in lines] == ["n1 joined", "vit: submitted, for 1 to 64 nodes"]
     assert run(["events", "--run-dir", str(tmp_path), "--json", "--trainer", "vit"]) == 0
     (event,) = map(json.loads, capsys.readouterr().out.splitlines())
-    assert (event["unix_s"], event["kind"], event["trainer"]) == (1.7e9 + 2, "trainer", "vit")
+    assert (event["unix_s"], event["kind"], event["trainer"], event["event"]) == (1.7e9 + 2, "trainer", "vit", 2)
     assert run(["events", "--run-dir", str(tmp_path), "-n", "1"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 1
 
