@@ -12,7 +12,6 @@ import click
 from pilot.cli.asking import any_pool_at, in_any_pool
 from pilot.cli.options import need, page_option, study_argument, to_json
 from pilot.cli.show import print_table, write_page
-from pilot.core.pool.evidence import headline
 from pilot.history.study_page import study_page, trial_table
 from pilot.history.words import counted, duration
 from pilot.protocol.requests import StudyStatus, TrialList, TrialStatus
@@ -49,16 +48,10 @@ def study_lines(study: StudyStatus) -> list[str]:
 
 def show_trials(answer: TrialList) -> None:
     """All trials of one study."""
-    rungs = answer.study.rungs
-    columns = ["trial", "state", "nodes", "reports", *(f"rung {n}" for n in rungs), "parameters", "reason"]
-    rows = []
-    for trial in answer.trials:
-        values = [*map(_number, trial.values), *[""] * (len(rungs) - len(trial.values))]
-        reason = headline(trial.reason)[:60] if trial.reason else ""
-        first = (trial.trainer, trial.state, str(trial.nodes or ""), str(trial.reports))
-        rows.append([*first, *values, _parameters(trial), reason])
+    columns, rows = trial_table(answer)
     if rows:
-        print_table(columns, rows)
+        names = [trial.trainer for trial in answer.trials]
+        print_table(columns, [[name, *map(_number, cells)] for name, (_, *cells) in zip(names, rows, strict=True)])
     else:
         click.echo(f"study {answer.study.study} has no trials yet")
 
