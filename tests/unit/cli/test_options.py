@@ -47,6 +47,14 @@ def test_times_name_their_unit() -> None:
         assert " RANGE" not in value, f"{path} {option.opts[-1]} {value}"
 
 
+def test_choices_are_given_as_they_are_documented() -> None:
+    for path, option, context in options(cli):
+        if isinstance(option.type, click.Choice):
+            for choice in option.type.choices:
+                given = str(getattr(choice, "value", choice))
+                assert option.type.convert(given, option, context) == choice, f"{path} {option.opts[-1]} {given}"
+
+
 def test_each_option_says_in_a_sentence_what_it_does() -> None:
     for path, option, _ in options(cli):
         text = option.help or ""
