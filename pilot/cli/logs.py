@@ -98,7 +98,7 @@ def _print(pieces: Iterable[tuple[LogPiece, bytes]]) -> bool:
 
 
 def _whose(piece: LogPiece) -> str:
-    """What stands before each line of a process."""
+    """The prefix of each line of a process."""
     return f"{piece.name}[{'-' if piece.rank == NO_RANK else piece.rank}]: "
 
 
@@ -108,7 +108,7 @@ def _as_it_is(whose: str, text: bytes) -> bytes:
 
 
 def _for_screen(whose: str, text: bytes) -> bytes:
-    """With colours and progress bars, but nothing else that a terminal obeys: it might change the title or the
+    """Keep colours and progress bars, and nothing else that a terminal obeys: it might change the title or the
     clipboard, or overwrite other lines.
     """
     shown = (printable_output(line.rstrip("\r")).replace("\r", f"\r{whose}") for line in _lines(text))

@@ -171,7 +171,7 @@ def answers(command: Callable[..., tuple[Any, ...]]) -> Callable[..., int]:
 
 
 def to_json(value: Any) -> str:
-    """What ``--json`` prints. NaN and infinity (the loss of a diverged training) become ``null``.
+    """The JSON of an answer. NaN and infinity (the loss of a diverged training) become ``null``.
 
     The values that docs/json.md describes, and no others, are :class:`msgspec.Struct`; their output starts with the
     format's number.
@@ -213,12 +213,12 @@ class TakesScript(click.Command):
 
 
 def for_script(arguments: Sequence[str]) -> list[str]:
-    """What the script gets: ``arguments`` without a leading ``--``."""
+    """The script's arguments: ``arguments`` without a leading ``--``."""
     return list(arguments[1:] if arguments[:1] == (END_OF_OPTIONS,) else arguments)
 
 
 def mention_our_options(script: Path, arguments: Sequence[str]) -> None:
-    """Tell the user, on stderr, about an option of the current command that is passed to the script instead.
+    """Print a note, on stderr, about an option of the current command that is passed to the script instead.
 
     An option that the script itself mentions is probably the script's, and one after ``--`` is meant for it.
     """

@@ -107,7 +107,7 @@ def pool_texts(status: PoolStatus) -> Iterator[tuple[str, str]]:
 
 
 def _nodes_words(status: PoolStatus) -> str:
-    """How many nodes there are, and what they are doing."""
+    """The number of nodes, in total and by use."""
     counts = {
         "training": sum(len(t.nodes) for t in status.trainers),
         "starting": sum(len(t.warming) for t in status.trainers),

@@ -22,7 +22,7 @@ FORMULA = frozenset("=+-@")
 
 
 def trials_words(trials: int | None) -> str:
-    """How many trials a study has."""
+    """The number of a study's trials, in words."""
     return "the complete search space" if trials is None else counted(trials, "trial")
 
 
@@ -57,7 +57,7 @@ def show_trials(answer: TrialList) -> None:
 
 
 def best_text(study: StudyStatus, best: TrialStatus) -> str:
-    """The best trial, and what to do with it."""
+    """The best trial, and commands that use it."""
     given = [argument(name, value) for name, value in best.parameters.items()]
     command = shlex.join(["pilot", "submit", "--from", best.trainer, study.script, *study.arguments, *given])
     reports = counted(study.rungs[len(best.values) - 1], "report")
