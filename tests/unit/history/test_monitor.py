@@ -1,4 +1,4 @@
-"""What people are told of the pool and the trainers, from the journal's entries alone."""
+"""Facts for people about the pool and the trainers, from the journal's entries alone."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_remarks_are_few_and_not_repeated() -> None:
     assert monitor.pool_remarks == ["of the pool"]
 
 
-def test_a_checkpoint_that_failed_is_told_until_one_is_written() -> None:
+def test_a_checkpoint_that_failed_is_remembered_until_one_is_written() -> None:
     monitor = submitted(T)
     for step in (10, 20):
         monitor.remark(1.0, {"trainer": T, "failed": "checkpoint", "text": f"a checkpoint at step {step} failed"})

@@ -153,7 +153,7 @@ def test_names_are_text_and_the_page_is_whole() -> None:
     assert parser.open == []
 
 
-def test_without_matplotlib_each_figure_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_matplotlib_each_figure_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert "figures need matplotlib: pip install &#x27;pilot-train[plots]&#x27;" in svg(lambda _: None, 1.0, 1.0)
 
