@@ -81,11 +81,11 @@ def test_doctor_tries_how_long_a_job_lives_after_term(lab: Lab, pool: PbsPool) -
     site = pool.write_site()
     lab.qmgr("set queue preemptable kill_delay=4")
     try:
-        said = pool.python(TRY_KILL_DELAY.format(site=site, folder=pool.folder))
+        output = pool.python(TRY_KILL_DELAY.format(site=site, folder=pool.folder))
     finally:
         lab.qmgr("unset queue preemptable kill_delay")
-    told = re.match(r"(\w+) PBS kills a preempted job ([\d.]+) s after TERM", said)
-    assert told is not None, said
-    assert (told[1] == "fail") == (float(told[2]) < PBS_GRACE_S)
-    assert 3.5 <= float(told[2]) <= MOM_LOOKS_S + LATE_S
+    found = re.match(r"(\w+) PBS kills a preempted job ([\d.]+) s after TERM", output)
+    assert found is not None, output
+    assert (found[1] == "fail") == (float(found[2]) < PBS_GRACE_S)
+    assert 3.5 <= float(found[2]) <= MOM_LOOKS_S + LATE_S
     assert lab.queued() == []

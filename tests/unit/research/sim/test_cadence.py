@@ -76,7 +76,7 @@ def test_through_losses_and_arrivals_every_size_is_a_power_of_two(name: str) -> 
     assert 5 < sum(decided) <= END_S / 300.0 and not all(decided)
 
 
-def test_who_waits_gets_what_is_idle_at_once_and_who_trains_nothing_until_the_decision() -> None:
+def test_waiting_trainers_get_idle_nodes_at_once_and_training_ones_at_the_decision() -> None:
     """As in the paper's Fig 8: nodes freed by one go to the next without a decision."""
     jobs = [job(1, 0.0, 8 * 0.512 * 129), job(2, 62.0, 9000.0)]
     simulation = simulate(planners.make("greedy"), [Change(0.0, joined=tuple(map(NodeId, "abcdefgh")))], jobs)
