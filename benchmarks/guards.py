@@ -19,7 +19,7 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
-from pilot.train.alike.held_alike import HeldAlike
+from pilot.train.alike.replicated import Replicated
 from pilot.train.gradients.exchange import Exchange
 from pilot.train.gradients.step_words import Words
 from pilot.train.state.stepper import LearningRate, Steppers
@@ -84,7 +84,7 @@ def alarm() -> dict[str, float]:
 
     step()
     training = Training(model, optimizer, None, None, LearningRate("none", 0))
-    held = HeldAlike(training)
+    held = Replicated(training)
     step_s, look_s = _seconds(step), _seconds(held.numbers)
     training.tracked["average"] = AveragedModel(model)
     more_s = _seconds(held.numbers)

@@ -193,7 +193,7 @@ async def live(rundir: RunDir, days: int) -> list[dict[str, float]]:
     writer = JournalWriter.resume(rundir.journal, contents)
     driver = LiveDriver(core, writer, lambda: now_s[0])
     driver.adopt(restore(contents, lambda: core))
-    performing = asyncio.create_task(driver.run(lambda _: None))
+    performing = asyncio.create_task(driver.run(lambda *_: None))
     weeks = Weeks(driver, LaunchStore(rundir, contents.header.coordinator, None), now_s)
     course = []
     for day in range(1, days + 1):

@@ -18,8 +18,8 @@ import msgspec
 
 from pilot.cli.checkpoint import CheckpointList, CheckpointShown, VerifiedList
 from pilot.cli.demo.report import DemoAnswer
-from pilot.cli.pools import PoolList
 from pilot.cli.sites import SiteChecked, SiteList, SiteShown
+from pilot.cli.views import PoolList
 from pilot.doctor.finding import Findings
 from pilot.history.ledger import LedgerProof
 from pilot.history.story import PoolEvent

@@ -206,7 +206,10 @@ class CoordinatorLink:
     def received(self, link: transport.Link, frame: bytes) -> None:  # noqa: ARG002  # the protocol's signature
         """A frame arrived."""
         try:
-            self._take(wire.decode_at_agent(frame))
+            message, event = wire.decode_with_event(frame)
+            if event:
+                log.info("%s: %s (event %d)", getattr(message, "trainer", "the node"), type(message).__name__, event)
+            self._take(message)
         except ProtocolError as error:
             log.warning("dropped a message of the coordinator: %s", error)
         except Exception as error:  # asyncio would close the connection and continue

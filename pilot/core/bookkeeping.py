@@ -20,17 +20,17 @@ from pilot.core.config import CoordinatorConfig, State
 from pilot.core.curves import profiles
 from pilot.core.ids import NodeId, TrainerId
 from pilot.core.plan.assign import give_back, start_on
-from pilot.core.pool.blame import Blame, Judgement
+from pilot.core.pool.blame import Blame
 from pilot.core.pool.evidence import Stage
 from pilot.core.pool.pool import ExpiringNodes, Pool, all_end_s, ending
 from pilot.core.study.studies import Followed, Studies
 from pilot.core.trainer.actions import DRAIN_LEAST_S, cut_short, dissolve, hasten
 from pilot.core.trainer.budget import Usage, seconds
-from pilot.core.trainer.checkpoint_interval import CheckpointInterval, pace, pace_of
+from pilot.core.trainer.checkpoint_interval import CheckpointInterval, adjust_interval
 from pilot.core.trainer.reconcile import reconcile
 from pilot.core.trainer.registry import Registry
 from pilot.core.trainer.trainer import Trainer
-from pilot.core.trainer.transitions import Noted, note
+from pilot.core.trainer.transitions import note
 
 
 class Bookkeeping(State):
@@ -91,24 +91,17 @@ class Bookkeeping(State):
             self.costs.note(up=trainer.grew, seconds=event.rescale_s)
         if isinstance(event, events.GroupFormed):
             trainer.interrupted_s = self.now_s
-        judgement = self._judge(trainer, noted)
+        self.blame.judge(self.now_s, trainer, noted)
         measured = profiles.note(self.now_s, trainer, event)
         reported = self._follow(self._studies.heard(self.now_s, trainer, event))
-        self._replan = self._replan or judgement.replan or noted.replan or measured
-        failure = noted.failure or judgement.failure
-        ended = self._end(trainer.id, Outcome.FAILED, failure) if failure else self._hold(trainer, noted.hold)
-        if noted.stop:
-            ended = self._stop(trainer, noted.stop)
-        return noted.commands + judgement.commands + reported + ended
-
-    def _judge(self, trainer: Trainer, noted: Noted) -> Judgement:
+        self._replan = self._replan or noted.replan or measured
         if noted.failure:
-            return Judgement()
-        if noted.works is not None:
-            return self.blame.worked(self.now_s, trainer, *noted.works)
-        if trainer.stops:  # no worker of it is started again, here or elsewhere
-            return Judgement()
-        return self.blame.accused(self.now_s, trainer, noted.accusations)
+            ended = self._end(trainer.id, Outcome.FAILED, noted.failure)
+        elif noted.stop:
+            ended = self._stop(trainer, noted.stop)
+        else:
+            ended = self._hold(trainer, noted.hold)
+        return noted.commands + reported + ended
 
     def _worker_exited(self, event: events.WorkerExited) -> list[Command]:
         if self.pool.occupant.get(event.node) != event.trainer:
@@ -216,7 +209,7 @@ class Bookkeeping(State):
             if changed:
                 out += self._reconcile(trainer)
                 self._studies.share_proof(trainer)
-            out += pace(trainer, self.pace_of(trainer))
+            out += adjust_interval(trainer, self.checkpoint_interval(trainer))
             trainer.usage.count(self.now_s, len(trainer.workers))
         self._touched.clear()
         return out
@@ -235,9 +228,11 @@ class Bookkeeping(State):
         trainer.measured.trains(self.now_s, now=trainer.group is not None)
         return out
 
-    def pace_of(self, trainer: Trainer) -> CheckpointInterval:
+    def checkpoint_interval(self, trainer: Trainer) -> CheckpointInterval:
         """How often the trainer should write a checkpoint, and why."""
-        return pace_of(self.config, trainer, self.now_s, all_end_s(self.pool, trainer.target))
+        measured, end_in_s = trainer.measured, all_end_s(self.pool, trainer.target) - self.now_s
+        times = self.config.checkpoint_interval_s, self.config.grace_s, measured.write_s, measured.trained_s(self.now_s)
+        return CheckpointInterval(*times, measured.wipeouts, max(0.0, end_in_s))
 
     def _ending(self, since_s: float) -> ExpiringNodes:
         return ending(self.pool, since_s, self.config.t_fwd_s)

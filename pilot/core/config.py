@@ -63,29 +63,23 @@ class CoordinatorConfig:
 @dataclass(eq=False)
 class State:
     """The complete state of a coordinator, without its configuration: plain data in a fixed order, so that the same
-    events give the same bytes wherever it is written.
+    events give the same bytes wherever it is written."""
 
-    ``past``: the outcomes of trainers that are no longer kept in full. ``problem``, ``plan``: the last ones;
-    ``settled``: the plan changes nothing; ``solving``: a plan is being made; ``asked_s``: when it was asked for;
-    ``awaited``: a periodic decision is being made; ``decided_s``: when the last one was due. ``reopened``: how often
-    the pool came up again after a drain. ``now_s``: when the last event happened.
-    """
-
-    trainers: dict[TrainerId, Trainer] = field(default_factory=dict)
-    past: dict[TrainerId, Outcome] = field(default_factory=dict)
+    trainers: dict[TrainerId, Trainer] = field(default_factory=dict)  #: in the order of submission
+    past: dict[TrainerId, Outcome] = field(default_factory=dict)  #: trainers that are no longer kept in full
     studies: dict[StudyId, Study] = field(default_factory=dict)
     pool: PoolState = field(default_factory=PoolState)
     blame: BlameState = field(default_factory=BlameState)
     plan_id: PlanId = NO_PLAN
-    problem: Problem | None = None
-    plan: Plan | None = None
-    settled: bool = False
-    solving: bool = False
-    asked_s: float = 0.0
-    awaited: bool = False
-    decided_s: float = 0.0
+    problem: Problem | None = None  #: the last one
+    plan: Plan | None = None  #: the last one
+    settled: bool = False  #: the answer to ``problem`` was to change nothing
+    solving: bool = False  #: a plan is being made
+    asked_s: float = 0.0  #: when the last plan was asked for
+    awaited: bool = False  #: a periodic decision is being made
+    decided_s: float = 0.0  #: when the last one was due
     draining: bool = False
-    reopened: int = 0
+    reopened: int = 0  #: how often the pool came up again after a drain
     costs: RescaleCosts = field(default_factory=lambda: RescaleCosts(KEPT_OF_POOL))
     priors: Priors = ON_SUMMIT
     usage: Usage = field(default_factory=Usage)

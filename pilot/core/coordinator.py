@@ -68,6 +68,15 @@ class Coordinator(Planning):
                 return out
             case events.PoolChanged():
                 return self._pool_changed(event)
+            case events.TrainerSubmitted():
+                return self._arrived(self._registry.submit(event.spec, self.config.charge_factor))
+            case events.TrainerResumed():
+                return self._arrived(self._registry.resume(event, self.config.charge_factor))
+            case events.TrainerReleased():
+                return self._arrived(self._registry.hold(event.trainer, ""))
+            case events.TrainerRemoved():
+                self._registry.remove(event.trainer)
+                return []
             case events.TrainerCancelled():
                 return self._cancelled(event)
             case events.TrainerHeld():
@@ -98,8 +107,6 @@ class Coordinator(Planning):
                 return self._plan_if(f"{event.node} was cleared" if self.blame.forget(event.node) else "")
         if isinstance(event, events.TrainerEvent):
             return self._about_trainer(event)
-        if isinstance(event, events.RegistryEvent):
-            return self._registered(event)
         if isinstance(event, StudyEvent):
             return self._follow(self._studies.note(event, self.config.charge_factor))
         assert_never(event)

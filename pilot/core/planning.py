@@ -65,9 +65,8 @@ class Planning(Bookkeeping):
 
     # --- when another plan is needed --------------------------------------------------------------------------------
 
-    def _registered(self, event: events.RegistryEvent) -> list[Command]:
+    def _arrived(self, came: Trainer | None) -> list[Command]:
         """A trainer that arrives and could have nodes is planned for with its batch; one that only queues is not."""
-        came = self._registry.note(event, self.config.charge_factor)
         if came is None or came not in self.admitted() or self.pool.usable < came.spec.min_nodes:
             return []
         self.arrivals.note(self.now_s, came.id)
@@ -131,8 +130,8 @@ class Planning(Bookkeeping):
         trainers = admitted + self._offers(max(1, free))
         learn([trainer.measured for trainer in trainers], self.priors)
         weights = self._studies.weights(self.now_s, self.pool.usable, trainers)
-        around = profiles.Around(self.priors, self.costs, self.changes.news_s(self.now_s), config.objective, weights)
-        pins = profiles.pins(self.now_s, self.pool.usable - reserved, admitted, around)
+        known = self.priors, self.costs, self.changes.useful_s(self.now_s), config.objective, weights
+        pins = profiles.Profiler(self.now_s, self.pool.usable - reserved, admitted, *known).pins()
         problem = self._pose(trainers, pins, weights)
         if problem is not None and config.decide_every_s and not self.awaited:
             return interim(problem)

@@ -1,4 +1,4 @@
-"""What happened, in sentences made from a journal's entries: for ``pilot events``, the log and the report."""
+"""Events in sentences, made from a journal's entries: for ``pilot events``, the log and the report."""
 
 from __future__ import annotations
 
@@ -29,13 +29,14 @@ class Topic(StrEnum):
 
 
 class PoolEvent(Answer, frozen=True):
-    """One thing that happened: each line of `pilot events --json` is one."""
+    """One event of a pool: each line of `pilot events --json` is one."""
 
     unix_s: float  #: when, in seconds since 1970
     at_s: float  #: when, in seconds on the pool's clock
     kind: Topic  #: what it is about
     trainer: str | None  #: the trainer concerned; null: none, or several
     nodes: list[str]  #: the nodes concerned; may be empty
+    event: int  #: the number of its entry in the journal; agents' logs name it, too
     text: str  #: the same in words, which may change with any version
 
 
@@ -50,6 +51,7 @@ class Story:
     def __init__(self, began_s: float) -> None:
         self._began_s = began_s
         self._now_s = 0.0
+        self._seq = 0
         self._members: dict[tuple[TrainerId, Generation], tuple[NodeId, ...]] = {}
         self._started_s: dict[tuple[TrainerId, NodeId], float] = {}
         self._asked: tuple[PlanId, dict[TrainerId, int]] | None = None
@@ -58,7 +60,7 @@ class Story:
 
     def events_of(self, entry: Entry) -> list[PoolEvent]:
         """Describe ``entry``; nothing if it is of no interest to people."""
-        self._now_s = entry.now_s
+        self._now_s, self._seq = entry.now_s, entry.seq
         return [self._event(*sentence) for sentence in self._sentences(entry)]
 
     def _event(self, kind: Topic, text: str, trainer: TrainerId | None, nodes: Sequence[NodeId]) -> PoolEvent:
@@ -68,6 +70,7 @@ class Story:
             kind=kind,
             trainer=trainer or None,
             nodes=list(nodes),
+            event=self._seq,
             text=f"{trainer}: {text}" if trainer and kind is not Topic.NODE else text,
         )
 

@@ -370,9 +370,14 @@ _encoder = msgspec.msgpack.Encoder()
 _order_of = FromPlain[Order](Order)
 
 
-def encode(message: Sent) -> bytes:
-    """Return one message as one frame."""
-    return _encoder.encode(message if isinstance(message, Message) else plain(message))
+def encode(message: Sent, event: int = 0) -> bytes:
+    """Return one message as one frame. ``event``: the number of the journal entry that caused it; 0: none did."""
+    return _encoder.encode(message if isinstance(message, Message) and not event else _with_event(message, event))
+
+
+def _with_event(message: Sent, event: int) -> dict[str, Any]:
+    data = msgspec.to_builtins(message, builtin_types=(bytes,)) if isinstance(message, Message) else plain(message)
+    return {**data, "event": event}
 
 
 def _decoder(kind: Any, convert: Callable[[Any], Any] = lambda message: message) -> Callable[[bytes], Any]:
@@ -390,10 +395,14 @@ def _decoder(kind: Any, convert: Callable[[Any], Any] = lambda message: message)
     return decode
 
 
+def _caused(data: dict[str, Any]) -> tuple[ToAgent, int]:
+    event = msgspec.convert(data.pop("event", 0), Count)
+    return _order_of(data) if _order_of.knows(data) else msgspec.convert(data, _ToAgent), event
+
+
 decode_credentials: Callable[[bytes], Credentials] = _decoder(Credentials)
 decode_from_agent: Callable[[bytes], FromAgent] = _decoder(reduce(or_, FROM_AGENT))
 decode_from_cli: Callable[[bytes], Request] = _decoder(Request)
 decode_at_cli: Callable[[bytes], Reply | Refused] = _decoder(Reply | Refused)
-decode_at_agent: Callable[[bytes], ToAgent] = _decoder(
-    dict[str, Any], lambda data: _order_of(data) if _order_of.knows(data) else msgspec.convert(data, _ToAgent)
-)
+decode_with_event: Callable[[bytes], tuple[ToAgent, int]] = _decoder(dict[str, Any], _caused)
+decode_at_agent: Callable[[bytes], ToAgent] = _decoder(dict[str, Any], lambda data: _caused(data)[0])

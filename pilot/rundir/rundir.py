@@ -116,7 +116,7 @@ class RunDir:
             ) from None
 
     def trainer(self, trainer: TrainerId) -> Path:
-        """The link to the folder of the newest trainer of this name: specification, logs and checkpoints."""
+        """Return the link to the folder of the newest trainer of this name: specification, logs and checkpoints."""
         return self.trainers / trainer
 
     def set_aside(self) -> Path | None:
@@ -344,7 +344,7 @@ def known_pools() -> list[Path]:
 
 
 def _target(link: Path) -> Path:
-    """The target of a link; the link is removed if its target does not exist."""
+    """Return the target of a link; the link is removed if its target does not exist."""
     target = link.readlink()
     if not _has_pool(target):
         with suppress(OSError):

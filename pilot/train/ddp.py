@@ -41,7 +41,7 @@ from pilot.protocol import wire
 from pilot.rundir import trainer_folder
 from pilot.train.ddp_process import NOTICE_S, ScriptProcess, Store, start, torchrun_environment
 from pilot.train.node.membership import Membership, MembershipState, Seat
-from pilot.train.node.sockets import Happening, RankCame, RankGone, RankSaid, WorkerSockets
+from pilot.train.node.sockets import RankConnected, RankGone, RankMessage, WorkerEvent, WorkerSockets
 from pilot.train.ranks.script_end import Released
 
 ADDRESS = "PILOT_DDP_ADDRESS"
@@ -91,7 +91,7 @@ class Restarts:
         self._rows: list[list[int]] = []
         self._store: Store | None = None
         self._process: ScriptProcess | None = None
-        self._progress = Progress(self._trainer)
+        self._progress = StepCounts(self._trainer)
 
     def run(self) -> None:
         """Returns in each process that will run the script. In this process it raises ``SystemExit`` when told to
@@ -99,7 +99,7 @@ class Restarts:
         """
         checkpoint = checkpoint_for_script(self._checkpoint, self._uid, self._held)
         importlib.import_module(WITH_OPTIMIZERS)
-        self._link.tell(wire.WorkerReady(self._trainer, time.time() - psutil.Process().create_time()))
+        self._link.send(wire.WorkerReady(self._trainer, time.time() - psutil.Process().create_time()))
         try:
             while True:
                 group = self._next_group()
@@ -116,7 +116,7 @@ class Restarts:
                 if group.rank == 0:
                     steps = self._progress.steps
                     again = steps if self._progress.again else None
-                    self._link.tell(wire.GroupFormed(self._trainer, group.generation, steps, again))
+                    self._link.send(wire.GroupFormed(self._trainer, group.generation, steps, again))
                 self._follow(group, self._process)
         except Released:
             self._end_generation()
@@ -160,7 +160,7 @@ class Restarts:
                     told_s = now_s + self._silent_s
                     self._report(group, process)
                     steps, samples = self._progress.steps, self._progress.samples
-                    self._link.tell(wire.TrainerFinished(self._trainer, group.generation, steps, samples))
+                    self._link.send(wire.TrainerFinished(self._trainer, group.generation, steps, samples))
             elif self._membership.pause_asked or self._membership.ready_for:
                 self._change(group, process)
             elif status:
@@ -169,7 +169,7 @@ class Restarts:
                     self._report(group, process)
                 if now_s - failed_s >= (PEER_LOSS_S if group.size > 1 else 0.0):
                     self._progress.failed = not process.has_saved()
-                    self._link.tell(wire.GroupBroken(self._trainer, group.generation, _why(status)))
+                    self._link.send(wire.GroupBroken(self._trainer, group.generation, _why(status)))
                     failed_s = now_s + PERIOD_S
             elif now_s >= again_s:
                 again_s = now_s + PERIOD_S
@@ -178,7 +178,7 @@ class Restarts:
 
     def _report(self, group: Membership, process: ScriptProcess) -> None:
         if group.rank == 0:
-            self._link.tell(self._progress.report(group, process.tally.read()))
+            self._link.send(self._progress.report(group, process.tally.read()))
 
     def _change(self, group: Membership, process: ScriptProcess) -> None:
         """A planned change: the next generation, a pause, or this rank parts."""
@@ -195,7 +195,7 @@ class Restarts:
         self._quit(group)
         self._membership.leave()
         if paused:
-            self._link.tell(wire.RankPaused(self._trainer, group.generation, self._progress.steps))
+            self._link.send(wire.RankPaused(self._trainer, group.generation, self._progress.steps))
 
     def _wait_until(self, group: Membership, process: ScriptProcess, done: Callable[[], bool], limit_s: float) -> None:
         """Wait while the script runs and its generation is in force."""
@@ -217,33 +217,33 @@ class Restarts:
     # --- what happens ------------------------------------------------------------------------------------------------
 
     def _attend(self, timeout_s: float | None) -> None:
-        for happening in self._link.wait(timeout_s):
-            self._take_in(happening)
+        for event in self._link.wait(timeout_s):
+            self._handle(event)
 
-    def _take_in(self, happening: Happening) -> None:
-        match happening:
+    def _handle(self, event: WorkerEvent) -> None:
+        match event:
             case wire.JoinGroup(_, generation, node, nodes):
-                self._membership.told_to_join(self._seat.member(generation, node, nodes))
+                self._membership.join_requested(self._seat.member(generation, node, nodes))
             case wire.LeaveGroup(_, generation):
-                self._membership.told_to_part(generation)
+                self._membership.leave_requested(generation)
             case PauseGroup(_, generation):
-                self._membership.told_to_pause(generation)
+                self._membership.pause_requested(generation)
                 if self._membership.current is None:
-                    self._link.tell(wire.RankPaused(self._trainer, generation, self._progress.steps))
+                    self._link.send(wire.RankPaused(self._trainer, generation, self._progress.steps))
             case ExamineGroup():
-                self._link.tell(wire.RankStalled(self._trainer, self._in_force(), self._progress.steps, 0.0, False))
+                self._link.send(wire.RankStalled(self._trainer, self._in_force(), self._progress.steps, 0.0, False))
             case DissolveGroup(_, generation):
                 self._lose(generation)
                 self._membership.killed(generation)
             case WriteCheckpoint() if self._seat.rank == 0:  # there is nothing but what the script has saved
                 steps, path = self._progress.steps, str(self._checkpoint)
-                self._link.tell(wire.CheckpointWritten(self._trainer, 0, steps, asked=True, path=path))
+                self._link.send(wire.CheckpointWritten(self._trainer, 0, steps, asked=True, path=path))
             case StopWorker(reason=reason):
                 self._stop(reason)
-            case RankCame(generation):
-                if not self._membership.rank_came(generation):
+            case RankConnected(generation):
+                if not self._membership.rank_connected(generation):
                     self._link.drop(generation)
-            case RankSaid(generation, Gathered(rows)):
+            case RankMessage(generation, Gathered(rows)):
                 self._rows += rows if self._in_force() == generation else []
             case RankGone(generation):
                 self._membership.rank_lost(generation)
@@ -270,7 +270,7 @@ class Restarts:
             self._link.channel(group.generation).send(Quit())
 
 
-class Progress:
+class StepCounts:
     """What rank 0 reports, in steps and in samples: a step of each rank counts as one sample.
 
     ``failed``: the script has failed in this generation without saving, so it will repeat the same steps; ``again``:
@@ -284,7 +284,7 @@ class Progress:
         self._size = 0
         self._before = (0, 0)
         self._stopped_s = 0.0
-        self._stall_told = True
+        self._stall_reported = True
         self._resized = False
 
     def row(self) -> list[int]:
@@ -297,7 +297,7 @@ class Progress:
         self.failed, self.again = False, any(failed for *_, failed in rows)
         known = [(row[2], row[3]) if self.again else (row[0], row[1]) for row in rows]
         self._before = self.steps, self.samples = max(known)
-        self._resized, self._size, self._stall_told = group.size != self._size, group.size, False
+        self._resized, self._size, self._stall_reported = group.size != self._size, group.size, False
 
     def ended(self, tally: tuple[int, float, float]) -> None:
         """The script's process has ended."""
@@ -310,8 +310,8 @@ class Progress:
         steps, first_s, last_s = tally
         per_s = self._size * (steps - 1) / (last_s - first_s) if last_s - first_s >= PERIOD_S else None
         stall_s = None
-        if steps and not self._stall_told:
-            self._stall_told = True
+        if steps and not self._stall_reported:
+            self._stall_reported = True
             stall_s = first_s - self._stopped_s if self._stopped_s else None
         return wire.Progress(
             self._trainer,

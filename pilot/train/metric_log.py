@@ -22,13 +22,13 @@ from pilot.train.node.membership import Membership
 if TYPE_CHECKING:
     from tensorboard.summary.writer.record_writer import RecordWriter
 
-KEPT = 2000
+MAX_POINTS = 2000
 NEVER = -1
 PREFIX = "events.out.tfevents."
 VERSION = "brain.Event:2"
 
 
-class Point(NamedTuple):
+class MetricPoint(NamedTuple):
     """Values by name, with the number of steps. ``reported``: by the script; otherwise measured for that step."""
 
     step: int
@@ -42,7 +42,7 @@ class MetricLog:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._kept: deque[Point] = deque(maxlen=KEPT)
+        self._kept: deque[MetricPoint] = deque(maxlen=MAX_POINTS)
         self._reported: dict[int, dict[str, float]] = {}
         self._step = NEVER
         self._file: EventFile | None = None
@@ -58,7 +58,7 @@ class MetricLog:
             self._kept.clear()
             reported = []
         self._step = step
-        new = [*reported, Point(step, time.time(), dict(values), reported=False)]
+        new = [*reported, MetricPoint(step, time.time(), dict(values), reported=False)]
         self._kept += new
         self._write(member, new)
 
@@ -68,12 +68,12 @@ class MetricLog:
         self._kept += new
         self._write(member, new)
 
-    def _taken(self, before: int) -> list[Point]:
+    def _taken(self, before: int) -> list[MetricPoint]:
         """What was reported up to step ``before``: a void step has been reported again by now."""
         steps = sorted(step for step in self._reported if step < before)
-        return [Point(step, time.time(), self._reported.pop(step), reported=True) for step in steps]
+        return [MetricPoint(step, time.time(), self._reported.pop(step), reported=True) for step in steps]
 
-    def _write(self, member: Membership, new: list[Point]) -> None:
+    def _write(self, member: Membership, new: list[MetricPoint]) -> None:
         if member.rank != 0:
             self._file = None
         elif self._file is not None:
@@ -102,7 +102,7 @@ class EventFile:
         self._event(wall_time=time.time(), file_version=VERSION)
         self._event(wall_time=time.time(), step=purge_step, session_log=SessionLog(status=SessionLog.START))
 
-    def add(self, points: list[Point]) -> None:
+    def add(self, points: list[MetricPoint]) -> None:
         """Write ``points``."""
         from tensorboard.compat.proto.summary_pb2 import Summary
 
@@ -116,7 +116,7 @@ class EventFile:
         self._records.write(Event(**fields).SerializeToString())
 
 
-def _is_logged(folder: Path, point: Point) -> bool:
+def _is_logged(folder: Path, point: MetricPoint) -> bool:
     """Whether the files in ``folder`` have a point of this step, with all of its names."""
     from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
     from tensorboard.compat.proto.event_pb2 import Event

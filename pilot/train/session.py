@@ -11,16 +11,16 @@ from typing import Any, SupportsIndex
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 from pilot.core.errors import UserError
-from pilot.core.trainer.run_identity import SEED
+from pilot.protocol.run_identity import SEED
 from pilot.train.alike import sample_numbers
-from pilot.train.check.settings import Run
-from pilot.train.course import SessionCourse
+from pilot.train.check.settings import CheckedRun
 from pilot.train.data import rng
 from pilot.train.data.loader import DatasetBatches, arguments_of
 from pilot.train.data.sampler import Batching
 from pilot.train.data.stream import StreamBatches
 from pilot.train.data.training_loader import Draws, Loader, Stream, Uncopied
 from pilot.train.evaluation import Evaluation, Function
+from pilot.train.loop import SessionLoop
 from pilot.train.metric_log import metric_log
 from pilot.train.node.membership import Membership
 from pilot.train.ranks import script_end
@@ -55,8 +55,8 @@ class Session(Uncopied):
         self.seed = seed
         training.identity[SEED] = str(seed)
         self._training = training
-        self._course = course = SessionCourse(training, seed, wire_dtype)
-        self._group, self._step, self._metrics = course.group, course.step, course.metrics
+        self._loop = loop = SessionLoop(training, seed, wire_dtype)
+        self._group, self._step, self._metrics = loop.group, loop.step, loop.metrics
 
     # --- what scripts use --------------------------------------------------------------------------------------------
 
@@ -73,7 +73,7 @@ class Session(Uncopied):
     @property
     def local_rank(self) -> int:
         """This process's index on its node, which never changes: use it to choose a GPU."""
-        return self._course.seat.rank
+        return self._loop.seat.rank
 
     @property
     def steps(self) -> int:
@@ -81,7 +81,7 @@ class Session(Uncopied):
         batch counts from its first ``session.step`` on.) Asked for before the loop, it waits for the group: a process
         that has just started does not know it.
         """
-        if not (self._course.has_entered or self._training.restoring):
+        if not (self._loop.has_entered or self._training.restoring):
             self._entered()  # waits for it
         return self._training.position.step + self._step.has_stepped
 
@@ -148,9 +148,9 @@ class Session(Uncopied):
             dataset = dataset.dataset
         batching = self._batching(batch_size, global_batch_size, micro_batch_size, drop_last)
         order: Any = {"shuffle": shuffle, "replacement": replacement, "num_samples": num_samples}
-        self._course.made = batches = DatasetBatches(self._course, dataset, batching, **order, options=options)
-        if self._course.checked is not None:
-            self._course.checked.cut(batches)
+        self._loop.made = batches = DatasetBatches(self._loop, dataset, batching, **order, options=options)
+        if self._loop.checked is not None:
+            self._loop.checked.cut(batches)
         self._training.identity |= identity.of_data(
             batches.length,
             batching,
@@ -158,7 +158,7 @@ class Session(Uncopied):
             replacement=replacement,
             samples=sample_numbers.checksum(dataset),
         )
-        self._course.epoch_has(batches.length)
+        self._loop.epoch_has(batches.length)
         self._step.trains_on(dataset)
         return Loader(batches, dataset)
 
@@ -184,9 +184,9 @@ class Session(Uncopied):
         """
         batching = self._batching(batch_size, global_batch_size, micro_batch_size, drop_last)
         self._training.identity |= identity.of_data(None, batching, shuffle="False")
-        self._course.made = batches = StreamBatches(self._course, source, batching, collate_fn)
-        if self._course.checked is not None:
-            self._course.checked.cut(batches)
+        self._loop.made = batches = StreamBatches(self._loop, source, batching, collate_fn)
+        if self._loop.checked is not None:
+            self._loop.checked.cut(batches)
         return Stream(batches)
 
     def epochs(self, count: int) -> Iterator[int]:
@@ -197,7 +197,7 @@ class Session(Uncopied):
         ----------
         count : epochs of the whole training, done ones included
         """
-        return script_end.closed_at_end(self._course.epochs(count))
+        return script_end.closed_at_end(self._loop.epochs(count))
 
     def iterations(
         self, count: int, *, global_batch_size: int | None = None, micro_batch_size: int | None = None
@@ -215,19 +215,19 @@ class Session(Uncopied):
             all ranks draw for a step, of which each draws :attr:`share`, at most ``micro_batch_size`` at once. Without
             them, too, all ranks compute the same, and the gradient of rank 0 counts
         """
-        if self._course.made is None:
+        if self._loop.made is None:
             batching = self._batching(None, global_batch_size or 1, micro_batch_size, drop_last=False)
             self._training.identity |= identity.of_data(None, batching, shuffle="by the script")
-            self._course.made = Draws(self._course, batching)
+            self._loop.made = Draws(self._loop, batching)
         elif global_batch_size is not None or micro_batch_size is not None:
             raise UserError("session.iterations: the loader has the batch size; give it to one of the two")
-        return script_end.closed_at_end(self._course.iterations(count))
+        return script_end.closed_at_end(self._loop.iterations(count))
 
     def stop(self) -> None:
         """Make this epoch the last one: :meth:`epochs` then ends on all ranks, whichever of them asks. In
         :meth:`iterations`: make the next step the last one.
         """
-        self._course.stop()
+        self._loop.stop()
 
     def evaluate(
         self, dataset: Dataset[Any], function: Function, batch_size: int = 256, **options: Any
@@ -245,17 +245,17 @@ class Session(Uncopied):
         options : options of torch's ``DataLoader``
         """
         self._expect_group()
-        self._course.came_back_void()
+        self._loop.end_void_batch()
         if self._step.is_open:
             raise UserError("call session.evaluate between two steps: after session.step, or outside the loop")
-        self._course.check.user()
+        self._loop.check.user()
         began_s = time.monotonic()
         in_step = self._training.sharding.size if self._training.sharding is not None else 1
-        if (checked := self._course.checked) is not None:
+        if (checked := self._loop.checked) is not None:
             function = functools.wraps(function)(lambda batch, given=function: given(checked.cast(batch)))
         evaluation = Evaluation(self._training.model, dataset, function, batch_size, options, in_step)
         with rng.untouched():  # each rank draws for its own part, or not at all if the others have the result
-            means = evaluation.run(self._course.collectives)
+            means = evaluation.run(self._loop.collectives)
         self._group.rested(time.monotonic() - began_s)
         return means
 
@@ -275,7 +275,7 @@ class Session(Uncopied):
             for example its number of tokens, if the loss is a mean over tokens. Give it in every step or in none
         """
         stepped = self._step.step(loss, name, weight)
-        self._course.stepped()
+        self._loop.stepped()
         return stepped
 
     def sum(self, loss: Number = None, name: str | None = None, *, weight: Number = None) -> bool:
@@ -306,8 +306,8 @@ class Session(Uncopied):
         name : its name in checkpoints
         stateful : has ``state_dict`` and ``load_state_dict``; its state holds what :attr:`state` may hold
         """
-        course, tracked = self._course, self._training.tracked
-        check_tracked(name, stateful, tracked, looping=course.guard.looping, has_entered=course.has_entered)
+        loop, tracked = self._loop, self._training.tracked
+        check_tracked(name, stateful, tracked, looping=loop.guard.looping, has_entered=loop.has_entered)
         check_whole(name, stateful)
         tracked[name] = stateful
         self._training.identity[f"the tracked object {name}"] = type(stateful).__name__
@@ -326,7 +326,7 @@ class Session(Uncopied):
         """
         values = reported(metrics)
         self._metrics.update(values)
-        self._course.measured.update(values)
+        self._loop.measured.update(values)
         self._training.reports.note(self._training.position.step, values)
         for log in self._step.logs:
             log.report(self._training.position.step, values)
@@ -358,7 +358,7 @@ class Session(Uncopied):
             )
 
     def _batching(self, per_node: int | None, whole: int | None, micro: int | None, drop_last: bool) -> Batching:
-        if self._course.made is not None:
+        if self._loop.made is not None:
             raise UserError(
                 "a session has one training loader: to train on two datasets make one whose samples hold one of each;"
                 " what is not trained on may use torch's DataLoader"
@@ -369,7 +369,7 @@ class Session(Uncopied):
                 " or use a smaller batch"
             )
         sharded = self._training.sharding is not None
-        batching = Batching(per_node, whole, micro, drop_last, self._course.seat.size, in_step=sharded)
+        batching = Batching(per_node, whole, micro, drop_last, self._loop.seat.size, in_step=sharded)
         if per_node is not None and self._training.rate.rule is None:
             raise UserError(
                 "batch_size= is per node, so the batch grows with the nodes: say in pilot.train.session how the"
@@ -420,7 +420,7 @@ def session(
     refusal.show_in_one_line()
     if not isinstance(seed, SupportsIndex):
         raise UserError(f"pilot.train.session: seed must be a whole number, got {seed!r}")
-    if (run := Run.of(os.environ)) is not None:
+    if (run := CheckedRun.of(os.environ)) is not None:
         run.adopt(model, scaler)
     training = Training(model, optimizer, scheduler, schedule, LearningRate(lr_rule), scaler)
     return Session(training, int(seed), wire_dtype)

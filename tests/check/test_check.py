@@ -1,4 +1,4 @@
-"""``pilot check``: what no guard can see in a script is found on courses, and nothing is left behind."""
+"""``pilot check``: what no guard can see in a script is found in scenarios, and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from pilot.cli.main import run
 from pilot.host import sandbox
 
-DRAWN = "random numbers that are drawn for each batch (not taken out: turn them off for the check)"
+DRAWN = "random numbers that are drawn for each batch (not disabled: turn them off for the check)"
 SCRIPT = """
 import copy, os, random, signal, sys, time
 from pathlib import Path
@@ -94,7 +94,7 @@ for status in open(path).read(), subprocess.check_output(["cat", path], text=Tru
     assert sets == ["0" * 16] * 5, sets
 """
 """Neither the script nor what it executes has any of root's rights."""
-SUM = "the loss is no mean over the batch's samples"
+SUM = "the loss is not a mean over the batch's samples"
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +124,7 @@ def covered(tmp_path_factory: pytest.TempPathFactory) -> bool:
         ("counts", 1, "differs", "(so do the script's momentum", []),
         ("forgotten average", 1, "differs", "the module average", []),
         ("best", 1, "differs", "session.state['best'] differs", []),
-        ("unseeded", 1, "not reproducible", "undisturbed, it trains otherwise each time: after step 1", []),
+        ("unseeded", 1, "not reproducible", "undisturbed runs differ: after step 1", []),
         ("seed", 1, "refused", "the seed is", []),
         ("exec", 1, "refused", "train.py, line 24: pilot.train.session is called in a new interpreter", []),
         ("no kind", 1, "failed", "NameError: name 'undefined' is not defined", []),

@@ -79,7 +79,7 @@ def test_a_wrong_script_stays_on_one_node_until_it_is_mended(
     assert "being checked on" in shown("ls")
     assert "It stays on one node until its script has been checked" in shown("explain", name)
     wrong = until_checked(pool, name, "differs")
-    assert "the loss is no mean over the" in wrong.check_text
+    assert "the loss is not a mean over the" in wrong.check_text
     pool.until_step(name, wrong.step + 20, nodes=1)
     assert pool.trainer(name).target == wrong.target
     for command in (("status",), ("ls",), ("status", name), ("explain", name)):

@@ -48,7 +48,7 @@ def test_a_wrong_token_is_refused_and_logged(live: Pool) -> None:
 @pytest.mark.parametrize("changes", [{"version": "0.0.0"}, {"protocol": 99}])
 def test_another_version_is_refused_and_logged(live: Pool, changes: dict[str, object]) -> None:
     reason = Peer(live.file, "p", **changes).hears(wire.Refused).reason
-    assert reason.startswith("a pilot of version")
+    assert reason.startswith("version mismatch: pilot ")
     until(lambda: reason in live.log())
 
 

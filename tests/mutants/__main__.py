@@ -30,7 +30,7 @@ from tests.mutants.equivalent import EQUIVALENT
 from tests.mutants.mutations import Mutant, mutants
 
 CORE = ["tests/transcripts/test_transcripts.py", "tests/unit/core/test_by_hand.py",
-        "tests/unit/core/trainer/test_counts.py", "tests/transcripts/test_plays.py", "tests/property/test_core.py",
+        "tests/unit/core/trainer/test_trainer.py", "tests/transcripts/test_plays.py", "tests/property/test_core.py",
         "tests/property/test_tables.py", "tests/property/test_snapshot.py"]  # fmt: skip
 """The fast ones first: most mutants are killed by one of them."""
 
@@ -40,14 +40,14 @@ NEAREST = {
     "bookkeeping": ["test_planning"],
     "commands": ["test_problem"],
     "config": ["test_problem"],
-    "coordinator": ["test_arrivals", "test_sizes"],
+    "coordinator": ["test_arrivals"],
     "ids": ["test_problem"],
-    "planning": ["test_arrivals", "test_measured", "test_problem", "test_sizes"],
-    "pool": ["test_assign", "test_ends"],
-    "problem": ["test_objective", "test_explain", "test_sizes"],
+    "planning": ["test_arrivals", "test_measured", "test_problem"],
+    "pool": ["test_assign"],
+    "problem": ["test_objective", "test_explain"],
     "profile": ["test_profiles"],
     "profiles": ["test_worth"],
-    "spec": ["test_problem", "test_curve", "test_sizes"],
+    "spec": ["test_problem", "test_curve"],
     "study": ["test_studies"],
     "transitions": ["test_trainer"],
 }
@@ -56,8 +56,6 @@ NEAREST = {
 BESIDE = {
     "explain": ["test_problem"],
     "ledger": ["test_ledger_proof"],
-    "remaining_work": ["test_goal"],
-    "run_identity": ["test_ledger_proof"],
 }
 """Modules of the core that decide nothing: only these tests are needed."""
 
@@ -72,6 +70,11 @@ def _tests_of(path: Path) -> list[str]:
 TESTS = {
     **{str(path): _tests_of(path) for path in sorted(Path("pilot/core").rglob("*.py"))},
     "pilot/history/ledger.py": _tests_of(Path("pilot/history/ledger.py")),
+    "pilot/protocol/remaining_work.py": ["tests/unit/protocol/test_remaining_work.py"],
+    "pilot/protocol/run_identity.py": [
+        "tests/unit/protocol/test_run_identity.py", "tests/unit/history/test_ledger_proof.py",
+    ],
+    "pilot/research/gpu_packing.py": ["tests/property/test_gpus.py"],
     "pilot/provisioning/scaling_policy.py": [
         "tests/unit/provisioning/test_scaling_policy.py", "tests/unit/provisioning/test_keeper.py",
     ],

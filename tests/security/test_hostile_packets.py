@@ -15,7 +15,7 @@ from pilot.comm.channel import Channel, PeerGone
 from pilot.comm.messages import Here, encode
 from pilot.comm.rank_server import RankServer
 from pilot.core.errors import ProtocolError
-from pilot.train.node.sockets import RankCame, RankGone, RankSaid, WorkerSockets
+from pilot.train.node.sockets import RankConnected, RankGone, RankMessage, WorkerSockets
 from tests.unit.comm.twin import World
 
 PART = {"offset": 0, "count": 16, "dtype": "float32", "wire": ""}
@@ -129,17 +129,17 @@ def test_a_stranger_who_talks_nonsense_is_shown_the_door(worker: Worker, packet:
     stranger, rank = worker.peer(), worker.peer()
     stranger.send(packet)
     rank.send(encode(Here(3, 0, 1)))
-    assert worker.happened() == [RankCame(3)]
+    assert worker.happened() == [RankConnected(3)]
     assert stranger.recv(10) == b""
     rank.send(b".")
-    assert worker.happened() == [RankSaid(3, None, None)]
+    assert worker.happened() == [RankMessage(3, None, None)]
 
 
 @pytest.mark.parametrize("packet", NONSENSE)
 def test_a_rank_process_that_talks_nonsense_counts_as_gone(worker: Worker, packet: bytes) -> None:
     rank = worker.peer()
     rank.send(encode(Here(3, 0, 1)))
-    assert worker.happened() == [RankCame(3)]
+    assert worker.happened() == [RankConnected(3)]
     rank.send(packet)
     assert worker.happened() == [RankGone(3)]
     with pytest.raises(PeerGone):
@@ -154,7 +154,7 @@ def test_those_who_connect_and_say_nothing_are_few(worker: Worker) -> None:
     assert len(worker.sockets.fds()) < 30
     rank = worker.peer()
     rank.send(encode(Here(3, 0, 1)))
-    assert RankCame(3) in worker.happened()
+    assert RankConnected(3) in worker.happened()
 
 
 def test_descriptors_that_nobody_asked_for_are_closed(worker: Worker) -> None:

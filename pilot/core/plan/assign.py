@@ -1,4 +1,4 @@
-"""From counts to nodes: who gives back which node, who gets which (without migration, FreeTrain §3.3.3)."""
+"""From counts to nodes: which nodes trainers give back and get (without migration, FreeTrain §3.3.3)."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def assign(
     count. Only if one could not run at all does anything migrate: another trainer takes the node and gives up one that
     it can use.
     ``packing`` may choose in which order growing trainers take which nodes. A trainer gets as many of the
-    ``ending`` nodes as ``late`` says; others get one only if nothing else is left. A trainer that shrinks so that
+    ``ending`` nodes as ``late`` has for it; others get one only if nothing else is left. A trainer that shrinks so that
     another can grow keeps its nodes that end soon, so that nobody pays for a rescale onto them. If nobody grows, it
     keeps those that stay.
     """

@@ -15,9 +15,8 @@ from pilot.core.trainer.trainer import Trainer
 
 
 class PoolChange:
-    """One change of ``pool``. After :meth:`note`: ``counts`` says whether plans must know of it, ``touched`` are the
-    trainers that it affects, ``vacant`` the nodes that are to leave and may have no worker, ``lost`` how many nodes
-    trainers lose by it."""
+    """One change of ``pool``. After :meth:`note`: ``counts``: whether another plan is needed; ``touched``: the affected
+    trainers; ``vacant``: leaving nodes that may have no worker; ``lost``: how many nodes trainers lose."""
 
     def __init__(self, pool: Pool, trainers: Mapping[TrainerId, Trainer], blame: Blame) -> None:
         self.counts = False

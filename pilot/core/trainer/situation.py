@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 from pilot.core.ids import NodeId
 from pilot.core.pool.pool import Pool
 from pilot.core.trainer.proof import ProofState
@@ -17,19 +19,12 @@ WRITES_TRIED_PARKED = 5
 
 
 class Situation:
-    """Where ``trainer`` stands.
-
-    *Staying* nodes and *newcomers* make the next group. They are computed once, when a rule first asks, and hold
-    until a command changes a worker that is ready.
-    """
-
-    __slots__ = ("_worked_out", "pool", "trainer", "trains")
+    """Where ``trainer`` stands. *Staying* nodes and *newcomers* make the next group."""
 
     def __init__(self, trainer: Trainer, pool: Pool) -> None:
         self.trainer = trainer
         self.pool = pool
         self.trains = trainer.group is not None
-        self._worked_out: tuple[list[NodeId], list[NodeId]] | None = None
 
     @property
     def staying(self) -> list[NodeId]:
@@ -41,16 +36,15 @@ class Situation:
         """Target nodes whose workers are ready to join the staying ones."""
         return self._members[1]
 
-    @property
+    @cached_property
     def _members(self) -> tuple[list[NodeId], list[NodeId]]:
-        """Staying nodes and newcomers, as many as the largest allowed size within them."""
-        if self._worked_out is None:
-            staying = self._stay()
-            carry_on = set(staying)
-            ready = [n for n in self.trainer.target if n not in carry_on and self.trainer.ready_on(n)]
-            size = self.trainer.spec.fitting(len(staying) + len(ready))
-            self._worked_out = staying[:size], ready[: max(0, size - len(staying))]
-        return self._worked_out
+        """Staying nodes and newcomers, as many as the largest allowed size within them. Computed once, when a rule
+        first asks: it holds until a command changes a worker that is ready."""
+        staying = self._stay()
+        carry_on = set(staying)
+        ready = [n for n in self.trainer.target if n not in carry_on and self.trainer.ready_on(n)]
+        size = self.trainer.spec.fitting(len(staying) + len(ready))
+        return staying[:size], ready[: max(0, size - len(staying))]
 
     def _stay(self) -> list[NodeId]:
         trainer = self.trainer

@@ -1,1 +1,1 @@
-"""``pilot check``: a script is run for real, undisturbed and on courses, and what it trains is compared."""
+"""``pilot check``: run a script undisturbed and in scenarios with failures, and compare the trained values."""

@@ -1,4 +1,4 @@
-"""What a disturbed run has trained, compared with undisturbed ones, step by step."""
+"""Compares the records of a disturbed run with those of undisturbed runs, step by step."""
 
 from __future__ import annotations
 
@@ -11,19 +11,18 @@ from pilot.train.check.values import MODULE, REPORTED, VARIABLE, Value, Values, 
 from pilot.train.gradients.sketch import LENGTH
 
 _FACTOR = 30.0
-"""A run's own roundings, in each step, may grow to so many times what one rounding of the initial parameters does (of a
-run that is repeated as it was: not at all)."""
+"""Tolerance as a multiple of the noise: the difference that one rounding of the initial parameters makes in a run."""
 _EXPONENT = 0.6
-"""And at least to this power of a rounding: 4e-10 in float64, 7e-5 in float32, 0.05 in bfloat16."""
+"""The tolerance is at least the rounding error to this power: 4e-10 in float64, 7e-5 in float32, 0.05 in bfloat16."""
 
 Moment = tuple[int, bool]
-"""After how many steps a record was made, and whether after the loop."""
+"""When a record was made: (number of steps, whether after the loop)."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """The first: after ``step`` steps, of ``name``, by ``part`` of its value; ``variables``: of the script's that
-    differ, too.
+    """The first difference between runs: after ``step`` steps, in the value ``name``, by the relative size ``part``.
+    ``variables`` are the script's variables that differ, too.
     """
 
     step: int
@@ -31,8 +30,8 @@ class Difference:
     part: float = inf
     variables: tuple[str, ...] = ()
 
-    def in_words(self) -> str:
-        """Where it is, and how large."""
+    def described(self) -> str:
+        """Return a sentence with the step, the value, and the size of the difference."""
         much = f" by {self.part:.2g} of its value" if isfinite(self.part) else ""
         what = f"the module {self.name.removeprefix(MODULE)}" if self.name.startswith(MODULE) else self.name
         also = f" (so do the script's {', '.join(self.variables)})" if self.variables else ""
@@ -40,14 +39,12 @@ class Difference:
 
 
 class Undisturbed:
-    """What a script trains, and how far runs of it differ by themselves.
+    """The values that a script trains undisturbed, and the noise between such runs. ``steps``: the number of steps.
 
     Parameters
     ----------
     once, again : the records of two equal runs
-    rounded : of one with other roundings
-
-    ``steps``: how many it does.
+    rounded : the records of a run with perturbed initial parameters
     """
 
     def __init__(self, once: Sequence[Record], again: Sequence[Record], rounded: Sequence[Record]) -> None:
@@ -60,20 +57,22 @@ class Undisturbed:
         largest: dict[str, float] = {}
         for moment, values in self._once.items():
             for name, value in values.items():
-                apart = _apart(value, noisy[moment].get(name)) if moment in noisy else 0.0
-                self._noise[moment, name] = largest[name] = max(largest.get(name, 0.0), apart)
+                distance = _distance(value, noisy[moment].get(name)) if moment in noisy else 0.0
+                self._noise[moment, name] = largest[name] = max(largest.get(name, 0.0), distance)
 
     def not_reproducible(self) -> Difference | None:
-        """What two equal runs train otherwise; or what is no finite number."""
+        """Return the first difference between the two equal runs, or the first loss that is not finite."""
         for (step, _), values in self._once.items():
             if not isfinite(_size(values.get("the loss"))):
-                return Difference(step, "the loss (no finite number)")
+                return Difference(step, "the loss (not finite)")
         return self.first_difference([self._again_records], factor=0.0)
 
     def first_difference(
         self, runs: Sequence[Sequence[Record]], *, explain: bool = False, factor: float = _FACTOR
     ) -> Difference | None:
-        """Of the records of a disturbed run's processes; ``explain``: also by the script's variables."""
+        """Return the first difference in the records of a disturbed run's processes; with ``explain``, also the
+        script's variables that differ there.
+        """
         for record in sorted((record for records in runs for record in records), key=_moment):
             moment, other = _moment(record), record.values
             if moment not in self._once:
@@ -81,18 +80,20 @@ class Undisturbed:
             for name in self._differing(record, factor):
                 if not name.startswith((VARIABLE, REPORTED)):
                     value = self._once[moment].get(name)
-                    apart, size = _apart(value, other.get(name)), max(_size(value), _size(other.get(name)))
+                    distance, size = _distance(value, other.get(name)), max(_size(value), _size(other.get(name)))
                     variables = self._variables(record) if explain else ()
-                    return Difference(record.step, name, apart / size if size else inf, variables)
+                    return Difference(record.step, name, distance / size if size else inf, variables)
         return None
 
-    def reported_otherwise(self, runs: Sequence[Sequence[Record]]) -> list[str]:
-        """The names of what the script reports that differs."""
+    def differing_reports(self, runs: Sequence[Sequence[Record]]) -> list[str]:
+        """Return the names of the script's reported values that differ in the runs."""
         names = {name for records in runs for record in records for name in self._differing(record)}
         return sorted(name.removeprefix(REPORTED) for name in names if name.startswith(REPORTED))
 
     def _differing(self, record: Record, factor: float = _FACTOR) -> Iterator[str]:
-        """What is declared is always compared; a variable, if it is there; of modules those that are trained."""
+        """Yield the names of differing values. Declared values are always compared, the script's variables if both runs
+        have them, and parameters of modules if they change in training.
+        """
         for name in self._once.get(_moment(record), {}):
             other = record.values.get(name)
             is_compared = name in record.values and (name in self._moving or not name.startswith(MODULE))
@@ -102,10 +103,10 @@ class Undisturbed:
     def _is_far(self, moment: Moment, name: str, other: Value, factor: float = _FACTOR) -> bool:
         value = self._once[moment].get(name)
         noise = factor * self._noise[moment, name] if factor else 0.0
-        return bool(_apart(value, other) > max(noise, self._floor * max(_size(value), _size(other))))
+        return bool(_distance(value, other) > max(noise, self._floor * max(_size(value), _size(other))))
 
     def _variables(self, record: Record) -> tuple[str, ...]:
-        """The script's that differ, and do not by themselves."""
+        """Return up to five variables of the script that differ in ``record``, but not between equal runs."""
         moment = _moment(record)
         own = [name for name in self._differing(record) if name.startswith(VARIABLE)]
         steady = [name for name in own if not self._is_far(moment, name, self._again.get(moment, {}).get(name))]
@@ -117,7 +118,7 @@ def _moment(record: Record) -> Moment:
 
 
 def _moving_modules(records: Sequence[Record]) -> set[str]:
-    """Parameters of modules beside the session's that change."""
+    """Return the names of parameters that change in modules that the session does not have."""
     moving: set[str] = set()
     before: Values = {}
     for record in records:
@@ -127,8 +128,8 @@ def _moving_modules(records: Sequence[Record]) -> set[str]:
     return moving
 
 
-def _apart(one: Value, other: Value) -> float:
-    """The distance of two values; of sketches about that of what they are of."""
+def _distance(one: Value, other: Value) -> float:
+    """Return the distance of two values; for sketches an estimate of the distance of the tensors."""
     if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
         found = hypot(one[0] - other[0], dist(one[1:], other[1:]) / LENGTH**0.5)
     elif isinstance(one, int | float) and isinstance(other, int | float) and type(one) is type(other):

@@ -1,5 +1,5 @@
-"""One rank's group on a course, see :mod:`pilot.train.check.world`; what the session uses of it is
-:class:`~pilot.train.ranks.group.RankGroup`. Sums are those that rank processes make.
+"""The group of one rank in a scenario: a :class:`~pilot.train.ranks.group.RankGroup` whose sums and messages go through
+:mod:`pilot.train.check.world` instead of rank processes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 
 from pilot.comm.channel import PeerGone
 from pilot.train.alike.newcomers import Newcomers
-from pilot.train.check.world import Member, Start
+from pilot.train.check.world import GroupStart, Member
 from pilot.train.data.sampler import StepShare
 from pilot.train.gradients.exchanges import Exchanges
 from pilot.train.gradients.step_words import Words
@@ -25,23 +25,23 @@ from pilot.train.state.state_transfer import NOTHING, Holding, who_spreads
 from pilot.train.state.training import Training
 
 
-class CourseGroup(RankGroup):
-    """See the module. ``link``: this rank in its world; the rest is the session's."""
+class ScenarioGroup(RankGroup):
+    """A rank's group, connected by ``link`` to its world; the other arguments come from the session."""
 
     def __init__(self, link: Member, training: Training, exchanges: Exchanges, resized: Callable[[int], None]) -> None:
-        super().__init__(training, resized, lambda _generation, _step, block: link.keep(b"", block))
+        super().__init__(training, resized, lambda _generation, _step, block: link.save(b"", block))
         self.training = training
         self.member: Membership | None = None
         self._link = link
         self._exchanges = exchanges
         self._selected = 0
         self._held = NOTHING
-        self._keeps = self._in_step = False
+        self._saves = self._in_step = False
 
     # --- what the session uses ---------------------------------------------------------------------------------------
 
     def enter(self) -> Membership:
-        """Enter a group; waits for the next one if none is in force."""
+        """See :class:`~pilot.train.ranks.group.RankGroup`."""
         self._in_step = False
         if self.member is None:
             own = self.training.holding(self._held).row(), self.training.identity
@@ -50,13 +50,13 @@ class CourseGroup(RankGroup):
         return self.member
 
     def select(self, number: int) -> list[int]:
-        """What all ranks selected."""
+        """See :class:`~pilot.train.ranks.group.RankGroup`."""
         rows = self._rows("select", [number])
         self._selected = number
         return [row[0] for row in rows]
 
     def summed(self) -> bool:
-        """Add up the gradients of all ranks."""
+        """Add up the gradients of all ranks, as rank processes do. Return False if the group broke."""
         self._in_step = True
         exchange = self._exchanges.each[self._selected]
         arena = exchange.arena.memory
@@ -71,32 +71,32 @@ class CourseGroup(RankGroup):
         return True
 
     def applied(self, words: Words, share: StepShare, metrics: Metrics) -> None:  # noqa: ARG002  # the protocol's
-        """The step is over."""
+        """Note that the step is over."""
         self._in_step = False
 
     def settle(self) -> None:
-        """The safe point after a step: the state may be saved here. Not in a meeting between two steps of an epoch:
+        """Save the state if the scenario wants it. An agreement between two steps of an epoch is no place for that:
         what the script does between them would be lost.
         """
         position = self.training.position
-        if not self._keeps or (self._is_meeting and position.cursor and not (position.at_end or position.stopped)):
+        if not self._saves or (self._is_agreeing and position.cursor and not (position.at_end or position.stopped)):
             return
         if self._link.wants(position.step, self._is_complete):
             self.next_steps.saved(0)
-            self._link.keep(travelled(self.training))
+            self._link.save(_packed(self.training))
 
     def gather(self, row: list[int]) -> list[list[int]]:
-        """The rows of all ranks."""
+        """Return the rows of all ranks; outside a step this is also a safe point."""
         if not self._in_step:  # in a step, whose gradients are compared, a real group writes later
             self.settle()
         return self._rows("gather", row)
 
     def hand_over(self, giver: int, takers: Sequence[int], kind: str = "hand over") -> None:
-        """The state of ``giver``."""
+        """Give the state of rank ``giver`` to ``takers``."""
         if self.member is None:
             raise PeerGone
         rank = self.member.rank
-        rows = self._together(kind, travelled(self.training) if rank == giver else b"")
+        rows = self._together(kind, _packed(self.training) if rank == giver else b"")
         if rank in takers:
             self.training.restore(unpack(bytearray(rows[giver])))
 
@@ -112,14 +112,14 @@ class CourseGroup(RankGroup):
 
     @property
     def _is_complete(self) -> bool:
-        """Whether it has done what the script does since the last step; or it does it, at an epoch's beginning."""
+        """Whether this rank has run the script's code since the last step, or runs it now, at an epoch's beginning."""
         return not self.training.catch_up.behind or self.training.position.cursor == 0
 
     @property
-    def _is_meeting(self) -> bool:
+    def _is_agreeing(self) -> bool:
         return self.training.catch_up.meeting is not None
 
-    def _begin(self, start: Start) -> None:
+    def _begin(self, start: GroupStart) -> None:
         hellos: list[tuple[list[int], Identity]] = [msgspec.msgpack.decode(one) for one in start.hellos]
         expect_same([identity for _, identity in hellos])
         if start.begin:
@@ -132,7 +132,7 @@ class CourseGroup(RankGroup):
         if spreading.takers:
             self.hand_over(spreading.root, spreading.takers, "state")
         self.next_steps.group_begins(resumes=spreading.fresh and self.training.position.step > 0)
-        self._held, self._keeps = start.number, start.keeps
+        self._held, self._saves = start.number, start.saves
         self.revision += 1
         self._exchanges.idle()
         self._selected = 0
@@ -145,12 +145,12 @@ class CourseGroup(RankGroup):
         if self.member is None:
             raise PeerGone
         try:
-            return self._link.together(kind, block, self._is_meeting, self._is_complete)
+            return self._link.together(kind, block, self._is_agreeing, self._is_complete)
         except PeerGone:
             self.member = None
             raise
 
 
-def travelled(training: Training) -> bytes:
-    """Its state as another rank receives it."""
+def _packed(training: Training) -> bytes:
+    """Return the state of ``training`` as another rank receives it."""
     return bytes(Packed(training.encoded()).to_bytes())

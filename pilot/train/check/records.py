@@ -1,6 +1,6 @@
-"""What a script has trained after each step, as a checked process records it.
+"""Records of the values that a script has trained after each step, written by the processes of ``pilot check``.
 
-A record is made when the script comes for its next batch: with all that it did after the step.
+A record is made when the script asks for its next batch, so it includes what the script did after the step.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import msgspec
 import torch
 from torch import nn
 
-from pilot.core.trainer.run_identity import ALL_EPOCHS, PER_NODE
+from pilot.protocol.run_identity import ALL_EPOCHS, PER_NODE
 from pilot.submission import loaded_code
 from pilot.train.check import quiet
-from pilot.train.check.group import CourseGroup
-from pilot.train.check.settings import Run, perturb
+from pilot.train.check.group import ScenarioGroup
+from pilot.train.check.settings import CheckedRun, perturb
 from pilot.train.check.values import REPORTED, Values, of_declared, of_variables
 from pilot.train.check.world import Member
 from pilot.train.data.sampler import StepShare
@@ -28,16 +28,16 @@ from pilot.train.script import imported
 from pilot.train.state.training import Training
 
 _OURS = ("learning_rate", "loss_scale")
-"""How the names of metrics begin that are the session's own."""
+"""Prefixes of the session's own metrics."""
 _LENGTH = 8
-"""Bytes, before each record."""
+"""Bytes of the length that precedes each record."""
 _FILE = "-records"
 
 
 class Record(msgspec.Struct, tag=True):
-    """After ``step`` steps of all, in ``epoch``; ``sums``: how many sums the step had; ``digits``: the relative
-    rounding error of the coarsest type that was computed in; ``per_node``: a batch is; ``by_epoch``: the loop counts
-    epochs; ``by_design``: what differs on several nodes by design; ``last``: the loop has ended.
+    """The values after ``step`` steps, in ``epoch``. ``sums``: the number of sums in the step; ``digits``: the relative
+    rounding error of the coarsest type used; ``per_node``: the batch size is per node; ``by_epoch``: the loop counts
+    epochs; ``by_design``: operations that differ on several nodes by design; ``last``: the loop has ended.
     """
 
     step: int
@@ -51,107 +51,107 @@ class Record(msgspec.Struct, tag=True):
     last: bool
 
 
-class RecordedGroup(CourseGroup):
-    """A group that writes records to the file of its process in ``run``."""
+class RecordedGroup(ScenarioGroup):
+    """A group that writes a record after each step, to its process's file of ``run``."""
 
     def __init__(
-        self, run: Run, link: Member, training: Training, exchanges: Exchanges, resized: Callable[[int], None]
+        self, run: CheckedRun, link: Member, training: Training, exchanges: Exchanges, resized: Callable[[int], None]
     ) -> None:
         super().__init__(link, training, exchanges, resized)
         self._run = run
         self._sums = 0
-        self._said: Values | None = None
+        self._measured: Values | None = None
         self._types: set[torch.dtype] = set()
 
     def enter(self) -> Membership:
-        """At first the parameters are the initial ones, and the first batch comes next."""
+        """Enter a group; before the first batch, perturb the parameters if this run is to, and watch types."""
         if not self._types:
             parameters = [one.dtype for one in self.training.model.parameters() if _is_rounded(one)]
             self._types = {torch.float64, *parameters}
             if self._run.rounding:
                 perturb(self.training.model)
-            torch.autograd.graph.saved_tensors_hooks(self._noted, lambda tensor: tensor).__enter__()
-            nn.modules.module.register_module_forward_hook(self._computed)
+            torch.autograd.graph.saved_tensors_hooks(self._note_type, lambda tensor: tensor).__enter__()
+            nn.modules.module.register_module_forward_hook(self._note_output)
         return super().enter()
 
     def summed(self) -> bool:
-        """A sum of gradients is next."""
+        """Count a sum of gradients, and do it."""
         self._sums += 1
-        quiet.look_at_random_numbers()
+        quiet.note_random_numbers()
         return super().summed()
 
     def applied(self, words: Words, share: StepShare, metrics: Metrics) -> None:
-        """A step was applied."""
+        """Note the step's loss and metrics for its record."""
         super().applied(words, share, metrics)
-        self._said = {"the loss": words.loss}
+        self._measured = {"the loss": words.loss}
         for name, value in metrics().items():
-            self._said[f"the {name.replace('_', ' ')}" if name.startswith(_OURS) else f"{REPORTED}{name}"] = value
+            self._measured[f"the {name.replace('_', ' ')}" if name.startswith(_OURS) else f"{REPORTED}{name}"] = value
 
     def settle(self) -> None:
-        """The script comes back from what it did since."""
-        said, self._said = self._said, None
-        if said is not None:
-            self._write(said)
+        """Write the record of the step that was applied since the last call."""
+        measured, self._measured = self._measured, None
+        if measured is not None:
+            self._write(measured)
         super().settle()
 
     def finish(self, metrics: Metrics) -> None:
-        """The script's loop is over."""
+        """Write the record after the loop, and finish."""
         self.enter()
         self._write({}, last=True)
         super().finish(metrics)
 
-    def _write(self, said: Values, *, last: bool = False) -> None:
+    def _write(self, measured: Values, *, last: bool = False) -> None:
         training = self.training
         record = Record(
             training.position.step,
             training.position.epoch,
             self._sums,
             max(torch.finfo(one).eps for one in self._types),
-            of_declared(training) | said | of_variables(training),
+            of_declared(training) | measured | of_variables(training),
             PER_NODE in training.identity,
             ALL_EPOCHS in training.identity,
-            quiet.seen(),
+            quiet.used(),
             last,
         )
         self._sums = 0
         _append(self._run, record)
         note_loaded(self._run)
 
-    def _computed(self, _module: nn.Module, _given: object, result: object) -> None:
-        """A module's output: where activations are checkpointed, autograd keeps nothing that our hook sees."""
+    def _note_output(self, _module: nn.Module, _given: object, result: object) -> None:
+        """Note the type of a module's output: with checkpointed activations, autograd saves no tensors."""
         if isinstance(result, torch.Tensor):
-            self._noted(result)
+            self._note_type(result)
 
-    def _noted(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Autograd keeps this of a forward pass: its type is one that the script computes in."""
+    def _note_type(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Note the type of a tensor that autograd saves: the script computes in it."""
         if _is_rounded(tensor):
             self._types.add(tensor.dtype)
         return tensor
 
 
-class Loaded(msgspec.Struct, tag=True):
-    """What a process has loaded: the user's ``files``, by path, with their SHA-256; and ``modules`` of packages."""
+class LoadedFiles(msgspec.Struct, tag=True):
+    """The code that a process has loaded: SHA-256 of the user's ``files`` by path, and ``modules`` of packages."""
 
     files: dict[str, str]
     modules: list[str]
 
 
-def note_loaded(run: Run) -> None:
-    """Note what this process has loaded by now."""
-    files = {name: version for news in loaded_code.news() for name, version in news.items()}
-    _append(run, Loaded(files, imported.new_modules()))
+def note_loaded(run: CheckedRun) -> None:
+    """Record the code that this process has loaded since the last call."""
+    files = {name: version for part in loaded_code.new_versions() for name, version in part.items()}
+    _append(run, LoadedFiles(files, imported.new_modules()))
 
 
-def read(run: Run) -> Iterator[Record | Loaded]:
-    """Yield what a process has recorded; not the end of it, if it was killed while it wrote that."""
+def read(run: CheckedRun) -> Iterator[Record | LoadedFiles]:
+    """Yield the records of a process; an incomplete last one (the process was killed) is left out."""
     path = Path(f"{run.place}{_FILE}")
     rest = memoryview(path.read_bytes() if path.exists() else b"")
     while len(rest) >= (end := _LENGTH + int.from_bytes(rest[:_LENGTH], "little")) > _LENGTH:
-        yield msgspec.msgpack.decode(rest[_LENGTH:end], type=Record | Loaded)
+        yield msgspec.msgpack.decode(rest[_LENGTH:end], type=Record | LoadedFiles)
         rest = rest[end:]
 
 
-def _append(run: Run, one: Record | Loaded) -> None:
+def _append(run: CheckedRun, one: Record | LoadedFiles) -> None:
     block = msgspec.msgpack.encode(one)
     with Path(f"{run.place}{_FILE}").open("ab") as file:
         file.write(len(block).to_bytes(_LENGTH, "little") + block)

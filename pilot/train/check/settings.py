@@ -1,4 +1,4 @@
-"""What is checked, and what ``pilot check`` tells a process of the script that it runs."""
+"""Settings of a check, and of each process in which it runs the script."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from torch.utils import _pytree
 from pilot.train.data.loader import DatasetBatches
 from pilot.train.data.stream import StreamBatches
 
-SEAT = "PILOT_CHECK"
-"""The variable with a :class:`Run`, as JSON."""
+VARIABLE = "PILOT_CHECK"
+"""The environment variable with a :class:`CheckedRun` as JSON."""
 
 READY = b"ready"
-"""What a stage says, see :mod:`pilot.train.check.program`."""
+"""The answer of a stage whose sandbox is ready, see :mod:`pilot.train.check.program`."""
 LARGEST = 1 << 20
-"""Bytes of an order."""
+"""Maximum size of an order, in bytes."""
 LOG = "-log"
-"""How the name of the file with a rank's output ends."""
+"""Suffix of the file with a rank's output."""
 NODES = 2
-"""So many train undisturbed if a batch is per node."""
+"""The number of nodes of the undisturbed run if the batch size is per node."""
 _SCALE = 256.0
 
 
-class Job(msgspec.Struct, frozen=True):
-    """To check ``script`` with ``arguments``, for ``epochs`` of ``steps`` each, until ``until_s`` (``time.monotonic``);
-    files are in ``folder``. ``covered``: in sandboxes.
+class CheckSettings(msgspec.Struct, frozen=True):
+    """Check ``script`` with ``arguments`` for ``epochs`` of ``steps`` each, at most until ``until_s``
+    (``time.monotonic``), with files in ``folder``. ``covered``: in sandboxes.
     """
 
     script: str
@@ -42,11 +42,10 @@ class Job(msgspec.Struct, frozen=True):
     covered: bool
 
 
-class Run(msgspec.Struct, frozen=True):
-    """``link``: a descriptor, the connection to the course; ``place``: how the names of this process's files begin.
-
-    Each of ``epochs`` has ``steps`` batches at most. ``double``: train in float64; ``rounding``: this is the run that
-    shows what one rounding of the initial parameters grows to.
+class CheckedRun(msgspec.Struct, frozen=True):
+    """Settings of one process. ``link``: the descriptor of its connection to the world; ``place``: the prefix of its
+    files' names. Each of ``epochs`` has at most ``steps`` batches. ``double``: train in float64; ``rounding``: perturb
+    the initial parameters by one rounding, to measure the noise.
     """
 
     epochs: int
@@ -57,12 +56,12 @@ class Run(msgspec.Struct, frozen=True):
     rounding: bool = False
 
     @classmethod
-    def of(cls, environment: Mapping[str, str]) -> Run | None:
-        """None: this process is not checked."""
-        return msgspec.json.decode(environment[SEAT], type=cls) if SEAT in environment else None
+    def of(cls, environment: Mapping[str, str]) -> CheckedRun | None:
+        """Return this process's settings; None if it is not checked."""
+        return msgspec.json.decode(environment[VARIABLE], type=cls) if VARIABLE in environment else None
 
     def cut(self, batches: DatasetBatches | StreamBatches) -> None:
-        """Make its epochs short, with a last step that is as short as without the cut."""
+        """Shorten the epochs of ``batches``; the last step has as many samples as that of a complete epoch."""
         batching = batches.batching
         full = batching.full((NODES if batching.per_node is not None else 1) * batching.ranks_per_node)
         if isinstance(batches, StreamBatches):
@@ -73,12 +72,12 @@ class Run(msgspec.Struct, frozen=True):
         batches.cast = self.cast
 
     def cast(self, batch: Any) -> Any:
-        """The batch in the type that is trained in."""
+        """Return the batch in the type that the run trains in."""
         return _pytree.tree_map_only(torch.Tensor, _doubled, batch) if self.double else batch
 
     def adopt(self, models: object, scalers: object) -> None:
-        """One model or several, before their optimizers hold a state; and loss scalers, with a small scale: with a
-        large one, which first steps overflow depends on how samples are divided.
+        """Convert the models to the run's type, before their optimizers hold a state, and give loss scalers a small
+        scale: with a large one, it depends on the division of samples which first steps overflow.
         """
         for model in _each(models):
             if self.double and isinstance(model, nn.Module):
@@ -93,7 +92,7 @@ def _each(given: object) -> list[object]:
 
 
 class _Short:
-    """The first ``samples`` of ``source``, which may have ``set_epoch`` and ``from_cursor``."""
+    """An iterable over the first ``samples`` of ``source``, which may have ``set_epoch`` and ``from_cursor``."""
 
     def __init__(self, source: Any, samples: int) -> None:
         self._source, self._samples = source, samples
@@ -107,7 +106,7 @@ class _Short:
 
 
 def perturb(model: nn.Module) -> None:
-    """Change each parameter by one rounding of the coarsest of their types."""
+    """Change each parameter by one rounding of the coarsest type among the parameters."""
     parameters = [one for one in model.parameters() if one.is_floating_point() or one.is_complex()]
     digits = max((torch.finfo(one.dtype).eps for one in parameters), default=0.0)
     draw = torch.Generator().manual_seed(1)

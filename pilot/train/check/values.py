@@ -1,6 +1,6 @@
-"""Values by name, as they are compared: numbers as they are, tensors as sketches (random projections, by which two can
-be compared that were computed in different processes), anything else as text. Those of what is declared; and those that
-the script's variables hold, which explain a difference. (A module that is trained beside the session's is one itself.)
+"""Collects values to compare between runs, by name: numbers, sketches of tensors (random projections, by which tensors
+of different processes can be compared), and texts for anything else. There are values of declared objects; of the
+script's variables, which explain a difference; and of modules that the script trains beside the session's.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ Value = list[float] | float | int | bool | str | None
 Values = dict[str, Value]
 
 REPORTED, VARIABLE, MODULE = "reported ", "variable ", "module "
-"""How the names of values begin that are not the trained state's: what the script reports, its variables, modules."""
+"""Prefixes of values that are not declared: the script's reports, its variables, and parameters of its modules."""
 _LARGEST = 10_000
 _DEPTH, _MOST = 3, 2000
-"""How deep, and how many, of the script's variables."""
+"""The largest depth and number of the script's variables."""
 _SAMPLE = 1 << 16
-"""Numbers of one tensor that are compared in each step."""
+"""How many numbers of one tensor are compared in each step, at most."""
 
 
 def is_declared(name: str) -> bool:
-    """Whether a value of this name is the trained state's."""
+    """Return whether this is the name of a declared value."""
     return not name.startswith((VARIABLE, REPORTED, MODULE))
 
 
 def of_declared(training: Training) -> Values:
-    """Of the models, the optimizers, ``session.state``, tracked objects."""
+    """Return the values of the models, the optimizers, ``session.state`` and tracked objects."""
     model, stepped = training.model, training.steppers.capture()
     trained = {name for name, _ in model.named_parameters(remove_duplicate=False)}
     tensors = [*model.named_parameters(), *model.named_buffers()]
@@ -53,13 +53,13 @@ def of_declared(training: Training) -> Values:
 
 
 def of_variables(training: Training) -> Values:
-    """What its running functions and its main module hold now."""
+    """Return the values of variables in the script's running functions and its main module."""
     values: Values = {}
     ours = {id(one) for one in training.model.parameters()}
     seen = {id(one) for one in training.tracked.values()}
 
     def is_new(held: object) -> bool:
-        """Whether it is an object of the script's own class, not seen yet."""
+        """Return whether ``held`` is an object of a class of the script that was not visited yet."""
         if id(held) in seen or not _is_its_own(held):
             return False
         seen.add(id(held))
@@ -75,15 +75,15 @@ def of_variables(training: Training) -> Values:
 
 
 def _values_in(held: object, name: str) -> Values:
-    """The values in ``held`` by name."""
+    """Return the values in ``held`` by name."""
     return {place: _of(one) for place, one in _leaves(held, name)}
 
 
 def _leaves(
     held: Any, name: str, depth: int = 12, enters: Callable[[object], bool] = lambda _: False
 ) -> Iterator[tuple[str, Any]]:
-    """Yield the numbers, texts, arrays, tensors and modules in ``held`` by name. ``enters``: into which objects it
-    looks, besides collections.
+    """Yield the numbers, texts, arrays, tensors and modules in ``held`` by name. It searches collections, and objects
+    for which ``enters`` returns True.
     """
     if isinstance(held, bool | int | float | str | np.ndarray | np.generic | torch.Tensor | nn.Module) or held is None:
         yield name, held
@@ -95,13 +95,13 @@ def _leaves(
 
 
 def _of(leaf: Any) -> Value:
-    """The value of one."""
+    """Return the comparable value of a number, text, array or tensor."""
     if isinstance(leaf, torch.Tensor):
         return _of_tensor(leaf)
     if isinstance(leaf, np.ndarray | np.generic):
         numeric = leaf.dtype.kind in "fiubc"
         return _of_tensor(torch.from_numpy(np.ascontiguousarray(leaf))) if numeric else f"{leaf.dtype}"
-    kind = next((one for one in (bool, int, float) if isinstance(leaf, one)), str)  # an enumeration's, too
+    kind = next((one for one in (bool, int, float) if isinstance(leaf, one)), str)  # enumerations become plain
     is_large = kind is int and abs(leaf) >= 1 << 62
     return str(leaf) if is_large else kind(leaf)
 
@@ -116,7 +116,7 @@ def _parts(held: Any, enters: Callable[[object], bool]) -> Iterator[tuple[str, A
 
 @torch.no_grad()
 def _of_tensor(tensor: torch.Tensor) -> Value:
-    """A sketch, or a checksum of what is compared exactly; a number alone is itself."""
+    """Return a sketch of ``tensor``, a checksum if it holds no floats, or its single number."""
     if tensor.layout != torch.strided or tensor.device.type == "meta":
         return f"{tensor.layout}"
     exact = _sampled(tensor.detach()).cpu()
@@ -131,7 +131,7 @@ def _of_tensor(tensor: torch.Tensor) -> Value:
 
 
 def _sampled(tensor: torch.Tensor) -> torch.Tensor:
-    """All numbers of a tensor; of a large one some, evenly spaced, so that a step's sketches take little time."""
+    """Return ``tensor``, or an evenly spaced sample of a large one, so that a step's sketches take little time."""
     while tensor.numel() > _SAMPLE and tensor.dim():
         longest = max(range(tensor.dim()), key=tensor.shape.__getitem__)
         spacing = min(tensor.shape[longest], -(-tensor.numel() // _SAMPLE))
@@ -151,7 +151,7 @@ def _variables() -> Iterator[tuple[str, Any]]:
 
 
 def _is_its_own(held: object) -> bool:
-    """Whether its class is the script's."""
+    """Return whether the class of ``held`` is defined by the script."""
     if isinstance(held, type | types.ModuleType | types.FunctionType):
         return False
     file = getattr(sys.modules.get(type(held).__module__), "__file__", None)

@@ -1,5 +1,5 @@
-"""This rank's batches of a dataset from the global cursor on, whatever changes in the group; and what is taken of
-torch's ``DataLoader``: its options, or one that exists.
+"""A rank's batches of a dataset, from the global cursor on, through all changes of the group. They are loaded by
+torch's ``DataLoader``, whose options a script may pass.
 """
 
 from __future__ import annotations
@@ -21,24 +21,16 @@ from torch.utils.data import (
 from pilot.core.errors import UserError
 from pilot.train.data.order import Drawn, Order, Sequential, shuffled
 from pilot.train.data.sampler import Batching, StepShare, count_of
-from pilot.train.data.seeded import OwnDataset, Piece, PieceLoader, Seeded, collate
-from pilot.train.data.training_loader import Batches, Course
+from pilot.train.data.seeded import MicroBatch, MicroBatchLoader, Seeded, WorkerInit, collate
+from pilot.train.data.training_loader import Batches, LoopView
 
 _WITHOUT_END = 1 << 62
-_TAKEN = frozenset(
-    {
-        "num_workers",
-        "collate_fn",
-        "pin_memory",
-        "pin_memory_device",
-        "timeout",
-        "worker_init_fn",
-        "multiprocessing_context",
-        "prefetch_factor",
-        "persistent_workers",
-        "in_order",
-    }
-)
+_SUPPORTED = {"num_workers", "collate_fn", "pin_memory", "pin_memory_device", "timeout", "worker_init_fn"} | {
+    "multiprocessing_context",
+    "prefetch_factor",
+    "persistent_workers",
+    "in_order",
+}
 _INSTEAD = {
     "sampler": "the order of samples follows from the session's seed; to use a part of the data, take"
     " torch.utils.data.Subset; to sample with replacement, replacement=True, num_samples=...",
@@ -47,30 +39,31 @@ _INSTEAD = {
 }
 
 
-class _Pieces(Sampler[Any]):
-    """This rank's micro-batches, planned ahead on the assumption that the group does not change."""
+class _MicroBatches(Sampler[Any]):
+    """The indices of a rank's micro-batches, planned ahead as if the group did not change."""
 
     def __init__(self, loader: DatasetBatches) -> None:
         self._loader = loader
         self.planned: deque[tuple[StepShare, int]] = deque()
-        """(share, number of the micro-batch) of what is being loaded, in the order of delivery."""
+        """(share, number in it) of the micro-batches being loaded, in the order of delivery."""
 
-    def __iter__(self) -> Iterator[Piece]:
-        epoch, cursor, rank, size, _ = self._loader.course.where()
+    def __iter__(self) -> Iterator[MicroBatch]:
+        epoch, cursor, rank, size, _ = self._loader.loop.where()
         planned: deque[tuple[StepShare, int]] = deque()
         self.planned = planned
         for share in self._loader.shares(cursor, rank, size):
             for number, (start, stop) in enumerate(share.batches):
                 planned.append((share, number))
-                yield self._loader.piece(epoch, start, stop)
+                indices = self._loader.order.indices(epoch, start, stop)
+                yield MicroBatch(self._loader.loop.seed, epoch, start, indices)
 
 
 class DatasetBatches(Batches):
-    """See the module; the parameters are those of :meth:`pilot.train.session.Session.loader`."""
+    """The batches of a dataset; the parameters are those of :meth:`pilot.train.session.Session.loader`."""
 
     def __init__(
         self,
-        course: Course,
+        loop: LoopView,
         dataset: Dataset[Any],
         batching: Batching,
         *,
@@ -81,14 +74,14 @@ class DatasetBatches(Batches):
     ) -> None:
         self._samples = length_of(dataset, "session.loader")
         if not self._samples:
-            raise UserError("session.loader: the dataset has no samples (its length is 0): see what it was made from")
-        super().__init__(course, batching)
+            raise UserError("session.loader: the dataset has no samples (its length is 0); check where it is made")
+        super().__init__(loop, batching)
         self.dataset = dataset
-        self.order = _order(course.seed, self._samples, shuffle, replacement, num_samples)
+        self.order = _order(loop.seed, self._samples, shuffle, replacement, num_samples)
         self.length = self.order.length
         self._endless = replacement and num_samples is None
-        self._pieces = _Pieces(self)
-        self._looks_back = False
+        self._micro_batches = _MicroBatches(self)
+        self._repeats_last = False
         self._batches = self._loading(_checked(options))
 
     def __len__(self) -> int:
@@ -96,87 +89,84 @@ class DatasetBatches(Batches):
         one_node = 0, self.batching.ranks_per_node
         return self.batching.batches(self.length, *(one_node if self.batching.has_fixed_batches else self.part()))
 
-    def piece(self, epoch: int, start: int, stop: int) -> Piece:
-        """The samples at positions [start, stop) of an epoch."""
-        return Piece(self.course.seed, epoch, start, self.order.indices(epoch, start, stop))
-
     def ends_with(self, share: StepShare, size: int) -> bool:
         return self.batching.over(share.cursor_end, self.length, size)
 
     def shares(self, cursor: int, rank: int, size: int) -> Iterator[StepShare]:
-        """What to load from ``cursor`` on, if the group does not change; or an epoch's last step once more."""
-        if not self._looks_back:
+        """Return the shares to load from ``cursor`` on if the group does not change, or the epoch's last step again."""
+        if not self._repeats_last:
             return self._coming(cursor, rank, size)
         last = self.batching.last_cursor(self.length, size)
         return iter([self.batching.share(last, self.length, rank, size)])
 
     def _coming(self, cursor: int, rank: int, size: int) -> Iterator[StepShare]:
-        if (rehearsal := self.course.rehearsal()) is not None:
+        if (rehearsal := self.loop.rehearsal()) is not None:
             first = self.batching.share(cursor, self.length, *self.part())
             yield rehearsal.counted(first, rank)
             cursor = first.cursor_end
         yield from self.batching.shares(cursor, self.length, rank, size)
 
     def rest_of_epoch(self) -> Iterator[Any]:
-        """See :class:`~pilot.train.data.training_loader.Batches`. A process that joins after an epoch's last
-        step gets that step's batches, which do not count: otherwise the script's code after the loop would fail for
-        lack of the loop's variables (the last loss, a mean over batches).
+        """Yield the batches from the session's position to the end of the epoch.
+
+        A process that joins after an epoch's last step gets that step's batches, which do not count: otherwise the
+        script's code after the loop would lack the loop's variables (the last loss, a mean over batches).
         """
-        seen = False
+        started = False
         while True:
-            _, cursor, _, size, _ = self.course.where()
+            _, cursor, _, size, _ = self.loop.where()
             if not self.batching.over(cursor, self.length, size):
                 for batch in self._as_planned():
-                    seen = True
+                    started = True
                     yield batch
-            elif cursor and not seen and self.course.by_epoch():
-                seen = True
+            elif cursor and not started and self.loop.by_epoch():
+                started = True
                 yield from self._last_step()
-            elif self.course.epoch_is_over():
+            elif self.loop.epoch_is_over():
                 return
 
     def _last_step(self) -> Iterator[Any]:
-        self._looks_back = True
+        self._repeats_last = True
         try:
             for batch in self._batches:
-                share, number = self._pieces.planned.popleft()
-                self.course.look_back(share, number)
+                share, number = self._micro_batches.planned.popleft()
+                self.loop.begin_uncounted(share, number)
                 self._give(number, back=1)
                 yield batch
-                self.course.came_back()
+                self.loop.end_batch()
         finally:
-            self._looks_back = False
+            self._repeats_last = False
 
     def _as_planned(self) -> Iterator[Any]:
-        """Batches until the epoch ends, or until the session's position differs from the plan."""
-        self.course.align()
+        """Yield batches until the epoch ends, or until the session's position differs from the plan."""
+        self.loop.align()
         if (samples := len(cast(Sized, self.dataset))) != self._samples:
             raise UserError(
                 f"the dataset of session.loader had {self._samples} samples when the loader was made and has {samples}"
                 " now; its length must not change"
             )
-        revision = self.course.where()[-1]
+        revision = self.loop.where()[-1]
         for batch in self._batches:
-            share, number = self._pieces.planned.popleft()
-            self.course.begin(share, number)
+            share, number = self._micro_batches.planned.popleft()
+            self.loop.begin(share, number)
             self._give(number)
             yield batch
-            self.course.came_back()
-            if self.course.where()[-1] != revision:
+            self.loop.end_batch()
+            if self.loop.where()[-1] != revision:
                 return
 
     def draw_without_end(self) -> None:
-        """See :class:`~pilot.train.data.training_loader.Batches`: with replacement, without a number."""
+        """Make an epoch endless if samples are drawn with replacement and without ``num_samples``."""
         if self._endless:
             self.length = _WITHOUT_END
 
     def _loading(self, options: dict[str, Any]) -> DataLoader[Any]:
         if options.get("num_workers"):
-            options["worker_init_fn"] = OwnDataset(options.get("worker_init_fn"))
+            options["worker_init_fn"] = WorkerInit(options.get("worker_init_fn"))
         seeded = Seeded(self.dataset, collated=options.get("collate_fn") is not None)
         options["collate_fn"] = options.get("collate_fn") or collate
         try:
-            return PieceLoader(seeded, batch_sampler=self._pieces, **options)
+            return MicroBatchLoader(seeded, batch_sampler=self._micro_batches, **options)
         except (TypeError, ValueError) as error:
             raise UserError(f"session.loader: {error}") from error
 
@@ -194,42 +184,43 @@ def _order(seed: int, samples: int, shuffle: bool, replacement: bool, num_sample
 
 
 def length_of(dataset: Dataset[Any], user: str) -> int:
-    """Its samples; :class:`UserError` if ``user``, a method of the session, cannot read it by index."""
+    """Return the number of samples; :class:`UserError` if ``dataset`` cannot be read by index. ``user``: the method
+    that needs it.
+    """
     if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
         raise UserError(f"{user} needs a map-style dataset with a length; session.stream trains on one without")
     if not (hasattr(dataset, "__getitem__") or hasattr(dataset, "__getitems__")):
         raise UserError(
-            f"{user} needs a dataset with __getitem__; {type(dataset).__name__} has none (give the dataset itself, not"
+            f"{user} needs a dataset with __getitem__; {type(dataset).__name__} has none (pass the dataset itself, not"
             " a DataLoader)"
         )
     return len(cast(Sized, dataset))
 
 
 def arguments_of(loader: DataLoader[Any]) -> dict[str, Any]:
-    """What ``session.loader`` takes of ``loader``, by the names of its own arguments and options."""
+    """Return the arguments and options of ``session.loader`` that correspond to ``loader``."""
     length_of(loader.dataset, "session.loader")
     sampler = loader.sampler
     shuffles = type(sampler) is RandomSampler and not sampler.replacement and sampler._num_samples is None
     if loader.batch_size is None or not (shuffles or type(sampler) is SequentialSampler):
         chosen = sampler if loader.batch_size is not None else loader.batch_sampler
         raise UserError(
-            f"session.loader decides itself which samples come, so it takes no DataLoader with a"
-            f" {type(chosen).__name__}: give it one with batch_size= and shuffle=, or the dataset"
-            " (a part of it is a torch.utils.data.Subset; draws are replacement=True)"
+            f"session.loader chooses the samples itself, so it takes no DataLoader with a"
+            f" {type(chosen).__name__}: pass one with batch_size= and shuffle=, or the dataset (for a part of it"
+            " torch.utils.data.Subset, for draws replacement=True)"
         )
-    options = {name: value for name in (*_TAKEN, "generator") if (value := getattr(loader, name, None))}
+    options = {name: value for name in (*_SUPPORTED, "generator") if (value := getattr(loader, name, None))}
     if options.get("collate_fn") is default_collate:
         del options["collate_fn"]
     return options | {"batch_size": loader.batch_size, "drop_last": loader.drop_last, "shuffle": shuffles}
 
 
 def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options for torch's ``DataLoader``. Raises an error if one is invalid, or would change which samples ranks
-    get."""
+    """Return the options for torch's ``DataLoader``; :class:`UserError` if one is invalid, or chooses samples."""
     for name, instead in _INSTEAD.items():
         if options.get(name) is not None:
             raise UserError(f"session.loader takes no {name}: {instead}")
-    if unknown := sorted(options.keys() - _TAKEN - _INSTEAD.keys()):
+    if unknown := sorted(options.keys() - _SUPPORTED - _INSTEAD.keys()):
         raise UserError(f"session.loader and torch's DataLoader have no option {unknown[0]}")
     if not options.get("in_order", True):
         raise UserError(
@@ -238,11 +229,11 @@ def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
     workers = options.get("num_workers", 0)
     if not (isinstance(workers, int) and workers >= 0):
         raise UserError(
-            f"session.loader: num_workers is how many loader processes each rank has, got {workers!r}: pass a number,"
-            " such as the cores of a node divided by its ranks, minus one"
+            f"session.loader: num_workers is the number of loader processes of each rank, got {workers!r}: pass a"
+            " number, such as the cores of a node divided by its ranks, minus one"
         )
     if options.get("timeout") and not options.get("num_workers"):
         raise UserError("session.loader: timeout is how long to wait for workers, so it needs num_workers")
     if options.get("prefetch_factor") is not None and options["prefetch_factor"] < 1:
         raise UserError(f"session.loader: prefetch_factor must be at least 1, got {options['prefetch_factor']}")
-    return {name: value for name, value in options.items() if name in _TAKEN}
+    return {name: value for name, value in options.items() if name in _SUPPORTED}

@@ -1,20 +1,18 @@
 """The order of an epoch's samples: a function only of (seed, epoch).
 
-A shuffled order of few samples is a permutation kept in memory. One of many samples is computed in blocks, as needed: a
-new plan, a newcomer or a restart in the middle of an epoch costs one block, whatever the epoch's length.
+Orders are computed in blocks, as needed, so that a new plan, a newcomer or a restart in the middle of an epoch costs
+one block. A shuffled order of few samples is a single block, a permutation in memory.
 """
 
 from __future__ import annotations
-
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pilot.train.data.sampler import mix
 
-WHOLE = 1 << 20
-"""Up to this many samples, an epoch's order is computed at once (tens of milliseconds) and kept (4 bytes each)."""
+MAX_AT_ONCE = 1 << 20
+"""Up to this many samples, an epoch's order is computed at once (tens of milliseconds, 4 bytes per sample)."""
 _ROUNDS = 3
 _FACTORS = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)  # of SplitMix64
 
@@ -22,27 +20,15 @@ Numbers = NDArray[np.uint64]
 Indices = NDArray[np.integer]
 
 
-class Order(Protocol):
-    """The order of samples in each epoch."""
-
-    length: int
-    """Number of positions in an epoch."""
-    shuffle: str
-    """Its name in the run's identity: a run that resumes from a checkpoint must have the same order."""
-
-    def indices(self, epoch: int, start: int, stop: int, /) -> Indices:
-        """The samples at positions [start, stop) of ``epoch``."""
-
-
 def permutation(seed: int, epoch: int, length: int) -> NDArray[np.int32]:
-    """A permutation of [0, length) for at most ``WHOLE`` samples, shape (length,)."""
+    """Return a permutation of [0, length), shape (length,), for at most ``MAX_AT_ONCE`` samples."""
     order: NDArray[np.int32] = np.arange(length, dtype=np.int32)
     np.random.Generator(np.random.PCG64(mix(seed, epoch))).shuffle(order)
     return order
 
 
 class Bijection:
-    """A permutation of [0, length) of which any part can be computed separately.
+    """A permutation of [0, length), any part of which can be computed separately.
 
     It is an alternating Feistel network over the bits of a position, applied repeatedly until the result is below
     ``length`` (cycle walking: Black and Rogaway 2002; as a shuffle: Mitchell et al., "Bandwidth-optimal random
@@ -57,7 +43,7 @@ class Bijection:
         self._keys = [(np.uint64(mix(key, i, 0)), np.uint64(mix(key, i, 1))) for i in range(_ROUNDS)]
 
     def __call__(self, positions: Numbers) -> Numbers:
-        """The values at ``positions``, with the same shape."""
+        """Return the values at ``positions``, with the same shape."""
         values = self._once(positions)
         while (outside := np.flatnonzero(values >= self._length)).size:
             values[outside] = self._once(values[outside])
@@ -73,7 +59,7 @@ class Bijection:
 
 
 def _hashed(numbers: Numbers, shift: np.uint64) -> Numbers:
-    """The highest bits of a hash of each number, in place."""
+    """Replace each number by the highest bits of its hash, in place."""
     numbers *= _FACTORS[0]
     numbers ^= numbers >> np.uint64(32)
     numbers *= _FACTORS[1]
@@ -81,26 +67,14 @@ def _hashed(numbers: Numbers, shift: np.uint64) -> Numbers:
     return numbers
 
 
-class Sequential:
-    """The dataset's own order."""
-
-    shuffle = "False"
-
-    def __init__(self, length: int) -> None:
-        self.length = length
-
-    def indices(self, _epoch: int, start: int, stop: int) -> Indices:
-        """See :class:`Order`."""
-        return np.arange(start, stop)
-
-
-class Blocks:
-    """An order computed in blocks of ``size`` positions. The last block is kept, because a loader asks for consecutive
-    pieces.
+class Order:
+    """The order of samples in each epoch, computed in blocks of ``size`` positions. The last block stays in memory,
+    because a loader asks for consecutive micro-batches. ``shuffle`` is the order's name in the run's identity: a run
+    that resumes must have the same order.
 
     Parameters
     ----------
-    seed : for all epochs
+    seed : the seed for all epochs
     length : number of positions in an epoch
     """
 
@@ -113,13 +87,13 @@ class Blocks:
         self._last: tuple[tuple[int, int], Indices] | None = None
 
     def indices(self, epoch: int, start: int, stop: int) -> Indices:
-        """See :class:`Order`."""
-        found = []
+        """Return the samples at positions [start, stop) of ``epoch``."""
+        parts = []
         while start < stop:
             number, offset = divmod(start, self.size)
-            found.append(self._block(epoch, number)[offset : offset + stop - start])
+            parts.append(self._block(epoch, number)[offset : offset + stop - start])
             start = (number + 1) * self.size
-        return found[0] if len(found) == 1 else np.concatenate(found)
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def _block(self, epoch: int, number: int) -> Indices:
         if self._last is None or self._last[0] != (epoch, number):
@@ -130,8 +104,20 @@ class Blocks:
         raise NotImplementedError
 
 
-class Shuffled(Blocks):
-    """Each sample once per epoch; the whole epoch is one block."""
+class Sequential(Order):
+    """The dataset's own order."""
+
+    shuffle = "False"
+
+    def __init__(self, length: int) -> None:
+        super().__init__(0, length)
+
+    def _make(self, _epoch: int, number: int) -> Indices:
+        return np.arange(number * self.size, (number + 1) * self.size)
+
+
+class Shuffled(Order):
+    """A shuffled order, each sample once per epoch, whose only block is the epoch."""
 
     def __init__(self, seed: int, length: int) -> None:
         super().__init__(seed, length)
@@ -141,8 +127,8 @@ class Shuffled(Blocks):
         return permutation(self._seed, epoch, self.length)
 
 
-class ShuffledInBlocks(Blocks):
-    """Each sample once per epoch, for more than ``WHOLE`` samples."""
+class ShuffledInBlocks(Order):
+    """A shuffled order, each sample once per epoch, of more than ``MAX_AT_ONCE`` samples."""
 
     shuffle = "in blocks"
     size = 1 << 14  # about a millisecond
@@ -158,7 +144,7 @@ class ShuffledInBlocks(Blocks):
         return self._bijection[1](np.arange(start, min(start + self.size, self.length), dtype=np.uint64))
 
 
-class Drawn(Blocks):
+class Drawn(Order):
     """Sampling with replacement: each position is an independent draw. An epoch may have any length."""
 
     def __init__(self, seed: int, samples: int, length: int) -> None:
@@ -171,5 +157,5 @@ class Drawn(Blocks):
 
 
 def shuffled(seed: int, length: int) -> Order:
-    """Each sample once per epoch."""
-    return Shuffled(seed, length) if length <= WHOLE else ShuffledInBlocks(seed, length)
+    """Return a shuffled order, each sample once per epoch."""
+    return Shuffled(seed, length) if length <= MAX_AT_ONCE else ShuffledInBlocks(seed, length)

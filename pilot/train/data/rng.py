@@ -15,32 +15,32 @@ from numpy.random import mtrand
 from pilot.core.errors import UserError
 
 OF_ALL_RANKS, OF_A_TURN, OF_AN_END = 1 << 62, 1 << 61, 1 << 60
-"""Used when seeding the generators alike on all ranks, instead of a micro-batch's number and of a rank: after a step's
-sums, at the beginning of a turn of the loop, and at the end of an epoch.
+"""Parts of seeds that are the same on all ranks, in place of the rank and the micro-batch: after a step's sums, at the
+beginning of a turn of the loop, and at the end of an epoch.
 """
 
 _WATCHED = 0x5DEECE66
-"""Seeds a generator to see whether it is used: numpy's and Python's states take 20 to 100 µs to read."""
+"""The seed by which use of a generator is detected: reading numpy's and Python's states takes 20 to 100 µs."""
 
 _seed_torch = torch.default_generator.manual_seed  # torch.manual_seed queues a call for CUDA, too
 
 
 @dataclass(frozen=True, slots=True)
 class Generator:
-    """One of the three generators."""
+    """One of the global generators: torch's, numpy's or Python's."""
 
-    lane: int  #: its seeds for a sample differ from those of the others by this
-    seed: Callable[[int], object]  #: sets it by a number of 32 bits
-    look: Callable[[], object]  #: returns what it has next; this may be a draw
-    unused: object  #: what ``look`` returns if it was not used since :meth:`watch`
+    lane: int  #: a number by which its seeds differ from those of the other generators
+    seed: Callable[[int], object]  #: seeds it with a number of 32 bits
+    peek: Callable[[], object]  #: returns its state or next number; this may be a draw
+    unused: object  #: the result of ``peek`` if it was not used since :meth:`watch`
 
     def watch(self) -> None:
-        """Begin to see whether it is used."""
+        """Begin to detect use of the generator."""
         self.seed(_WATCHED)
 
     def was_used(self) -> bool:
-        """Since :meth:`watch`, drawn from or set."""
-        return self.look() != self.unused
+        """Return whether the generator was drawn from or seeded since :meth:`watch`."""
+        return self.peek() != self.unused
 
 
 def _state_of(generator: torch.Generator) -> bytes:
@@ -57,7 +57,7 @@ GENERATORS = (
 
 
 def positions() -> tuple[object, ...]:
-    """Of all generators: the same as before if and only if nothing was drawn in between."""
+    """Return the states of all generators in a form to compare: equal if and only if nothing was drawn in between."""
     device = _device_module()
     of_device = device.get_rng_state().numpy().tobytes() if device is not None else b""
     of_numpy: Any = np.random.get_state()
@@ -65,11 +65,11 @@ def positions() -> tuple[object, ...]:
 
 
 def seed_all(seed: int) -> None:
-    """Seed all."""
+    """Seed all generators; :class:`UserError` if numpy's was replaced."""
     if not isinstance(generator := mtrand.get_bit_generator(), np.random.MT19937):
         raise UserError(
-            f"numpy's global generator is {type(generator).__name__} (by numpy.random.set_bit_generator), which cannot"
-            " be carried to other nodes; leave it MT19937, and use a numpy.random.Generator of your own beside"
+            f"numpy's global generator is {type(generator).__name__} (by numpy.random.set_bit_generator), whose state"
+            " cannot be sent to other nodes; leave it MT19937, and use your own numpy.random.Generator beside it"
         )
     random.seed(seed)
     np.random.seed(seed + 1 & 0xFFFFFFFF)
@@ -79,7 +79,7 @@ def seed_all(seed: int) -> None:
 
 
 def capture() -> dict[str, Any]:
-    """The states of all, as arrays and numbers; including the GPU's if the script uses one."""
+    """Return the states of all generators, as arrays and numbers; including the GPU's if the script uses one."""
     device = _device_module()
     kind, keys, position, has_gauss, gauss = np.random.get_state()
     version, internal, gauss_next = random.getstate()
@@ -91,7 +91,7 @@ def capture() -> dict[str, Any]:
 
 
 def restore(state: Mapping[str, Any]) -> None:
-    """Restore a result of :func:`capture`."""
+    """Set the states of all generators to a result of :func:`capture`."""
     torch.set_rng_state(state["torch"].clone())
     if (device := _device_module()) is not None and "device" in state:
         device.set_rng_state(state["device"].clone())
@@ -101,7 +101,7 @@ def restore(state: Mapping[str, Any]) -> None:
 
 
 def _device_module() -> Any:
-    """``torch.cuda`` or the like, whose current device is this process's; None: the script has not used one so far."""
+    """Return ``torch.cuda`` or a similar module; None if the script has not used a GPU so far."""
     accelerator = torch.accelerator.current_accelerator()
     module: Any = torch.get_device_module(accelerator) if accelerator is not None else None
     return module if module is not None and module.is_initialized() else None
@@ -109,7 +109,7 @@ def _device_module() -> Any:
 
 @contextmanager
 def untouched() -> Iterator[None]:
-    """What is drawn meanwhile leaves the generators as they were."""
+    """Restore the states of all generators afterwards."""
     state = capture()
     try:
         yield
@@ -118,7 +118,7 @@ def untouched() -> Iterator[None]:
 
 
 def own_state(value: Any) -> Any:
-    """The state of a generator that a script or an optimizer created; any other value is its own state."""
+    """Return the state of a generator that a script or an optimizer created; any other value is its own state."""
     match value:
         case random.Random():
             return value.getstate()
@@ -132,7 +132,7 @@ def own_state(value: Any) -> Any:
 
 
 def with_state(value: Any, state: Any) -> Any:
-    """``value`` with a result of :func:`own_state`: the same generator, or ``state`` itself."""
+    """Set a generator to a result of :func:`own_state` and return it; for any other value return ``state``."""
     match value:
         case random.Random():
             value.setstate(state)

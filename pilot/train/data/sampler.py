@@ -1,8 +1,8 @@
-"""Which samples a rank takes in a step: a function only of (seed, epoch, global cursor, group size).
+"""The samples that a rank takes in a step: a function only of (seed, epoch, global cursor, group size).
 
-Each epoch is one permutation of the samples. A step of the whole group takes the next range of it, from the global
-cursor on; the ranks divide the range. So the samples before the cursor have been used exactly once, however often the
-group changes.
+Each epoch is one permutation of the samples. A step of the group takes the next range of it, from the global cursor on,
+and the ranks divide the range. So the samples before the cursor have been used exactly once, however often the group
+changes.
 """
 
 from __future__ import annotations
@@ -19,14 +19,16 @@ _STEP, _FACTORS = 0x9E3779B97F4A7C15, (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 
 
 def count_of(name: str, value: Any) -> int:
-    """The argument ``name`` of ``session.loader``, which may be one of numpy's numbers."""
+    """Return the argument ``name`` of ``session.loader`` as an int; :class:`UserError` if it is not a count."""
     if not isinstance(value, Integral) or value < 1:
         raise UserError(f"session.loader: {name} must be a whole number of at least 1, got {value!r}")
     return int(value)
 
 
 def mix(*numbers: int) -> int:
-    """A 63-bit seed that depends on all of ``numbers`` and their order (the finaliser of SplitMix64, chained)."""
+    """Return a 63-bit seed that depends on all of ``numbers`` and their order (the finaliser of SplitMix64,
+    chained).
+    """
     return _chain(numbers) >> 1
 
 
@@ -42,11 +44,11 @@ def _chain(numbers: Iterable[int]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class StepShare:
-    """One rank's part of one step: ``samples`` of the step's [cursor, cursor_end), all in the epoch's order.
+    """One rank's part of one step: ``samples`` of the step's [cursor, cursor_end), which are positions in the epoch.
 
-    ``batches``: [start, stop) of its micro-batches. A rank without samples gets another's, so that its loop runs; its
-    gradient does not count. ``dummies``: how many batches at the end are run only to keep in step with the node's other
-    processes, and do not count either.
+    ``batches``: [start, stop) of its micro-batches. A rank without samples gets another rank's, so that its loop runs;
+    its gradient does not count. ``dummies``: the number of batches at the end that do not count either, and are run
+    only to keep in step with the node's other processes.
     """
 
     cursor: int
@@ -57,16 +59,16 @@ class StepShare:
 
     @property
     def total(self) -> int:
-        """Samples of all ranks."""
+        """The number of samples of all ranks."""
         return self.cursor_end - self.cursor
 
     def moved(self, by: int) -> StepShare:
-        """The same share of a step that begins ``by`` samples later."""
+        """Return the same share of a step that begins ``by`` samples later."""
         batches = tuple([(start + by, stop + by) for start, stop in self.batches])
         return StepShare(self.cursor + by, self.cursor_end + by, self.samples, batches, self.dummies)
 
     def weight(self, batch: int) -> float:
-        """The weight of micro-batch ``batch``'s mean gradient in the step's mean: its samples ÷ all samples."""
+        """Return the weight of micro-batch ``batch``'s mean gradient in the step's mean: its samples ÷ all samples."""
         start, stop = self.batches[batch]
         counts = self.samples and batch < len(self.batches) - self.dummies
         return (stop - start) / self.total if counts else 0.0
@@ -74,11 +76,11 @@ class StepShare:
 
 @dataclass(frozen=True, slots=True)
 class Batching:
-    """How many samples a step takes."""
+    """The number of samples that a step takes, and their division among the ranks."""
 
     per_node: int | None = None  #: samples per node and step (the global batch varies with the group), or None
     #: samples per step over all ranks (each rank's share varies), or None; exactly one of the two is given
-    whole: int | None = None
+    total: int | None = None
     #: most samples that a rank processes at once; its share is split into micro-batches whose gradients accumulate
     micro: int | None = None
     drop_last: bool = False  #: skip an epoch's last step if it has fewer samples than the others
@@ -86,67 +88,63 @@ class Batching:
     in_step: bool = False  #: the ranks of a node run the same number of micro-batches, because they compute together
 
     def __post_init__(self) -> None:
-        if (self.per_node is None) == (self.whole is None):
+        if (self.per_node is None) == (self.total is None):
             raise UserError("session.loader needs either batch_size (per node) or global_batch_size")
-        for name, field_name in (
-            ("batch_size", "per_node"),
-            ("global_batch_size", "whole"),
-            ("micro_batch_size", "micro"),
-        ):
+        arguments = {"per_node": "batch_size", "total": "global_batch_size", "micro": "micro_batch_size"}
+        for field_name, name in arguments.items():
             size = getattr(self, field_name)
             object.__setattr__(self, field_name, size if size is None else count_of(name, size))
 
     @property
     def of_one_node(self) -> int:
-        """Samples of a full step on one node."""
-        return self.per_node or self.whole or 0
+        """The number of samples of a full step on one node."""
+        return self.per_node or self.total or 0
 
     @property
     def has_fixed_batches(self) -> bool:
-        """Whether an epoch has as many batches for each rank of every group."""
+        """Whether an epoch has the same number of batches for each rank of any group."""
         return self.per_node is None and self.micro is None
 
     def full(self, size: int) -> int:
-        """Samples of a full step of ``size`` ranks."""
-        return self.per_node * self.nodes(size) if self.per_node is not None else self.whole or 0
+        """Return the number of samples of a full step of ``size`` ranks."""
+        return self.per_node * self.nodes(size) if self.per_node is not None else self.total or 0
 
     def nodes(self, size: int) -> int:
-        """The number of nodes of ``size`` ranks."""
+        """Return the number of nodes that have ``size`` ranks."""
         return size // self.ranks_per_node
 
     def quota_before(self, rank: int, size: int) -> int:
-        """How many samples of a full step go to ranks before ``rank``: divided evenly, with remainders to lower
-        ranks."""
+        """Return how many samples of a full step go to the ranks before ``rank``: lower ranks get the remainders."""
         if self.per_node is None:
             return _evenly_before(self.full(size), rank, size)
         node, local = divmod(rank, self.ranks_per_node)
         return self.per_node * node + _evenly_before(self.per_node, local, self.ranks_per_node)
 
     def over(self, cursor: int, length: int, size: int) -> bool:
-        """Whether no step is left at ``cursor`` of an epoch of ``length`` samples."""
+        """Return whether no step is left at ``cursor`` of an epoch of ``length`` samples."""
         left = length - cursor
         return left <= 0 or (self.drop_last and left < self.full(size))
 
     def last_cursor(self, length: int, size: int) -> int:
-        """Where the last step of an epoch of ``length`` samples begins, if the group always has this ``size``."""
+        """Return the cursor of the last step of an epoch of ``length`` samples in a group of constant ``size``."""
         full = self.full(size)
         last = (length - 1) // full * full
         return last - full if last and self.over(last, length, size) else last
 
     def share(self, cursor: int, length: int, rank: int, size: int) -> StepShare:
-        """The share of ``rank`` in the step at ``cursor``. An epoch's last step fills the lower ranks first."""
+        """Return the share of ``rank`` in the step at ``cursor``. An epoch's last step fills the lower ranks first."""
         end = min(cursor + self.full(size), length)
         own, batches = self._part(cursor, end, rank, size)
         dummies = self._most(cursor, end, rank, size) - len(batches) if self.in_step and self.micro else 0
         return StepShare(cursor, end, own, batches + batches[-1:] * dummies, dummies)
 
     def _most(self, cursor: int, end: int, rank: int, size: int) -> int:
-        """The largest number of micro-batches of any rank on the node of ``rank``, in a step."""
+        """Return the largest number of micro-batches of any rank on the node of ``rank`` in the step [cursor, end)."""
         first = rank - rank % self.ranks_per_node
         return max(len(self._part(cursor, end, one, size)[1]) for one in range(first, first + self.ranks_per_node))
 
     def _part(self, cursor: int, end: int, rank: int, size: int) -> tuple[int, tuple[tuple[int, int], ...]]:
-        """The samples and micro-batches of ``rank`` in the step [cursor, end)."""
+        """Return the number of samples of ``rank`` in the step [cursor, end), and its micro-batches."""
         start = min(cursor + self.quota_before(rank, size), end)
         stop = min(cursor + self.quota_before(rank + 1, size), end)
         if start == stop:
@@ -154,7 +152,9 @@ class Batching:
         return stop - start, self._cut(start, stop)
 
     def shares(self, cursor: int, length: int, rank: int, size: int) -> Iterator[StepShare]:
-        """The shares of ``rank`` in all steps from ``cursor`` to the end of the epoch, if the group does not change."""
+        """Yield the shares of ``rank`` in all steps from ``cursor`` to the epoch's end, in a group that does not
+        change.
+        """
         full = self.full(size)
         one = self.share(0, full, rank, size)
         while length - cursor >= full:
@@ -164,7 +164,7 @@ class Batching:
             yield self.share(cursor, length, rank, size)
 
     def batches(self, length: int, rank: int, size: int) -> int:
-        """How many micro-batches ``rank`` gets in a whole epoch, if the group does not change."""
+        """Return how many micro-batches ``rank`` gets in a complete epoch, in a group that does not change."""
         steps, left = divmod(length, self.full(size))
         count = steps * len(self.share(0, self.full(size), rank, size).batches)
         if left and not self.drop_last:
@@ -177,6 +177,6 @@ class Batching:
 
 
 def _evenly_before(samples: int, rank: int, size: int) -> int:
-    """How many of ``samples`` go to the ranks before ``rank``, of ``size``."""
+    """Return how many of ``samples`` go to the ranks before ``rank``, if ``size`` ranks divide them evenly."""
     each, over = divmod(samples, size)
     return each * rank + min(rank, over)

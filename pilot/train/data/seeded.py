@@ -1,10 +1,9 @@
-"""How samples are read and collated: a dataset whose random augmentation depends only on (seed, epoch, position in it),
-not on which process loads it or when; and batches like those of torch's ``default_collate``, but faster: for small
-samples collating takes as long as reading.
+"""Reads and collates samples. Random augmentation depends only on (seed, epoch, position), not on which process loads a
+sample, or when. Batches are like those of torch's ``default_collate``, but made faster: for small samples collating
+takes as long as reading.
 
-Generators are seeded for each sample. That takes microseconds, so only those that the dataset uses are: the others
-are watched, and if one is used for a piece, the piece is loaded again; to find out, a loader first loads a single
-sample.
+Generators are seeded for each sample. That takes microseconds, so it is done only for generators that the dataset uses.
+The others are watched, and if one is used, the micro-batch is loaded again; at first a loader tries a single sample.
 """
 
 from __future__ import annotations
@@ -25,30 +24,30 @@ from pilot.train.data.order import Indices
 from pilot.train.data.sampler import mix
 
 
-class Piece(NamedTuple):
-    """What is loaded at once: the samples ``indices``, which are at the positions from ``start`` on of an epoch."""
+class MicroBatch(NamedTuple):
+    """The samples of a micro-batch: ``indices`` in the dataset, at consecutive positions of an epoch from ``start``."""
 
     seed: int
     epoch: int
     start: int
     indices: Indices
 
-    def first(self) -> Piece:
-        """Its first sample."""
+    def first(self) -> MicroBatch:
+        """Return the micro-batch of the first sample."""
         return self._replace(indices=self.indices[:1])
 
-    def rest(self) -> Piece:
-        """The others."""
+    def rest(self) -> MicroBatch:
+        """Return the micro-batch of all samples but the first."""
         return self._replace(start=self.start + 1, indices=self.indices[1:])
 
 
 class Seeded(Dataset[Any]):
-    """Loads pieces, for torch's ``DataLoader``.
+    """A dataset for torch's ``DataLoader`` that loads micro-batches with seeded generators.
 
     Parameters
     ----------
-    dataset : the script's
-    collated : whether the script has a ``collate_fn``, which may be random: it is seeded by the piece's first sample
+    dataset : the script's dataset
+    collated : whether the script has a ``collate_fn``, which may be random: it is seeded by the first sample
     """
 
     def __init__(self, dataset: Any, *, collated: bool) -> None:
@@ -63,23 +62,23 @@ class Seeded(Dataset[Any]):
     def __reduce__(self) -> tuple[Callable[..., Seeded], tuple[object, ...]]:
         return _seeded, (self.dataset, self._collated)
 
-    def __getitems__(self, piece: Piece) -> Any:
-        if self._batch and (batch := self._batch(piece.indices)) is not None:
+    def __getitems__(self, micro_batch: MicroBatch) -> Any:
+        if self._batch and (batch := self._batch(micro_batch.indices)) is not None:
             return batch  # nothing is random in it
-        if self._fresh and self._at_once is None:  # so that only one sample is loaded twice, not a whole piece
-            samples = [*self._load(piece.first()), *self._load(piece.rest())]
+        if self._fresh and self._at_once is None:  # so that at most one sample is loaded twice
+            samples = [*self._load(micro_batch.first()), *self._load(micro_batch.rest())]
         else:
-            samples = self._load(piece)
+            samples = self._load(micro_batch)
         self._fresh = False
         if self._collated:
-            rng.seed_all(mix(piece.seed, piece.epoch, piece.start))
+            rng.seed_all(mix(micro_batch.seed, micro_batch.epoch, micro_batch.start))
         return samples
 
-    def _load(self, piece: Piece) -> Any:
+    def _load(self, micro_batch: MicroBatch) -> Any:
         while True:
             for generator in self._unused:
                 generator.watch()
-            samples, error = self._attempt(piece)
+            samples, error = self._attempt(micro_batch)
             used = [generator for generator in self._unused if generator.was_used()]
             if not used:
                 if error is not None:
@@ -88,18 +87,18 @@ class Seeded(Dataset[Any]):
             self._used += used
             self._unused = [generator for generator in self._unused if generator not in used]
 
-    def _attempt(self, piece: Piece) -> tuple[Any, Exception | None]:
-        """The samples, or the error, which may be due to wrong random numbers."""
+    def _attempt(self, micro_batch: MicroBatch) -> tuple[Any, Exception | None]:
+        """Return the samples or the error, which may be due to generators that were not seeded."""
         try:
-            return (self._one_by_one(piece) if self._used else self._read(piece.indices.tolist())), None
+            return (self._one_by_one(micro_batch) if self._used else self._read(micro_batch.indices.tolist())), None
         except Exception as error:
             return None, error
 
-    def _one_by_one(self, piece: Piece) -> list[Any]:
+    def _one_by_one(self, micro_batch: MicroBatch) -> list[Any]:
         load = self._load_one if self._at_once is not None else self.dataset.__getitem__
-        indices: Iterable[int] = piece.indices.tolist()
+        indices: Iterable[int] = micro_batch.indices.tolist()
         for generator in self._used:
-            indices = _each(generator.seed, seeds(piece, generator.lane), indices)
+            indices = _each(generator.seed, seeds(micro_batch, generator.lane), indices)
         return [load(index) for index in indices]
 
     def _load_one(self, index: int) -> Any:
@@ -119,13 +118,13 @@ class Seeded(Dataset[Any]):
         return [dataset[index] for index in indices]
 
 
-def seeds(piece: Piece, lane: int) -> list[int]:
-    """Of the samples of ``piece``, for a generator: no two of an epoch have the same one of the 32 bits that torch and
-    numpy use of a seed (up to 4e9 samples).
+def seeds(micro_batch: MicroBatch, lane: int) -> list[int]:
+    """Return a seed per sample of ``micro_batch`` for the generator with this lane. Seeds have the 32 bits that torch
+    and numpy use, and are all different in an epoch (of up to 4e9 samples).
     """
-    key = mix(piece.seed, piece.epoch, lane)
-    numbers = np.arange(len(piece.indices), dtype=np.uint32)
-    for add in (piece.start + key, key >> 32):
+    key = mix(micro_batch.seed, micro_batch.epoch, lane)
+    numbers = np.arange(len(micro_batch.indices), dtype=np.uint32)
+    for add in (micro_batch.start + key, key >> 32):
         numbers += np.uint32(add & 0xFFFFFFFF)
         _scatter(numbers)
     seeds: list[int] = numbers.tolist()
@@ -133,7 +132,7 @@ def seeds(piece: Piece, lane: int) -> list[int]:
 
 
 def _scatter(numbers: NDArray[np.uint32]) -> None:
-    """One to one (Wellons, "lowbias32", 2018)."""
+    """Hash each number in place, by a bijection (Wellons, "lowbias32", 2018)."""
     for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
         numbers ^= numbers >> shift
         numbers *= np.uint32(factor)
@@ -141,7 +140,7 @@ def _scatter(numbers: NDArray[np.uint32]) -> None:
 
 
 def _each(seed: Callable[[int], object], numbers: list[int], items: Iterable[int]) -> Iterator[int]:
-    """Each of ``items``, after seeding a generator for it."""
+    """Yield each of ``items``, after calling ``seed`` with its number."""
     for number, item in zip(numbers, items, strict=True):
         seed(number)
         yield item
@@ -151,21 +150,20 @@ def _seeded(dataset: Any, collated: bool) -> Seeded:
     return Seeded(dataset, collated=collated)
 
 
-class PieceLoader(DataLoader[Any]):
+class MicroBatchLoader(DataLoader[Any]):
     """A ``DataLoader`` of a :class:`Seeded`, without torch's overhead per batch if there are no workers."""
 
-    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # torch names the class of its own one
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # torch returns a class of its own
         if self.num_workers or self.pin_memory:
             yield from super().__iter__()
         else:
             dataset: Any = self.dataset
-            for piece in self.batch_sampler or ():
-                yield self.collate_fn(dataset.__getitems__(piece))
+            for micro_batch in self.batch_sampler or ():
+                yield self.collate_fn(dataset.__getitems__(micro_batch))
 
 
-class OwnDataset:
-    """A worker's initialisation: make ``get_worker_info().dataset`` the script's own, then run its
-    ``worker_init_fn``."""
+class WorkerInit:
+    """A ``worker_init_fn`` that sets ``get_worker_info().dataset`` to the script's dataset, and calls the script's."""
 
     def __init__(self, worker_init_fn: Callable[[int], object] | None) -> None:
         self._init = worker_init_fn
@@ -178,11 +176,11 @@ class OwnDataset:
 
 
 class Batch(list[Any]):
-    """A batch that was read as a whole, not sample by sample."""
+    """A batch that was read at once, not sample by sample."""
 
 
 def collate(samples: Any) -> Any:
-    """Collate like ``default_collate``, which handles tuples one by one; here all are handled together."""
+    """Collate like ``default_collate``, but handle all tuples of a batch together."""
     if isinstance(samples, Batch):
         return list(samples)
     if not (isinstance(samples, list) and samples and type(samples[0]) is tuple):
@@ -205,8 +203,8 @@ def _column(values: Any) -> Any:
 
 
 def reader(dataset: Dataset[Any]) -> Callable[[Indices], Batch | None] | None:
-    """A function that reads a batch of ``dataset`` without creating its samples one by one (and returns None if its
-    tensors cannot be read like that); None if the dataset has only samples.
+    """Return a function that reads a batch of ``dataset`` without creating its samples one by one, or returns None if
+    its tensors do not allow that; None if ``dataset`` cannot be read like that.
     """
     if type(dataset) is TensorDataset:
         return lambda indices: _rows(dataset.tensors, indices)

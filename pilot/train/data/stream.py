@@ -1,6 +1,6 @@
-"""This rank's batches of a stream: samples that arrive one after the other, in an order that every rank can read.
+"""A rank's batches of a stream: samples that arrive one after the other, in an order that every rank can read.
 
-Each rank reads all samples in order and keeps only its share of the current step: after a void step, or after taking
+Each rank reads all samples in order and keeps only its share of the current step. After a void step, or after taking
 over another rank's state, it reads again from the cursor on.
 """
 
@@ -15,18 +15,18 @@ from torch.utils.data import DataLoader, default_collate
 from pilot.core.errors import UserError
 from pilot.train.data import rng
 from pilot.train.data.sampler import Batching, mix
-from pilot.train.data.training_loader import Batches, Course
+from pilot.train.data.training_loader import Batches, LoopView
 
-_Kept = dict[int, Any]
+_Samples = dict[int, Any]
 _END = object()
 
 
 class StreamBatches(Batches):
-    """See the module; the parameters are those of :meth:`pilot.train.session.Session.stream`."""
+    """The batches of a stream; the parameters are those of :meth:`pilot.train.session.Session.stream`."""
 
     def __init__(
         self,
-        course: Course,
+        loop: LoopView,
         source: Iterable[Any],
         batching: Batching,
         collate_fn: Callable[[list[Any]], Any] = default_collate,
@@ -40,7 +40,7 @@ class StreamBatches(Batches):
                 "session.stream: the source is a DataLoader that makes batches, and the session makes them of single"
                 " samples: pass DataLoader(dataset, batch_size=None), and the batch size to session.stream"
             )
-        super().__init__(course, batching)
+        super().__init__(loop, batching)
         self.source = source
         self.collate_fn = collate_fn
         self._samples: Iterator[Any] = iter(())
@@ -48,42 +48,44 @@ class StreamBatches(Batches):
 
     def rest_of_epoch(self) -> Iterator[Any]:
         while True:
-            epoch, cursor, rank, size, _ = self.course.where()
-            rehearsal = self.course.rehearsal()
+            epoch, cursor, rank, size, _ = self.loop.where()
+            rehearsal = self.loop.rehearsal()
             part, parts = self.part()
-            end, kept = self._read(epoch, cursor, part, parts)
+            end, samples = self._read(epoch, cursor, part, parts)
             if not self.batching.over(cursor, end, parts):
-                self.course.align()
-                if self.course.where()[:4] == (epoch, cursor, rank, size) and self.course.rehearsal() is rehearsal:
+                self.loop.align()
+                if self.loop.where()[:4] == (epoch, cursor, rank, size) and self.loop.rehearsal() is rehearsal:
                     share = self.batching.share(cursor, end, part, parts)
-                    yield from self._step(share, partial(self._collated, kept))
-            elif self.course.epoch_is_over():
+                    yield from self._step(share, partial(self._collated, samples))
+            elif self.loop.epoch_is_over():
                 return
 
-    def _collated(self, kept: _Kept, start: int, stop: int) -> Any:
-        return self.collate_fn([kept[position] for position in range(start, stop)])
+    def _collated(self, samples: _Samples, start: int, stop: int) -> Any:
+        return self.collate_fn([samples[position] for position in range(start, stop)])
 
-    def _read(self, epoch: int, cursor: int, rank: int, size: int) -> tuple[int, _Kept]:
-        """Where the step at ``cursor`` ends, and the samples of it that this rank may need."""
+    def _read(self, epoch: int, cursor: int, rank: int, size: int) -> tuple[int, _Samples]:
+        """Read the step at ``cursor``: return its end, and the samples that this rank may need, by position."""
         if self._reads != (epoch, cursor):
             self._open(epoch, cursor)
         before, after, filler = self._wanted(rank, size)
-        kept: _Kept = {}
+        samples: _Samples = {}
         end = cursor
         while end < cursor + self.batching.full(size):
             sample = self._next(epoch, end)
             if sample is _END:
-                self.course.epoch_has(end)
+                self.loop.epoch_has(end)
                 break
             place = end - cursor
             if before <= place < after or place < filler:
-                kept[end] = sample
+                samples[end] = sample
             end += 1
         self._reads = (epoch, end)
-        return end, kept
+        return end, samples
 
     def _wanted(self, rank: int, size: int) -> tuple[int, int, int]:
-        """[before, after) of this rank in a full step, and where the part ends that ranks without samples get."""
+        """Return this rank's range [before, after) in a full step, and the end of the range from 0 on that ranks
+        without samples get.
+        """
         one, before, after = (self.batching.quota_before(r, size) for r in (1, rank, rank + 1))
         return before, after, min(one, self.batching.micro or one)
 
@@ -98,16 +100,14 @@ class StreamBatches(Batches):
             self._next(epoch, position)
 
     def _next(self, epoch: int, position: int) -> Any:
-        """A sample that is skipped draws the same numbers as one that is used: what the source does with them may
-        depend on that.
-        """
-        rng.seed_all(mix(self.course.seed, epoch, position))
+        """Read the next sample. The generators are seeded also for a skipped one, because the source may draw."""
+        rng.seed_all(mix(self.loop.seed, epoch, position))
         return next(self._samples, _END)
 
 
 def _once(source: Iterable[Any]) -> bool:
-    """Whether it cannot be read from the beginning again."""
+    """Return whether ``source`` can be read only once."""
     try:
         return iter(source) is source
     except TypeError as error:
-        raise UserError(f"session.stream reads its source sample by sample, but {error}") from None
+        raise UserError(f"session.stream cannot iterate over its source: {error}") from None

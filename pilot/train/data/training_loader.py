@@ -1,4 +1,4 @@
-"""What a script iterates over, and the interface between the batches behind it and the session."""
+"""The loaders that a script iterates over, and the interface between their batches and the session's loop."""
 
 from __future__ import annotations
 
@@ -12,58 +12,57 @@ from pilot.train.data.rehearsal import Rehearsal
 from pilot.train.data.sampler import Batching, StepShare
 
 Rest = Callable[[], Iterator[Any]]
-"""This rank's batches from the session's position to the end of the epoch."""
+"""Yields a rank's batches from the session's position to the end of the epoch."""
 
 
-class Course(Protocol):
-    """What a loader needs from the session."""
+class LoopView(Protocol):
+    """The session's loop as its loader sees it."""
 
     seed: int
 
     def where(self) -> tuple[int, int, int, int, int]:
-        """(epoch, cursor, rank, size, revision) in the group. The revision changes if a step was void or the group
-        changed.
+        """Return (epoch, cursor, rank, size, revision) of this rank; in the middle of a step, those of its beginning.
+        The revision changes when a step is void or the group changes.
         """
 
     def rehearsal(self) -> Rehearsal | None:
-        """Who rehearses in the next step; None: nobody."""
+        """Return the rehearsal in the next step, if there is one."""
 
     def steps_done(self) -> int:
-        """How many steps of this epoch are done."""
+        """Return the number of steps done in this epoch."""
 
     def align(self) -> None:
-        """Before a step: wait until all ranks are about to do it; this may change the position."""
+        """Wait until all ranks are about to do the next step; this may change the position."""
 
     def epoch_is_over(self) -> bool:
-        """There are no more batches in this epoch. Returns False if something has changed, so that the loader must
-        check again."""
-
-    def epoch_has(self, samples: int) -> None:
-        """Report how many samples an epoch has, as soon as that is known."""
-
-    def begin(self, share: StepShare, batch: int) -> None:
-        """The script gets micro-batch ``batch`` of ``share`` next; raises an error if it skipped a ``session.step``."""
-
-    def by_epoch(self) -> bool:
-        """Whether the script loops over epochs."""
-
-    def look_back(self, share: StepShare, batch: int) -> None:
-        """The script gets micro-batch ``batch`` of ``share``, a step that was done before this process joined; it does
-        not count.
+        """End the epoch, which has no more batches. Return False if the position has changed, so that the loader must
+        check again.
         """
 
-    def came_back(self) -> None:
-        """The script is done with its batch, and asks for the next one."""
+    def epoch_has(self, samples: int) -> None:
+        """Report the number of samples in an epoch, as soon as it is known."""
+
+    def begin(self, share: StepShare, batch: int) -> None:
+        """Begin micro-batch ``batch`` of ``share``; :class:`UserError` if the script skipped a ``session.step``."""
+
+    def by_epoch(self) -> bool:
+        """Return whether the script loops over epochs."""
+
+    def begin_uncounted(self, share: StepShare, batch: int) -> None:
+        """Begin micro-batch ``batch`` of a step that was done before this process joined, and so does not count."""
+
+    def end_batch(self) -> None:
+        """End the batch: the script asks for the next one."""
 
     def batches(self, rest: Rest) -> Iterator[Any]:
-        """For a loop over the loader: the batches of the epoch, or of one step when counting iterations."""
+        """Return the batches of a pass over the loader: of the epoch, or of one step in ``session.iterations``."""
 
     def next_batch(self) -> Any:
-        """A single batch, when counting iterations."""
+        """Return a single batch, in ``session.iterations``."""
 
 
 class Uncopied:
-    """A session, or its loader: refuses to be copied or pickled. ``_known_as``: what users call it."""
+    """A base class of objects that cannot be copied or pickled. ``_known_as``: the object's name for users."""
 
     _known_as: str
 
@@ -75,83 +74,83 @@ class Uncopied:
 
 
 class Batches:
-    """This rank's batches, step by step. ``cast``: what the script gets of each batch (``pilot check``).
+    """A rank's batches, step by step. ``cast`` converts each batch for the script (``pilot check``).
 
     Parameters
     ----------
-    course : the session
-    batching : how many samples a step takes
+    loop : the session's loop
+    batching : the number of samples in a step
     """
 
-    def __init__(self, course: Course, batching: Batching) -> None:
-        self.course = course
+    def __init__(self, loop: LoopView, batching: Batching) -> None:
+        self.loop = loop
         self.batching = batching
         self.cast: Callable[[Any], Any] | None = None
         self._given = 0, 0
 
     def rest_of_epoch(self) -> Iterator[Any]:
-        """See :data:`Rest`."""
+        """Yield this rank's batches from the session's position to the end of the epoch."""
         raise NotImplementedError
 
     def rest(self) -> Iterator[Any]:
-        """The same, as the script gets it."""
+        """Return the batches of :meth:`rest_of_epoch`, converted by ``cast``."""
         batches = self.rest_of_epoch()
         cast = self.cast
         return batches if cast is None else (cast(batch) for batch in batches)
 
-    def ends_with(self, share: StepShare, size: int) -> bool:  # noqa: ARG002  # those of a dataset
-        """Whether the epoch ends with ``share`` of a step in a group of ``size``; False if that is not known ahead."""
+    def ends_with(self, share: StepShare, size: int) -> bool:  # noqa: ARG002  # for overrides
+        """Return whether the epoch of a group of ``size`` ends with ``share``; False if that is not known ahead."""
         return False
 
     def draw_without_end(self) -> None:
-        """The script counts iterations, so epochs have no meaning: draw without end."""
+        """Make epochs endless where the order allows it: the script counts iterations."""
 
     def number(self) -> int:
-        """Of the batch that the script gets: as if the epoch had all been done by the group as it is now."""
+        """Return the number in the epoch of the script's batch, as if the present group had done the entire epoch."""
         batch, back = self._given
         part, parts = self.part()
-        whole_step = self.batching.share(0, self.batching.full(parts), part, parts)
-        return (self.course.steps_done() - back) * len(whole_step.batches) + batch
+        full_step = self.batching.share(0, self.batching.full(parts), part, parts)
+        return (self.loop.steps_done() - back) * len(full_step.batches) + batch
 
     def part(self) -> tuple[int, int]:
-        """Which of how many parts of the next step's samples this rank gets."""
-        _, _, rank, size, _ = self.course.where()
-        rehearsal = self.course.rehearsal()
+        """Return (number, count): the part of the next step's samples that this rank gets."""
+        _, _, rank, size, _ = self.loop.where()
+        rehearsal = self.loop.rehearsal()
         return (rank, size) if rehearsal is None else (rehearsal.part(rank), rehearsal.parts)
 
     def _step(self, share: StepShare, batch_of: Callable[[int, int], Any]) -> Iterator[Any]:
-        """The batches of a step, whose samples [start, stop) ``batch_of`` gives, until the position changes."""
-        rehearsal = self.course.rehearsal()
-        _, _, rank, _, revision = self.course.where()
+        """Yield the batches of a step until the position changes; ``batch_of(start, stop)`` makes each."""
+        rehearsal = self.loop.rehearsal()
+        _, _, rank, _, revision = self.loop.where()
         counted = share if rehearsal is None else rehearsal.counted(share, rank)
         for number, (start, stop) in enumerate(share.batches):
-            self.course.begin(counted, number)
+            self.loop.begin(counted, number)
             self._give(number)
             yield batch_of(start, stop)
-            self.course.came_back()
-            if self.course.where()[-1] != revision:
+            self.loop.end_batch()
+            if self.loop.where()[-1] != revision:
                 return
 
     def _give(self, batch: int, *, back: int = 0) -> None:
-        """The script gets micro-batch ``batch`` of the next step, or of the one that lies ``back``."""
+        """Note that the script gets micro-batch ``batch`` of the next step, or of the one ``back`` steps before it."""
         self._given = batch, back
 
 
 class Draws(Batches):
-    """Of a script that makes its samples itself, in ``session.iterations``: how many this rank is to draw."""
+    """The numbers of samples that a rank is to draw, for a script that makes its samples itself."""
 
     def rest_of_epoch(self) -> Iterator[int]:
-        """See :class:`Batches`: without end."""
+        """Yield the number of samples for each micro-batch, without end."""
         while True:
-            self.course.align()
-            _, cursor, *_ = self.course.where()
+            self.loop.align()
+            _, cursor, *_ = self.loop.where()
             part, parts = self.part()
             share = self.batching.share(cursor, cursor + self.batching.full(parts), part, parts)
             yield from self._step(share, lambda start, stop: stop - start)
 
 
 class Stream(Uncopied):
-    """What ``session.stream`` gives: iterate over it once per epoch, like over a ``DataLoader``."""
+    """The loader that ``session.stream`` returns: iterate over it once per epoch, like over a ``DataLoader``."""
 
     _known_as = "a session's loader"
 
@@ -159,20 +158,19 @@ class Stream(Uncopied):
         self._batches = batches
 
     def __iter__(self) -> Iterator[Any]:
-        """In ``session.epochs`` the rest of the epoch, in ``session.iterations`` the batches of this step.
+        """Return the rest of the epoch in ``session.epochs``, and the batches of this step in ``session.iterations``.
 
         After a void step its samples are repeated, divided over the new group. A worker that was parked while the
-        others moved on to another epoch continues in that one: what a script does after an epoch is done once per
-        epoch.
+        others went on to another epoch continues in that one.
         """
-        return self._batches.course.batches(self._batches.rest)
+        return self._batches.loop.batches(self._batches.rest)
 
     def enumerate(self, start: int = 0) -> Iterator[tuple[int, Any]]:
-        """In ``session.epochs``: each batch with its number in the whole epoch, plus ``start``: also on a node that
-        joins in the middle, or in a run that resumes there, and after a void step. Python's own ``enumerate`` counts
-        what this process gets.
+        """Yield each batch of ``session.epochs`` with its number in the epoch, plus ``start``. Unlike Python's
+        ``enumerate``, which counts the batches of this process, it is right on a node that joins within the epoch, in a
+        run that resumes there, and after a void step.
         """
-        if not self._batches.course.by_epoch():
+        if not self._batches.loop.by_epoch():
             raise UserError(
                 "loader.enumerate() is for session.epochs; session.iterations numbers the steps itself, and"
                 " enumerate(loader) the batches of one"
@@ -180,12 +178,12 @@ class Stream(Uncopied):
         return ((start + self._batches.number(), batch) for batch in iter(self))
 
     def next(self) -> Any:
-        """In ``session.iterations``: the next batch of this step."""
-        return self._batches.course.next_batch()
+        """Return the next batch of this step, in ``session.iterations``."""
+        return self._batches.loop.next_batch()
 
 
 class Loader(Stream):
-    """What ``session.loader`` gives: iterate over it once per epoch, like over a ``DataLoader``."""
+    """The loader that ``session.loader`` returns: iterate over it once per epoch, like over a ``DataLoader``."""
 
     def __init__(self, batches: Batches, dataset: Dataset[Any]) -> None:
         super().__init__(batches)
@@ -193,14 +191,14 @@ class Loader(Stream):
 
     @property
     def batch_size(self) -> int:
-        """Samples in this rank's largest batch, at the group's current size."""
+        """The number of samples in this rank's largest batch, at the group's current size."""
         batching = self._batches.batching
         part, parts = self._batches.part()
         share = batching.share(0, batching.full(parts), part, parts)
         return max(stop - start for start, stop in share.batches)
 
     def __len__(self) -> int:
-        """This rank's batches in a whole epoch, at the group's current size. Waits for the group only if the number
-        depends on it: a schedule is made from it before the loop.
+        """Return the number of this rank's batches in an epoch, at the group's current size. It waits for the group
+        only if the number depends on it, because scripts make a schedule from it before the loop.
         """
-        return len(self._batches)  # type: ignore[arg-type]  # those of a dataset have a length
+        return len(self._batches)  # type: ignore[arg-type]  # batches of a dataset have a length

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from pilot.core.errors import UserError
-from pilot.core.trainer.run_identity import (
+from pilot.protocol.run_identity import (
     ACCEPTABLE,
     ALL_EPOCHS,
     ALL_ITERATIONS,
@@ -67,7 +67,7 @@ def of_data(
     per_node = batching.per_node is not None
     return ({SAMPLES: samples} if samples else {}) | {
         LENGTH: STREAM if length is None else str(length),
-        PER_NODE if per_node else WHOLE: str(batching.per_node if per_node else batching.whole),
+        PER_NODE if per_node else WHOLE: str(batching.per_node if per_node else batching.total),
         DROP_LAST: str(batching.drop_last),
         ORDER: f"shuffle={shuffle}, replacement={replacement}",
     }

@@ -13,7 +13,7 @@ from itertools import chain
 from pilot.checkpoint.checksums import MODULUS
 from pilot.comm.channel import PeerGone
 from pilot.core.errors import PilotError
-from pilot.train.alike.held_alike import OWN, HeldAlike, Numbers
+from pilot.train.alike.replicated import OWN, Numbers, Replicated
 from pilot.train.gradients.step_words import Words
 from pilot.train.node.membership import Membership, agreed
 from pilot.train.node.node_ties import NodeTies, combined
@@ -37,7 +37,7 @@ class Alarm:
         self._training = training
         self._ties = ties
         self._shards = training.shards
-        self.held = HeldAlike(training)
+        self.held = Replicated(training)
         self._numbers: Numbers = {}
         self._generation: int | None = None
 
@@ -62,7 +62,7 @@ class Alarm:
         of_shards = self.held.of_shards
         unsharded = [abs(one) for name, one in self._numbers.items() if name not in of_shards]
         whole = combined(unsharded, MODULUS)
-        said = self._ties.say(number * MODULUS + whole)
+        said = self._ties.exchange(number * MODULUS + whole)
         alike = len({word % MODULUS for word in said}) == 1
         return combined([word // MODULUS for word in said], MODULUS) if alike else whole
 

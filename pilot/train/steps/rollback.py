@@ -32,7 +32,7 @@ from pilot.train.state.loading import unsaved_of
 from pilot.train.state.state_check import Spaced
 from pilot.train.state.stepper import options_of, set_options
 from pilot.train.state.training import Training
-from pilot.train.steps.kept import FewOfUser, Kept, Object, Pair, Slot, mark_all
+from pilot.train.steps.snapshots import ObjectSnapshot, SmallUserState, Snapshot, StatePair, TensorSnapshot, mark_all
 
 _PARTS = 1000
 _FIRST_LOOKS = 4
@@ -47,9 +47,9 @@ class Rollback:
     def __init__(self, training: Training) -> None:
         self._training = training
         self._apart = training.steppers.apart
-        self._kept: list[Kept] | None = None
-        self._changing: list[Kept] = []
-        self._of_script: list[Object] = []
+        self._kept: list[Snapshot] | None = None
+        self._changing: list[Snapshot] = []
+        self._of_script: list[ObjectSnapshot] = []
         self._looking = False
         self._epoch: int | None = None
         self._spaced = Spaced(_PARTS, _FIRST_LOOKS)
@@ -62,7 +62,7 @@ class Rollback:
             for one in self._kept:
                 one.changes = one.small or one.name in self._training.changing
             self._changing = [one for one in self._kept if one.changes]
-            self._of_script = [one for one in self._kept if isinstance(one, Object) and one.of_script]
+            self._of_script = [one for one in self._kept if isinstance(one, ObjectSnapshot) and one.of_script]
         begins = not is_first and self._epoch != self._training.position.epoch and self._spaced.is_due()
         self._looking = is_first or begins
         self._epoch = self._training.position.epoch
@@ -113,46 +113,48 @@ class Rollback:
                 one.put(then[one.name])
         self._training.tell_restored()
 
-    def _others(self) -> list[Kept]:
+    def _others(self) -> list[Snapshot]:
         """What no step was seen to change."""
         return [one for one in self._kept or () if not one.changes]
 
-    def look_again(self) -> None:
+    def reset(self) -> None:
         """Other parameters are trained."""
         self._kept = None
 
-    def _all(self) -> Iterator[Kept]:
+    def _all(self) -> Iterator[Snapshot]:
         stepped = {id(parameter) for parameter in self._training.trained.trained().values()}
         for name, module in self._training.model.named_modules():
             for key in module._buffers.keys():  # noqa: SIM118  # a scripted module has no other way
-                yield Slot(f"{name}.{key}", module._buffers, key)
+                yield TensorSnapshot(f"{name}.{key}", module._buffers, key)
             for key, parameter in module._parameters.items():
                 if parameter is not None and id(parameter) not in stepped:
-                    yield Slot(f"{name}.{key}", module._parameters, key)
+                    yield TensorSnapshot(f"{name}.{key}", module._parameters, key)
             if _has_extra_state(module):
-                yield Object(f"extra state of {name}", Pair(partial(_extra_state, module), partial(_set_extra, module)))
+                yield ObjectSnapshot(
+                    f"extra state of {name}", StatePair(partial(_extra_state, module), partial(_set_extra, module))
+                )
         for name, tracked in self._training.tracked.items():
-            yield Object(f"tracked {name}", tracked)
+            yield ObjectSnapshot(f"tracked {name}", tracked)
             for path, module in tracked.named_modules() if isinstance(tracked, nn.Module) else ():
                 for key, _ in unsaved_of(module):
-                    yield Slot(f"tracked {name}: {path}.{key}", module._buffers, key)
+                    yield TensorSnapshot(f"tracked {name}: {path}.{key}", module._buffers, key)
         yield from self._stepped()
         for name, parameter in self._training.trained.trained().items():
-            yield Slot(f"trained {name}", {name: parameter}, name, trained=True)
-        yield Object("session.state", FewOfUser(self._training.user), small=True)
+            yield TensorSnapshot(f"trained {name}", {name: parameter}, name, trained=True)
+        yield ObjectSnapshot("session.state", SmallUserState(self._training.user), small=True)
 
-    def _stepped(self) -> Iterator[Object]:
+    def _stepped(self) -> Iterator[ObjectSnapshot]:
         """What is trained and how, which few scripts change in a step, by setting a rate, scaling a momentum or
         replacing it: handled like large values, unless that costs next to nothing.
         """
         training, steppers = self._training, self._training.steppers
-        trained = Pair(training.trained.capture, training.trained.restore)
-        yield Object("what is trained", trained, small=self._apart, of_script=False)
-        stepped = Pair(steppers.capture, training.put_stepped)
-        yield Object("what is stepped", stepped, small=False, copy=in_host_memory)
+        trained = StatePair(training.trained.capture, training.trained.restore)
+        yield ObjectSnapshot("what is trained", trained, small=self._apart, of_script=False)
+        stepped = StatePair(steppers.capture, training.put_stepped)
+        yield ObjectSnapshot("what is stepped", stepped, small=False, copy=in_host_memory)
         few = len(list(steppers.groups())) <= FEW_GROUPS
-        options = Pair(partial(options_of, steppers), partial(set_options, steppers))
-        yield Object("the optimizers' options", options, small=few, of_script=False)
+        options = StatePair(partial(options_of, steppers), partial(set_options, steppers))
+        yield ObjectSnapshot("the optimizers' options", options, small=few, of_script=False)
 
 
 def _has_extra_state(module: nn.Module) -> bool:

@@ -153,7 +153,7 @@ class Step:
         """Other parameters may be trained from now on: on all ranks, between the same two steps."""
         if self._exchanges.renew():
             self._group.attach()
-            self._rollback.look_again()
+            self._rollback.reset()
             self._trains_others = True
 
     def begin(self, share: StepShare, batch: int, *, counts: bool = True) -> None:
@@ -191,7 +191,7 @@ class Step:
         for exchange in self._exchanges.each:
             exchange.begin_batch(share.weight(batch), last=batch + 1 == len(share.batches))
 
-    def came_back(self) -> None:
+    def end_batch(self) -> None:
         """The script is done with the batch."""
         if self._share is None or not self._stepped:
             return
@@ -199,7 +199,7 @@ class Step:
             self._rollback.back()
             self._share = self._member = None
             if not self._counts:
-                self._rollback.look_again()
+                self._rollback.reset()
         elif not self._apart:
             return
         elif self._phases < self._training.position.phase:
@@ -331,7 +331,7 @@ class Step:
 
     def _compare(self, steppers: list[Stepper]) -> None:
         """Compare the gradients with those of others, before they are used."""
-        difference = self._group.next_steps.came(steppers)
+        difference = self._group.next_steps.summed(steppers)
         if self._group.next_steps.compares:
             self._comparison.with_earlier(difference, self._group)
         if self.rehearsal is not None:

@@ -49,7 +49,7 @@ def _void(drawn: random.Random) -> list[End]:
 
 def _meeting(drawn: random.Random) -> list[End]:
     """In an evaluation, or at an epoch's end."""
-    end = End(drawn.randrange(9), _flags(drawn), _flags(drawn), drawn.randrange(3), drawn.random() < 0.3, "meeting")
+    end = End(drawn.randrange(9), _flags(drawn), _flags(drawn), drawn.randrange(3), drawn.random() < 0.3, "agreement")
     return [replace(end, heir=_heir(drawn))]
 
 

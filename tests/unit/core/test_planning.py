@@ -58,7 +58,7 @@ def test_a_trial_is_worth_its_weight_and_any_other_trainer_what_the_objective_sa
 
 def test_a_pool_should_have_the_nodes_that_trainers_want_and_one_more_for_each_that_none_can_use() -> None:
     world = World()
-    world.send(TrainerSubmitted(TrainerSpec(A, 1, 4, Curve.proportional(), fixed_curve=True)))
+    world.submit(A, 1, 4, Curve.proportional(), fixed_curve=True)
     assert world.core.wanted_nodes() == 4
     world.join(3)
     world.settle()

@@ -1,5 +1,5 @@
-"""A trainer whose groups break, in one process: each rank of a :class:`~pilot.train.check.world.World` is a thread with
-a real session.
+"""A trainer whose groups break, in one process: each rank of a :class:`~pilot.train.check.world.RankWorld` is a thread
+with a real session.
 
 The ranks take turns: one runs until it waits for the others. So each has random generators of its own, which threads
 share.
@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pilot.train.check.world
-from pilot.train.check.group import CourseGroup
+from pilot.train.check.group import ScenarioGroup
 from pilot.train.check.world import End as End
-from pilot.train.check.world import Keep as Keep
 from pilot.train.check.world import Killed, Member
+from pilot.train.check.world import SavePoint as Keep
 from pilot.train.data import rng
 from pilot.train.gradients.exchanges import Exchanges
 from pilot.train.ranks.reporter import Metrics
@@ -28,7 +28,7 @@ NEXT_STEP = "next step"
 _here = threading.local()
 
 
-class World(pilot.train.check.world.World):
+class World(pilot.train.check.world.RankWorld):
     """Runs ``script`` on each rank; its session's group comes from :func:`group_of`. ``begin``: the state of an earlier
     run that it resumes from; ``ended``: the one after the loop.
     """
@@ -49,14 +49,14 @@ class World(pilot.train.check.world.World):
         self._threads: list[threading.Thread] = []
         self.results: list[Any] = []
         self.ended: dict[str, Any] = {}
-        self.groups: dict[Member, CourseGroup] = {}
+        self.groups: dict[Member, ScenarioGroup] = {}
         self.rehearsals: dict[int, dict[int, int]] = {}
         self.spawn(count)
 
     @property
     def kept_state(self) -> dict[str, Any] | None:
         """The state that was to be kept."""
-        block, beside = self.kept
+        block, beside = self.saved
         return {**unpack(bytearray(block)), **({NEXT_STEP: beside} if beside else {})} if block else None
 
     def run(self) -> list[Any]:
@@ -94,7 +94,7 @@ class World(pilot.train.check.world.World):
                 self.fail(error)
 
 
-class Rank(CourseGroup):
+class Rank(ScenarioGroup):
     """One rank's group."""
 
     def __init__(self, world: World, training: Training, exchanges: Exchanges, resized: Callable[[int], None]) -> None:
@@ -130,5 +130,5 @@ def group_of(
     resized: Callable[[int], None],
     _ties: object,
 ) -> Rank:
-    """For a session in a rank's thread; see :func:`pilot.train.course.group_of`."""
+    """For a session in a rank's thread; see :func:`pilot.train.loop.group_of`."""
     return Rank(_here.world, training, exchanges, resized)

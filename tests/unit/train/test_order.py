@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pilot.train.data.order import WHOLE, Bijection, Drawn, Order, Sequential, permutation, shuffled
+from pilot.train.data.order import MAX_AT_ONCE, Bijection, Drawn, Order, Sequential, permutation, shuffled
 from pilot.train.data.sampler import mix
 
 
@@ -24,8 +24,8 @@ def test_every_version_draws_the_same() -> None:
     """A run resumed from a checkpoint of an earlier version continues in the same order."""
     assert (mix(0), mix(1, 2, 3)) == (8147104208329303767, 3851293329796251419)
     assert permutation(7, 2, 12).tolist() == [3, 4, 2, 9, 1, 10, 11, 6, 8, 0, 5, 7]
-    assert shuffled(3, WHOLE + 5).indices(2, 10, 14).tolist() == [409231, 313615, 241563, 548851]
-    assert [shuffled(3, length).shuffle for length in (WHOLE, WHOLE + 1)] == ["True", "in blocks"]
+    assert shuffled(3, MAX_AT_ONCE + 5).indices(2, 10, 14).tolist() == [409231, 313615, 241563, 548851]
+    assert [shuffled(3, length).shuffle for length in (MAX_AT_ONCE, MAX_AT_ONCE + 1)] == ["True", "in blocks"]
     assert Drawn(3, 1000, 90_000).indices(2, 65_533, 65_539).tolist() == [610, 264, 794, 85, 539, 850]
     odd, even = Bijection(3, 1000), Bijection(11, 1 << 40)
     assert odd(np.arange(5, dtype=np.uint64)).tolist() == [622, 480, 999, 743, 642]
@@ -36,9 +36,9 @@ def test_each_epoch_has_its_order_in_whatever_turn_they_come() -> None:
     order = shuffled(7, 50)
     for epoch in (0, 0, 1, 2, 7, 8, 3):
         assert order.indices(epoch, 10, 30).tolist() == permutation(7, epoch, 50)[10:30].tolist()
-    long = shuffled(3, WHOLE + 5)
+    long = shuffled(3, MAX_AT_ONCE + 5)
     for epoch in (2, 4, 4, 2):
-        assert long.indices(epoch, 10, 14).tolist() == shuffled(3, WHOLE + 5).indices(epoch, 10, 14).tolist()
+        assert long.indices(epoch, 10, 14).tolist() == shuffled(3, MAX_AT_ONCE + 5).indices(epoch, 10, 14).tolist()
 
 
 def test_an_order_that_is_held_as_a_whole_is_one_block_whatever_its_length() -> None:
@@ -48,8 +48,8 @@ def test_an_order_that_is_held_as_a_whole_is_one_block_whatever_its_length() -> 
 def test_in_its_own_order_an_epoch_is_the_dataset_and_each_order_knows_its_length() -> None:
     own = Sequential(7)
     assert [own.indices(epoch, 2, 5).tolist() for epoch in (0, 3)] == [[2, 3, 4]] * 2
-    orders: list[Order] = [own, shuffled(3, 8), shuffled(3, WHOLE + 9), Drawn(3, 1000, 10)]
-    assert [order.length for order in orders] == [7, 8, WHOLE + 9, 10]
+    orders: list[Order] = [own, shuffled(3, 8), shuffled(3, MAX_AT_ONCE + 9), Drawn(3, 1000, 10)]
+    assert [order.length for order in orders] == [7, 8, MAX_AT_ONCE + 9, 10]
 
 
 def test_a_new_plan_makes_no_new_order(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,7 +59,7 @@ def test_a_new_plan_makes_no_new_order(monkeypatch: pytest.MonkeyPatch) -> None:
     assert order.indices(2, 0, 50).tolist() == before
 
 
-@pytest.mark.parametrize("length", [1, 2, 3, 5, 64, 65, 1000, 4096, WHOLE + 1])
+@pytest.mark.parametrize("length", [1, 2, 3, 5, 64, 65, 1000, 4096, MAX_AT_ONCE + 1])
 def test_a_bijection_gives_each_number_once(length: int) -> None:
     found = Bijection(3, length)(np.arange(length, dtype=np.uint64))
     assert np.array_equal(np.sort(found), np.arange(length))
@@ -67,11 +67,11 @@ def test_a_bijection_gives_each_number_once(length: int) -> None:
 
 def test_an_order_in_blocks_does_not_depend_on_how_it_is_read() -> None:
     """And a piece in the middle of an epoch of any length costs a block, not the epoch."""
-    whole = shuffled(3, WHOLE + 5).indices(2, 0, WHOLE + 5).tolist()
-    assert sorted(whole) == list(range(WHOLE + 5))
-    assert shuffled(3, WHOLE + 5).indices(2, 16_380, 16_390).tolist() == whole[16_380:16_390]
-    assert shuffled(3, WHOLE + 5).indices(2, WHOLE, WHOLE + 5).tolist() == whole[WHOLE:]
-    assert shuffled(3, WHOLE + 5).indices(3, 0, 50).tolist() != whole[:50]
+    whole = shuffled(3, MAX_AT_ONCE + 5).indices(2, 0, MAX_AT_ONCE + 5).tolist()
+    assert sorted(whole) == list(range(MAX_AT_ONCE + 5))
+    assert shuffled(3, MAX_AT_ONCE + 5).indices(2, 16_380, 16_390).tolist() == whole[16_380:16_390]
+    assert shuffled(3, MAX_AT_ONCE + 5).indices(2, MAX_AT_ONCE, MAX_AT_ONCE + 5).tolist() == whole[MAX_AT_ONCE:]
+    assert shuffled(3, MAX_AT_ONCE + 5).indices(3, 0, 50).tolist() != whole[:50]
     assert len(set(shuffled(3, 10**12).indices(4, 10**11, 10**11 + 100).tolist())) == 100
 
 

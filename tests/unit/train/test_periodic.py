@@ -13,7 +13,7 @@ from torch import nn
 
 from pilot.checkpoint import names, store
 from pilot.protocol import wire
-from pilot.train.alike.next_step import NextSteps, kept_nowhere
+from pilot.train.alike.next_step import NextSteps, discard
 from pilot.train.gradients.step_words import FIELDS, Words
 from pilot.train.node.membership import Membership
 from pilot.train.ranks.periodic import Periodic
@@ -36,7 +36,7 @@ class Rank:
         self.told: queue.SimpleQueue[wire.CheckpointWritten] = queue.SimpleQueue()
         self.training = Training(model, optimizer, None, "step", LearningRate("none"))
         self.saver = Saver("t1", "", directory, 3, self.told.put)
-        self.periodic = Periodic(self.saver, self.training, NextSteps(self.training, kept_nowhere), interval_s)
+        self.periodic = Periodic(self.saver, self.training, NextSteps(self.training, discard), interval_s)
 
     def buffer(self) -> torch.Tensor:
         """A buffer that each rank has for itself."""

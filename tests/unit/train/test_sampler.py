@@ -29,7 +29,7 @@ batchings = st.one_of(
     st.builds(
         Batching, per_node=st.integers(1, 40), micro=st.none() | st.integers(1, 10), ranks_per_node=st.integers(1, 4)
     ),
-    st.builds(Batching, whole=st.integers(1, 200), micro=st.none() | st.integers(1, 10)),
+    st.builds(Batching, total=st.integers(1, 200), micro=st.none() | st.integers(1, 10)),
 )
 
 
@@ -98,7 +98,7 @@ def test_without_a_word_of_the_others_each_batch_counts() -> None:
 
 
 def test_a_global_batch_is_divided_evenly_and_a_short_last_step_fills_the_lower_ranks() -> None:
-    batching = Batching(whole=10)
+    batching = Batching(total=10)
     assert [batching.share(0, 100, rank, 4).samples for rank in range(4)] == [3, 3, 2, 2]
     assert [batching.share(96, 100, rank, 4).samples for rank in range(4)] == [3, 1, 0, 0]
 
@@ -127,9 +127,9 @@ def test_mixed_seeds_differ_with_each_number_and_their_order() -> None:
     "wrong",
     [
         {},
-        {"per_node": 1, "whole": 1},
+        {"per_node": 1, "total": 1},
         {"per_node": 0},
-        {"whole": 4, "micro": 0},
+        {"total": 4, "micro": 0},
     ],
 )
 def test_batch_sizes_that_make_no_sense_are_refused(wrong: dict[str, int]) -> None:
@@ -161,7 +161,7 @@ def divided(rng: random.Random) -> list[object]:
     ranks = rng.choice((1, 1, 2, 3))
     per_node = rng.choice((None, rng.randint(1, 9)))
     batching = Batching(
-        per_node=per_node, whole=None if per_node else rng.randint(1, 20), ranks_per_node=ranks,
+        per_node=per_node, total=None if per_node else rng.randint(1, 20), ranks_per_node=ranks,
         micro=rng.choice((None, 1, 2, 5)), drop_last=rng.random() < 0.5,
     )  # fmt: skip
     size, length = ranks * rng.randint(1, 4), rng.randint(0, 90)
@@ -179,6 +179,6 @@ def divided(rng: random.Random) -> list[object]:
 
 
 def test_a_whole_number_of_numpy_is_one() -> None:
-    batching = Batching(whole=np.int64(4), micro=np.int32(2))  # type: ignore[arg-type]  # as from a search over sizes
-    assert [type(size) for size in (batching.whole, batching.micro)] == [int, int]
-    assert batching == Batching(whole=4, micro=2)
+    batching = Batching(total=np.int64(4), micro=np.int32(2))  # type: ignore[arg-type]  # as from a search over sizes
+    assert [type(size) for size in (batching.total, batching.micro)] == [int, int]
+    assert batching == Batching(total=4, micro=2)

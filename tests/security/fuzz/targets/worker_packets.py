@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pilot.comm.messages import Here, encode
-from pilot.train.node.sockets import RankCame, RankGone, RankSaid, WorkerSockets
+from pilot.train.node.sockets import RankConnected, RankGone, RankMessage, WorkerSockets
 from tests.security.fuzz.target import ACCEPTED, REFUSED, Target, Wrong
 from tests.security.fuzz.targets.notes import Packet, _descriptors, _packet
 
@@ -48,7 +48,7 @@ def attempt(place: Place, value: tuple[bool, list[Packet]]) -> str:
     peer.shutdown(socket.SHUT_WR)
     happened = [h for _ in range(3 + 2 * len(packets)) for h in place.link.wait(0)]
     peer.close()
-    if any(not isinstance(h, RankCame | RankSaid | RankGone) for h in happened):
+    if any(not isinstance(h, RankConnected | RankMessage | RankGone) for h in happened):
         raise Wrong(f"happened: {happened}")
     if introduced and RankGone(place.generation) not in happened:
         raise Wrong("nobody noticed that the rank process hung up")
@@ -57,14 +57,14 @@ def attempt(place: Place, value: tuple[bool, list[Packet]]) -> str:
     place.generation += 1
     fresh.send(encode(Here(2**40 + place.generation, 0, 1)))
     came = [h for _ in range(3) for h in place.link.wait(0)]
-    if RankCame(2**40 + place.generation) not in came:
+    if RankConnected(2**40 + place.generation) not in came:
         raise Wrong(f"the next rank process is not heard: {came}")
     fresh.close()
     list(place.link.wait(0))
     for said in happened:
-        if isinstance(said, RankSaid) and said.fd is not None:
+        if isinstance(said, RankMessage) and said.fd is not None:
             socket.close(said.fd)
-    return ACCEPTED if any(isinstance(h, RankSaid) for h in happened) else REFUSED
+    return ACCEPTED if any(isinstance(h, RankMessage) for h in happened) else REFUSED
 
 
 def _send(folder: Path, peer: socket.socket, packet: bytes, kind: str) -> None:
@@ -78,4 +78,4 @@ def _send(folder: Path, peer: socket.socket, packet: bytes, kind: str) -> None:
             socket.close(fd)
 
 
-TARGET = Target("packets on a worker's socket", 1000, 100, make, prepare, attempt, limit_s=10.0)
+TARGET = Target("packets on a worker's socket", 1000, 100, attempt, make, prepare, limit_s=10.0)

@@ -8,11 +8,9 @@ from pilot import planners
 from pilot.core.commands import Solve
 from pilot.core.config import CoordinatorConfig
 from pilot.core.curves.curve import Curve
-from pilot.core.events import TrainerSubmitted
 from pilot.core.ids import TrainerId
 from pilot.core.plan.between import interim, next_due_s
 from pilot.core.plan.problem import Candidate, Problem
-from pilot.core.trainer.spec import TrainerSpec
 from tests.property.world import World
 
 
@@ -50,7 +48,7 @@ def test_a_decision_that_changes_nothing_is_a_decision() -> None:
     """Until the next one is due, what becomes free goes to who waits, and to nobody else."""
     world = World(CoordinatorConfig(decide_every_s=600.0))
     world.join(2)
-    world.send(TrainerSubmitted(TrainerSpec(TrainerId("t"), max_nodes=4, curve=Curve.proportional(), fixed_curve=True)))
+    world.submit(TrainerId("t"), max_nodes=4, curve=Curve.proportional(), fixed_curve=True)
     world.settle()
     world.pass_time(601.0)
     world.settle()
