@@ -80,7 +80,7 @@ class Keeper:
 
     @property
     def answers(self) -> bool:
-        """Whether the scheduler answered the last time."""
+        """Whether the scheduler answered the last poll."""
         return self._answers
 
     # --- calls of the coordinator
@@ -102,7 +102,7 @@ class Keeper:
         self.book.registered(self._clock(), job, restart)
 
     def end_s(self, job: str) -> float | None:
-        """When its nodes will have left (Unix time), as far as known."""
+        """When the nodes of ``job`` will have left (Unix time); None: not known."""
         record = self.book.jobs.get(job)
         return record.end_s(self._site) if record is not None else None
 
@@ -116,7 +116,7 @@ class Keeper:
         return [job.job for job in self.book.scaling_jobs(self._clock()) if not job.leaving]
 
     def status(self) -> KeeperStatus:
-        """The status for users."""
+        """The keeper's status, for users."""
         jobs = self.book.scaling_jobs(self._clock())
         staying = [job for job in jobs if not job.leaving]
         snapshot = self._snapshot or QueueSnapshot()
