@@ -25,7 +25,6 @@ NEVER_HEARD_S = 10.0
 """A scheduler that never answered has no jobs from us: at the end it is polled only this long for an earlier
 coordinator's jobs."""
 
-
 DOWN_POLL_S = 1.0
 DOWN_GROWTH = 1.5
 """At the end the scheduler is polled soon, then less and less often, down to the usual rate."""
@@ -48,14 +47,8 @@ class Demand:
 
 
 class Keeper:
-    """Keeps the pilots of one pool.
-
-    Parameters
-    ----------
-    site, scheduler : where to submit, and what submits, shows and cancels jobs
-    report : called with each event, on the event loop
-    clock : monotonic, in seconds; the scheduler's times are Unix times
-    """
+    """Keeps the pilots of one pool on ``site``, through ``scheduler``. ``report`` is called with each event, on the event
+    loop. ``clock`` is monotonic, in seconds; the scheduler's times are Unix times."""
 
     def __init__(
         self,
