@@ -47,8 +47,8 @@ class Demand:
 
 
 class Keeper:
-    """Keeps the pilots of one pool on ``site``, through ``scheduler``. ``report`` is called with each event, on the event
-    loop. ``clock`` is monotonic, in seconds; the scheduler's times are Unix times."""
+    """Keeps the pilots of one pool on ``site``, through ``scheduler``. ``report`` is called on the event loop
+    with each event. ``clock`` is monotonic, in seconds; the scheduler's times are Unix times."""
 
     def __init__(
         self,
