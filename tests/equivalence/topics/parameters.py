@@ -19,7 +19,7 @@ def channels_last() -> nn.Module:
 
 
 class Partly(nn.Module):
-    """Parameters that are never used, or only in some batches, or for some samples; one of them has no elements, as in an
+    """Parameters that are never used, only in some batches, or for some samples; one has no elements, as in an
     adapter of rank 0.
     """
 
