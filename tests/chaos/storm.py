@@ -104,7 +104,7 @@ class Storm:
     def _kill_tree(self) -> None:
         agent = self._one()
         if agent is not None:
-            self._note(f"SIGKILL to the whole tree of agent {agent.pid}")
+            self._note(f"SIGKILL to the tree of agent {agent.pid}")
             _kill([agent, *_below(agent)])
 
     def _kill_agent(self) -> None:

@@ -26,7 +26,7 @@ _ROLES["pilot.service.planning.sampler_child"] = "sampler"
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The ``value`` of ``quantity`` for the process ``pid`` in the role ``who``, or for the whole pool (pid 0)."""
+    """The ``value`` of ``quantity`` for the process ``pid`` in the role ``who``, or for the pool (pid 0)."""
 
     at_s: float
     who: str
