@@ -22,8 +22,8 @@ _LOGS = ("agent*.log", "run/coordinator.log", "run/journal.jsonl", "run/trainers
 
 
 def recorded(seed: int, run: Callable[[Pool, Note, bool], list[str]]) -> list[str]:
-    """Call ``run`` with a pool, a function that adds to the record, and whether it may cut networks and fill disks (only
-    root can). Return its violations, any error, and the leftovers.
+    """Call ``run`` with a pool, a function that adds to the record, and whether it may do what only root can: cut
+    networks and fill disks. Return its violations, any error, and the leftovers.
     """
     if left_out := network.unavailable():
         print(f"left out: cut networks and full disks ({left_out})", flush=True)

@@ -89,16 +89,12 @@ def test_it_saves_on_notice_and_a_pause_waits_for_that(tmp_path: Path) -> None:
 def test_it_has_the_environment_that_torchrun_gives(tmp_path: Path, ranks: int) -> None:
     script = tmp_path / "writes.py"
     script.write_text(WRITES_ENVIRONMENT.replace("sys.argv[1]", "f\"{sys.argv[1]}.{os.environ['RANK']}\""))
-    with plane(
-        tmp_path, BOOT, str(script), str(tmp_path / "environment"), ranks_per_node=ranks, warm_ranks=1
-    ) as cluster:
+    with plane(tmp_path, BOOT, str(script), str(tmp_path / "env"), ranks_per_node=ranks, warm_ranks=1) as cluster:
         cluster.form(cluster.start(2))
-        cluster.wait(
-            lambda: all((tmp_path / f"environment.{rank}").exists() for rank in range(2)), "both have written it"
-        )
+        cluster.wait(lambda: all((tmp_path / f"env.{rank}").exists() for rank in range(2)), "two files")
         family = psutil.Process(os.getpid()).children(recursive=True)
         listening = {c.laddr for p in family for c in p.net_connections("inet") if c.status == psutil.CONN_LISTEN}
-    written = [json.loads((tmp_path / f"environment.{rank}").read_text()) for rank in range(2)]
+    written = [json.loads((tmp_path / f"env.{rank}").read_text()) for rank in range(2)]
     assert [(t["RANK"], t["WORLD_SIZE"]) for t in written] == [("0", "2"), ("1", "2")]
     assert [t["LOCAL_RANK"] for t in written] == (["0", "1"] if ranks == 2 else ["0", "0"])
     assert [t["GROUP_RANK"] for t in written] == (["0", "0"] if ranks == 2 else ["0", "1"])
