@@ -19,7 +19,7 @@ from pilot.core.errors import ProtocolError, UserError
 from pilot.core.version import __version__
 from pilot.protocol import connection, transport, wire
 from pilot.protocol.connection import Connection
-from pilot.protocol.transport import Limits, NotTaken
+from pilot.protocol.transport import Limits, WrongServer
 
 log = logging.getLogger(__name__)
 
@@ -113,7 +113,7 @@ class CoordinatorClient:
             opening.result()
         except Unreachable:
             return None
-        except NotTaken as failure:
+        except WrongServer as failure:
             if self.joined.is_set():  # another server may have got the old port
                 return None
             raise UserError(
@@ -176,7 +176,7 @@ class CoordinatorLink:
         ------
         Unreachable
             No connection within ``limit_s``, or it was refused.
-        NotTaken
+        WrongServer
             Another server answers there.
         """
         host, port = self._connection.address

@@ -77,7 +77,7 @@ class Peers:
         await asyncio.gather(*(probe for _, probe in self._probes.values()), return_exceptions=True)
         if self._gate is not None:
             self._gate.close()
-            for asker in list(self._gate.guests):
+            for asker in list(self._gate.clients):
                 asker.drop("")
 
     async def _probe(self, group: GroupAddresses) -> None:

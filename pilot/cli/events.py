@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pilot.cli import candidates
-from pilot.cli.asking import BACK_S, in_any_pool, is_past, what_happened
+from pilot.cli.asking import BACK_S, in_any_pool, is_past, journal_of
 from pilot.cli.options import Count, answers, json_option, page_option, trainer_argument
 from pilot.core.errors import UserError, one_line
 from pilot.core.ids import TrainerId
+from pilot.rundir import rundir as rundirs
+from pilot.rundir.rundir import RunDir
 
 if TYPE_CHECKING:
     from pilot.history.story import PoolEvent
     from pilot.rundir.entries import Entry
-    from pilot.rundir.rundir import RunDir
 
 POLL_S = 0.5
 
@@ -31,7 +32,7 @@ POLL_S = 0.5
 @in_any_pool
 @json_option
 def command(follow: bool, tail: int | None, trainer: str | None, root: Path, as_json: bool) -> None:
-    """Print what happened in a pool, up or down, from its journal: nodes, trainers, plans, checkpoints.
+    """Print the events of a pool, up or down, from its journal: nodes, trainers, plans, checkpoints.
 
     With --json, one line of JSON per event.
 
@@ -43,10 +44,9 @@ def command(follow: bool, tail: int | None, trainer: str | None, root: Path, as_
     from msgspec import json
 
     from pilot.history.story import Story
-    from pilot.rundir.rundir import RunDir
 
     rundir = RunDir(root)
-    story = Story(what_happened(rundir).header.started_unix_s)
+    story = Story(journal_of(rundir).header.started_unix_s)
     found = False
     for entries in _batches(rundir, follow):
         new = (event for entry in entries for event in story.events_of(entry))
@@ -73,10 +73,9 @@ def report(root: Path, output: Path | None) -> None:
     """
     from pilot.cli.show import write_page
     from pilot.history.page import render
-    from pilot.rundir.rundir import RunDir
     from pilot.service.requests.pool_report import life_of
 
-    contents = what_happened(RunDir(root))
+    contents = journal_of(RunDir(root))
     write_page(output or Path("report.html"), render(life_of(contents)))
 
 
@@ -94,9 +93,8 @@ def ledger(root: Path, trainer: str) -> tuple[Any, ...]:
     """
     from pilot.history.ledger import proof
     from pilot.history.trainer_progress import ledgers
-    from pilot.rundir.rundir import RunDir
 
-    found = ledgers(what_happened(RunDir(root)).decisions).get(TrainerId(trainer))
+    found = ledgers(journal_of(RunDir(root)).decisions).get(TrainerId(trainer))
     if found is None:
         raise UserError(f"no trainer named {trainer!r} in the journal; pilot ls --all lists the trainers")
     verdict = proof(found)
@@ -106,14 +104,13 @@ def ledger(root: Path, trainer: str) -> tuple[Any, ...]:
 def _batches(rundir: RunDir, follow: bool) -> Iterator[Iterable[Entry]]:
     """The journal's entries, each once and in order: existing ones, then new ones until the pool is down."""
     from pilot.rundir.journal import read_more
-    from pilot.rundir.rundir import owner
 
-    contents = what_happened(rundir)
+    contents = journal_of(rundir)
     yield contents.entries
     last, is_up, seen_s = contents.last, follow, time.monotonic()
     while is_up:
         time.sleep(POLL_S)
-        if owner(rundir) is not None:
+        if rundirs.owner(rundir) is not None:
             seen_s = time.monotonic()
         else:  # a crashed coordinator comes back
             is_up = not is_past(rundir.root) and time.monotonic() - seen_s < BACK_S
@@ -121,7 +118,7 @@ def _batches(rundir: RunDir, follow: bool) -> Iterator[Iterable[Entry]]:
             last = more
             yield more.entries
         else:
-            seen, contents = last.last_seq, what_happened(rundir)
+            seen, contents = last.last_seq, journal_of(rundir)
             last = contents.last
             yield (entry for entry in contents.entries if entry.seq > seen)
 

@@ -18,6 +18,7 @@ from pilot.host.printable import printable, printable_output
 from pilot.protocol.pool_status import TrainerStatus
 from pilot.rundir import trainer_folder
 from pilot.rundir.log_marks import NO_RANK
+from pilot.rundir.rundir import RunDir, is_abandoned
 
 POLL_S = 0.5
 
@@ -65,8 +66,6 @@ def _trains(root: Path, trainer: str) -> bool:
 @contextmanager
 def log_folder(root: Path, trainer: str) -> Iterator[Path]:
     """Hold the folder of the trainer's logs; if the pool is down, the one in the run directory."""
-    from pilot.rundir.rundir import RunDir, is_abandoned
-
     if Path(trainer).name != trainer:
         raise UserError(f"not a trainer's name: {trainer!r}; see pilot ls")
     folder, rundir = root / "trainers" / trainer / "logs", RunDir(root)

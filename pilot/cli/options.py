@@ -16,7 +16,7 @@ import click
 
 from pilot.cli import candidates
 from pilot.core.errors import UserError
-from pilot.core.trainer.spec import Checking, check_sizes
+from pilot.core.trainer.spec import Checking, mistake_in_sizes
 from pilot.host.printable import all_printable
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -58,11 +58,10 @@ class Sizes(click.ParamType[tuple[int, ...]]):
             return value
         try:
             sizes = tuple(map(int, str(value).split(",")))
-            check_sizes(sizes, 1, MOST)
         except ValueError:
             self.fail(f"{value!r}: give whole numbers separated by commas, e.g. 1,2,4,8.", param, ctx)
-        except UserError as error:
-            self.fail(f"{error}.", param, ctx)
+        if mistake := mistake_in_sizes(sizes, 1, MOST):
+            self.fail(f"{mistake}.", param, ctx)
         return sizes
 
 
@@ -153,20 +152,20 @@ def page_option(default: str) -> Callable[[Function], Function]:
 
 
 def answers(command: Callable[..., tuple[Any, ...]]) -> Callable[..., int]:
-    """Add ``--json`` to ``command``. It returns its answer, which scripts get; what people get: a sentence, or a
-    function that prints it; and perhaps an exit status.
+    """Add ``--json`` to ``command``. It returns its answer, for scripts; a text, or a function that prints one, for
+    people; and perhaps an exit status.
     """
 
     @json_option
     @functools.wraps(command)
     def printed(*, as_json: bool, **given: Any) -> int:
-        answer, said, *status = command(**given)
+        answer, text, *status = command(**given)
         if as_json:
             click.echo(to_json(answer))
-        elif callable(said):
-            said()
+        elif callable(text):
+            text()
         else:
-            click.echo(said)
+            click.echo(text)
         return int(status[0]) if status else 0
 
     return printed
@@ -206,7 +205,7 @@ class TakesScript(click.Command):
     """A command whose own options may also follow the script, so the script's own must follow ``--``."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse as usual; an unknown option may be the script's, so the error says where to put it."""
+        """Parse as usual; an unknown option may be the script's, so the error shows where to put it."""
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:

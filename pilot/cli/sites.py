@@ -103,7 +103,7 @@ def show(site: str, own_script: bool) -> tuple[Any, ...]:
 @click.argument("file")
 @answers
 def check(file: str) -> tuple[Any, ...]:
-    """Check a site FILE (a path, or a site's name). For every wrong field it says what is wrong and gives an example.
+    """Check a site FILE (a path, or a site's name). Prints each mistake with an example of a right value.
 
     \b
     Example:

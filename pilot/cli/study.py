@@ -7,19 +7,8 @@ from typing import Any
 
 import click
 
-from pilot.cli import candidates
+from pilot.cli import candidates, options
 from pilot.cli.asking import any_pool_at, find_run_dir, in_any_pool, in_running_pool, pool_at, run_dir_option
-from pilot.cli.options import (
-    POSITIVE,
-    Count,
-    TakesScript,
-    answers,
-    check_option,
-    env_option,
-    need,
-    python_option,
-    study_argument,
-)
 from pilot.cli.study_output import best_text, export, report, show_trials, study_lines, trials_words
 from pilot.cli.submit import launch, with_code
 from pilot.core.errors import UserError
@@ -54,16 +43,18 @@ def _space_options(function: Any) -> Any:
     return param(space(function))
 
 
-@command.command("run", cls=TakesScript)
+@command.command("run", cls=options.TakesScript)
 @click.option(
     "--name", metavar="NAME", required=True, help="The study's name; its trials are called NAME-0, NAME-1, ..."
 )
 @_space_options
-@click.option("--trials", type=Count(), required=True, help="Total number of trials.")
+@click.option("--trials", type=options.Count(), required=True, help="Total number of trials.")
 @click.option(
     "--metric", required=True, metavar="NAME:max|min", help="The metric to optimise, as the script reports it."
 )
-@click.option("--rungs", default="1", metavar="N,N,...", help="Compare trials after this many reports of the metric.")
+@click.option(
+    "--rungs", type=options.Sizes(), default="1", metavar="N,N,...", help="Compare trials after N reports of it."
+)
 @click.option(
     "--sampler",
     type=click.Choice([s.value for s in Sampler]),
@@ -73,27 +64,27 @@ def _space_options(function: Any) -> Any:
 @click.option("--seed", type=click.IntRange(0, 2**31 - 1), metavar="N", default=0, help="Seed of the sampler.")
 @click.option(
     "--deadline",
-    type=POSITIVE,
+    type=options.POSITIVE,
     metavar="HOURS",
     help="Stop the study this many hours after submission (default: none).",
 )
-@click.option("--min-nodes", type=Count(), default=1, help="Fewest nodes to run a trial on.")
-@click.option("--max-nodes", type=Count(), default=64, help="Most nodes to run a trial on.")
-@python_option
-@env_option
-@check_option
+@click.option("--min-nodes", type=options.Count(), default=1, help="Fewest nodes to run a trial on.")
+@click.option("--max-nodes", type=options.Count(), default=64, help="Most nodes to run a trial on.")
+@options.python_option
+@options.env_option
+@options.check_option
 @click.option("--live", is_flag=True, help="Run the script in place instead of a copy (see pilot submit).")
 @click.argument("script", type=click.Path(path_type=Path))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @run_dir_option
-@answers
+@options.answers
 def run(
     script: Path,
     arguments: tuple[str, ...],
     given: tuple[str, ...],
     space: Path | None,
     metric: str,
-    rungs: str,
+    sampler: str,
     deadline: float | None,
     python: str,
     named: tuple[str, ...],
@@ -115,18 +106,18 @@ def run(
     """
     launched = launch(script, list(arguments), python, named)
     launched = launched if live else with_code(launched)[0]
-    name, maximise = _metric(metric)
     definition = StudyDefinition(
         launch=launched,
-        metric=name,
-        maximise=maximise,
-        rungs=_rungs(rungs),
         deadline_s=None if deadline is None else 3600 * deadline,
-        sampler=Sampler(more.pop("sampler")),
+        sampler=Sampler(sampler),
+        **_metric(metric),
         **_space(given, space),
         **more,
     )
-    _check(definition)
+    options.need("study")
+    from pilot.study.space import check
+
+    check(definition)  # tries the search space here, before anything is sent
     answer = pool_at(find_run_dir(run_dir)).run_study(definition)
     submitted = f"submitted study {answer.study}: {trials_words(answer.trials)}"
     return answer, f"{submitted} (progress: pilot study status {answer.study})"
@@ -135,7 +126,7 @@ def run(
 @command.command("status")
 @click.argument("study", required=False, shell_complete=candidates.studies)
 @in_any_pool
-@answers
+@options.answers
 def status(root: Path, study: str | None) -> tuple[Any, ...]:
     """Show the progress of STUDY (default: of every study).
 
@@ -153,9 +144,9 @@ def status(root: Path, study: str | None) -> tuple[Any, ...]:
 
 
 @command.command("trials")
-@study_argument
+@options.study_argument
 @in_any_pool
-@answers
+@options.answers
 def trials(root: Path, study: str) -> tuple[Any, ...]:
     """List the trials of STUDY: parameters, values at each rung, state.
 
@@ -168,9 +159,9 @@ def trials(root: Path, study: str) -> tuple[Any, ...]:
 
 
 @command.command("best")
-@study_argument
+@options.study_argument
 @in_any_pool
-@answers
+@options.answers
 def best(root: Path, study: str) -> tuple[Any, ...]:
     """Show the best trial of STUDY. Also prints the commands that train it further and export its model.
 
@@ -185,9 +176,9 @@ def best(root: Path, study: str) -> tuple[Any, ...]:
 
 
 @command.command("stop")
-@study_argument
+@options.study_argument
 @in_running_pool
-@answers
+@options.answers
 def stop(root: Path, study: str) -> tuple[Any, ...]:
     """Stop STUDY: its trials write checkpoints and free their nodes. `pilot study resume` continues it.
 
@@ -200,10 +191,10 @@ def stop(root: Path, study: str) -> tuple[Any, ...]:
 
 
 @command.command("resume")
-@study_argument
+@options.study_argument
 @_space_options
 @in_running_pool
-@answers
+@options.answers
 def resume(root: Path, study: str, given: tuple[str, ...], space: Path | None) -> tuple[Any, ...]:
     """Continue STUDY, which has stopped. If --param or --space is given, it must match the study's search space.
 
@@ -211,21 +202,20 @@ def resume(root: Path, study: str, given: tuple[str, ...], space: Path | None) -
     Example:
       pilot study resume s1
     """
-    nothing = LaunchSpec(script="", script_sha256="", arguments=[], cwd="", python="", environment={})
     expected = None
     if given or space is not None:
-        expected = StudyDefinition(
-            name=study, launch=nothing, metric="", maximise=True, rungs=(1,), trials=1, **_space(given, space)
-        )
+        launched = LaunchSpec(script="", script_sha256="", arguments=[], cwd="", python="", environment={})
+        rest: dict[str, Any] = {"metric": "", "maximise": True, "rungs": (1,), "trials": 1}
+        expected = StudyDefinition(name=study, launch=launched, **rest, **_space(given, space))
     answer = pool_at(root).resume_study(study, space=expected)
     return answer, f"study {answer.study} continues"
 
 
 @command.command("add")
-@study_argument
-@click.option("--trials", "more", type=Count(), required=True, help="Number of trials to add.")
+@options.study_argument
+@click.option("--trials", "more", type=options.Count(), required=True, help="Number of trials to add.")
 @in_running_pool
-@answers
+@options.answers
 def add(root: Path, study: str, more: int) -> tuple[Any, ...]:
     """Add trials to STUDY. A stopped study continues.
 
@@ -241,21 +231,11 @@ command.add_command(export)
 command.add_command(report)
 
 
-def _metric(text: str) -> tuple[str, bool]:
+def _metric(text: str) -> dict[str, Any]:
     name, _, direction = text.rpartition(":")
     if not name or direction not in ("max", "min"):
         raise UserError(f"--metric {text!r}: give NAME:max or NAME:min")
-    return name, direction == "max"
-
-
-def _rungs(text: str) -> tuple[int, ...]:
-    try:
-        rungs = tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise UserError(f"--rungs {text!r}: give whole numbers separated by commas, e.g. 1,3,9") from None
-    if any(a >= b for a, b in zip((0, *rungs), rungs, strict=False)):
-        raise UserError(f"--rungs {text}: give increasing numbers, from 1 up")
-    return rungs
+    return {"metric": name, "maximise": direction == "max"}
 
 
 def _space(given: tuple[str, ...], space: Path | None) -> dict[str, Any]:
@@ -277,11 +257,3 @@ def _space(given: tuple[str, ...], space: Path | None) -> dict[str, Any]:
         except UserError as error:
             raise UserError(f"--param {name}: {error}") from None
     return {"parameters": found}
-
-
-def _check(definition: StudyDefinition) -> None:
-    """Try the search space once here, before anything is sent."""
-    need("study")
-    from pilot.study.space import check
-
-    check(definition)

@@ -13,26 +13,14 @@ from typing import Any
 import click
 import msgspec
 
+from pilot.cli import options
 from pilot.cli.asking import find_run_dir, in_running_pool, pool_at, run_dir_option
-from pilot.cli.options import (
-    POSITIVE,
-    Count,
-    FiniteRange,
-    Sizes,
-    answers,
-    check_option,
-    env_option,
-    for_script,
-    mention_our_options,
-    python_option,
-    trainer_argument,
-)
 from pilot.core.errors import CheckpointError, Unreadable, UserError
 from pilot.core.ids import NO_UID, TrainerId
-from pilot.core.trainer.run_identity import ACCEPT, acceptable
 from pilot.core.trainer.spec import Profiling
 from pilot.host.files import read_regular, umask
 from pilot.host.private_folder import shown
+from pilot.protocol.run_identity import ACCEPT, acceptable
 from pilot.rundir.rundir import RunDir
 from pilot.submission.script_code import Code, collect
 from pilot.submission.submission import LaunchSpec, Start, Submission, read_curve
@@ -55,10 +43,13 @@ accept_option = click.option(
 @click.command("submit", context_settings={"allow_interspersed_args": False})
 @click.option("--name", metavar="NAME", help="The trainer's name (default: t1, t2, …).")
 @click.option("--replace", is_flag=True, help="Remove an ended trainer of the same name first.")
-@click.option("--min-nodes", type=Count(), help="Fewest nodes to run on.  [default: 1]")
-@click.option("--max-nodes", type=Count(), help="Most nodes to run on.  [default: 64]")
+@click.option("--min-nodes", type=options.Count(), help="Fewest nodes to run on.  [default: 1]")
+@click.option("--max-nodes", type=options.Count(), help="Most nodes to run on.  [default: 64]")
 @click.option(
-    "--sizes", type=Sizes(), metavar="N,N,...", help="Run on these node counts only, e.g. 1,2,4,8.  [default: all]"
+    "--sizes",
+    type=options.Sizes(),
+    metavar="N,N,...",
+    help="Run on these node counts only, e.g. 1,2,4,8.  [default: all]",
 )
 @click.option(
     "--curve",
@@ -75,21 +66,23 @@ accept_option = click.option(
 )
 @click.option("--reprofile", is_flag=True, default=None, help="Profile even though --curve is given.")
 @click.option(
-    "--rescale-up-s", type=FiniteRange(min=0), help="Pause when nodes are added, assumed until it is measured."
+    "--rescale-up-s", type=options.FiniteRange(min=0), help="Pause when nodes are added, assumed until it is measured."
 )
 @click.option(
-    "--rescale-down-s", type=FiniteRange(min=0), help="Pause when nodes are taken away, assumed until it is measured."
+    "--rescale-down-s",
+    type=options.FiniteRange(min=0),
+    help="Pause when nodes are taken away, assumed until it is measured.",
 )
-@click.option("--priority", type=POSITIVE, help="Weight for the objective 'priority'.  [default: 1]")
+@click.option("--priority", type=options.POSITIVE, help="Weight for the objective 'priority'.  [default: 1]")
 @click.option(
     "--budget",
     "budget_node_hours",
-    type=POSITIVE,
+    type=options.POSITIVE,
     metavar="NODE-HOURS",
     help="Node-hours, as charged by the site, after which the trainer stops (default: no limit).",
 )
-@python_option
-@env_option
+@options.python_option
+@options.env_option
 @click.option(
     "--seed",
     type=click.IntRange(0, 2**63 - 1),
@@ -103,8 +96,8 @@ accept_option = click.option(
     help="Start from the newest checkpoint of this trainer, or from this file.  [default: scratch]",
 )
 @accept_option
-@click.option("--checkpoints-kept", type=Count(), help="How many checkpoints to keep.  [default: the site's]")
-@check_option
+@click.option("--checkpoints-kept", type=options.Count(), help="How many checkpoints to keep.  [default: the site's]")
+@options.check_option
 @click.option(
     "--live",
     is_flag=True,
@@ -112,15 +105,17 @@ accept_option = click.option(
 )
 @click.option(
     "--warm-up-s",
-    type=POSITIVE,
+    type=options.POSITIVE,
     help="How long SCRIPT may take on a node until its training loop begins.  [default: 900]",
 )
 @click.option(
-    "--after-loop-s", type=POSITIVE, help="How long rank 0 may run code after the training loop.  [default: 600]"
+    "--after-loop-s",
+    type=options.POSITIVE,
+    help="How long rank 0 may run code after the training loop.  [default: 600]",
 )
 @click.option(
     "--patience-s",
-    type=POSITIVE,
+    type=options.POSITIVE,
     help="Restart a process that has been idle this long while others wait for it.  [default: 300]",
 )
 @click.option(
@@ -129,7 +124,7 @@ accept_option = click.option(
 @click.argument("script", type=click.Path(path_type=Path))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @run_dir_option
-@answers
+@options.answers
 def command(
     run_dir: Path | None,
     script: Path,
@@ -166,7 +161,9 @@ def command(
     """
     if ddp and (start is not None or accept_changes is not None):
         raise UserError("--ddp: --from and --accept-changes need a script that uses pilot.train")
-    launched = launch(script, for_script(arguments), python, named, seed, accept_changes, checkpoints_kept, ddp=ddp)
+    launched = launch(
+        script, options.for_script(arguments), python, named, seed, accept_changes, checkpoints_kept, ddp=ddp
+    )
     launched, code = (launched, None) if live else with_code(launched)
     sizes = planning["sizes"]
     bounds = {"min_nodes": sizes[0], "max_nodes": sizes[-1]} if sizes else {}
@@ -182,16 +179,16 @@ def command(
     if start is not None:
         submission = msgspec.structs.replace(submission, start=_start(root, start))
     answer = pool_at(root).submit(submission)
-    mention_our_options(script, arguments)
+    options.mention_our_options(script, arguments)
     copied = code.sentences(ddp=ddp) if code is not None else []
     return answer, "\n".join([f"submitted {answer.trainer}; its files: {answer.directory}", *copied])
 
 
 @click.command("resume")
-@trainer_argument
+@options.trainer_argument
 @click.option(
     "--budget",
-    type=POSITIVE,
+    type=options.POSITIVE,
     metavar="NODE-HOURS",
     help="Node-hours it may use in total, as charged by the site (default: as submitted).",
 )
@@ -202,7 +199,7 @@ def command(
 )
 @accept_option
 @in_running_pool
-@answers
+@options.answers
 def resume(
     root: Path, trainer: str, budget: float | None, from_scratch: bool, accept_changes: str | None
 ) -> tuple[Any, ...]:
@@ -268,8 +265,10 @@ def _start_at(place: Path, given: str) -> Start:
     return Start([str(shown(file).absolute()) for file in (path, *parts)], found.generation)
 
 
-def accepting(kinds: str) -> dict[str, str]:
-    """The variable that accepts ``kinds`` of changes, which are checked before anything is sent."""
+def accepting(kinds: str | None) -> dict[str, str]:
+    """The variable that accepts ``kinds`` of changes, if any; they are checked before anything is sent."""
+    if kinds is None:
+        return {}
     acceptable(kinds)
     return {ACCEPT: kinds}
 
@@ -290,7 +289,7 @@ def launch_again(root: Path, trainer: str, accepted: str | None = None) -> Launc
     launched = msgspec.structs.replace(
         earlier,
         script_sha256=_digest(Path(earlier.script), earlier.python),
-        environment=earlier.environment | (accepting(accepted) if accepted is not None else {}),
+        environment=earlier.environment | accepting(accepted),
     )
     return with_code(launched)[0] if launched.code_sha256 else launched
 
@@ -330,30 +329,25 @@ def launch(
     ddp: bool = False,
 ) -> LaunchSpec:
     """How the script is started: everything that a node needs to start it in exactly the same way."""
-    digest, cwd = _digest(script, python), _here()
+    digest = _digest(script, python)
+    try:
+        cwd = str(Path.cwd())
+    except FileNotFoundError:
+        raise UserError("the directory that you are in has been removed; cd to one that is there") from None
     if shutil.which(python) is None:
         raise UserError(f"--python: no interpreter {python} on this host")
-    seeded = {} if seed is None else {"PILOT_SEED": str(seed)}
-    if accepted is not None:
-        seeded |= accepting(accepted)
+    ours = accepting(accepted) | ({} if seed is None else {"PILOT_SEED": str(seed)})
     return LaunchSpec(
         script=str(script.absolute()),
         script_sha256=digest,
         arguments=arguments,
         cwd=cwd,
         python=python,
-        environment=dict(map(_variable, named)) | seeded,
+        environment=dict(map(_variable, named)) | ours,
         umask=umask(),
         checkpoints_kept=checkpoints_kept,
         ddp=ddp,
     )
-
-
-def _here() -> str:
-    try:
-        return str(Path.cwd())
-    except FileNotFoundError:
-        raise UserError("the directory that you are in has been removed; cd to one that is there") from None
 
 
 def _variable(named: str) -> tuple[str, str]:

@@ -19,9 +19,16 @@ from pilot.core.pool.pool import NODE_ORDER_NAMES
 from pilot.host.printable import printable
 from pilot.planners import NAMES, usual_objective
 from pilot.protocol.pool_status import PoolStatus
+from pilot.rundir.rundir import RunDir, default_path, owner
+from pilot.service.durability.supervisor import MODULE
+from pilot.service.settings import Settings
+from pilot.site.host_limits import shortages
+from pilot.site.site_files import load_site_file
 
 START_LIMIT_S = 600.0
 """How long to wait for an answer. Starting from a snapshot takes seconds; replaying a month's journal takes minutes."""
+
+DEFAULTS = Settings()
 
 
 @click.command("up")
@@ -32,8 +39,14 @@ START_LIMIT_S = 600.0
     metavar="PATTERN",
     help="Use only these nodes, e.g. nid[0001-0512] or x3001*,x3002* (default: as the site says).",
 )
-@click.option("--planner", metavar="NAME", default="milp", help=f"How nodes are shared out: {', '.join(NAMES)}.")
-@click.option("--solver", metavar="NAME", default="cbc", help="Solver of the MILP: cbc, glpk or highs.")
+@click.option(
+    "--planner",
+    type=click.Choice(NAMES),
+    metavar="NAME",
+    default=DEFAULTS.planner,
+    help=f"How nodes are shared out: {', '.join(NAMES)}.",
+)
+@click.option("--solver", metavar="NAME", default=DEFAULTS.solver, help="Solver of the MILP: cbc, glpk or highs.")
 @solve_limit_option
 @click.option(
     "--objective",
@@ -44,7 +57,7 @@ START_LIMIT_S = 600.0
 @click.option(
     "--t-fwd-s",
     type=POSITIVE,
-    default=120.0,
+    default=DEFAULTS.t_fwd_s,
     help="Forward-looking time: how long a plan is assumed to last. The longer, the more rescaling pays off.",
 )
 @click.option(
@@ -52,11 +65,16 @@ START_LIMIT_S = 600.0
     type=POSITIVE,
     help="Time between plans; meanwhile waiting trainers get idle nodes (default: plan at every event).",
 )
-@click.option("--max-parallel-trainers", type=Count(), default=10, help="Most trainers to run at once.")
+@click.option(
+    "--max-parallel-trainers",
+    type=Count(),
+    default=DEFAULTS.max_parallel_trainers,
+    help="Most trainers to run at once.",
+)
 @click.option(
     "--node-order",
     type=click.Choice(NODE_ORDER_NAMES),
-    default="hostname",
+    default=DEFAULTS.node_order,
     help="Which free nodes a trainer gets first: by name, by age, or by the site's topology those nearest to its own.",
 )
 @click.option(
@@ -68,7 +86,7 @@ START_LIMIT_S = 600.0
 @click.option(
     "--ended-kept",
     type=Count(0),
-    default=200,
+    default=DEFAULTS.ended_kept,
     help="For a new pool: how many ended trainers stay listed; 'pilot report' shows all of them.",
 )
 @click.option("--fresh", is_flag=True, help="Start a new pool; the previous one is moved to earlier/.")
@@ -91,14 +109,9 @@ def command(
       pilot up --site ./my_site.py --planner dp --objective throughput
       pilot up --site delta --run-dir ~/vision --only-nodes 'gpua[001-050]'
     """
-    from pilot.rundir.rundir import default_path
-    from pilot.site.host_limits import shortages
-    from pilot.site.site_files import load_site_file
-
     settings["objective"] = settings["objective"] or usual_objective(settings["planner"])
     there = load_site_file(site).on(only_nodes).site
-    name = there.name
-    root = (run_dir or default_path(name)).absolute()
+    root = (run_dir or default_path(there.name)).absolute()
     arguments = coordinator_command(root, site, pilots, only_nodes, **settings)
     for line in shortages(there, pilots):
         click.echo(f"warning: {line}; 'pilot doctor' has details", err=True)
@@ -108,10 +121,10 @@ def command(
         sys.stdout.flush()
         os.execv(arguments[0], arguments)
     answer = start(root, arguments, supervised=True)
-    return answer, lambda: _say(answer, root)
+    return answer, lambda: _show(answer, root)
 
 
-def _say(answer: PoolStatus, root: Path) -> None:
+def _show(answer: PoolStatus, root: Path) -> None:
     click.echo(f"pool {answer.coordinator} on site {answer.site} is up at {answer.endpoint}; files: {root}")
     if going_on := [trainer.trainer for trainer in answer.trainers if trainer.phase not in AT_REST]:
         click.echo(f"resumed: {', '.join(going_on)} (--fresh would have started a new pool)")
@@ -123,8 +136,6 @@ def coordinator_command(
     root: Path, site: str, pilots: int | None, only_nodes: str | None = None, *, fresh: bool = False, **settings: Any
 ) -> list[str]:
     """The coordinator's command line: paths and plain settings, no secrets."""
-    from pilot.service.settings import Settings
-
     given = Settings(**{name: value for name, value in settings.items() if value is not None})
     command = [sys.executable, "-P", "-m", "pilot.service.daemon", "--run-dir", str(root), "--site", site]
     command += ["--settings", msgspec.json.encode(given).decode()]
@@ -140,15 +151,15 @@ def start(root: Path, arguments: list[str], *, supervised: bool = False) -> Pool
     Raises
     ------
     UserError, PilotError
-        The coordinator exited; its one-line message says why.
+        The coordinator exited; the error has its one-line message.
     """
     nowhere = subprocess.DEVNULL
     # Not a pipe: nobody reads before it exits, and the user's Python may print more than a pipe holds as it starts.
-    with os.fdopen(os.memfd_create("stderr"), "r+", errors="replace") as said:
-        process = subprocess.Popen(arguments, stdin=nowhere, stdout=nowhere, stderr=said, start_new_session=True)
+    with os.fdopen(os.memfd_create("stderr"), "r+", errors="replace") as errors:
+        process = subprocess.Popen(arguments, stdin=nowhere, stdout=nowhere, stderr=errors, start_new_session=True)
         supervisor = _supervisor(process.pid, arguments) if supervised else None
         try:
-            return _await(process, root, said)
+            return _await(process, root, errors)
         except BaseException as error:
             interrupted = isinstance(error, KeyboardInterrupt)
             if supervisor is not None and (interrupted or process.poll() is not None):
@@ -164,8 +175,6 @@ def start(root: Path, arguments: list[str], *, supervised: bool = False) -> Pool
 def _supervisor(pid: int, arguments: list[str]) -> subprocess.Popen[bytes] | None:
     """Start a supervisor for the coordinator ``pid``, which begins when its standard input is closed: by us, or because
     we were killed. None if it cannot be started."""
-    from pilot.service.durability.supervisor import MODULE
-
     command = [sys.executable, "-P", "-m", MODULE, str(pid), *arguments, "--go-on"]
     nowhere = subprocess.DEVNULL
     try:
@@ -175,11 +184,11 @@ def _supervisor(pid: int, arguments: list[str]) -> subprocess.Popen[bytes] | Non
         return None
 
 
-def _await(process: subprocess.Popen[bytes], root: Path, said: TextIO) -> PoolStatus:
+def _await(process: subprocess.Popen[bytes], root: Path, errors: TextIO) -> PoolStatus:
     deadline = time.monotonic() + START_LIMIT_S
     while time.monotonic() < deadline:
         if process.poll() is not None:
-            raise _ended(process.returncode, said)
+            raise _ended(process.returncode, errors)
         if (answer := _answer(root, process.pid)) is not None:
             return answer
         time.sleep(0.05)
@@ -192,8 +201,6 @@ def _await(process: subprocess.Popen[bytes], root: Path, said: TextIO) -> PoolSt
 
 def _answer(root: Path, pid: int) -> PoolStatus | None:
     """The status of the coordinator with this process id; None until it owns the run directory."""
-    from pilot.rundir.rundir import RunDir, owner
-
     if owner(RunDir(root)) != pid or not (root / "connection.json").exists():
         return None
     try:
@@ -202,8 +209,8 @@ def _answer(root: Path, pid: int) -> PoolStatus | None:
         return None
 
 
-def _ended(status: int, said: TextIO) -> PilotError:
-    said.seek(0)
-    lines = said.read().strip().splitlines()
+def _ended(status: int, errors: TextIO) -> PilotError:
+    errors.seek(0)
+    lines = errors.read().strip().splitlines()
     line = lines[-1].removeprefix("pilot: ") if lines else f"it exited with status {status}"
     return UserError(line) if status == UserError.exit_status else PilotError(line)

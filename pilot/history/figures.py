@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+SIZE = (5.4, 2.6)
+"""Inches of most figures in a page."""
+
 LABEL_MAX = 40
 """A longer label would leave no room for the curves."""
 
@@ -51,7 +54,7 @@ def _use_plain_numbers(figure: Figure) -> None:
 
 
 def svg(draw: Callable[[Axes], None], width: float, height: float) -> str:
-    """What ``draw`` plots, as an ``<svg>`` element; where that fails, a paragraph that says why: a page is worth more
+    """The plot of ``draw`` as an ``<svg>`` element; where that fails, a paragraph with the reason: a page is worth more
     than one of its figures.
     """
     try:

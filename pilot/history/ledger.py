@@ -20,9 +20,9 @@ from itertools import groupby
 
 from pilot.core.events import LedgerRange
 from pilot.core.ids import Generation
-from pilot.core.trainer.run_identity import ORDERED_BY, AcceptedChange, Samples, before
 from pilot.history.words import counted
 from pilot.protocol.pool_status import Answer
+from pilot.protocol.run_identity import ORDERED_BY, AcceptedChange, Samples, before
 
 
 class LedgerProof(Answer, frozen=True):
@@ -41,9 +41,9 @@ class Ledger:
     """The records of one trainer."""
 
     identity: Mapping[str, str] = field(default_factory=dict)
-    """What the run trains on, in words by name, as a leader last reported it."""
+    """The run's identity, in words by name, as a leader last reported it."""
     accepted: tuple[AcceptedChange, ...] = ()
-    """What was changed of it at resumes, in order."""
+    """Changes of the identity that were accepted at resumes, in order."""
     finished_step: int | None = None
     """The step at which its script finished; None: it has not."""
     _epochs: dict[Generation, dict[int, StepRanges]] = field(default_factory=dict)
@@ -62,10 +62,8 @@ class Ledger:
 
     def lineage(self) -> list[LedgerRange]:
         """The records behind the current parameters, in order of steps; a record that was voided in part ends there."""
-        kept: list[list[LedgerRange]] = []
-        for generation, cut in self._cuts():
-            kept.append(list(_before(self._own(generation), cut)))
-        return [record for own in reversed(kept) for record in own]
+        newest_first = [list(_before(self._own(generation), cut)) for generation, cut in self._cuts()]
+        return [record for own in reversed(newest_first) for record in own]
 
     def _cuts(self) -> Iterator[tuple[Generation, _Cut | None]]:
         """The generations, the newest first, each with where later ones void it."""
@@ -295,16 +293,14 @@ class _Known:
 
 @dataclass(slots=True)
 class StepRanges:
-    """What one generation did in one epoch, as ranges of steps that are disjoint, whatever was reported and in what
-    order.
+    """One generation's steps in one epoch, as disjoint ranges, whatever was reported and in what order.
 
-    Reports overlap: a leader tells its last ranges again when its group forms, and one that resumed from a checkpoint
-    tells the past as that checkpoint knew it, cut elsewhere. All of it is about the same steps, so what is known of one
-    stays, and a report adds only the steps that it is the first to tell. Each range's ends are points (step, cursor)
-    that somebody reported: where a report's end falls inside a range, the range is split there, and neighbours of one
-    even batch are joined again. A run that continues therefore needs one range, and a report that is false leaves a
-    trace: a point off the line, which makes the batches on its two sides differ, or another cursor at a step whose
-    cursor is known. ``disputed``: the first report that cannot be true.
+    Reports overlap: a leader repeats its last ranges when its group forms, and one that resumed from a checkpoint
+    reports the past as that checkpoint knew it, cut elsewhere. Known steps stay as they are, and a report adds only new
+    ones. Each range's ends are reported points (step, cursor): where a report's end falls inside a range, the range is
+    split there, and neighbours of one even batch are joined again. A run that continues therefore needs one range, and
+    a false report leaves a trace: a point off the line, which makes the batches on its two sides differ, or another
+    cursor at a step whose cursor is known. ``disputed``: the first report that cannot be true.
     """
 
     disputed: LedgerRange | None = None
@@ -316,12 +312,12 @@ class StepRanges:
         return [known.range for known in self._known]
 
     def add(self, report: LedgerRange) -> None:
-        """Take in what ``report`` is the first to tell; it costs as much as the ranges that it touches."""
+        """Add the steps of ``report`` that are new; it costs as much as the ranges that it touches."""
         low = bisect_left(self._known, report.step, key=lambda known: known.range.step_end)
         high = bisect_right(self._known, report.step_end, key=lambda known: known.range.step)
         low, high = max(0, low - 1), high + 1  # a split may leave parts that adjoin the next range
         known = [part for touched in self._known[low:high] for part in self._split(touched, report)]
-        new = list(_untold(report, [part.range for part in known]))
+        new = list(_new_parts(report, [part.range for part in known]))
         if report.step_end <= report.step or any(part.step == part.step_end for part in new):
             self._dispute(report)
         pieces = [_Known.of(part) for part in new if part.step < part.step_end]
@@ -342,7 +338,7 @@ class StepRanges:
         self.disputed = self.disputed or report
 
 
-def _untold(report: LedgerRange, known: Iterable[LedgerRange]) -> Iterator[LedgerRange]:
+def _new_parts(report: LedgerRange, known: Iterable[LedgerRange]) -> Iterator[LedgerRange]:
     """The parts of ``report`` between what is ``known``; one without steps where the cursors differ."""
     step, cursor = report.step, report.cursor
     for part in known:
@@ -359,8 +355,8 @@ def _joined(parts: Iterable[_Known]) -> list[_Known]:
     out: list[_Known] = []
     for part in parts:
         if out and _goes_on(out[-1].range, part.range):
-            whole = replace(out[-1].range, step_end=part.range.step_end, cursor_end=part.range.cursor_end)
-            out[-1] = _Known(whole, part.even)
+            both = replace(out[-1].range, step_end=part.range.step_end, cursor_end=part.range.cursor_end)
+            out[-1] = _Known(both, part.even)
         else:
             out.append(part)
     return out

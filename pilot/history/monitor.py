@@ -1,9 +1,8 @@
-"""What the pool and its trainers did, built from the same (event, commands) as the journal, so a journal alone is
-enough.
+"""Facts about the pool and its trainers, from the same (event, commands) as the journal, so a journal alone is enough.
 
-The core counts what its decisions depend on (rescales, losses); this module keeps what else people ask for: rates,
+The core counts facts that its decisions depend on (rescales, losses). Others that people ask for are here: rates,
 stalls, metrics, solve times, node-seconds and U. Pure; decides nothing. All of it is plain data, part of a snapshot,
-and none of it grows with time alone. Times are added up when what they count changes, so an event costs only what it
+and none of it grows with time alone. Times are added up when the counted facts change, so an event costs only what it
 touches.
 """
 
@@ -18,9 +17,9 @@ from pilot.core.ids import Generation, NodeId, PlanId, TrainerId
 from pilot.core.plan.problem import Plan, Problem
 from pilot.core.pool.evidence import headline
 from pilot.core.study import events as study_events
-from pilot.core.trainer.run_identity import AcceptedChange
 from pilot.history.records import OpenFor, SolveTimes, TrainerRecord
 from pilot.history.words import plan_change
+from pilot.protocol.run_identity import AcceptedChange
 from pilot.rundir.entries import Decision
 
 SETS_KEPT = 100
@@ -75,9 +74,9 @@ class Monitor:
     def note(self, now_s: float, event: events.Event, answer: Sequence[commands.Command]) -> None:
         """Take an ``event`` at ``now_s`` and the core's ``answer``."""
         self.now_s = max(now_s, self.now_s)
-        self._happened(event)
+        self._event(event)
         for command in answer:
-            self._commanded(command)
+            self._command(command)
 
     def remark(self, now_s: float, note: Mapping[str, str | float | None]) -> None:
         """Take a note for people, about ``trainer`` if given; or a note that ``node`` belongs to scheduler ``job``.
@@ -118,13 +117,15 @@ class Monitor:
 
     # --- events and commands ---------------------------------------------------------------------------------------
 
-    def _happened(self, event: events.Event) -> None:
+    def _event(self, event: events.Event) -> None:
         match event:
             case events.PoolChanged():
                 self._settle()
                 self.joined_s.update(dict.fromkeys(event.joined, self.now_s))
                 for node in event.lost:
-                    self._lost(node)
+                    self.joined_s.pop(node, None)
+                    self._given_back(node)
+                    self.jobs.pop(node, None)
             case events.TrainerSubmitted() | study_events.TrialAsked():
                 self._settle()
                 self.open[event.spec.trainer] = None
@@ -133,8 +134,10 @@ class Monitor:
                 self._resumed(event.trainer)
             case events.TrainerRemoved():
                 self._removed(event.trainer)
-            case events.PoolReopened():
-                self._reopened()
+            case events.PoolReopened():  # while it was down, it held no nodes and no trainer waited
+                self.settled_s = self.now_s
+                for trainer in self.open:
+                    self.trainers[trainer].settled_s = self.now_s
             case events.PlanReady():
                 self._planned(event)
             case events.PlanFailed():
@@ -162,7 +165,7 @@ class Monitor:
             case _:
                 pass
 
-    def _commanded(self, command: commands.Command) -> None:
+    def _command(self, command: commands.Command) -> None:
         match command:
             case commands.Solve():
                 self.asked[command.plan_id] = (command.problem, self.now_s)
@@ -217,17 +220,6 @@ class Monitor:
             open_for = self.open_for_s.pop(there)
             if others:
                 self.open_for_s[others] = self.open_for_s.get(others, OpenFor()) + open_for
-
-    def _reopened(self) -> None:
-        """While the pool was down, it held no nodes and no trainer waited."""
-        self.settled_s = self.now_s
-        for trainer in self.open:
-            self.trainers[trainer].settled_s = self.now_s
-
-    def _lost(self, node: NodeId) -> None:
-        self.joined_s.pop(node, None)
-        self._given_back(node)
-        self.jobs.pop(node, None)
 
     def _given_back(self, node: NodeId) -> None:
         """No worker is on ``node`` any more."""
@@ -290,14 +282,8 @@ class Monitor:
         record.metrics.update(event.metrics)
         if event.samples_per_s is not None:
             record.samples_per_s = event.samples_per_s
-        if event.rescale_s is not None:
-            self._rescaled(record, event)
-
-    def _rescaled(self, record: TrainerRecord, event: events.Progress) -> None:
-        """Subtract the pause of a planned switch, which was counted as training."""
-        assert event.rescale_s is not None
         group = self.groups.get(event.trainer, {}).get(event.generation)
-        if group is not None and group.previous is not None:
-            record.settle(self.now_s)
+        if event.rescale_s is not None and group is not None and group.previous is not None:
+            record.settle(self.now_s)  # the pause of a planned switch was counted as training
             nodes = len(group.members)
             record.seconds_on[nodes] = max(0.0, record.seconds_on.get(nodes, 0.0) - event.rescale_s)

@@ -15,13 +15,13 @@ from jinja2 import Environment
 
 from pilot.core.ids import TrainerId
 from pilot.core.pool.evidence import headline
-from pilot.core.trainer.remaining_work import BY_SESSION
 from pilot.core.trainer.trainer import Trainer
-from pilot.history.figures import label, svg
+from pilot.history.figures import SIZE, label, svg
 from pilot.history.story import PoolEvent
-from pilot.history.timeline import Fate, Timeline, Use
+from pilot.history.timeline import Fate, Timeline
 from pilot.history.trainer_progress import ProgressPoint, TrainerProgress
 from pilot.host.printable import printable
+from pilot.protocol.remaining_work import BY_SESSION
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -41,27 +41,11 @@ class Life:
     """What the page shows."""
 
     name: str  #: of the pool
-    summary: Sequence[str]  #: the pool's life in sentences
+    summary: Sequence[str]  #: the pool's life, in sentences
     timeline: Timeline  #: which trainer was on which node when
     trainers: Mapping[TrainerId, Trainer]  #: by name
     progress: Mapping[TrainerId, TrainerProgress]  #: by name
-    happened: Sequence[PoolEvent]  #: in time order
-
-
-REMOVED = "#9a9a9a"
-"""Colour of trainers that were removed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """A rectangle in the strip, with row and times in the SVG's units."""
-
-    row: int
-    start_s: float
-    length_s: float
-    colour: str
-    faint: bool
-    label: str
+    events: Sequence[PoolEvent]  #: in time order
 
 
 def render(life: Life) -> str:
@@ -74,41 +58,16 @@ def render(life: Life) -> str:
         life=life,
         script=script,
         script_hash=f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}",
-        bars=_bars(life.timeline, colours),
-        marks=_marks(life.timeline),
+        lines={node: line for line, node in enumerate(life.timeline.nodes)},
+        mark_colours=MARKS,
         rows=[_row(life.trainers[name], life.progress[name]) for name in life.trainers],
         colours=colours,
         charts={name: curves_of(life.progress[name], life.timeline.end_s) for name in life.trainers if name in charted},
         without_charts=len(life.trainers) - len(charted),
-        events=life.happened[-EVENTS_MAX:],
-        events_left_out=max(0, len(life.happened) - EVENTS_MAX),
+        events=life.events[-EVENTS_MAX:],
+        events_left_out=max(0, len(life.events) - EVENTS_MAX),
     )
     return printable(page)
-
-
-def _bars(timeline: Timeline, colours: Mapping[TrainerId, str]) -> list[Bar]:
-    rows = {node: row for row, node in enumerate(timeline.nodes)}
-    return [
-        Bar(
-            row=rows[span.node],
-            start_s=span.start_s,
-            length_s=span.end_s - span.start_s,
-            colour=colours.get(span.trainer, REMOVED) if span.trainer is not None else "#e4e4e4",
-            faint=span.use is Use.WARMING,
-            label=f"{span.node}: {span.trainer or 'idle'}"
-            f"{' (starting)' if span.use is Use.WARMING else ''}, {span.start_s:.0f} to {span.end_s:.0f} s",
-        )
-        for span in timeline.spans
-    ]
-
-
-def _marks(timeline: Timeline) -> list[Bar]:
-    rows = {node: row for row, node in enumerate(timeline.nodes)}
-    return [
-        Bar(rows[mark.node], mark.at_s, 0.0, MARKS[mark.fate], faint=False, label=f"{mark.node}: {mark.fate}")
-        for mark in timeline.marks
-        if mark.fate in MARKS and mark.node in rows
-    ]
 
 
 def _row(trainer: Trainer, progress: TrainerProgress) -> dict[str, str]:
@@ -127,7 +86,6 @@ def _row(trainer: Trainer, progress: TrainerProgress) -> dict[str, str]:
 
 
 METRICS_MAX = 6
-SIZE = (5.4, 2.6)
 
 
 def curves_of(progress: TrainerProgress, now_s: float) -> list[tuple[str, str]]:

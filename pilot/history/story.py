@@ -1,4 +1,4 @@
-"""What happened, in sentences made from a journal's entries: for ``pilot events``, the log and the report."""
+"""Events in sentences, made from a journal's entries: for ``pilot events``, the log and the report."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Topic(StrEnum):
 
 
 class PoolEvent(Answer, frozen=True):
-    """One thing that happened: each line of `pilot events --json` is one."""
+    """One event of a pool: each line of `pilot events --json` is one."""
 
     unix_s: float  #: when, in seconds since 1970
     at_s: float  #: when, in seconds on the pool's clock

@@ -21,7 +21,7 @@ class Use(StrEnum):
 
 
 class Fate(StrEnum):
-    """What happened to a node."""
+    """An event of a node's life."""
 
     JOINED = "joined"
     NOTICE = "notice"
@@ -43,7 +43,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class NodeMark:
-    """Something happened to ``node`` at ``at_s``."""
+    """``node`` had an event at ``at_s``."""
 
     node: NodeId
     at_s: float

@@ -1,5 +1,5 @@
-"""What the system tells and does for a process that Python's library does not: who ends with whom, ended children,
-readable descriptors, usable cores. Standard library only, because scripts' interpreters import it."""
+"""Linux calls that Python's library lacks: parent death, namespaces, ended children, readable descriptors, cores.
+Standard library only, because scripts' interpreters import it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def leave_namespaces() -> None:
 
 
 def drop_capabilities() -> None:
-    """Take from this process, and from all that it will execute, what it may do as root."""
+    """Take root's privileges from this process and its children."""
     for capability in range(_CAPABILITIES):
         with suppress(OSError):  # this kernel has fewer
             _prctl(_PR_CAPBSET_DROP, capability)
@@ -67,7 +67,7 @@ def _expect_zero(call: str, result: int) -> None:
 
 
 def reap(own: Iterable[int] = ()) -> list[tuple[int, int]]:
-    """Reap ended children other than ``own``; (pid, wait status) of each.
+    """Reap ended children other than ``own``; returns the pid and wait status of each.
 
     The kernel names them in any order. Those ended by a signal come first, because a process that is killed makes its
     neighbours fail.
@@ -103,8 +103,8 @@ def _reaped(known: set[int]) -> Iterator[tuple[int, int]]:
 
 
 def readable(files: Iterable[Any], timeout_s: float | None = None) -> list[Any]:
-    """Those of ``files`` (descriptors, or objects with a ``fileno``) that can be read or are at their end. Waits up to
-    ``timeout_s`` for one, in whole milliseconds (None: no limit).
+    """Return the ``files`` (descriptors, or objects with a ``fileno``) that can be read or are at their end. Waits up
+    to ``timeout_s`` for one, in milliseconds (None: no limit).
     """
     poll = select.poll()  # four times as fast as the standard library's selectors, in every step of a worker
     by_number = {file if isinstance(file, int) else file.fileno(): file for file in files}
@@ -115,28 +115,32 @@ def readable(files: Iterable[Any], timeout_s: float | None = None) -> list[Any]:
 
 
 def usable_cores() -> int:
-    """Cores that this process may use, given its CPU affinity and the quotas of its control groups; at least 1."""
+    """Return the number of cores allowed by the CPU affinity and quotas of control groups; at least 1."""
     groups = Path("/proc/self/cgroup").read_text()
     quotas = cgroup_quotas(groups, Path("/sys/fs/cgroup"))
     return max(1, int(min([float(len(os.sched_getaffinity(0))), *quotas])))
 
 
 def cgroup_quotas(groups: str, root: Path) -> Iterator[float]:
-    """The quota, in cores, of a process's control group and of each parent group that has one.
+    """Yield the quota, in cores, of a process's control group and of each parent group that has one."""
+    for folder in cgroups(groups, root, "cpu"):
+        yield from _quota(folder)
+
+
+def cgroups(groups: str, root: Path, controller: str) -> Iterator[Path]:
+    """Yield the folders of a process's control groups that have this ``controller``, and those of their parents.
 
     ``groups`` is the content of ``/proc/<pid>/cgroup``, ``root`` where the groups are mounted (versions 1 and 2).
     """
     for line in groups.splitlines():
         _, controllers, path = line.split(":", 2)
-        if controllers and "cpu" not in controllers.split(","):
-            continue
-        group = root / controllers / path.lstrip("/")
-        for folder in (group, *group.parents):
-            yield from _quota(folder)
+        if not controllers or controller in controllers.split(","):
+            group = root / controllers / path.lstrip("/")
+            yield from (group, *group.parents)
 
 
 def _quota(folder: Path) -> Iterator[float]:
-    """A group's quota; nothing if it has none, or if we may not read it."""
+    """Yield a group's quota; nothing if it has none, or if we may not read it."""
     try:
         if (folder / "cpu.max").is_file():
             quota, period = (folder / "cpu.max").read_text().split()

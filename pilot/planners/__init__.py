@@ -51,16 +51,25 @@ TIMED = frozenset(name for name, entry in _PLANNERS.items() if entry.timed)
 
 def usual_objective(name: str) -> str:
     """The objective that the planner ``name`` maximises by default."""
-    return _PLANNERS[name].objective
+    return _entry(name).objective
+
+
+def _entry(name: str) -> _Entry:
+    if name not in _PLANNERS:
+        raise UserError(f"unknown planner {name!r}; there are: {', '.join(NAMES)}")
+    return _PLANNERS[name]
 
 
 def make(name: str = NAMES[0], solver: str = SOLVERS[0], limit_s: float = 10.0) -> Callable[[Problem], Plan]:
     """The planner called ``name``, picklable, with at most ``limit_s`` for each plan. Between two decisions of a
-    cadence all planners answer the same. It honours pins. Raises UserError if there is no such planner or solver, or
-    the solver is not installed."""
-    if name not in _PLANNERS:
-        raise UserError(f"unknown planner {name!r}; there are: {', '.join(NAMES)}")
-    entry = _PLANNERS[name]
+    cadence all planners answer the same. It honours pins.
+
+    Raises
+    ------
+    UserError
+        If there is no such planner or solver, or the solver is not installed.
+    """
+    entry = _entry(name)
     options: dict[str, object] = {"limit_s": limit_s}
     if entry.solver:
         import_module("pilot.planners.solvers").find(solver)

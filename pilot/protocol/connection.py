@@ -30,7 +30,7 @@ _NAME_CHARACTERS = 16
 
 
 def new_token() -> str:
-    """A random token of 256 bits."""
+    """Return a random token of 256 bits."""
     return secrets.token_urlsafe(32)
 
 
@@ -51,7 +51,7 @@ def owns(secret: str, pilot: str) -> bool:
 
 
 class Connection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where the coordinator is, and the tokens for it. A value of another form would hang or fail later."""
+    """The coordinator's address, and tokens for it. A value of another form would hang or fail later."""
 
     #: the advertised address, ``tcp://host:port``
     endpoint: Annotated[
@@ -171,7 +171,7 @@ class Certificate:
         return fingerprint(ssl.PEM_cert_to_DER_cert(self.pem.decode().partition(_KEY)[0]))
 
     def server_context(self) -> ssl.SSLContext:
-        """The server's TLS settings: TLS 1.3 only, no session tickets because sessions are never resumed."""
+        """Return the server's TLS settings: TLS 1.3 only, no session tickets because sessions are never resumed."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.num_tickets = 0
@@ -183,18 +183,18 @@ class Certificate:
 
 
 def fingerprint(der: bytes) -> str:
-    """SHA-256 of a certificate, in hex."""
+    """Return the SHA-256 of a certificate, in hex."""
     return hashlib.sha256(der).hexdigest()
 
 
 def is_pinned(der: bytes | None, pin: str) -> bool:
-    """Whether ``pin`` is the fingerprint of a peer's certificate (DER)."""
+    """Return whether ``pin`` is the fingerprint of a peer's certificate (DER)."""
     return der is not None and hmac.compare_digest(fingerprint(der), pin)
 
 
 @cache
 def client_context() -> ssl.SSLContext:
-    """A peer's TLS settings. The peer checks the certificate with :func:`is_pinned` before it sends anything."""
+    """Return a peer's TLS settings. The peer checks the certificate with :func:`is_pinned` before it sends anything."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname = False

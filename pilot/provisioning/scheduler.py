@@ -167,7 +167,7 @@ class BatchQueue(Queue):
             try:
                 self._ask(*command, *batch)
             except CommandRefused as error:
-                errors = [line for line in error.said.splitlines() if not self._is_over(line)]
+                errors = [line for line in error.stderr.splitlines() if not self._is_over(line)]
                 named = [job for job in batch if any(_names(line, job) for line in errors)]
                 # An error that names none of them concerns all: the command did not get that far.
                 refused = batch if errors and not named else named

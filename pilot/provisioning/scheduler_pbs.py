@@ -111,7 +111,7 @@ class PbsQueue(BatchQueue):
         try:
             return self._ask(*command)
         except CommandRefused as error:
-            if all(map(self._is_over, error.said.splitlines())):
+            if all(map(self._is_over, error.stderr.splitlines())):
                 return error.output
             raise
 

@@ -46,7 +46,7 @@ _WALLTIME = re.compile(r"(\d{1,3}):([0-5]\d):([0-5]\d)")
 
 
 def walltime_seconds(walltime: str) -> int:
-    """Seconds of ``HH:MM:SS``; ValueError if it is malformed."""
+    """Return the seconds of ``HH:MM:SS``; ValueError if it is malformed."""
     match = _WALLTIME.fullmatch(walltime)
     if match is None:
         raise ValueError(f"{walltime!r} is not HH:MM:SS")
@@ -55,7 +55,7 @@ def walltime_seconds(walltime: str) -> int:
 
 
 def walltime_text(seconds: float) -> str:
-    """``HH:MM:SS``, truncated to whole minutes: the unit of Slurm and LSF, and what Parsl passes to them."""
+    """Return ``HH:MM:SS`` in full minutes: the unit of Slurm and LSF, and of Parsl."""
     minutes = int(seconds) // 60
     return f"{minutes // 60:02d}:{minutes % 60:02d}:00"
 
@@ -88,7 +88,7 @@ class _Checked(msgspec.StructMeta):
             mistakes.append(f"{name}: no such field; {hint}")
         if not mistakes:
             site = super().__call__(**values)
-            mistakes = site._contradictions()
+            mistakes = list(site._contradictions())
         if mistakes:
             raise SiteMistakes(mistakes)
         return site
@@ -170,48 +170,31 @@ class Site(msgspec.Struct, frozen=True, kw_only=True, metaclass=_Checked):
     second_hand: Annotated[tuple[str, ...], Meta(examples=[("charge_factor: from a user's script",)])] = ()
     retired: Annotated[str, Meta(examples=["decommissioned 2024-11-15"])] = ""
 
-    def _contradictions(self) -> list[str]:
-        slurm = self.scheduler == "slurm"
-        shortest = walltime_seconds(self.walltime_min or self.walltime)
-        rules = [
-            (slurm and self.queue, 'queue: Slurm has partitions; for example partition="preempt"'),
-            (not slurm and self.partition, 'partition: only Slurm has partitions; for example queue="preemptable"'),
-            (not slurm and self.qos, "qos: only Slurm has a QOS; remove it"),
-            (
-                self.select_options and self.scheduler != "pbspro",
-                "select_options: only PBS has a select line; use scheduler_options",
-            ),
-            (
-                self.nodes_per_pilot > 1 and self.launcher == "simple",
-                'nodes_per_pilot: more than 1 needs a launcher that reaches all nodes; for example launcher="srun"',
-            ),
-            (
-                self.ranks_per_node > (self.cores_per_node or self.ranks_per_node),
-                f"ranks_per_node: {self.ranks_per_node} is more than cores_per_node, {self.cores_per_node}",
-            ),
-            (
-                shortest > walltime_seconds(self.walltime),
-                f"walltime_min: {self.walltime_min} is more than walltime {self.walltime}",
-            ),
-            (
-                self.bind_address and self.bind_interface,
-                "bind_address: give it or bind_interface, not both",
-            ),
-            (
-                self.silent_s <= self.heartbeat_s,
-                f"silent_s: {self.silent_s:g} must be more than heartbeat_s, {self.heartbeat_s:g}",
-            ),
-            (
-                self.orphan_s < self.silent_s,
-                f"orphan_s: {self.orphan_s:g} must not be less than silent_s, {self.silent_s:g}",
-            ),
-            (
-                self.orphan_s < 2 * self.heartbeat_s,
-                f"orphan_s: {self.orphan_s:g} must be at least twice heartbeat_s, {self.heartbeat_s:g}: a heartbeat "
-                "renews a pilot's lease",
-            ),
-        ]
-        return [message for broken, message in rules if broken]
+    def _contradictions(self) -> Iterator[str]:
+        slurm, pbs = self.scheduler == "slurm", self.scheduler == "pbspro"
+        if slurm and self.queue:
+            yield 'queue: Slurm has partitions; for example partition="preempt"'
+        if not slurm and self.partition:
+            yield 'partition: only Slurm has partitions; for example queue="preemptable"'
+        if not slurm and self.qos:
+            yield "qos: only Slurm has a QOS; remove it"
+        if self.select_options and not pbs:
+            yield "select_options: only PBS has a select line; use scheduler_options"
+        if self.nodes_per_pilot > 1 and self.launcher == "simple":
+            yield 'nodes_per_pilot: more than 1 needs a launcher that reaches all nodes; for example launcher="srun"'
+        if self.cores_per_node and self.ranks_per_node > self.cores_per_node:
+            yield f"ranks_per_node: {self.ranks_per_node} is more than cores_per_node, {self.cores_per_node}"
+        if self.walltime_min_s > self.walltime_s:
+            yield f"walltime_min: {self.walltime_min} is more than walltime {self.walltime}"
+        if self.bind_address and self.bind_interface:
+            yield "bind_address: give it or bind_interface, not both"
+        beat, silent, orphan = (f"{name}: {getattr(self, name):g}" for name in ("heartbeat_s", "silent_s", "orphan_s"))
+        if self.silent_s <= self.heartbeat_s:
+            yield f"{silent} must be more than {beat}"
+        if self.orphan_s < self.silent_s:
+            yield f"{orphan} must not be less than {silent}"
+        if self.orphan_s < 2 * self.heartbeat_s:
+            yield f"{orphan} must be at least twice {beat}: a heartbeat renews a pilot's lease"
 
     @property
     def interfaces(self) -> tuple[str, ...]:

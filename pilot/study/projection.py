@@ -105,7 +105,7 @@ class Projection:
                 _check(trials[trial.number], trial)
             else:
                 self._add(trial)
-            if trial.told:
+            if trial.ended:
                 self.tell(trial.number, trial.value)
 
     def _add(self, known: KnownTrial) -> None:
@@ -119,7 +119,7 @@ class Projection:
 def _check(found: FrozenTrial, known: KnownTrial) -> None:
     if found.params != dict(known.parameters):
         raise ValueError(f"trial {known.number} has other parameters in the file")
-    if found.state.is_finished() and not known.told:
+    if found.state.is_finished() and not known.ended:
         raise ValueError(f"trial {known.number} is over in the file")
     if found.state is TrialState.COMPLETE and found.value != known.value:
         raise ValueError(f"trial {known.number} has another value in the file")

@@ -1,9 +1,9 @@
-"""What a user submits: how the script is started, and what the planner should know about the trainer."""
+"""A user's submission: the launch of the script, and the trainer's specification for the planner."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +11,7 @@ import msgspec
 
 from pilot.core.curves.curve import Curve
 from pilot.core.errors import UserError
-from pilot.core.ids import NO_GENERATION, Generation, TrainerId, TrainerUid
+from pilot.core.ids import Generation, TrainerId, TrainerUid
 from pilot.core.trainer.spec import Checking, Profiling, TrainerSpec
 from pilot.host.files import read_regular
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class LaunchSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How the training process of a trainer is started."""
+    """The launch of a trainer's training process."""
 
     script: str  #: absolute path of the training script
     #: of its content, in hex; without a copy of its code, a node that finds different content does not start it
@@ -35,7 +35,6 @@ class LaunchSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     checkpoints_kept: Annotated[int, msgspec.Meta(ge=1)] | None = None
     ddp: bool = False  #: whether it is a script for ``torchrun``, without a session
     #: its code (:mod:`pilot.submission.script_code`), packed; only until it is stored in the trainer's folder
-
     code: bytes = b""
     #: of the stored copy of the code, in hex: workers run nothing else; "": the script is run in place
     code_sha256: str = ""
@@ -75,38 +74,32 @@ class Submission(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     check: Checking | None = None  #: whether its script is checked before it grows; None: as at the site
 
     def spec(self, trainer: TrainerId, uid: TrainerUid) -> TrainerSpec:
-        """What the core needs to know."""
+        """Return its specification for the core."""
         if self.fixed_curve and self.curve is None:
             raise UserError("--fixed-curve needs a --curve")
         if self.reprofile and (self.fixed_curve or self.profile is Profiling.NEVER):
             with_ = "--fixed-curve" if self.fixed_curve else "--profile never"
             raise UserError(f"--reprofile measures the curve again, so it cannot be combined with {with_}")
-        given = {"rescale_up_s": self.rescale_up_s, "rescale_down_s": self.rescale_down_s}
-        costs: dict[str, Any] = {name: seconds for name, seconds in given.items() if seconds is not None}
-        return TrainerSpec(
-            trainer=trainer,
-            min_nodes=self.min_nodes,
-            max_nodes=self.max_nodes,
-            curve=Curve.of(self.curve) if self.curve is not None else None,
-            fixed_curve=self.fixed_curve,
-            profile=self.profile,
-            reprofile=self.reprofile,
-            script=self.launch.script,
-            priority=self.priority,
-            budget_node_hours=self.budget_node_hours,
-            warm_up_s=self.warm_up_s,
-            after_loop_s=self.after_loop_s,
-            patience_s=self.patience_s,
-            uid=uid,
-            sizes=self.sizes,
-            starts_after=Generation(self.start.generation) if self.start is not None else NO_GENERATION,
-            assumed_costs=not costs,
-            **costs,
-        )
+        known = {name: getattr(self, name) for name in _SPECIFIED if getattr(self, name) is not None}
+        given: dict[str, Any] = {
+            "trainer": trainer,
+            "uid": uid,
+            "script": self.launch.script,
+            "assumed_costs": self.rescale_up_s is None and self.rescale_down_s is None,
+        }
+        if self.curve is not None:
+            given["curve"] = Curve.of(self.curve)
+        if self.start is not None:
+            given["starts_after"] = Generation(self.start.generation)
+        return TrainerSpec(**known | given)
+
+
+_SPECIFIED = {field.name for field in fields(TrainerSpec)}.intersection(Submission.__struct_fields__)
+"""The fields that a submission shares with the specification."""
 
 
 def with_check(spec: TrainerSpec, asked: Checking | None, launch: LaunchSpec, site: Site) -> TrainerSpec:
-    """``spec`` with what becomes of its script's check at ``site``; ``asked``: as the user wants it."""
+    """Return ``spec`` with the check of its script, as ``asked`` by the user, or else as the ``site`` has it."""
     why = "it is a script for torchrun (--ddp)" if launch.ddp else ""
     if not why and site.ranks_per_node > 1:
         why = f"{site.ranks_per_node} processes train on each node"
@@ -125,7 +118,7 @@ class ForkJob(msgspec.Struct, frozen=True):
 
 
 class CheckJob(msgspec.Struct, frozen=True):
-    """A script to check. ``kept_in``: where verdicts are kept."""
+    """A script to check. ``kept_in``: the folder of verdicts."""
 
     launch: LaunchSpec
     limit_s: float
@@ -137,31 +130,24 @@ MOST_BYTES = 1024 * 1024
 
 
 def read_curve(path: Path) -> Curve:
-    """The curve in ``path``; :class:`UserError` names the file, the line and what is wrong with it."""
+    """Read the curve in ``path``; :class:`UserError` names the file, the line and the mistake."""
+    try:
+        lines = read_regular(path, MOST_BYTES).decode().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not a text file"
+        raise UserError(f"cannot read the scaling curve {path}: {reason}") from None
     points: list[tuple[float, float]] = []
-    for number, line in enumerate(_lines(path), start=1):
+    for row, line in enumerate(lines, start=1):
         cells = line.split("#")[0].replace(",", " ").split()
-        if not cells or (not points and _is_header(cells)):
-            continue
-        points.append(_point(f"{path}:{number}", cells, points[-1][0] if points else -math.inf))
+        numbers = [_number(cell) for cell in cells]
+        if cells and (points or any(number is not None for number in numbers)):  # not a header
+            points.append(_point(f"{path}:{row}", cells, numbers, points[-1][0] if points else -math.inf))
     if not any(nodes > 0 for nodes, _ in points):
         raise UserError(f"{path}: no points; give lines of nodes and samples per second, for example 4,1210.5")
     try:
         return Curve.of(points)
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return read_regular(path, MOST_BYTES).decode().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not a text file"
-        raise UserError(f"cannot read the scaling curve {path}: {reason}") from None
-
-
-def _is_header(cells: list[str]) -> bool:
-    return not any(_number(cell) is not None for cell in cells)
 
 
 def _number(cell: str) -> float | None:
@@ -171,10 +157,10 @@ def _number(cell: str) -> float | None:
         return None
 
 
-def _point(where: str, cells: list[str], before: float) -> tuple[float, float]:
-    if len(cells) != 2:
-        raise UserError(f"{where}: {len(cells)} columns; a scaling curve has two, nodes and samples per second")
-    nodes, rate = _number(cells[0]), _number(cells[1])
+def _point(where: str, cells: list[str], numbers: list[float | None], before: float) -> tuple[float, float]:
+    if len(numbers) != 2:
+        raise UserError(f"{where}: {len(numbers)} columns; a scaling curve has two, nodes and samples per second")
+    nodes, rate = numbers
     if nodes is None or rate is None or not (math.isfinite(nodes) and math.isfinite(rate)):
         raise UserError(f"{where}: {' '.join(cells)!r} is not two finite numbers")
     if rate < 0:

@@ -99,7 +99,7 @@ class Restarts:
         """
         checkpoint = checkpoint_for_script(self._checkpoint, self._uid, self._held)
         importlib.import_module(WITH_OPTIMIZERS)
-        self._link.tell(wire.WorkerReady(self._trainer, time.time() - psutil.Process().create_time()))
+        self._link.send(wire.WorkerReady(self._trainer, time.time() - psutil.Process().create_time()))
         try:
             while True:
                 group = self._next_group()
@@ -116,7 +116,7 @@ class Restarts:
                 if group.rank == 0:
                     steps = self._progress.steps
                     again = steps if self._progress.again else None
-                    self._link.tell(wire.GroupFormed(self._trainer, group.generation, steps, again))
+                    self._link.send(wire.GroupFormed(self._trainer, group.generation, steps, again))
                 self._follow(group, self._process)
         except Released:
             self._end_generation()
@@ -160,7 +160,7 @@ class Restarts:
                     told_s = now_s + self._silent_s
                     self._report(group, process)
                     steps, samples = self._progress.steps, self._progress.samples
-                    self._link.tell(wire.TrainerFinished(self._trainer, group.generation, steps, samples))
+                    self._link.send(wire.TrainerFinished(self._trainer, group.generation, steps, samples))
             elif self._membership.pause_asked or self._membership.ready_for:
                 self._change(group, process)
             elif status:
@@ -169,7 +169,7 @@ class Restarts:
                     self._report(group, process)
                 if now_s - failed_s >= (PEER_LOSS_S if group.size > 1 else 0.0):
                     self._progress.failed = not process.has_saved()
-                    self._link.tell(wire.GroupBroken(self._trainer, group.generation, _why(status)))
+                    self._link.send(wire.GroupBroken(self._trainer, group.generation, _why(status)))
                     failed_s = now_s + PERIOD_S
             elif now_s >= again_s:
                 again_s = now_s + PERIOD_S
@@ -178,7 +178,7 @@ class Restarts:
 
     def _report(self, group: Membership, process: ScriptProcess) -> None:
         if group.rank == 0:
-            self._link.tell(self._progress.report(group, process.tally.read()))
+            self._link.send(self._progress.report(group, process.tally.read()))
 
     def _change(self, group: Membership, process: ScriptProcess) -> None:
         """A planned change: the next generation, a pause, or this rank parts."""
@@ -195,7 +195,7 @@ class Restarts:
         self._quit(group)
         self._membership.leave()
         if paused:
-            self._link.tell(wire.RankPaused(self._trainer, group.generation, self._progress.steps))
+            self._link.send(wire.RankPaused(self._trainer, group.generation, self._progress.steps))
 
     def _wait_until(self, group: Membership, process: ScriptProcess, done: Callable[[], bool], limit_s: float) -> None:
         """Wait while the script runs and its generation is in force."""
@@ -229,15 +229,15 @@ class Restarts:
             case PauseGroup(_, generation):
                 self._membership.pause_requested(generation)
                 if self._membership.current is None:
-                    self._link.tell(wire.RankPaused(self._trainer, generation, self._progress.steps))
+                    self._link.send(wire.RankPaused(self._trainer, generation, self._progress.steps))
             case ExamineGroup():
-                self._link.tell(wire.RankStalled(self._trainer, self._in_force(), self._progress.steps, 0.0, False))
+                self._link.send(wire.RankStalled(self._trainer, self._in_force(), self._progress.steps, 0.0, False))
             case DissolveGroup(_, generation):
                 self._lose(generation)
                 self._membership.killed(generation)
             case WriteCheckpoint() if self._seat.rank == 0:  # there is nothing but what the script has saved
                 steps, path = self._progress.steps, str(self._checkpoint)
-                self._link.tell(wire.CheckpointWritten(self._trainer, 0, steps, asked=True, path=path))
+                self._link.send(wire.CheckpointWritten(self._trainer, 0, steps, asked=True, path=path))
             case StopWorker(reason=reason):
                 self._stop(reason)
             case RankConnected(generation):
@@ -284,7 +284,7 @@ class StepCounts:
         self._size = 0
         self._before = (0, 0)
         self._stopped_s = 0.0
-        self._stall_told = True
+        self._stall_reported = True
         self._resized = False
 
     def row(self) -> list[int]:
@@ -297,7 +297,7 @@ class StepCounts:
         self.failed, self.again = False, any(failed for *_, failed in rows)
         known = [(row[2], row[3]) if self.again else (row[0], row[1]) for row in rows]
         self._before = self.steps, self.samples = max(known)
-        self._resized, self._size, self._stall_told = group.size != self._size, group.size, False
+        self._resized, self._size, self._stall_reported = group.size != self._size, group.size, False
 
     def ended(self, tally: tuple[int, float, float]) -> None:
         """The script's process has ended."""
@@ -310,8 +310,8 @@ class StepCounts:
         steps, first_s, last_s = tally
         per_s = self._size * (steps - 1) / (last_s - first_s) if last_s - first_s >= PERIOD_S else None
         stall_s = None
-        if steps and not self._stall_told:
-            self._stall_told = True
+        if steps and not self._stall_reported:
+            self._stall_reported = True
             stall_s = first_s - self._stopped_s if self._stopped_s else None
         return wire.Progress(
             self._trainer,

@@ -53,7 +53,7 @@ class Tally:
     def _stepped(self, *_: object) -> None:
         steps, first_s, _last_s = self.read()
         if not steps:
-            imported.tell()
+            imported.record()
         now_s = time.monotonic()
         _COUNTS.pack_into(self._memory, 0, steps + 1, first_s or now_s, now_s)
 

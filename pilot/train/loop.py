@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from pilot.core.errors import UserError
-from pilot.core.trainer.remaining_work import EPOCH_SAMPLES, EPOCHS, ITERATIONS
-from pilot.core.trainer.run_identity import ALL_EPOCHS, ALL_ITERATIONS, GRADIENTS
+from pilot.protocol.remaining_work import EPOCH_SAMPLES, EPOCHS, ITERATIONS
+from pilot.protocol.run_identity import ALL_EPOCHS, ALL_ITERATIONS, GRADIENTS
 from pilot.train.check.settings import CheckedRun
 from pilot.train.data import rng
 from pilot.train.data.rehearsal import Rehearsal
@@ -403,7 +403,7 @@ def group_of(
     link = WorkerSockets(int(environment["PILOT_CONTROL_FD"]), Path(environment["PILOT_WORKER_SOCKET"]))
     directory = Path(environment["PILOT_TRAINER_DIR"], "checkpoints")
     uid, kept = environment["PILOT_TRAINER_UID"], int(environment["PILOT_CHECKPOINTS_KEPT"])
-    saver = Saver(trainer, uid, directory, kept, link.tell, lambda: training.agreed_step, training.shards)
+    saver = Saver(trainer, uid, directory, kept, link.send, lambda: training.agreed_step, training.shards)
     interval_s = float(environment["PILOT_CHECKPOINT_INTERVAL_S"])
     stall_timer = StallTimer(float(environment["PILOT_SILENT_S"]), float(environment["PILOT_PATIENCE_S"]))
     return Elastic(trainer, seat, link, training, exchanges, saver, interval_s, stall_timer, resized, ties)

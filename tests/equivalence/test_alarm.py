@@ -301,7 +301,7 @@ def test_the_last_checkpoint_of_equal_ranks_stays_and_later_ones_are_not_loaded(
     for step in (100, 150, 190, 250, 260, 270):
         store.write(tmp_path, 1, step, {"step": step}, kept=2, agreed_step=200)
     assert steps_of(tmp_path) == [270, 260, 190]
-    assert store.set_apart(tmp_path, 200) == store.set_apart(tmp_path, 200) == store.listing(tmp_path)[0].path
+    assert store.set_aside(tmp_path, 200) == store.set_aside(tmp_path, 200) == store.listing(tmp_path)[0].path
     loaded = store.load_newest(tmp_path, granted=1)
     assert loaded is not None
     assert loaded.step == 190

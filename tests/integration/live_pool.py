@@ -19,6 +19,8 @@ from pilot.protocol import connection, wire
 from pilot.protocol.connection import life_name
 from pilot.protocol.pool_client import PoolClient
 from pilot.protocol.pool_status import TrainerStatus
+from pilot.rundir.journal import read, replay
+from pilot.service.settings import fresh_core
 from pilot.submission.submission import LaunchSpec, Submission
 from tests.streams import Stream
 
@@ -119,6 +121,31 @@ class Pool:
         assert self.process is not None
         return self.process.wait(DEADLINE_S)
 
+    def joined(self, count: int) -> list[Peer]:
+        """Pilots that have joined, one on each of so many hosts."""
+        peers = [Peer(self.file, f"p{n}", f"n{n}").welcomed() for n in range(count)]
+        until(lambda: len(self.nodes()) == count)
+        return peers
+
+    def running(self, count: int, **arguments: Any) -> tuple[str, list[Peer]]:
+        """A trainer that trains on so many new nodes, and their pilots."""
+        peers = self.joined(count)
+        trainer = self.submit(name="a", max_nodes=count, **arguments)
+        warm_all(peers, trainer)
+        assert form(peers, trainer, resumed=0) == 1
+        until(lambda: self.trainer(trainer).phase == "running")
+        return trainer, peers
+
+    def replays(self) -> None:
+        """Check that its journal gives the same commands again."""
+        contents = read(self.run_dir / "journal.jsonl")
+        assert replay(contents, fresh_core(contents)) == ""
+
+    def restart(self) -> None:
+        """Kill it and start it again."""
+        self.kill()
+        self.up()
+
     def kill(self, number: int = signal.SIGKILL) -> None:
         """Kill it without warning."""
         if self.process is not None and self.process.poll() is None:
@@ -190,6 +217,13 @@ class Peer:
     def die(self) -> None:
         """As by SIGKILL: the connection closes without a message."""
         self.socket.close()
+
+
+def back(live: Pool, peer: Peer, trainer: str, generation: int, step: int, ready: bool = True) -> Peer:
+    """The same pilot on a new connection, with a worker."""
+    peer.die()
+    worker = (trainer, live.trainer(trainer).uid, generation, step, ready)
+    return Peer(live.file, peer.secret, peer.host, workers=[worker]).welcomed()
 
 
 def warm(peer: Peer, trainer: str) -> None:

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from pilot.cli.main import run
-from pilot.cli.pools import PoolList
+from pilot.cli.views import PoolList
 from pilot.protocol import wire
 from tests.integration.live_pool import Peer, pool, settings, until
 

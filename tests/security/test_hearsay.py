@@ -8,22 +8,16 @@ from contextlib import contextmanager
 from typing import Any
 
 import msgspec
-import pytest
 from click.testing import CliRunner
 
 from pilot.cli.events import command as events
 from pilot.protocol import wire
 from pilot.service.agents import intake
-from tests.integration.live_pool import Peer, Pool, form, pool, until, warm
+from tests.integration.live_pool import Peer, Pool, form, until, warm
+from tests.security.fuzz.mutate import texts
 
 FORGED = "honest\n2026-01-01 00:00:00  pool: forged\u2028forged\x1b[2Jforged"
 REMARKS = 5000
-
-
-@pytest.fixture(scope="module")
-def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
-    with pool(tmp_path_factory.mktemp("hearsay")) as made:
-        yield made
 
 
 @contextmanager
@@ -105,17 +99,7 @@ def test_texts_are_lines_in_the_journal_and_for_people(live: Pool) -> None:
 
 def forged(live: Pool) -> list[str]:
     """The forged texts in the journal."""
-    return [text for entry in journal(live) for text in strings(entry) if "forged" in text]
-
-
-def strings(value: Any) -> Iterator[str]:
-    match value:
-        case str():
-            yield value
-        case dict():
-            yield from (text for pair in value.items() for part in pair for text in strings(part))
-        case list():
-            yield from (text for part in value for text in strings(part))
+    return [text for entry in journal(live) for text in texts(entry) if "forged" in text]
 
 
 def test_thousands_of_remarks_are_told_of_in_one_line(live: Pool) -> None:

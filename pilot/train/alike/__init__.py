@@ -1,1 +1,1 @@
-"""What must be the same on all ranks, or after a resume, and how that is compared."""
+"""Values that must be the same on all ranks, or after a resume, and their comparison."""

@@ -1,11 +1,9 @@
-"""The sums of the step after a checkpoint are kept beside it, as sketches, and compared with those of the same step
-when the trainer resumes from that checkpoint. If they differ, the step is not done (see
-:mod:`pilot.train.steps.comparison`).
+"""Compares the step after a checkpoint with the same step when the trainer resumes from it: sketches of the sums are
+saved beside the checkpoint. If the sums differ, the step is not applied (see :mod:`pilot.train.steps.comparison`).
 
-The step must have the same samples, and no file of the script's code may have changed. If the samples are divided among
-another number of ranks, sums may differ by design: they are not compared where forward draws random numbers, or
-normalises by its batch, and a difference is only remarked.
-After a notice there is no next step, and nothing is kept.
+The step must have the same samples, and no file of the script may have changed. If the samples are divided among
+another number of ranks, sums may differ by design: they are not compared if forward draws random numbers or normalises
+by its batch, and a difference is only remarked. After a notice there is no next step, and nothing is saved.
 """
 
 from __future__ import annotations
@@ -24,9 +22,9 @@ from pilot.train.state.training import Training
 
 
 class NextStep(msgspec.Struct):
-    """The step after ``step`` others, of the samples [cursor, cursor_end) of its epoch, divided among ``parts`` ranks;
-    ``divides``: its sums do not depend on that number; ``code``: the versions of the script's files; ``sketched``: the
-    sums, of each of its phases.
+    """Sketches of the step after ``step`` others, of the samples [cursor, cursor_end) of its epoch, divided among
+    ``parts`` ranks. ``divides``: its sums do not depend on that number; ``code``: the versions of the script's files;
+    ``sketched``: the sums of each of its phases.
     """
 
     step: int
@@ -38,8 +36,8 @@ class NextStep(msgspec.Struct):
     sketched: list[Sketched]
 
     def difference(self, before: NextStep) -> str:
-        """In words, how its newest sums differ from those of the same phase ``before``; "": they do not, or need not be
-        the same.
+        """Return a sentence on how the newest sums differ from those of the same phase in ``before``; "" if they are
+        the same, or need not be.
         """
         phase = len(self.sketched) - 1
         its, place = ((one.step, one.cursor, one.cursor_end) for one in (self, before))
@@ -57,16 +55,16 @@ class NextStep(msgspec.Struct):
 
 _decoder = msgspec.msgpack.Decoder(NextStep)
 Keep = Callable[[int, int, bytes], None]
-"""Called with a checkpoint's generation and step, and with what is to lie beside it."""
+"""Saves an encoded :class:`NextStep` beside the checkpoint of this generation and step."""
 
 
 def discard(_generation: int, _step: int, _block: bytes) -> None:
-    """Without checkpoints nothing is kept."""
+    """Save nothing, because there are no checkpoints."""
 
 
 class NextSteps:
-    """What the leader has to keep, and compares after a resume. ``compares``: the group has resumed, and has not done
-    a step yet; the same on all its ranks.
+    """The leader's sketches of next steps. ``compares``: the group has resumed, and has not done a step yet; the same
+    on all ranks.
     """
 
     def __init__(self, training: Training, keep: Keep) -> None:
@@ -79,23 +77,23 @@ class NextSteps:
         self.compares = False
 
     def saved(self, generation: int) -> None:
-        """The state is being saved as it is now."""
+        """Note that the present state is being saved in a checkpoint."""
         self._saved = generation, self._training.position.step
 
     def resumed(self, block: bytes) -> None:
-        """The state was loaded from a checkpoint, with this beside it (b"": nothing)."""
+        """Note that the state was loaded from a checkpoint with this block beside it (b"": none)."""
         position = self._training.position
-        has_changed = any(change.step == position.step for change in self._training.changes)  # what the user accepted
+        has_changed = any(change.step == position.step for change in self._training.changes)  # accepted by the user
         self._before = _read(block) if block and not has_changed else None
 
     def group_begins(self, *, resumes: bool) -> None:
-        """A group begins, from a checkpoint or from a state that a rank of it has."""
+        """Begin a group; it ``resumes`` from a checkpoint, or continues with a state that one of its ranks has."""
         self.compares = resumes
         if not resumes:
             self._before = None
 
     def begins(self, share: StepShare, rank: int, parts: int) -> None:
-        """A step begins on ``rank``, whose samples are divided among ``parts`` ranks."""
+        """Begin a step on ``rank``; ``parts`` ranks divide its samples."""
         self._now = None
         step, is_possible = self._training.position.step, not (self._training.position.phase or self._training.sharding)
         if not rank and is_possible and (self._is_next(step) or self._before is not None):
@@ -104,17 +102,19 @@ class NextSteps:
             )
 
     def forward_begins(self) -> None:
-        """The script gets a batch."""
+        """Note the generators' states before a batch."""
         if self._now is not None:
             self._generators = rng.positions()
 
     def forward_ends(self) -> None:
-        """The batch has its gradients."""
+        """Note whether the batch drew random numbers."""
         if self._now is not None and self._generators != rng.positions():
             self._now.divides = False
 
-    def came(self, steppers: Sequence[Stepper]) -> str:
-        """The gradients of what these step are sums now. Returns how they differ from those before a resume."""
+    def summed(self, steppers: Sequence[Stepper]) -> str:
+        """Sketch the gradients of ``steppers``, which are sums now. Return how they differ from those before a
+        resume.
+        """
         if self._now is None:
             return ""
         named = self._training.trained.named
@@ -127,11 +127,11 @@ class NextSteps:
 
     @property
     def divided_otherwise(self) -> bool:
-        """Whether the samples of the step were divided among another number of ranks before a resume."""
+        """Whether another number of ranks divided the step's samples before the resume."""
         return self._now is not None and self._before is not None and self._now.parts != self._before.parts
 
     def ends(self) -> None:
-        """The step is done."""
+        """End the step, and save its sketches if it is the one after a checkpoint."""
         now, self._now, self._before, self.compares = self._now, None, None, False  # there is one first step
         if now is not None and self._saved is not None and self._is_next(now.step):
             self._keep(*self._saved, msgspec.msgpack.encode(now))
@@ -144,7 +144,7 @@ class NextSteps:
 
 
 def _read(block: bytes) -> NextStep | None:
-    """None: it is damaged. A file system may lose what was written last; only the checkpoint itself is verified."""
+    """Return the sketches in ``block``; None if it is damaged, because only the checkpoint itself is verified."""
     try:
         one = _decoder.decode(block)
     except msgspec.MsgspecError:

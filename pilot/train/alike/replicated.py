@@ -1,12 +1,12 @@
-"""What must be the same on all ranks of a trainer, by name: parameters (also those of tracked modules: an average, a
-teacher), the optimizers' options and state, buffers, and data that a script generates in its loop (rollouts,
-pseudo-labels), if the dataset is a ``TensorDataset``. Only one rank's travel and are saved.
+"""The values that must be the same on all ranks of a trainer, by name: parameters (also those of tracked modules: an
+average, a teacher), the optimizers' options and state, buffers, and data that a script generates in its loop (rollouts,
+pseudo-labels), if the dataset is a ``TensorDataset``. Only one rank's values are sent and saved.
 
-A buffer, or a parameter without gradient, that the model changes while computing belongs to each rank, like batch
-norm's statistics. Batch norm is recognised by its class; others by their change counter, or, if a script changes
-``.data``, by changed values with an unchanged counter. A rank that notices this reports 0, and then it applies to all
-ranks. One that the script changes after its step, on all ranks, belongs to each, too, if it differs; a rank reports a
-number below 0 if it does.
+A buffer, or a parameter without gradient, that the model changes while computing is each rank's own, like batch norm's
+statistics. Batch norm is recognised by its class; others by their change counter, or, if a script changes ``.data``, by
+changed values with an unchanged counter. A rank that notices this reports the checksum 0, and then it applies to all
+ranks. A buffer that the script changes after its steps gets a negative checksum; if all ranks report that, it may
+differ, too.
 """
 
 from __future__ import annotations
@@ -29,11 +29,13 @@ OWN = 0
 Changes = tuple[int, int]
 Numbers = dict[str, int]
 Place = tuple[dict[str, Any], str]
-"""Where a module keeps a tensor: in which of its dicts, under which name."""
+"""The place of a tensor in a module: the dict that holds it, and its key."""
 
 
 class Replicated:
-    """One rank's values. ``of_shards``: names of sharded values, the same only on ranks with the same shard."""
+    """One rank's replicated values. ``of_shards``: the names of sharded values, which are the same only on ranks with
+    the same shard.
+    """
 
     def __init__(self, training: Training) -> None:
         self._named = training.trained.named
@@ -52,33 +54,35 @@ class Replicated:
         self._data_at_first: list[Changes] = []
 
     def trains_on(self, dataset: object) -> None:
-        """Set the dataset, as it is before the loop; checking it costs a pass over the data only if it changes."""
+        """Set the dataset, before the loop. Later checks read its data only if it has changed."""
         if isinstance(dataset, TensorDataset):
             self._dataset = dataset
             self._data_at_first = self._data_changes()
 
     def forward_begins(self) -> None:
-        """The script gets a batch."""
+        """Note the change counters before the script gets a batch."""
         self._before = self._changes()
         if self._after and self._after != self._before:
             self._changed_after |= self._changed(self._after, self._before)
         if self._buffers and not self._seen:
-            self._look_at_buffers(self._buffer_numbers())
+            self._compare_buffers(self._buffer_numbers())
 
     def forward_ended(self) -> None:
-        """The script is done with the batch."""
+        """Note which buffers have changed when the script is done with the batch: they are each rank's own."""
         self._after = self._changes()
         if self._before != self._after:
             self._own |= self._changed(self._before, self._after)
 
     def are_own(self, names: set[str]) -> None:
-        """Another rank has noticed that these belong to each rank."""
+        """Note that these values are each rank's own, as another rank has noticed."""
         self._own |= names
 
     def numbers(self) -> Numbers:
-        """By name, 1 to 65521, or ``OWN``; below 0 if the script changes it after its steps."""
+        """Return the checksums by name: 1 to 65521, or ``OWN``; negative if the script changes the value after
+        steps.
+        """
         buffers = self._buffer_numbers()
-        self._look_at_buffers(buffers)
+        self._compare_buffers(buffers)
         values = dict(self._values())
         self.of_shards = {name for name, one in values.items() if torch.is_tensor(one) and shards.is_sharded(one)}
         signed = {name: -one if name in self._changed_after else one for name, one in buffers.items()}
@@ -87,12 +91,12 @@ class Replicated:
         return {name: OWN if name in own else number for name, number in alike.items()}
 
     def _values(self) -> Iterator[tuple[str, Any]]:
-        """Options come first: if they differ, so does everything after them. (What an optimizer's state leaves out is
-        for one step.)
+        """Yield the values by name. Options come first: if they differ, so does everything after them. (Options that
+        ``state_dict`` leaves out are for one step.)
         """
         for named, optimizer in self._optimizers.items():
-            kept = optimizer.state_dict()["param_groups"]
-            for number, (group, its) in enumerate(zip(optimizer.param_groups, kept, strict=True)):
+            saved = optimizer.state_dict()["param_groups"]
+            for number, (group, its) in enumerate(zip(optimizer.param_groups, saved, strict=True)):
                 options = {key: value for key, value in group.items() if key in its and key != "params"}
                 yield from _leaves(f"{named}.param_groups[{number}]", options)
         yield from ((name, one) for name, one in self._named.items() if name not in self._frozen)
@@ -109,7 +113,7 @@ class Replicated:
         return _numbers({name: held[key] for name, (held, key) in self._buffers.items()})
 
     def _changes(self) -> list[Changes]:
-        """``_version`` is torch's count of a tensor's changes in place."""
+        """Return the identity and the change counter (torch's ``_version``) of each buffer."""
         tensors = [held[key] for held, key in self._buffers.values()]
         try:
             return [(id(one), one._version if one is not None else 0) for one in tensors]
@@ -131,7 +135,8 @@ class Replicated:
             return dict.fromkeys(names, 1)
         return dict.fromkeys(names, 1) | _numbers(dict(zip(names, self._dataset.tensors, strict=False)))
 
-    def _look_at_buffers(self, numbers: Mapping[str, int]) -> None:
+    def _compare_buffers(self, numbers: Mapping[str, int]) -> None:
+        """Note as each rank's own the buffers whose values have changed while their counters have not."""
         for name, changes in zip(self._buffers, self._changes(), strict=True):
             before = self._seen.get(name)
             if before is not None and before[0] == changes and before[1] != numbers[name]:
@@ -140,7 +145,7 @@ class Replicated:
 
 
 def _buffers(model: nn.Module) -> Iterator[tuple[str, Place]]:
-    """The buffers that are part of the state, except batch statistics."""
+    """Yield the buffers that are part of the state, except batch statistics, with their places."""
     for path, module in model.named_modules():
         if not isinstance(module, _NormBase):
             own = module._non_persistent_buffers_set
@@ -149,7 +154,7 @@ def _buffers(model: nn.Module) -> Iterator[tuple[str, Place]]:
 
 
 def _frozen(model: nn.Module) -> Iterator[tuple[str, Place]]:
-    """The parameters without gradient, except shards."""
+    """Yield the parameters without gradient, except shards, with their places."""
     for path, module in model.named_modules():
         for key, parameter in module._parameters.items():
             if parameter is not None and not (parameter.requires_grad or shards.is_sharded(parameter)):

@@ -1,7 +1,6 @@
-"""What a dataset keeps by sample: whole numbers, a subset's indices or labels, and texts. They are part of the run's
-identity: a split that a generator of the script's own draws without a seed (``numpy.random.default_rng()``) is another
-one on each node, and after each resume, and so may be the order in which the node's file system lists files. (Other
-numbers may be rounded otherwise on another node.)
+"""A checksum of the integers and texts that a dataset holds by sample: a subset's indices, labels, file names. It is
+part of the run's identity: a split drawn without a seed (``numpy.random.default_rng()``) differs on each node and after
+each resume, and so may the order in which a file system lists files. (Floats may be rounded differently.)
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ from torch.utils.data import Dataset, Subset, TensorDataset
 
 _READ = 1 << 20
 _TEXTS_READ = 10_000
-"""Of more numbers, or texts, only so many are read."""
+"""The largest number of numbers, or texts, that are read of one value."""
 
 
 def checksum(dataset: Dataset[Any]) -> str:
-    """Of all that the dataset, and those of which it is a subset, keep so; "" if they keep none."""
-    found = [numbers for one in _chain(dataset) for value in _kept(one) for numbers in _whole(value, one)]
+    """Return the checksum over ``dataset``, and the datasets that it is a subset of; "" if they hold no such values."""
+    found = [numbers for one in _chain(dataset) for value in _values(one) for numbers in _by_sample(value, one)]
     return xxhash.xxh3_64_hexdigest(b"".join(numbers.tobytes() for numbers in found)) if found else ""
 
 
@@ -33,8 +32,8 @@ def _chain(dataset: Any) -> Iterator[Any]:
         yield dataset
 
 
-def _kept(dataset: Any) -> list[Any]:
-    """Its attributes; not those of torch's other datasets, which hold others."""
+def _values(dataset: Any) -> list[Any]:
+    """Return the attributes of ``dataset``; none of torch's other datasets, which hold datasets."""
     if isinstance(dataset, Subset):
         return [dataset.indices]
     if isinstance(dataset, TensorDataset):
@@ -43,9 +42,9 @@ def _kept(dataset: Any) -> list[Any]:
     return [] if is_of_torch else [*getattr(dataset, "__dict__", {}).values()]
 
 
-def _whole(value: Any, dataset: Any) -> Iterator[np.ndarray[Any, Any]]:
-    """The value, if it is a row of whole numbers or texts, as many as the dataset has samples. Not from a memory map,
-    which may be large and far. Of paths the last part counts: each node may have them in a folder of its own.
+def _by_sample(value: Any, dataset: Any) -> Iterator[np.ndarray[Any, Any]]:
+    """Yield ``value`` as numbers if it has an integer or a text for each sample. Memory maps, which may be large, are
+    left out. Of paths only the last part counts: each node may have its own folder.
     """
     if isinstance(value, list | tuple) and value and isinstance(value[0], str | PurePath):
         if len(value) == len(dataset):

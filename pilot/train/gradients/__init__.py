@@ -1,1 +1,1 @@
-"""How gradients get into the buckets that are summed, and back."""
+"""Moves gradients into the buckets that are summed over the ranks, and back."""

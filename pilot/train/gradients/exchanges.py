@@ -1,6 +1,6 @@
-"""The gradients of a session: one exchange for all optimizers that are stepped together, or one for each that is
-stepped separately. Groups identify them by number. Of a sharded model each process sends its shard, which the node has
-summed already.
+"""The exchanges of a session: one for all optimizers that are stepped together, or one for each optimizer that is
+stepped by name. Groups identify exchanges by number. In a sharded model each process sends the gradients of its shard,
+which the node has summed already.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ class Exchanges:
 
     Parameters
     ----------
-    training : whose parameters
+    training : has the parameters and optimizers
     wire_dtype : see :class:`~pilot.train.gradients.exchange.Exchange`
-    group : in which the node's processes sum among themselves (except for optimizers stepped by name, whose set of
-        gradients varies from step to step)
+    group : sums the gradients of the node's processes (except for optimizers stepped by name, whose set of gradients
+        varies from step to step)
     """
 
     def __init__(self, training: Training, wire_dtype: str | None, group: NodeGroup | None = None) -> None:
@@ -39,7 +39,7 @@ class Exchanges:
         self.each = self._made()
 
     def renew(self) -> bool:
-        """Between two steps: returns whether other parameters are trained now; they are exchanged from now on."""
+        """Replace the exchanges if other parameters are trained now; return whether they are. Call it between steps."""
         if not self._training.trained.changed():
             return False
         for exchange in self.each:
@@ -48,25 +48,25 @@ class Exchanges:
         return True
 
     def number(self, stepper: Stepper) -> int:
-        """The number of the exchange with the gradients of ``stepper``."""
+        """Return the number of the exchange with the gradients of ``stepper``."""
         return self._names.index(stepper.name)
 
     def parameters(self, steppers: Sequence[Stepper]) -> list[nn.Parameter]:
-        """All that these step."""
+        """Return the parameters that ``steppers`` step."""
         return [parameter for one in steppers for parameter in self.each[self.number(one)].parameters]
 
     def idle(self) -> None:
-        """See :class:`~pilot.train.gradients.exchange.Exchange`."""
+        """Call :meth:`Exchange.idle <pilot.train.gradients.exchange.Exchange.idle>` of each exchange."""
         for exchange in self.each:
             exchange.idle()
 
     def backward_ended(self) -> None:
-        """See :class:`~pilot.train.gradients.exchange.Exchange`."""
+        """Call :meth:`Exchange.backward_ended <pilot.train.gradients.exchange.Exchange.backward_ended>` of each."""
         for exchange in self.each:
             exchange.backward_ended()
 
     def only(self, steppers: Sequence[Stepper]) -> None:
-        """These were stepped: gradients of the others must be zeroed before they count."""
+        """Require that the gradients of other steppers are zeroed before they count, because these were stepped."""
         stepped = {self.number(stepper) for stepper in steppers}
         for number, exchange in enumerate(self.each):
             if number not in stepped and isinstance(exchange, LateExchange):
@@ -84,9 +84,7 @@ class Exchanges:
 
 
 class ShardedExchange(Exchange):
-    """The gradients of a sharded model, see :class:`~pilot.train.gradients.exchange.Exchange`. ``sharding`` weights a
-    batch's gradients.
-    """
+    """An :class:`~pilot.train.gradients.exchange.Exchange` of a sharded model. ``sharding`` weights the gradients."""
 
     _sharing = 1
 
@@ -95,8 +93,8 @@ class ShardedExchange(Exchange):
         super().__init__(parameters, wire_dtype)
 
     def begin_batch(self, weight: float, *, last: bool) -> None:
-        """See :class:`~pilot.train.gradients.exchange.Exchange`. Every process gets a part of every batch of the node,
-        because the others' gradients are reduced, too.
+        """See :class:`~pilot.train.gradients.exchange.Exchange`. The gradient of each process has a part of every batch
+        of the node, because backward reduces them, so it always counts.
         """
         self._check_reduced(weight)
         self._sharding.weight = weight
@@ -107,7 +105,9 @@ class ShardedExchange(Exchange):
         super().flush()
 
     def _check_reduced(self, weight: float) -> None:
-        """Check that gradients left for a later batch get the same ``weight`` as that batch."""
+        """Raise :class:`UserError` if gradients left for a later batch do not have the same ``weight`` as that
+        batch.
+        """
         if not self._first and weight != self._sharding.weight and not self._sharding.reduces:
             raise UserError(
                 "model.set_requires_gradient_sync(False) leaves a batch's gradients to be summed with those of the next"

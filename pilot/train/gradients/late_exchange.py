@@ -1,7 +1,7 @@
-"""The gradients of an optimizer that is stepped separately, between others: summed only when it is stepped.
+"""The exchange of an optimizer that is stepped by name: its gradients are summed only when it is stepped.
 
-Which optimizer a backward pass is for is known only when one is stepped, so nothing is sent earlier. In return, there
-may be several backward passes, as in a plain loop: what counts is what was computed since the gradients were zeroed.
+It is not known earlier for which optimizer a backward pass is. In return, there may be several backward passes, as in a
+plain loop: everything that was computed since the gradients were zeroed counts.
 """
 
 from __future__ import annotations
@@ -12,16 +12,17 @@ import numpy as np
 import torch
 from torch import nn
 
-from pilot.train.gradients.exchange import BUCKET_BYTES, Exchange, check_gradients, weakly
+from pilot.train.gradients.bucket import check_gradients
+from pilot.train.gradients.exchange import BUCKET_BYTES, Exchange, weakly
 from pilot.train.gradients.step_words import Words
 from pilot.train.state.placeholder import Collected, Placeholder, Unwanted
 
 
 class LateExchange(Exchange):
-    """Like :class:`~pilot.train.gradients.exchange.Exchange`, for steps of one micro-batch.
+    """An :class:`~pilot.train.gradients.exchange.Exchange` for steps of one micro-batch.
 
-    Until zeroed, the parameters' ``grad`` is one of: what backward computed, a ``Collected`` for what was taken of
-    that, the sum after its step, or an ``Unwanted`` (see there).
+    Until zeroed, a parameter's ``grad`` is the gradient that backward computed, a ``Collected`` once that was taken,
+    the sum after the step, or an ``Unwanted`` (:mod:`pilot.train.state.placeholder`).
     """
 
     def __init__(
@@ -44,7 +45,7 @@ class LateExchange(Exchange):
         self.disown()
 
     def disown(self) -> None:
-        """The current gradients of its parameters must be zeroed before they are used. (Sums may be read.)"""
+        """Require that the current gradients are zeroed before others count. (Sums may be read.)"""
         for index, (parameter, given) in enumerate(zip(self._parameters, self._given, strict=True)):
             if parameter.grad is not None and parameter.grad is not given:
                 parameter.grad = self._unwanted[index]
@@ -97,24 +98,24 @@ class LateExchange(Exchange):
             self._own[index].add_(gradient)
 
     def flush(self) -> None:
-        """Send what was computed since the gradients were zeroed; returns when all buckets have been sent."""
+        """Send the gradients computed since they were zeroed; return when all buckets have been sent."""
         for number, bucket in enumerate(self._buckets):
             self._collect(number, bucket.gradients())
             for index in bucket.indices:
-                self._leave(index)
+                self._note_held(index)
             if not self._alone:
                 self._staging.send(number, self._holds[bucket.range])
             self._then_ring(number)
         self._staging.flush()
 
-    def _leave(self, index: int) -> None:
+    def _note_held(self, index: int) -> None:
         gradient = self._parameters[index].grad
         if gradient is not None and gradient is not self._gathered[index]:
             self._unwanted[index].refuse()
         self._holds[index] = gradient is not None and self._weight > 0
 
     def take(self) -> Words:
-        """See :class:`~pilot.train.gradients.exchange.Exchange`. It may be stepped again in this step."""
+        """See :class:`~pilot.train.gradients.exchange.Exchange`. The optimizer may be stepped again in this step."""
         used = np.flatnonzero(self._used).tolist()
         self.drop_gradients()
         for index, gradient in zip(used, self._back(used), strict=True):

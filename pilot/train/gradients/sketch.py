@@ -1,5 +1,5 @@
-"""Sketches of gradients: a few numbers for each, random projections, by which two gradients can be compared that were
-computed on different nodes. The norm of the difference of two sketches is about that of the gradients' difference.
+"""Sketches of gradients: a few random projections of each, by which gradients of different nodes can be compared. The
+norm of the difference of two sketches is about that of the gradients' difference.
 """
 
 from __future__ import annotations
@@ -16,42 +16,42 @@ from torch import nn
 from pilot.checkpoint.shards import local_of
 
 _WIDTH = 61
-"""A prime, so that its columns do not follow those of a layer."""
+"""A prime, so that the columns of a sketch do not align with those of a layer."""
 LENGTH = 4
 _FOLDS = 16
 TOLERANCE = 0.05
-"""Of a gradient's norm: other hardware, or another division of the samples, rounds otherwise, most in 16 bits."""
+"""Relative to a gradient's norm: other hardware, or another division of the samples, gives other roundings."""
 Sketched = dict[str, list[float]]
-"""By the name of a parameter."""
+"""The sketches of gradients by the names of their parameters."""
 
 
 class Sketch:
-    """Of one step's gradients on one rank, added up over its batches. ``weight``: of what is added next."""
+    """The sketches of one step's gradients on one rank, added up over its batches; the next one has this ``weight``."""
 
     def __init__(self, weight: float = 0.0) -> None:
         self.weight = weight
         self._rows: dict[int, torch.Tensor] = {}
 
     def add(self, parameters: Sequence[nn.Parameter], gradients: Sequence[torch.Tensor | None]) -> None:
-        """A batch's gradients (None, or fewer than parameters: not reached)."""
+        """Add a batch's gradients; None, or a missing one at the end, was not reached by backward."""
         for parameter, gradient in zip(parameters, gradients, strict=False):
             if gradient is not None:
                 self.put(parameter, gradient)
 
     def put(self, parameter: nn.Parameter, gradient: torch.Tensor, *, first: bool = False) -> None:
-        """A gradient of ``parameter``; ``first``: what was added before was zeroed."""
+        """Add a gradient of ``parameter``; ``first``: replace what was added before, because that was zeroed."""
         row = self.weight * projected(gradient)
         before = None if first else self._rows.get(id(parameter))
         self._rows[id(parameter)] = row if before is None else before + row
 
     def of(self, named: Mapping[str, nn.Parameter]) -> Sketched:
-        """Those of these parameters that have a gradient, by name."""
+        """Return the sketches of those of these parameters that have a gradient, by name."""
         held = {name: self._rows[id(one)] for name, one in named.items() if id(one) in self._rows}
         return dict(zip(held, torch.stack([row.cpu() for row in held.values()]).tolist(), strict=True)) if held else {}
 
 
 def folded(sketched: Sketched) -> Sketched:
-    """A sketch of all gradients together, as large for any number of parameters."""
+    """Return a sketch of all gradients together, whose size does not depend on the number of parameters."""
     rows: Sketched = {}
     for name, row in sketched.items():
         into = rows.setdefault(str(zlib.crc32(name.encode()) % _FOLDS), [0.0] * LENGTH)
@@ -60,7 +60,7 @@ def folded(sketched: Sketched) -> Sketched:
 
 
 def differing(own: Sketched, other: Sketched) -> str:
-    """Of which parameter two sketched gradients differ most; "": they are the same, up to ``TOLERANCE`` of the norm."""
+    """Return the name of the parameter whose sketches differ most; "" if all are the same up to ``TOLERANCE``."""
     zero = [0.0] * LENGTH
     names = [*own, *(name for name in other if name not in own)]
     difference = {name: dist(own.get(name, zero), other.get(name, zero)) for name in names}
@@ -72,20 +72,20 @@ def differing(own: Sketched, other: Sketched) -> str:
 
 @torch.no_grad()
 def projected(gradient: torch.Tensor) -> torch.Tensor:
-    """``(4,)``, on the gradient's device, in float32 or wider."""
+    """Return the sketch of ``gradient``, shape (4,), on its device, in float32 or wider."""
     numbers = local_of(gradient.detach())
     if numbers.is_complex():
         numbers = torch.view_as_real(numbers.resolve_conj())
     numbers = numbers.reshape(-1)
-    whole = len(numbers) // _WIDTH * _WIDTH
+    end = len(numbers) // _WIDTH * _WIDTH
     exact = torch.float64 if numbers.dtype == torch.float64 else torch.float32
-    sums = numbers[:whole].view(-1, _WIDTH).sum(0, dtype=exact)
-    sums[: len(numbers) - whole] += numbers[whole:]
+    sums = numbers[:end].view(-1, _WIDTH).sum(0, dtype=exact)
+    sums[: len(numbers) - end] += numbers[end:]
     return sums @ _signs().to(sums)
 
 
 @cache
 def _signs() -> torch.Tensor:
-    """``(61, 4)``, the same everywhere; drawn from a generator of its own."""
+    """Return the random signs of the projections, shape (61, 4), the same on all nodes."""
     drawn = torch.randint(0, 2, (_WIDTH, LENGTH), generator=torch.Generator().manual_seed(1))
     return drawn.double() * 2 - 1

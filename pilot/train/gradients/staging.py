@@ -1,14 +1,12 @@
-"""Moves gradients between their device and the arena, and between those of a node's processes if they sum among
-themselves.
+"""Moves gradients between their device and the arena, and sums them over a node's processes if these have a group.
 
-The exchange decides what is sent when; a staging area only moves data. The rank process reads and writes the arena in
-host memory in all cases (between separate batch jobs the network is TCP anyway).
+The exchange decides when buckets are sent; a staging area only moves data. The rank process always reads and writes the
+arena in host memory (between separate batch jobs the network is TCP anyway).
 
 Each bucket is one tensor on the gradients' device. When it is full, the node's processes sum it; each stages its share
 of the sum (1/L of it, with L processes) in its arena, where the rank process sums it over the nodes; the shares are
-copied back and gathered within the node. A process that is alone on its node, and one of a sharded model, has its
-gradients to itself: nothing is summed or gathered here. On CPUs a share is in the arena from the beginning, and the
-bucket of a process that has its gradients to itself is the arena's own memory.
+copied back and gathered within the node. Without a group (one process on the node, or a sharded model) nothing is
+summed or gathered here. On CPUs a share is in the arena from the beginning; without a group the bucket is.
 
 The collectives of a node begin in bucket order on all of its processes, whatever the order in which the buckets are
 filled, and they all complete, even if the group breaks meanwhile.
@@ -42,16 +40,16 @@ class Staging:
     Parameters
     ----------
     parameters : plain tensors with the shapes, strides and dtypes of the gradients
-    whole : where each gradient is in its bucket
+    complete : the layout of the complete buckets, with the place of each gradient
     shares : this process's share of each bucket in the arena
     arena : the arena of the shares
-    group : the node's processes; None: each process has its own gradients
+    group : the node's processes; None: nothing is summed within the node
     """
 
     def __init__(
         self,
         parameters: Sequence[torch.Tensor],
-        whole: ArenaLayout,
+        complete: ArenaLayout,
         shares: Sequence[torch.Tensor],
         arena: Arena,
         group: NodeGroup | None,
@@ -64,9 +62,9 @@ class Staging:
         self._flats = [own.new_zeros(len(own) * group.size) for own in self._own] if group is not None else self._own
         places = []
         self._of_bucket: list[list[int]] = [[] for _ in shares]
-        for index, (slot, parameter) in enumerate(zip(whole.slots, parameters, strict=True)):
+        for index, (slot, parameter) in enumerate(zip(complete.slots, parameters, strict=True)):
             flat = self._flats[slot.bucket]
-            begin = (slot.offset - whole.parts[slot.bucket].offset) // flat.itemsize
+            begin = (slot.offset - complete.parts[slot.bucket].offset) // flat.itemsize
             places.append(_place_in(flat[begin : begin + slot.count], parameter))
             self._of_bucket[slot.bucket].append(index)
         self._places = _Places(places)
@@ -80,11 +78,11 @@ class Staging:
         self._under_way: deque[tuple[Work | None, Callable[[], None]]] = deque()
 
     def begin(self) -> None:
-        """A step begins: gradients of earlier steps that are still referenced must not change."""
+        """Begin a step; gradients of earlier steps that are still referenced will not change."""
         self._places.renew()
 
     def start(self, number: int, gradients: list[torch.Tensor], weight: float) -> None:
-        """Start to collect bucket ``number`` in this step, with ``weight`` times each of its gradients. For small
+        """Write ``weight`` times each of the gradients of bucket ``number``, the first ones of this step. For small
         tensors, one call per tensor takes longer than another pass over all.
         """
         indices = self._of_bucket[number]
@@ -97,39 +95,37 @@ class Staging:
             self.add(index, gradient, weight, first=True)
 
     def add(self, index: int, gradient: torch.Tensor, weight: float, *, first: bool) -> None:
-        """Add ``weight`` times ``gradient`` to what is collected in this step; ``first``: there is nothing yet. In one
-        pass: the scaling for the weighted mean writes into the bucket.
+        """Add ``weight`` times ``gradient`` to its sum in this step; with ``first``, write it into the bucket instead,
+        in one pass.
         """
         if first:
-            self._places.stay(index)  # an optimizer of several may be stepped again in the same step
+            self._places.reset_moved(index)  # an optimizer of several may be stepped again in the same step
             place = self._places[index]
             torch.mul(gradient.to(place.dtype), _factor(weight, place.dtype), out=place)
         else:
             self._places[index].add_(gradient, alpha=weight)
 
     def send(self, number: int, holds: bytearray) -> None:
-        """All of bucket ``number`` is collected: move it to the arena, with zeros where ``holds`` is 0 (nothing
-        collected)."""
+        """Complete bucket ``number``: write zeros where ``holds`` is 0, which means no gradient."""
         if 0 in holds:
             for index, held in zip(self._of_bucket[number], holds, strict=True):
                 if not held:
-                    self._places.stay(index)
+                    self._places.reset_moved(index)
                     self._places[index].zero_()
 
     def then(self, number: int, ring: Callable[[], None]) -> None:
-        """Call ``ring`` as soon as bucket ``number`` and all before it are in the arena; called in the buckets'
-        order."""
-        self._under_way.append((self._leave(number), ring))
+        """Call ``ring`` as soon as bucket ``number`` and all before it are in the arena. Call this in bucket order."""
+        self._under_way.append((self._to_arena(number), ring))
         while self._under_way and _is_over(self._under_way[0][0]):
             self._ring_next()
 
     def flush(self) -> None:
-        """Returns when all of these have been called."""
+        """Wait until every ``ring`` has been called."""
         while self._under_way:
             self._ring_next()
 
     def back(self, indices: Sequence[int]) -> list[torch.Tensor]:
-        """The present content of the arena, as gradients of the parameters: views of the buckets if types agree."""
+        """Return the sums in the arena as gradients of these parameters: views of the buckets if types agree."""
         if self._copies is not None:
             for own, share in zip(self._own, self._shares, strict=True):
                 own.copy_(share, non_blocking=True)
@@ -141,13 +137,12 @@ class Staging:
         return [places[i] if narrow[i] is None else places[i].to(narrow[i]) for i in indices]
 
     def forget(self) -> None:
-        """The step is over or void: drop the pending calls. Collectives that have begun on all processes of the node
-        complete."""
+        """Drop the pending calls of a step that is over or void; collectives within the node still complete."""
         while self._under_way:
             _wait(self._under_way.popleft()[0])
 
-    def _leave(self, number: int) -> Work | None:
-        """Sum bucket ``number`` in the node, and copy the share into the arena; None: it is there."""
+    def _to_arena(self, number: int) -> Work | None:
+        """Start to sum bucket ``number`` in the node and to copy the share into the arena; None: it is there."""
         if self._copies is None:
             return self._reduce(number)
         return self._copies.out(lambda: self._reduce(number), self._own[number], self._shares[number])
@@ -171,19 +166,14 @@ def _wait(work: Work | None) -> None:
 
 
 def check_devices(parameters: Sequence[torch.Tensor]) -> None:
-    """:class:`UserError` if they are on several devices, or on an unsupported one."""
+    """Raise :class:`UserError` if the parameters are on several devices, or on an unsupported one."""
     devices = sorted({str(parameter.device) for parameter in parameters})
     if devices not in ([], ["cpu"]) and not (len(devices) == 1 and parameters[0].is_cuda):
         raise UserError(f"the parameters are on {', '.join(devices)}: a rank trains on the CPU or on one CUDA device")
 
 
 class _Places:
-    """The gradients' places in the buckets, which scripts get as ``p.grad``.
-
-    Parameters
-    ----------
-    places : of the parameters' shapes
-    """
+    """The gradients' places in the buckets: tensors with the parameters' shapes, which scripts get as ``p.grad``."""
 
     def __init__(self, places: Sequence[torch.Tensor]) -> None:
         self._places = list(places)
@@ -194,34 +184,34 @@ class _Places:
         return self._places[index]
 
     def renew(self) -> None:
-        """Before a step. If the script has moved one elsewhere (``p.grad.data = ...``), there is another tensor in its
-        place. If the script or an optimizer still references one (a gradient of the last step), give that its own
-        memory: in a plain loop backward creates new gradients, and does not change referenced ones.
+        """Prepare the places for a step: replace those that the script has moved (``p.grad.data = ...``), and give
+        tensors that the script or an optimizer still references (gradients of the last step) their own memory. In a
+        plain loop, too, backward creates new gradients and does not change referenced ones.
         """
         if list(map(torch.Tensor.data_ptr, self._places)) != self._addresses:
             for index in range(len(self._places)):
-                self.stay(index)
+                self.reset_moved(index)
         if max(map(getrefcount, self._places), default=0) <= _REFERENCES:
             return
         for index in range(len(self._places)):
             if getrefcount(self._places[index]) > _REFERENCES:
-                kept = self._places[index]
-                self._places[index] = kept.detach()
-                kept.data = kept.clone()
+                referenced = self._places[index]
+                self._places[index] = referenced.detach()
+                referenced.data = referenced.clone()
 
-    def stay(self, index: int) -> None:
-        """If the script has moved this one elsewhere, there is another tensor in its place."""
+    def reset_moved(self, index: int) -> None:
+        """Replace the place at ``index`` by a new tensor in the bucket if the script has moved it elsewhere."""
         if self._places[index].data_ptr() != self._addresses[index]:
             self._places[index] = self._unseen[index].detach()
 
 
 _REFERENCES = 2
-"""The references by the list and by the call."""
+"""References to a place that nobody else uses: by the list, and by the call of ``getrefcount``."""
 
 
 def _place_in(numbers: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
-    """A view of the summed ``numbers`` as the gradient of ``parameter``. Its strides are those that autograd gives a
-    gradient: those of its parameter, which fused optimizers rely on; contiguous if those have gaps.
+    """Return a view of ``numbers`` as a gradient of ``parameter``, with the strides that autograd would use: those of
+    the parameter, on which fused optimizers rely, or contiguous ones if these have gaps.
     """
     flat = torch.view_as_complex(numbers.view(-1, 2)) if parameter.is_complex() else numbers
     is_dense = torch.empty_like(parameter, device="meta").stride() == parameter.stride()
@@ -231,14 +221,13 @@ def _place_in(numbers: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
 
 @lru_cache(maxsize=16)
 def _factor(weight: float, dtype: torch.dtype) -> torch.Tensor:
-    """``weight`` as a tensor: torch would create one for each call, which takes longer than scaling a small
-    gradient."""
+    """Return ``weight`` as a tensor, cached: creating one for each call takes longer than scaling a small gradient."""
     return torch.tensor(weight, dtype=dtype)
 
 
 class _Copies:
-    """From a GPU: the sum and the copy are queued on a separate stream while backward continues. The arena is pinned,
-    so that copies need not wait for the host.
+    """Copies from a GPU. The sum and the copy are queued on a separate stream while backward continues; the arena is
+    pinned, so that copies need not wait for the host.
     """
 
     def __init__(self, device: torch.device, arena: Arena) -> None:
@@ -247,7 +236,7 @@ class _Copies:
         pin(arena, device, self)
 
     def out(self, begin: Callable[[], Work | None], own: torch.Tensor, share: torch.Tensor) -> Work:
-        """``begin`` starts the node's sum, if there is one, into ``own``, which is then copied to ``share``. Buckets
+        """Call ``begin``, which starts the node's sum into ``own``, and queue the copy of ``own`` to ``share``. Buckets
         and shares live as long as the staging, so streams need not record them.
         """
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
@@ -258,7 +247,7 @@ class _Copies:
 
 
 class _Copy:
-    """A share on its way into the arena; see :class:`~pilot.train.node.node_group.Work`."""
+    """The pending copy of a share into the arena; see :class:`~pilot.train.node.node_group.Work`."""
 
     def __init__(self, event: torch.cuda.Event) -> None:
         self._event = event
@@ -272,10 +261,10 @@ class _Copy:
 
 
 def pin(arena: Arena, device: torch.device, user: object) -> None:
-    """Register ``arena`` with CUDA as long as ``user`` lives, which copies between it and ``device``: such copies are
+    """Register ``arena`` with CUDA as long as ``user`` lives, so that copies between it and ``device`` are
     asynchronous.
 
-    It must end before the memory does: CUDA refuses whatever is later at the same address.
+    The registration must end before the memory is freed: CUDA refuses other memory at the same address.
     """
     address = torch.frombuffer(arena.memory, dtype=torch.uint8).data_ptr()
     status = torch.cuda.cudart().cudaHostRegister(address, arena.size, 0)  # type: ignore[no-untyped-call]  # torch has no types here
@@ -287,7 +276,7 @@ def pin(arena: Arena, device: torch.device, user: object) -> None:
 
 
 def _unpin(arena: Arena, address: int, device: torch.device) -> None:
-    """``arena`` is an argument so that it lives until then."""
+    """End the registration of ``arena``, which is an argument so that it lives until then."""
     del arena
     torch.cuda.synchronize(device)
     if int(torch.cuda.cudart().cudaHostUnregister(address)):  # type: ignore[no-untyped-call]  # torch has no types here
@@ -295,6 +284,6 @@ def _unpin(arena: Arena, address: int, device: torch.device) -> None:
 
 
 def _forget_error(device: torch.device) -> None:
-    """CUDA reports an error again with the next kernel, which would be one of the script's."""
+    """Run a kernel that gets the reported error: otherwise the script's next kernel would."""
     with suppress(RuntimeError):
         torch.zeros(1, device=device)

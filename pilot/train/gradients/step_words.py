@@ -1,4 +1,4 @@
-"""The head of the control vector: what the ranks of a group exchange with every step, as sums."""
+"""The head of the control vector: numbers that the ranks of a group sum with every step."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ FIELDS = 10
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """One rank's words, or the sum of all.
+    """One rank's words, or the sums over all ranks.
 
     ``ready`` is the generation that a rank is ready for, ``squares`` its square (see
     :func:`~pilot.train.node.membership.agreed`), ``pause`` 1 if it was asked to pause, ``loss`` its part of the mean
     loss over the step, ``save`` 1 if a checkpoint could begin after this step, ``saved`` 1 if its part of the current
     one is written (see :mod:`pilot.train.ranks.periodic`), ``checksum`` that of its state (0: not compared in this
-    step), ``checksum_squares`` its square (see :mod:`pilot.train.steps.alarm`), ``weight`` that of its gradients if
-    given by the script (see :mod:`pilot.train.steps.weights`), ``stop`` 1 if its script wants no step after this one.
+    step), ``checksum_squares`` its square (see :mod:`pilot.train.steps.alarm`), ``weight`` that of its gradients if the
+    script gives one (see :mod:`pilot.train.steps.weights`), ``stop`` 1 if its script wants no step after this one.
     """
 
     ready: float
@@ -36,20 +36,20 @@ class Words:
 
     @classmethod
     def of(cls, ready: int, pause: bool, loss: float, *, save: bool = False, saved: bool = False) -> Words:
-        """The words of one rank."""
+        """Return the words of one rank."""
         return cls(ready, ready * ready, pause, loss, save, saved)
 
     def with_checksum(self, checksum: int) -> Words:
-        """The same words with a checksum."""
+        """Return the same words with a checksum."""
         return replace(self, checksum=checksum, checksum_squares=checksum * checksum)
 
     @classmethod
     def read(cls, vector: NDArray[np.float64]) -> Words:
-        """Read from the vector, shape (FIELDS,)."""
+        """Return the words in ``vector``, shape (FIELDS,)."""
         return cls(*vector.tolist())
 
     def write(self, vector: NDArray[np.float64]) -> None:
-        """Write into the vector, shape (FIELDS,)."""
+        """Write the words into ``vector``, shape (FIELDS,)."""
         vector[:] = _values(self)
 
 

@@ -1,8 +1,8 @@
-"""The GPU of a training process: the one with its local rank is made the current device before the script starts.
+"""The GPU of a training process: before the script starts, the GPU with its local rank becomes the current device.
 
 So ``"cuda"`` is the process's own GPU, and nothing is allocated on the first one; ``cuda:0`` is the node's first GPU in
-all processes, and ``cuda:{session.local_rank}`` is also the own one. All GPUs of the node stay visible, as NCCL needs
-them. With one process per node, the GPU is not touched before the script does.
+all processes, and ``cuda:{session.local_rank}`` the own one. All GPUs of the node stay visible, as NCCL needs them.
+With one process per node, the GPU is not used before the script uses it.
 
 Devices are found through ``torch.accelerator``, so AMD's and Intel's GPUs work like NVIDIA's.
 """
@@ -17,12 +17,12 @@ from pilot.core.errors import GPU_FAILED_STATUS, UserError
 from pilot.train.node.membership import Seat
 
 _FAILURES = ("CUDA error", "HIP error", "cuDNN error", "NCCL error")
-"""How messages of a GPU's libraries begin, if torch has no class of its own for an error."""
+"""Prefixes of messages from GPU libraries, for errors without a class in torch."""
 
 
 def exit_status(error: BaseException) -> int:
-    """That of a script that ends with ``error``. A GPU that fails (it has uncorrectable errors, or is lost from the
-    bus), or has no memory left (somebody else computes on it), says little about the script: another node may do.
+    """Return the exit status of a script that ends with ``error``. It is a special one if the GPU failed or had no
+    memory left (somebody else may compute on it), because the script may succeed on another node.
     """
     kinds = tuple(filter(None, (getattr(torch, name, None) for name in ("AcceleratorError", "OutOfMemoryError"))))
     of_gpu = isinstance(error, kinds) or (isinstance(error, RuntimeError) and str(error).startswith(_FAILURES))
@@ -30,13 +30,13 @@ def exit_status(error: BaseException) -> int:
 
 
 def own_device() -> torch.device:
-    """The accelerator that this process can use, whatever torch was built for; otherwise the CPU."""
+    """Return the accelerator that this process can use, whatever torch was built for; otherwise the CPU."""
     found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     return found or torch.device("cpu")
 
 
 def take_own(seat: Seat, count: Callable[[], int] = torch.accelerator.device_count) -> None:
-    """Make this process's GPU the current one; :class:`UserError` if the node has some, but fewer than processes."""
+    """Make this process's GPU the current one; :class:`UserError` if the node has fewer GPUs than processes."""
     if seat.size == 1 or torch.accelerator.current_accelerator() is None:
         return
     devices = count()
@@ -47,7 +47,9 @@ def take_own(seat: Seat, count: Callable[[], int] = torch.accelerator.device_cou
 
 
 def too_few(devices: int, processes: int) -> str:
-    """What is wrong with ``devices`` GPUs for ``processes`` ranks; "": nothing. (Without GPUs they use the CPU.)"""
+    """Return an error message if ``devices`` GPUs are too few for ``processes``, or "". (Without GPUs they use the
+    CPU.)
+    """
     if not 0 < devices < processes:
         return ""
     return (
@@ -58,7 +60,7 @@ def too_few(devices: int, processes: int) -> str:
 
 
 def check_own(parameters: Iterable[torch.Tensor], seat: Seat) -> None:
-    """:class:`UserError` if the model is on the GPU of another process of the node."""
+    """Raise :class:`UserError` if the model is on the GPU of another process of the node."""
     for device in dict.fromkeys(parameter.device for parameter in parameters):
         if seat.size > 1 and device.type != "cpu" and device.index not in (None, seat.rank):
             raise UserError(

@@ -1,19 +1,19 @@
-"""Which generation a worker is in, and which comes next: a pure state machine.
+"""A worker's current and next generation: a pure state machine.
 
-It receives facts (messages from the agent and the rank processes); the session asks at its safe points what to do.
+It records messages from the agent and the rank processes; the session asks at its safe points what to do.
 
 ============  ===================================================================================================
 state         meaning
 ============  ===================================================================================================
 ``current``   the generation that trains; None: parked, paused, or not in a group yet
-``joining``   the newest generation that the agent told us to join, and that is not ``current`` yet
-``parting``   the generation at whose start we stop and hold our state
+``joining``   the newest generation that the agent asked us to join, and that is not ``current`` yet
+``parting``   the generation at whose start we leave, and keep our state
 ============  ===================================================================================================
 
-With every step a worker sends which generation it is *ready* for: ``joining`` when its rank process is in MPI, or
-``parting``. All switch after the step in which all ranks are ready for the same one. A worker without ``current`` needs
-no such agreement: it starts as soon as it is ready. Anything about a generation older than the newest known one is
-ignored: that is the fence.
+With every step a worker sends the generation that it is *ready* for: ``joining`` when its rank process is in MPI, or
+``parting``. All ranks switch after a step in which all are ready for the same generation. A worker without ``current``
+starts as soon as it is ready. Messages about generations older than the newest known one are ignored: that is the
+fence.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """Rank ``rank`` of ``size`` in ``generation``; checkpoints of generations above ``given_up``, up to this one, may
-    be loaded, and if ``saved_step`` is not 0, there is one.
+    """A worker's place in a group: rank ``rank`` of ``size`` in ``generation``. It may load checkpoints of generations
+    above ``given_up``, up to this one; if ``saved_step`` is not 0, there is one.
     """
 
     generation: int
@@ -37,24 +37,24 @@ class Membership:
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """Which of its node's training processes this one is: ``rank`` of ``size``, the same number on all nodes."""
+    """A training process's place on its node: ``rank`` of ``size``, which is the same on all nodes."""
 
     rank: int = 0
     size: int = 1
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> Seat:
-        """According to the agent's environment; a script that runs alone has the node to itself."""
+        """Return the seat given by the agent's environment variables; a script that runs alone is 0 of 1."""
         return cls(int(environment.get("PILOT_LOCAL_RANK", 0)), int(environment.get("PILOT_LOCAL_SIZE", 1)))
 
     def member(self, generation: int, node: int, nodes: int, saved_step: int = 0, given_up: int = 0) -> Membership:
-        """This process's membership in a group in which its node is number ``node`` of ``nodes``."""
+        """Return this process's membership in a group in which its node is number ``node`` of ``nodes``."""
         place = node * self.size + self.rank, nodes * self.size
         return Membership(generation, *place, saved_step, given_up)
 
 
 class MembershipState:
-    """See the module. Methods in the past tense record facts; the others answer questions."""
+    """The generations of one worker. Methods in the past tense record messages; the others answer questions."""
 
     def __init__(self) -> None:
         self.current: Membership | None = None
@@ -65,26 +65,26 @@ class MembershipState:
         self._ranks_here: set[int] = set()
 
     def join_requested(self, membership: Membership) -> None:
-        """The agent sent ``JoinGroup``."""
+        """Record the agent's ``JoinGroup``."""
         if membership.generation > self._newest:
             self._newest = membership.generation
             self.joining = membership
             self.parting = None
 
     def leave_requested(self, generation: int) -> None:
-        """The agent sent ``LeaveGroup``."""
+        """Record the agent's ``LeaveGroup``."""
         if generation > self._newest:
             self._newest = generation
             self.joining = None
             self.parting = generation if self.current else None
 
     def pause_requested(self, generation: int) -> None:
-        """The agent said ``PauseMembers``."""
+        """Record the agent's ``PauseGroup``."""
         if self.current is not None and self.current.generation == generation:
             self.pause_asked = True
 
     def killed(self, generation: int) -> None:
-        """The agent said ``KillGroup``: nothing of that generation will ever be."""
+        """Record the agent's ``DissolveGroup``: the generation will not train any more."""
         self.rank_lost(generation)
         if self.joining is not None and self.joining.generation == generation:
             self.joining = None
@@ -92,14 +92,14 @@ class MembershipState:
             self.parting = None
 
     def rank_connected(self, generation: int) -> bool:
-        """Our rank process of ``generation`` is in MPI. Returns whether it is wanted."""
+        """Record that our rank process of ``generation`` is in MPI; return whether it is needed."""
         if generation < self._newest or (self.current is not None and generation <= self.current.generation):
             return False
         self._ranks_here.add(generation)
         return True
 
     def rank_lost(self, generation: int) -> None:
-        """Our rank process of ``generation`` has ended."""
+        """Record that our rank process of ``generation`` has ended."""
         self._ranks_here.discard(generation)
         if self.current is not None and self.current.generation == generation:
             self.leave()
@@ -112,24 +112,24 @@ class MembershipState:
         return self.parting or 0
 
     def startable(self) -> Membership | None:
-        """The group to start now, without a switch, because none is in force."""
+        """Return the group to start now, without a switch, because none is in force; None if there is none."""
         return self.joining if self.current is None and self.ready_for else None
 
     def start(self, generation: int) -> Membership:
-        """``generation``, for which we are ready, is in force from now on."""
+        """Make ``generation``, for which we are ready, the current one."""
         assert self.joining is not None
         assert self.joining.generation == generation
         self.current, self.joining, self.parting, self.pause_asked = self.joining, None, None, False
         return self.current
 
     def leave(self) -> None:
-        """No generation is in force any more: its ranks are gone, or agreed to stop."""
+        """Leave the current generation: its ranks are gone, or agreed to stop."""
         self.current, self.parting, self.pause_asked = None, None, False
 
 
 def agreed(total: float, squares: float, size: int) -> int:
-    """The generation that all ``size`` ranks are ready for (0: none), given the sum of their numbers and of the
-    squares.
+    """Return the number that all ``size`` ranks contributed to ``total``, with its square to ``squares``; 0 if they
+    differ.
 
     By the Cauchy-Schwarz inequality the numbers are equal if and only if size · Σg² = (Σg)²; in float64 that is exact
     up to 2^26.

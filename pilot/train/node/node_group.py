@@ -1,4 +1,4 @@
-"""The communicator within a node: a worker's training processes live and die together, so the ordinary collectives of
+"""The process group within a node. A worker's training processes start and end together, so the ordinary collectives of
 ``torch.distributed`` work between them, through all generations.
 
 It is used for two things. *Collectives* move gradients (:meth:`NodeGroup.reduce`, :meth:`NodeGroup.spread`), with gloo
@@ -6,8 +6,8 @@ on CPUs and NCCL on GPUs. *Words* are numbers by which the processes of a node s
 (:mod:`pilot.train.node.node_ties`), always with gloo.
 
 Its store is a file in the agent's private directory, and the ports of gloo and NCCL are bound to the loopback
-interface. The process groups are separate from the default group, which is left to the script unless it calls
-:func:`~pilot.train.node_mesh.node_mesh`.
+interface. The process groups are separate from the default group, which the script may create, by itself or by
+:func:`node_mesh`.
 """
 
 from __future__ import annotations
@@ -25,66 +25,63 @@ from pilot.train.node.devices import own_device
 from pilot.train.node.membership import Seat
 
 FABRIC, STORE = "PILOT_NODE_FABRIC", "PILOT_NODE_STORE"
-"""The variables with which the agent says how a node's processes sum, and where they meet."""
+"""The agent's variables with the way in which a node's processes sum, and the path of their store."""
 
 LOOPBACK = "lo"
 INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
-"""The variables that tell torch's backends which interface to use and listen on."""
+"""The variables with the network interface of torch's backends."""
 
 NEVER = timedelta(days=365)
-"""No time limit of gloo or NCCL: an agent examines and ends a process that waits too long."""
+"""The time limit of gloo and NCCL. It never expires: an agent examines and ends a process that waits too long."""
 
 
 class Work(Protocol):
     """A pending collective."""
 
     def is_completed(self) -> bool:
-        """Whether it is complete."""
+        """Return whether it is complete."""
 
     def wait(self) -> Any:
-        """Wait until it is; on a GPU the current stream waits."""
+        """Wait until it is complete; on a GPU the current stream waits."""
 
 
 def fabric_of(environment: Mapping[str, str], device: torch.device) -> str:
-    """How the processes of a node sum gradients on ``device``: as set by the site, or else ``shared-memory`` on CPUs
-    and ``nccl`` on GPUs; :class:`UserError` if that is impossible.
+    """Return how the processes of a node sum gradients on ``device``: the site's choice, or else ``shared-memory`` on
+    CPUs and ``nccl`` on GPUs; :class:`UserError` if that is impossible.
     """
-    told = environment.get(FABRIC, "")
-    if told == "nccl" and device.type == "cpu":
+    chosen = environment.get(FABRIC, "")
+    if chosen == "nccl" and device.type == "cpu":
         raise UserError("the site's node_fabric is nccl and the model is on the CPU: move it to the GPU, or use gloo")
-    return told or ("shared-memory" if device.type == "cpu" else "nccl")
+    return chosen or ("shared-memory" if device.type == "cpu" else "nccl")
 
 
 class NodeGroup:
-    """The group of this process and the others of its node, which meet at the file ``store``; ``fabric``: ``gloo`` or
-    ``nccl``.
-    """
+    """The process group of a node's training processes, with the file ``store``; ``fabric``: ``gloo`` or ``nccl``."""
 
     def __init__(self, seat: Seat, store: Path, fabric: str) -> None:
         self.rank, self.size = seat.rank, seat.size
         self._gloo = fabric == "gloo"
         self._sums = gloo_group(seat, store, "sums") if self._gloo else _nccl(seat, store)
 
-    def reduce(self, whole: torch.Tensor, own: torch.Tensor) -> Work:
-        """``own`` becomes this process's part (number ``rank`` of ``size`` equal ones) of the sum of all ``whole``,
-        which are one-dimensional and of equal length. ``whole`` is overwritten. Must be called in the same order on all
-        processes.
+    def reduce(self, complete: torch.Tensor, own: torch.Tensor) -> Work:
+        """Start to write this process's part (number ``rank`` of ``size`` equal ones) of the sum of all ``complete``
+        into ``own``. The tensors are one-dimensional and of equal length; ``complete`` is overwritten. All processes
+        must call this in the same order.
         """
         if not self._gloo:
-            scattered: Work = self._sums._reduce_scatter_base(own, whole)
+            scattered: Work = self._sums._reduce_scatter_base(own, complete)
             return scattered
-        return _ThenCopy(
-            self._sums.allreduce([whole]), own, whole.chunk(self.size)[self.rank]
-        )  # gloo's reduce-scatter takes twice as long
+        # gloo's reduce-scatter takes twice as long
+        return _ThenCopy(self._sums.allreduce([complete]), own, complete.chunk(self.size)[self.rank])
 
-    def spread(self, own: torch.Tensor, whole: torch.Tensor) -> Work:
-        """``whole`` becomes the concatenation of all ``own``."""
-        work: Work = self._sums._allgather_base(whole, own)
+    def spread(self, own: torch.Tensor, complete: torch.Tensor) -> Work:
+        """Start to write the concatenation of all ``own`` into ``complete``."""
+        work: Work = self._sums._allgather_base(complete, own)
         return work
 
 
 class _ThenCopy:
-    """A collective, followed by a copy of the useful part."""
+    """A pending collective, followed by a copy of this process's part."""
 
     def __init__(self, work: Work, target: torch.Tensor, source: torch.Tensor) -> None:
         self._work, self._target, self._source = work, target, source
@@ -100,7 +97,7 @@ class _ThenCopy:
 
 
 def node_mesh() -> Any:
-    """The ``DeviceMesh`` of this node's processes, one-dimensional, for ``fully_shard(module, mesh=mesh)``.
+    """Return the ``DeviceMesh`` of this node's processes, one-dimensional, for ``fully_shard(module, mesh=mesh)``.
 
     It creates the default process group of ``torch.distributed`` over them, so the script must not create one itself
     (:class:`~pilot.core.errors.UserError`). Under plain ``python``, it is a mesh of one process.
@@ -125,20 +122,20 @@ def node_mesh() -> Any:
 
 
 def keep_to_loopback() -> None:
-    """Bind what gloo and NCCL open in this process to loopback, unless the job's environment says otherwise."""
+    """Bind the ports of gloo and NCCL in this process to loopback, unless the job's environment sets an interface."""
     for name in INTERFACES:
         os.environ.setdefault(name, LOOPBACK)
 
 
 def store_of(path: Path, size: int, prefix: str) -> Any:
-    """The part ``prefix`` of the node's store."""
+    """Return the part ``prefix`` of the node's store."""
     from torch.distributed import FileStore, PrefixStore  # type: ignore[attr-defined]  # its stubs leave them out
 
     return PrefixStore(prefix, FileStore(str(path), size))
 
 
 def gloo_group(seat: Seat, store: Path, prefix: str) -> Any:
-    """A process group of the node's processes."""
+    """Return a gloo process group of the node's processes."""
     from torch.distributed import ProcessGroupGloo
 
     options: Any = ProcessGroupGloo._Options()  # type: ignore[attr-defined]  # its stubs leave it out

@@ -1,14 +1,14 @@
 """Keeps the training processes of a node in step if they compute together.
 
 A process that waits for the next generation computes nothing, while one in a forward pass of a sharded model (or in a
-sum within the node) waits for the others. So they must not disagree on whether a group broke. Hence the rule: after
-each operation with other nodes (sums, rows, a state, the start of a generation), a process tells the others of its node
-whether it succeeded, and it counts only if it did for all. What is noticed in between (a rank process ended, the group
-was dissolved) takes effect at the next exchange.
+sum within the node) waits for the others. So they must agree on whether a group broke. Hence the rule: after each
+operation with other nodes (sums, rows, a state, the start of a generation), the processes of a node exchange whether it
+succeeded, and it counts only if it did on all of them. Events in between (a rank process ended, the group was
+dissolved) take effect at the next exchange.
 
-They exchange numbers, called words: whether something succeeded, or which generation a process could start. Every
-process eventually sends its next word whatever the others send, so nobody waits forever; if words of different kinds
-meet, that counts as a failure.
+They exchange numbers, called words: whether an operation succeeded, or which generation a process could start. Every
+process eventually sends its next word, whatever the others send, so nobody waits forever; words of different kinds in
+one exchange count as a failure.
 """
 
 from __future__ import annotations
@@ -32,9 +32,8 @@ _Result = TypeVar("_Result")
 
 
 class NodeTies:
-    """The ties of one training process, by a gloo process group of the node's processes.
-
-    ``tied``: it computes together with others of its node.
+    """The connection of a training process to the others of its node, by the gloo process ``group``. ``tied``: it
+    computes together with others.
     """
 
     def __init__(self, group: Any = None) -> None:
@@ -43,35 +42,35 @@ class NodeTies:
         self._attend: Callable[[float], None] = lambda _nap_s: None
 
     def meanwhile(self, attend: Callable[[float], None]) -> None:
-        """Call ``attend`` while waiting for the others, with the seconds that it may take."""
+        """Call ``attend`` during waits for the other processes, with the seconds that it may take."""
         self._attend = attend
 
     def together(self, act: Callable[[], _Result]) -> _Result:
-        """The result of ``act``, if it succeeded on all; raises :class:`~pilot.comm.channel.PeerGone` if ``act`` raised
-        that on any of them.
+        """Return the result of ``act``; raise :class:`~pilot.comm.channel.PeerGone` if ``act`` raised it on any of the
+        node's processes.
         """
         if not self.tied:
             return act()
         try:
             result = act()
         except PeerGone:
-            self.say(_FAILED)
+            self.exchange(_FAILED)
             raise
-        if any(word != _DONE for word in self.say(_DONE)):
+        if any(word != _DONE for word in self.exchange(_DONE)):
             raise PeerGone
         return result
 
     def same_generation(self, generation: int) -> int:
-        """``generation``, if all could start it; otherwise minus the newest that one of them could start."""
-        words = self.say(generation + _GENERATIONS)
+        """Return ``generation`` if all processes could start it; otherwise minus the newest that one could start."""
+        words = self.exchange(generation + _GENERATIONS)
         return generation if len(set(words)) == 1 else -max(max(words) - _GENERATIONS, 0)
 
-    def say(self, word: int) -> list[int]:
-        """Send ``word``; returns the words of all, by local rank."""
+    def exchange(self, word: int) -> list[int]:
+        """Send ``word``, and return the words of all processes, by local rank."""
         if not self.tied:
             return [word]
-        said = torch.empty(self._group.size(), dtype=torch.int64)
-        work, nap_s = self._group._allgather_base(said, torch.tensor([word])), FIRST_NAP_S
+        received = torch.empty(self._group.size(), dtype=torch.int64)
+        work, nap_s = self._group._allgather_base(received, torch.tensor([word])), FIRST_NAP_S
         while not work.is_completed():
             self._attend(nap_s)
             nap_s = longer(nap_s)
@@ -79,14 +78,14 @@ class NodeTies:
             work.wait()
         except RuntimeError:
             raise PilotError("another training process of this node has ended") from None
-        words: list[int] = said.tolist()
+        words: list[int] = received.tolist()
         return words
 
 
 @dataclass
 class InForce:
-    """Which generation is in force on a node: what each of its processes knows, and what they agree on if they are
-    tied. ``membership``: what this one knows; ``lose`` is called when a generation is gone.
+    """The generation in force on a node. Processes that are tied agree on it; otherwise each uses its own
+    ``membership``. ``lose`` is called when a generation is gone.
     """
 
     membership: MembershipState
@@ -96,45 +95,45 @@ class InForce:
 
     @property
     def group(self) -> Membership | None:
-        """The generation in force. If the node's processes are tied, it counts as gone only once all of them know."""
+        """The generation in force. If the node's processes are tied, it ends only when all of them know that."""
         return self._started if self.ties.tied else self.membership.current
 
     def started(self, group: Membership) -> None:
-        """``group`` is in force, with the same state on all of its ranks."""
+        """Put ``group`` in force: all of its ranks have the same state."""
         self._started = group
 
     def ended(self) -> None:
-        """No generation is in force any more."""
+        """Put no generation in force."""
         self._started = None
 
     def check_again(self) -> None:
-        """At the end of a script, when nothing is computed any more, each process checks for itself."""
+        """Let this process notice a lost generation by itself, at the end of a script, when nothing is computed."""
         if self.membership.current is None:
             self._started = None
 
     def next(self, attend: Callable[[], None], ready: Callable[[], bool]) -> int:
-        """Wait for the generation to start, the same on all tied processes. ``attend`` waits for events; ``ready``:
-        whether this process could start one.
+        """Wait for the next generation, the same on all tied processes, and return it. ``attend`` waits for events;
+        ``ready`` returns whether this process could start a generation.
         """
         newest = 0
         while True:
             membership = self.membership.startable() if ready() else None
             if membership is None or membership.generation < newest:
                 attend()
-            elif (said := self.ties.same_generation(membership.generation)) > 0:
-                return said
+            elif (generation := self.ties.same_generation(membership.generation)) > 0:
+                return generation
             else:
-                newest = -said
+                newest = -generation
 
     def begin(self, generation: int) -> Membership:
-        """Start ``generation``; :class:`~pilot.comm.channel.PeerGone` if it was dissolved meanwhile."""
+        """Start ``generation`` in ``membership``; :class:`~pilot.comm.channel.PeerGone` if it was dissolved."""
         joining = self.membership.joining
         if joining is None or joining.generation != generation:
             raise PeerGone
         return self.membership.start(generation)
 
     def together(self, group: Membership, act: Callable[[], _Result]) -> _Result:
-        """The result of ``act``. If it does not succeed on all processes of the node, ``group`` is gone."""
+        """Return the result of ``act``. If it fails on any process of the node, ``group`` is gone."""
         try:
             return self.ties.together(act)
         except PeerGone:
@@ -145,8 +144,8 @@ class InForce:
 
 @dataclass(frozen=True, slots=True)
 class NodeFabric:
-    """How the processes of one node sum among themselves. ``group``: sums gradients within the node; None: the rank
-    process does it, in shared memory.
+    """How the processes of a node compute together. ``group`` sums their gradients; None: the rank process does, in
+    shared memory.
     """
 
     group: NodeGroup | None = None
@@ -156,7 +155,7 @@ class NodeFabric:
     def of(
         cls, environment: Mapping[str, str], seat: Seat, trained: Sequence[torch.Tensor], *, sharded: bool
     ) -> NodeFabric:
-        """Choose according to the agent's environment and to what is trained: once, by its device and the site."""
+        """Return the fabric for ``trained`` parameters, by the agent's environment variables and their device."""
         if seat.size == 1 or STORE not in environment:
             return cls()
         check_own(trained, seat)
@@ -170,7 +169,7 @@ class NodeFabric:
 
 
 def combined(words: Sequence[int], modulus: int) -> int:
-    """One number that depends on all words and their order."""
+    """Return one number that depends on all ``words`` and their order."""
     number = 0
     for word in words:
         number = (number * 31 + word) % modulus

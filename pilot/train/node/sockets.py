@@ -13,18 +13,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pilot.comm.channel import Channel, PeerGone, close_inherited, listen
-from pilot.comm.messages import Answer, AnyNote, Here, Spreaded
+from pilot.comm.messages import Answer, AnyNote, Here, SpreadDone
 from pilot.core.errors import ORPHANED_STATUS, REFUSAL, ProtocolError, UserError
 from pilot.host.system import readable
 from pilot.protocol import wire
 from pilot.protocol.framing import Frames, framed
 
 MAX_UNIDENTIFIED = 16
-"""Most connections that have not sent anything yet; if there are more, the oldest is closed."""
+"""The largest number of connections that have not sent anything yet; the oldest one above it is closed."""
 
 
 def inherited(fd: int) -> socket.socket:
-    """The socket ``fd``, which this process has from the one that pilot started; UserError if it has not."""
+    """Return the socket ``fd``, inherited from the process that pilot started; :class:`UserError` if it is not open."""
     try:
         return socket.socket(fileno=fd)
     except OSError:
@@ -37,14 +37,14 @@ def inherited(fd: int) -> socket.socket:
 
 @dataclass(frozen=True, slots=True)
 class RankConnected:
-    """Our rank process of ``generation`` is in MPI."""
+    """The rank process of ``generation`` is in MPI, and has connected."""
 
     generation: int
 
 
 @dataclass(frozen=True, slots=True)
 class RankMessage:
-    """A note, perhaps with a descriptor, from the rank process of ``generation``; None: its doorbell."""
+    """A message from the rank process of ``generation``: a note, perhaps with a descriptor, or its doorbell (None)."""
 
     generation: int
     note: AnyNote | None
@@ -62,8 +62,8 @@ WorkerEvent = wire.ToAgent | RankConnected | RankMessage | RankGone
 
 
 class WorkerSockets:
-    """All sockets of a worker, waited for together: ``control_fd`` is a stream socket to the agent; rank processes come
-    to ``worker_socket``.
+    """All sockets of a worker, waited for together: ``control_fd`` is a stream socket to the agent; rank processes
+    connect to ``worker_socket``.
     """
 
     def __init__(self, control_fd: int, worker_socket: Path) -> None:
@@ -75,9 +75,8 @@ class WorkerSockets:
         self._channels: dict[int, Channel] = {}
         _close_in_forked_children(self)
 
-    def tell(self, message: wire.Message) -> None:
-        """Send a message to the agent, in a frame; from any thread. A worker without an agent is an orphan and exits at
-        once."""
+    def send(self, message: wire.Message) -> None:
+        """Send a message to the agent, from any thread. A worker without an agent is an orphan and exits at once."""
         frame = framed(wire.encode(message))
         with self._sending:
             try:
@@ -86,8 +85,7 @@ class WorkerSockets:
                 os._exit(ORPHANED_STATUS)
 
     def channel(self, generation: int) -> Channel:
-        """The channel to the rank process of ``generation``; :class:`~pilot.comm.channel.PeerGone` if there is
-        none."""
+        """Return the channel to the rank process of ``generation``; :class:`~pilot.comm.channel.PeerGone` if none."""
         try:
             return self._channels[generation]
         except KeyError:
@@ -99,16 +97,14 @@ class WorkerSockets:
             self._channels.pop(generation).close()
 
     def hang_up(self, generation: int) -> bool:
-        """Have the rank process of ``generation`` end; ``RankGone`` follows. False if there is none."""
+        """Make the rank process of ``generation`` end, so that ``RankGone`` follows; return whether there is one."""
         if generation not in self._channels:
             return False
         self._channels[generation].hang_up()
         return True
 
     def wait(self, timeout_s: float | None = None) -> Iterator[WorkerEvent]:
-        """Wait up to ``timeout_s`` (None: no limit) for something to happen, and yield everything that has, the agent's
-        messages first.
-        """
+        """Wait up to ``timeout_s`` (None: no limit) for events, and yield them, the agent's messages first."""
         ready = readable(self.fds(), timeout_s)
         if self._control.fileno() in ready:
             yield from self._agent_messages()
@@ -123,12 +119,12 @@ class WorkerSockets:
                 self._unidentified.pop(0).close()
 
     def fds(self) -> list[int]:
-        """Every descriptor that a forked child must not keep."""
+        """Return the descriptors of all sockets, which a forked child must close."""
         ends: list[socket.socket | Channel] = [self._control, self._listener, *self._unidentified]
         return [end.fileno() for end in (*ends, *self._channels.values())]
 
     def _agent_messages(self) -> Iterator[wire.ToAgent]:
-        """What the agent has sent."""
+        """Yield the messages that the agent has sent."""
         try:
             piece = self._control.recv(1 << 16)
         except OSError:
@@ -139,7 +135,7 @@ class WorkerSockets:
             for frame in self._frames.feed(piece):
                 yield wire.decode_at_agent(frame)
         except ProtocolError as error:  # an agent that sends nonsense is useless
-            print(f"{REFUSAL}this process ends because of what its agent sent: {error}", file=sys.stderr, flush=True)
+            print(f"{REFUSAL}this process ends: invalid message from its agent: {error}", file=sys.stderr, flush=True)
             os._exit(1)
 
     def _receive(self, generation: int, channel: Channel) -> WorkerEvent:
@@ -165,18 +161,20 @@ class WorkerSockets:
 
 
 def _answer(channel: Channel) -> tuple[AnyNote | None, int | None]:
-    """A message from a known rank process; :class:`ProtocolError` if it is not an answer."""
+    """Return the next message of a known rank process; :class:`ProtocolError` if it is not an answer."""
     note, fd = channel.receive()
-    if fd is not None and not isinstance(note, Spreaded):
+    if fd is not None and not isinstance(note, SpreadDone):
         os.close(fd)
-        raise ProtocolError("a descriptor came with what needs none")
+        raise ProtocolError("unexpected descriptor from a rank process")
     if not isinstance(note, Answer | None):
-        raise ProtocolError(f"a rank process does not say {type(note).__name__}")
+        raise ProtocolError(f"unexpected message from a rank process: {type(note).__name__}")
     return note, fd
 
 
 def _close_in_forked_children(link: WorkerSockets) -> None:
-    """DataLoader's workers are forked from a worker: if they kept its sockets open, its death would go unnoticed."""
+    """Close the sockets in forked children, such as a DataLoader's workers: otherwise the worker's end would go
+    unnoticed.
+    """
     reference = weakref.ref(link)
 
     def close() -> None:

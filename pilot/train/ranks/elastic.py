@@ -1,7 +1,7 @@
-"""A worker's life in its groups: it joins generations, synchronises state, switches, parks, pauses, and finishes.
+"""A worker in its elastic groups: it joins generations, synchronises state, switches, parks, pauses, and finishes.
 
-Everything happens at *safe points*, on the script's own thread: when a session enters a group, when the script asks for
-the batch after a step, and in meetings (:mod:`pilot.train.ranks.collectives`). The sockets are read there and while
+Everything is done at *safe points*, on the script's own thread: when a session enters a group, when the script asks for
+the batch after a step, and in agreements (:mod:`pilot.train.ranks.collectives`). The sockets are read there and while
 waiting for sums (a forming generation can wait for the end of a step). Only checkpoints are written by another thread,
 from a copy.
 
@@ -55,16 +55,17 @@ from pilot.train.state.training import Training
 
 
 class Elastic(RankGroup):
-    """See the module.
+    """The group of a worker under an agent.
 
     Parameters
     ----------
+    trainer : the trainer's name
     seat : this process's place on its node
-    link : to the agent and to the rank processes
-    training, exchanges : the session's
-    saver : for the trainer's checkpoints
-    interval_s : between two periodic checkpoints, until told otherwise
-    stall_timer : for waits for other ranks
+    link : the sockets to the agent and to the rank processes
+    training, exchanges : the session's state and gradients
+    saver : writes and loads the trainer's checkpoints
+    interval_s : between two periodic checkpoints, until the agent sets another interval
+    stall_timer : times waits for other ranks
     resized : called with the number of ranks when a generation has started, with its state
     ties : to the other processes of the node
     """
@@ -92,7 +93,7 @@ class Elastic(RankGroup):
         self._periodic = Periodic(saver, training, self.next_steps, interval_s)
         self._stall_timer = stall_timer
         self._membership = MembershipState()
-        self._reporter = Reporter(trainer, training, link.tell)
+        self._reporter = Reporter(trainer, training, link.send)
         self._pace = PaceMeter(trainer)
         self._shards = training.shards
         self._ties = ties
@@ -102,29 +103,29 @@ class Elastic(RankGroup):
             trainer, training, saver, self.next_steps, link, self._gather, self._answer, self._lose, ties, seat.size
         )
         self._messages: list[RankMessage] = []
-        self._hanging_up: set[int] = set()
+        self._ending_ranks: set[int] = set()
         self._held = NOTHING
         self._announced = False
         self._agreed: tuple[Membership, Words] | None = None
-        self._let_go: Membership | None = None
+        self._released: Membership | None = None
         self._in_step = self._write_later = False
 
     # --- what the session uses ---------------------------------------------------------------------------------------
 
     def enter(self) -> Membership:
-        """Enter a group; waits for the next one if none is in force. After the end: the last one."""
-        if self._let_go is not None:
-            return self._let_go
-        self._left_step()
+        """Return the group in force, after waiting for one; after the end return the last one."""
+        if self._released is not None:
+            return self._released
+        self._leave_step()
         self._announce()
         while self._group is None:
-            self._start(self._in_force.next(lambda: self._attend(None), lambda: not self._hanging_up))
+            self._start(self._in_force.next(lambda: self._attend(None), lambda: not self._ending_ranks))
         return self._group
 
     @property
     def is_over(self) -> bool:
         """See :class:`~pilot.train.ranks.group.RankGroup`."""
-        return self._let_go is not None
+        return self._released is not None
 
     @property
     def _group(self) -> Membership | None:
@@ -150,7 +151,7 @@ class Elastic(RankGroup):
         return [row[0] for row in self._ask(group, Select(number), 1)]
 
     def ring(self) -> None:
-        """The next part of the step is full."""
+        """Wake the rank process: the next bucket is full."""
         group = self._group
         if group is None or group.size == 1:
             return
@@ -160,7 +161,7 @@ class Elastic(RankGroup):
             self._lose(group.generation)
 
     def words(self, loss: float) -> Words:
-        """What this rank sends along with this step."""
+        """Return the words that this rank sends with its step."""
         self._in_step = True
         self._attend(0.0)
         group, periodic = self._group, self._periodic
@@ -168,7 +169,7 @@ class Elastic(RankGroup):
         return Words.of(self._membership.ready_for, self._membership.pause_asked, loss, save=save, saved=saved)
 
     def summed(self) -> bool:
-        """Wait for the step's sums. False: the generation is gone and the step is void."""
+        """Wait for the step's sums. Return False if the generation is gone, so that the step is void."""
         group = self._group
         if group is None or group.size == 1:
             return group is not None
@@ -187,14 +188,12 @@ class Elastic(RankGroup):
         if group.size > 1 and self._seat.rank == 0:  # within a node processes wait for each other while they compute
             pace = self._pace.applied(time.monotonic(), self._stall_timer.ended_s, share.samples)
             if pace is not None:
-                self._link.tell(pace)
+                self._link.send(pace)
 
     def settle(self) -> None:
-        """The safe point after an applied step, when the script asks for the next batch: pause or switch if that was
-        agreed, save if it is due.
-        """
-        self._left_step()
-        self._tell_code()
+        """Pause or switch if the step's words agreed on that, and save if it is due: the safe point after a step."""
+        self._leave_step()
+        self._send_code()
         agreement, self._agreed = self._agreed, None
         if agreement is None or agreement[0] is not self._group:
             return
@@ -209,8 +208,8 @@ class Elastic(RankGroup):
                 self._pace.begins(time.monotonic(), self._stall_timer.ended_s)
 
     def gather(self, row: list[int]) -> list[list[int]]:
-        """The rows of all ranks, between two steps; pause instead if that is agreed in the same gather. (A switch waits
-        for the next step, where newcomers enter.)
+        """Return the rows of all ranks, between two steps; pause instead if a rank was asked to. (A switch waits for
+        the next step, where newcomers enter.)
         """
         self._attend(0.0)
         group = self._expect_group()
@@ -222,42 +221,42 @@ class Elastic(RankGroup):
 
     def hand_over(self, giver: int, takers: Sequence[int]) -> None:
         """Hand over the state as at the start of a generation."""
-        self._sharing.deal(self._expect_group(), Spreading(giver, tuple(takers), fresh=False))
+        self._sharing.spread(self._expect_group(), Spreading(giver, tuple(takers), fresh=False))
 
     def distrust(self, step: int) -> str:
         """See :class:`~pilot.train.ranks.group.RankGroup`. All ranks do this, because any of them may be the last
-        survivor."""
+        survivor.
+        """
         self._periodic.abandon()
         try:
             path = self._saver.distrust(step)
         except (CheckpointError, OSError) as error:
-            return f"those from after step {step} must not be used, and could not be renamed: {error}"
-        return f"the newest checkpoint from then is {path}" if path is not None else "there is no checkpoint from then"
+            return f"checkpoints after step {step} must not be used, but could not be renamed: {error}"
+        return f"the newest one is {path}" if path is not None else "there is none"
 
     def remark(self, text: str) -> None:
         """See :class:`~pilot.train.ranks.group.RankGroup`."""
         if self._group is not None and self._group.rank == 0:
-            self._link.tell(wire.Remark(self._trainer, text))
+            self._link.send(wire.Remark(self._trainer, text))
 
     def rested(self, seconds: float) -> None:
-        """The duration of an evaluation, which does not count as a stall."""
+        """Exclude the duration of an evaluation from stalls and step times."""
         self._reporter.rested(seconds)
         self._pace.idle()
 
     def finish(self, metrics: Metrics) -> None:
-        """The script's loop is over: the leader reports it; then wait to be stopped, and regroup if a leader died
-        before.
+        """Report the end of the loop, as the leader, and wait to be stopped; regroup if the leader died before that.
 
-        The report is repeated until it is stopped, because it may have been lost with a killed coordinator.
+        The leader repeats its report until it is stopped, because a killed coordinator may have lost it.
         """
-        told, again_s = NOTHING, 0.0
+        written, again_s = NOTHING, 0.0
         self._periodic.abandon()
         try:
             with released():
                 while True:
                     group = self.enter()
-                    if group.rank < self._shards and told != group.generation:
-                        told, again_s = group.generation, 0.0
+                    if group.rank < self._shards and written != group.generation:
+                        written, again_s = group.generation, 0.0
                         self._write(asked=False)
                     if group.rank == 0 and time.monotonic() >= again_s:
                         self._reporter.finished(group, metrics)
@@ -267,30 +266,30 @@ class Elastic(RankGroup):
                     if self._membership.pause_asked:  # no further step is needed to agree on it: all are at the end
                         self._pause(group)
         except Released:
-            self._let_go = self._group
-            if self._let_go is not None:
-                self._quit(self._let_go)
-            release_when(self._is_cut_short)
+            self._released = self._group
+            if self._released is not None:
+                self._quit(self._released)
+            release_when(self._must_end_now)
 
-    def _is_cut_short(self) -> bool:
-        """After the loop: whether the script is to end now. Nothing else that is heard then matters."""
-        return any(isinstance(heard, StopWorker) and not heard.within_s for heard in self._link.wait(0.0))
+    def _must_end_now(self) -> bool:
+        """Return whether the agent wants the script to end now, after the loop. Other messages do not matter then."""
+        return any(isinstance(event, StopWorker) and not event.within_s for event in self._link.wait(0.0))
 
-    # --- what happens ------------------------------------------------------------------------------------------------
+    # --- events ------------------------------------------------------------------------------------------------------
 
     def _announce(self) -> None:
         if not self._announced:
             self._announced = True
-            imported.tell()
-            self._tell_code()
-            self._link.tell(wire.WorkerReady(self._trainer, time.time() - psutil.Process().create_time()))
+            imported.record()
+            self._send_code()
+            self._link.send(wire.WorkerReady(self._trainer, time.time() - psutil.Process().create_time()))
 
-    def _tell_code(self) -> None:
-        for files in loaded_code.news():
-            self._link.tell(wire.CodeLoaded(self._trainer, files))
+    def _send_code(self) -> None:
+        for files in loaded_code.new_versions():
+            self._link.send(wire.CodeLoaded(self._trainer, files))
 
     def _attend(self, timeout_s: float | None) -> None:
-        """Process events; waits up to ``timeout_s`` for one (None: no limit)."""
+        """Handle events; wait up to ``timeout_s`` for one (None: no limit)."""
         for event in self._link.wait(timeout_s):
             self._handle(event)
 
@@ -303,12 +302,12 @@ class Elastic(RankGroup):
             case PauseGroup(_, generation):
                 self._pause_requested(generation)
             case ExamineGroup():
-                self._tell_what_for()
+                self._report_wait()
             case DissolveGroup(_, generation):
                 self._lose(generation)
                 self._membership.killed(generation)
             case WriteCheckpoint():
-                self._asked_to_write()
+                self._write_requested()
             case SetCheckpointInterval():
                 self._periodic.interval_s = event.interval_s
             case StopWorker():
@@ -319,50 +318,50 @@ class Elastic(RankGroup):
             case RankMessage():
                 self._messages.append(event)
             case RankGone(generation):
-                self._hanging_up.discard(generation)
+                self._ending_ranks.discard(generation)
                 self._membership.rank_lost(generation)
 
     def _lose(self, generation: int) -> None:
-        """A generation is gone. Its rank process must end before the arena is used again."""
+        """Note that a generation is gone. Its rank process must end before the arena is used again."""
         if self._link.hang_up(generation):
-            self._hanging_up.add(generation)
+            self._ending_ranks.add(generation)
         self._membership.rank_lost(generation)
 
     def _pause_requested(self, generation: int) -> None:
         self._membership.pause_requested(generation)
         if self._membership.current is None:
-            self._link.tell(wire.RankPaused(self._trainer, generation, self._training.position.step))
+            self._link.send(wire.RankPaused(self._trainer, generation, self._training.position.step))
 
     def _answer(self, generation: int, *, summing: bool = False) -> AnyNote | int | None:
-        """The next message from the rank process of ``generation``, which must be in force: a note, a descriptor, or
-        its doorbell.
+        """Return the next message from the rank process of ``generation``, which must be in force: a note, a
+        descriptor, or None for its doorbell.
         """
         self._stall_timer.begin(summing)
         while self._membership.current is not None and self._membership.current.generation == generation:
             while self._messages:
-                said = self._messages.pop(0)
-                if said.generation == generation and not isinstance(said.note, Moving):
+                message = self._messages.pop(0)
+                if message.generation == generation and not isinstance(message.note, Moving):
                     self._stall_timer.end()
-                    if isinstance(said.note, OutOfStep):
-                        raise _out_of_step(said.note.gathering, self._membership.current.rank)
-                    return said.note if said.fd is None else said.fd
+                    if isinstance(message.note, OutOfStep):
+                        raise _out_of_step(message.note.gathering, self._membership.current.rank)
+                    return message.note if message.fd is None else message.fd
                 self._stall_timer.begin(summing)  # progress: the wait starts again
             self._attend(self._stall_timer.left_s())
             if self._stall_timer.is_over():
-                self._tell_what_for()
+                self._report_wait()
         self._stall_timer.end()
         raise PeerGone
 
-    def _tell_what_for(self) -> None:
-        """Report what this rank is waiting for, and for how long."""
+    def _report_wait(self) -> None:
+        """Report how long this rank has been waiting, and whether for sums."""
         group, step = self._membership.current, self._training.position.step
         waited_s, summing = self._stall_timer.waited_s(), self._stall_timer.summing
-        self._link.tell(wire.RankStalled(self._trainer, group.generation if group else 0, step, waited_s, summing))
+        self._link.send(wire.RankStalled(self._trainer, group.generation if group else 0, step, waited_s, summing))
 
     # --- the start of a generation -----------------------------------------------------------------------------------
 
     def _start(self, generation: int) -> None:
-        """Start ``generation``. If that fails, none is in force afterwards."""
+        """Start ``generation``; if that fails, none is in force afterwards."""
         self.revision += 1
         try:
             group = self._ties.together(lambda: self._begin(generation))
@@ -389,7 +388,7 @@ class Elastic(RankGroup):
             self._link.channel(generation).send(Attach(list(exchange.layout.parts), number), exchange.arena.fd)
 
     def _gather(self, group: Membership, row: list[int]) -> list[list[int]]:
-        """The rows of all ranks of ``group``, which must be in force."""
+        """Return the rows of all ranks of ``group``, which must be in force."""
         return self._ask(group, Gather(row), len(row))
 
     def _ask(self, group: Membership, note: Gather | Select, length: int) -> list[list[int]]:
@@ -411,8 +410,7 @@ class Elastic(RankGroup):
     # --- the end of a generation -------------------------------------------------------------------------------------
 
     def _switch(self, group: Membership, generation: int) -> None:
-        """All ranks stop here; continue in ``generation``, or keep the state until told otherwise if we are not in
-        it."""
+        """Continue in ``generation``; a rank that is not in it parks, with its state."""
         self._quit(group)
         if self._membership.joining is not None and self._membership.joining.generation == generation:
             self._start(generation)
@@ -420,10 +418,10 @@ class Elastic(RankGroup):
             self._leave()
 
     def _pause(self, group: Membership) -> None:
-        """All ranks stop here; keep the state until told what to do with it."""
+        """Pause, as all ranks do here, and keep the state until the agent sends what to do with it."""
         self._quit(group)
         self._leave()
-        self._link.tell(wire.RankPaused(self._trainer, group.generation, self._training.position.step))
+        self._link.send(wire.RankPaused(self._trainer, group.generation, self._training.position.step))
 
     def _leave(self) -> None:
         self._membership.leave()
@@ -431,25 +429,25 @@ class Elastic(RankGroup):
         self.revision += 1
 
     def _quit(self, group: Membership) -> None:
-        """The generation ends normally: its rank processes are done with the arena."""
+        """End a generation normally: its rank process is done with the arena."""
         with suppress(PeerGone):
             self._link.channel(group.generation).send(Quit())
 
     # --- checkpoints -------------------------------------------------------------------------------------------------
 
-    def _asked_to_write(self) -> None:
-        """In the middle of a step, forward and the script have already changed what its batch will change again."""
+    def _write_requested(self) -> None:
+        """Write a checkpoint, but not in the middle of a step, whose batch has changed the state in part."""
         if self._in_step:
             self._write_later = True
         elif self._seat.rank < self._shards:  # without shards one process has everything
             self._write(asked=True)
 
-    def _left_step(self) -> None:
-        """It was applied, or what its batch did is undone."""
+    def _leave_step(self) -> None:
+        """Note that the step was applied or undone, and write a checkpoint that waited for that."""
         self._in_step = False
         if self._write_later:
             self._write_later = False
-            self._asked_to_write()
+            self._write_requested()
 
     def _write(self, *, asked: bool) -> None:
         self._periodic.begun()
@@ -460,7 +458,7 @@ class Elastic(RankGroup):
 
 
 def _out_of_step(gathering: int, summing: int) -> UserError:
-    """What ``summing`` says, which waits for ``gathering``, which waits for it."""
+    """Return the error for a rank that waits for sums while another one waits for rows."""
     return UserError(
         f"rank {gathering} is in session.evaluate, or at the end of its epoch or loop, while rank {summing} is in"
         " session.step, so each waits for the other: all ranks must do both in the same order; call session.evaluate"

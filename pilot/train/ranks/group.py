@@ -1,4 +1,4 @@
-"""The ranks that train together, as seen by the session."""
+"""The group of ranks that train together, as the session uses it."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _ALONE = Membership(generation=0, rank=0, size=1)
 
 
 class RankGroup:
-    """A group of one that never changes: a script that runs alone, under plain ``python``. Groups of several ranks
-    override what is different there.
+    """A group of one rank that never changes, for a script that runs alone, under plain ``python``. Groups of several
+    ranks override its methods.
 
-    ``revision`` changes when the group does, and when a step is void; ``newcomers``: those of the group, when it began;
-    ``next_steps``: steps after checkpoints.
+    ``revision`` changes when the group does, and when a step is void; ``newcomers``: the group's newcomers when it
+    began; ``next_steps``: compares the steps after checkpoints.
 
     Parameters
     ----------
-    training : the session's
+    training : the session's state
     resized : called with the number of ranks when a group has begun, with its state
-    keep : keeps what lies beside a checkpoint
+    keep : saves the sketches of a checkpoint's next step beside it
     """
 
     revision = 0
@@ -39,62 +39,63 @@ class RankGroup:
 
     @property
     def is_over(self) -> bool:
-        """Whether the script's loop is over, and the other ranks are no longer there."""
+        """Whether the script's loop is over, and the other ranks are gone."""
         return False
 
     def enter(self) -> Membership:
-        """Enter a group; waits for one. (What must be there in a pool must be there alone, too.)"""
+        """Return the group in force, after waiting for one. (Also alone, the first call runs ``resized``.)"""
         if not self._entered:
             self._resized(_ALONE.size)
             self._entered = True
         return _ALONE
 
     def attach(self) -> None:
-        """The session has new exchanges from now on; on all ranks, between two steps."""
+        """Use the session's new exchanges from now on; called on all ranks, between two steps."""
 
     def select(self, number: int) -> list[int]:
-        """The following gradients belong to this exchange; returns what all ranks have selected, by rank. Called before
+        """Select the exchange of the following gradients; return the selections of all ranks, by rank. Called before
         each sum if there are several exchanges. Raises :class:`~pilot.comm.channel.PeerGone` if the group broke.
         """
         return [number]
 
     def ring(self) -> None:
-        """A part of the step's gradients is full."""
+        """Note that the next bucket of the step's gradients is full."""
 
     def words(self, loss: float) -> Words:
-        """What this rank sends along with the step."""
+        """Return the words that this rank sends with its step."""
         return Words.of(0, False, loss)
 
     def summed(self) -> bool:
-        """Whether the sums of this step arrived."""
+        """Wait for the sums of this step; return False if they will not arrive."""
         return True
 
     def applied(self, words: Words, share: StepShare, metrics: Metrics) -> None:
-        """A step was applied; ``words`` are the sums."""
+        """Report that a step was applied; ``words`` are the sums over the ranks."""
 
     def settle(self) -> None:
-        """The safe point after a step: when the script comes for the next batch, or the epoch is over."""
+        """Do what waits for a safe point, after a step: the script asks for the next batch, or the epoch is over."""
 
     def gather(self, row: list[int]) -> list[list[int]]:
-        """The rows of all ranks, of equal length, by rank; between two steps. Also a safe point.
+        """Return the rows of all ranks, of equal length, by rank. Called between two steps; also a safe point.
 
         Raises :class:`~pilot.comm.channel.PeerGone` if the group broke or changed here; then no rank uses the rows.
         """
         return [row]
 
     def hand_over(self, giver: int, takers: Sequence[int]) -> None:
-        """Rank ``giver`` gives its state to ``takers``; called on all ranks. Raises like :meth:`gather`."""
+        """Give the state of rank ``giver`` to ``takers``; called on all ranks. Raises like :meth:`gather`."""
 
-    def distrust(self, step: int) -> str:  # noqa: ARG002  # for those who save
-        """Set aside what was saved after ``step``, so that nothing continues from it; returns what is left, in
-        words."""
-        return "there is no checkpoint"
+    def distrust(self, step: int) -> str:  # noqa: ARG002  # for overrides
+        """Set aside checkpoints after ``step``, so that no run resumes from them; return a clause on the newest one
+        left.
+        """
+        return "there is none"
 
     def remark(self, text: str) -> None:
-        """The same on all ranks: something that the user should see."""
+        """Show the user ``text``, which is the same on all ranks."""
 
     def rested(self, seconds: float) -> None:
-        """The script spent ``seconds`` without steps, not because of the group."""
+        """Note that the script spent ``seconds`` without steps, for its own reasons."""
 
     def finish(self, metrics: Metrics) -> None:
-        """The loop is over; returns when the worker is released."""
+        """Report the end of the loop, and return when the worker is released."""

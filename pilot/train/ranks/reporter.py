@@ -1,4 +1,4 @@
-"""What the leader of a group reports: progress about once a second, and the complete ledger."""
+"""Reports of a group's leader: progress about once a second, and the complete ledger."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ REPEATED_ROWS = 256
 """A new leader repeats this many of the newest rows, because its predecessor may not have reported its last second."""
 
 REPEATED_REPORTS = 32
-"""How many of the newest reports of a study's metric each message repeats: the last message may have been lost with the
-coordinator or with the connection.
+"""How many of the newest reports of a study's metric each message repeats, because the last message may have been
+lost.
 """
 
 REPORTS_PER_S, REPORTS_AT_ONCE = 5.0, 50
-"""How often progress is told at once because a study's metric was reported. A script that reports more often is told of
-in fewer messages: the coordinator takes a limited number (``FACTS_PER_S`` in ``pilot.service.agents.intake``).
+"""How often progress is sent at once because a study's metric was reported. More reports share messages, because the
+coordinator takes a limited number (``FACTS_PER_S`` in ``pilot.service.agents.intake``).
 """
 
 ROWS_PER_FRAME = 10_000
@@ -36,66 +36,66 @@ Metrics = Callable[[], dict[str, float]]
 
 
 class Reporter:
-    """Every rank has one, because any may become the leader; only rank 0 reports, by ``tell``."""
+    """The reporter of a rank. Any rank may become the leader; only the leader, rank 0, reports, by ``send``."""
 
-    def __init__(self, trainer: str, training: Training, tell: Callable[[wire.Message], None]) -> None:
+    def __init__(self, trainer: str, training: Training, send: Callable[[wire.Message], None]) -> None:
         self._trainer = trainer
         self._training = training
-        self._tell = tell
+        self._send = send
         self._meter = StepMeter()
-        self._untold = Lineage()
+        self._unreported = Lineage()
         self._due_s = 0.0
         self._reporting = Allowance(REPORTS_PER_S, REPORTS_AT_ONCE, time.monotonic())
         self._size = 0
         self._resized = False
-        self._stall_told = True
-        self._reports_told = 0
+        self._stall_reported = True
+        self._reports_sent = 0
 
     def started(self, group: Membership, resumed: int | None) -> None:
-        """A generation starts; every rank has the state."""
+        """Report the start of a generation, in which every rank has the state."""
         log_marks.now_rank(group.rank)
         self._meter.regrouped()
         self._resized, self._size = group.size != self._size, group.size
-        self._untold = Lineage(self._training.ledger.newest(REPEATED_ROWS))
-        self._due_s, self._stall_told = 0.0, False
-        self._reports_told = 0
+        self._unreported = Lineage(self._training.ledger.newest(REPEATED_ROWS))
+        self._due_s, self._stall_reported = 0.0, False
+        self._reports_sent = 0
         if group.rank == 0:
             training = self._training
             accepted = [astuple(change) for change in training.changes]
             words = identity.in_short(training.identity)
             formed = (self._trainer, group.generation, training.position.step, resumed, words, accepted)
-            self._tell(wire.GroupFormed(*formed))
+            self._send(wire.GroupFormed(*formed))
 
     def stepped(self, group: Membership, epoch: int, share: StepShare, metrics: Metrics) -> None:
-        """A step was applied."""
+        """Note that a step was applied, and report it when it is time."""
         now_s = time.monotonic()
         self._meter.stepped(now_s, share.total)
         if group.rank != 0:
             return
-        self._untold.add(group.generation, epoch, self._training.position.step - 1, share.cursor, share.cursor_end)
+        self._unreported.add(group.generation, epoch, self._training.position.step - 1, share.cursor, share.cursor_end)
         if now_s >= self._due_s or (
-            self._training.reports.count > self._reports_told and self._reporting.allows(now_s)
+            self._training.reports.count > self._reports_sent and self._reporting.allows(now_s)
         ):
             self._due_s = now_s + PERIOD_S
-            self._report(group, self._untold.rows, metrics())
-            self._untold = Lineage()
+            self._report(group, self._unreported.rows, metrics())
+            self._unreported = Lineage()
 
     def rested(self, seconds: float) -> None:
         """See :meth:`~pilot.train.ranks.meters.StepMeter.rested`."""
         self._meter.rested(seconds)
 
     def finished(self, group: Membership, metrics: Metrics) -> None:
-        """The loop ended: report the whole ledger once more, so that the coordinator's proof is complete."""
+        """Report the end of the loop, with the complete ledger, so that the coordinator's proof is complete."""
         rows = self._training.ledger.rows
         for start in range(0, max(len(rows), 1), ROWS_PER_FRAME):
             self._report(group, rows[start : start + ROWS_PER_FRAME], metrics())
         position = self._training.position
-        self._tell(wire.TrainerFinished(self._trainer, group.generation, position.step, position.samples, metrics()))
+        self._send(wire.TrainerFinished(self._trainer, group.generation, position.step, position.samples, metrics()))
 
     def _report(self, group: Membership, rows: list[LineageRow], metrics: dict[str, float]) -> None:
         position = self._training.position
-        stall_s = None if self._stall_told else self._meter.stall_s
-        self._stall_told = True
+        stall_s = None if self._stall_reported else self._meter.stall_s
+        self._stall_reported = True
         report = wire.Progress(
             self._trainer,
             group.generation,
@@ -107,7 +107,7 @@ class Reporter:
             rescale_s=stall_s if self._resized else None,
             ledger=list(rows),
             metrics=metrics,
-            reports=self._training.reports.since(max(0, self._reports_told - REPEATED_REPORTS)),
+            reports=self._training.reports.since(max(0, self._reports_sent - REPEATED_REPORTS)),
         )
-        self._reports_told = self._training.reports.count
-        self._tell(report)
+        self._reports_sent = self._training.reports.count
+        self._send(report)

@@ -1,7 +1,6 @@
-"""How a script ends: released while it waits at its end, or by itself after it left the loop by ``break``.
+"""The end of a script: it is released while it waits at the loop's end, or ends by itself after a ``break``.
 
-A closed generator cannot tell ``break`` from an exception in the loop's body, but this is known at the end of the
-script.
+A closed generator cannot distinguish ``break`` from an exception in the loop's body, but the end of the script can.
 """
 
 from __future__ import annotations
@@ -16,16 +15,16 @@ from weakref import WeakKeyDictionary
 
 _left: list[Callable[[], None]] = []
 _loops: WeakKeyDictionary[Generator[int, None, None], int] = WeakKeyDictionary()
-"""And their threads."""
+"""The loops of this process, with their threads."""
 
 
 class Released(SystemExit):
-    """The worker was told to stop. If not caught, it ends the script silently with status 0."""
+    """Raised when the worker is to stop. If not caught, it ends the script silently with status 0."""
 
 
 @contextmanager
 def released() -> Iterator[None]:
-    """Within, SIGTERM raises :class:`Released` (in the main thread; elsewhere nothing changes)."""
+    """Let SIGTERM raise :class:`Released` in the body (in the main thread; elsewhere nothing changes)."""
     before = signal.getsignal(signal.SIGTERM)
     release_when(lambda: True)
     try:
@@ -35,14 +34,16 @@ def released() -> Iterator[None]:
             signal.signal(signal.SIGTERM, before)
 
 
-def release_when(told: Callable[[], bool]) -> None:
-    """From now on, SIGTERM raises :class:`Released` if ``told`` says so; otherwise it does what it did before."""
+def release_when(is_released: Callable[[], bool]) -> None:
+    """Let SIGTERM raise :class:`Released` from now on if ``is_released`` returns True; otherwise call the old
+    handler.
+    """
     if not _is_main():
         return
     before = signal.getsignal(signal.SIGTERM)
 
     def signalled(number: int, frame: FrameType | None) -> None:
-        if told():
+        if is_released():
             raise Released(0)
         if callable(before):
             before(number, frame)
@@ -51,14 +52,14 @@ def release_when(told: Callable[[], bool]) -> None:
 
 
 def closed_at_end(loop: Generator[int, None, None]) -> Generator[int, None, None]:
-    """``loop``, which ends with the script at the latest: a variable of the script's (``bar = tqdm(loop)``) may still
-    have it after ``break``.
+    """Return ``loop``, and close it at the end of the script: after ``break`` a variable (``bar = tqdm(loop)``) may
+    still hold it.
     """
     _loops[loop] = threading.get_ident()
     return loop
 
 
-@atexit.register  # before Python takes modules apart
+@atexit.register  # before Python clears modules
 def _close_loops() -> None:
     for loop in [one for one, thread in _loops.items() if thread == threading.get_ident()]:
         loop.close()
@@ -70,7 +71,7 @@ def at_good_end(call: Callable[[], None]) -> None:
 
 
 def script_ended(leaving: SystemExit | None = None) -> None:
-    """The script ran to its end, or called ``sys.exit``; called by whoever ran it."""
+    """Close loops and run the calls of :func:`at_good_end`, after the script ran to its end or called ``sys.exit``."""
     if leaving is not None and (leaving.code not in (None, 0) or isinstance(leaving, Released)):
         return
     _close_loops()

@@ -1,7 +1,7 @@
-"""How the ranks of a generation get the same state.
+"""Gives the ranks of a generation the same state.
 
 1. All gather the generation, step and phase of their states, and the run's fingerprint.
-2. The most advanced rank sends its state to those that are behind (:mod:`pilot.train.state.state_transfer`). If no rank
+2. The most advanced rank sends its state to ranks that are behind (:mod:`pilot.train.state.state_transfer`). If no rank
    has a state, rank 0 loads the newest intact checkpoint, or starts from its fresh model, and sends that.
 """
 
@@ -27,15 +27,17 @@ from pilot.train.state.identity import compare
 from pilot.train.state.state_transfer import Holding, Spreading, by_local_rank, strangers, who_spreads
 from pilot.train.state.training import Training
 
-_STRANGER = (
-    "this node trains on {}, and the trainer's other nodes on {}: their results would differ; if the script chooses a"
-    " device by torch.cuda.is_available(), see whether nvidia-smi finds the GPU of this node"
+_OTHER_DEVICE = (
+    "this node trains on {}, and the trainer's other nodes on {}, so their results would differ; if the script chooses"
+    " a device by torch.cuda.is_available(), check that nvidia-smi finds the GPU of this node"
 )
 
 
 @dataclass(frozen=True)
 class StateSharing:
-    """One rank's part; all methods raise :class:`~pilot.comm.channel.PeerGone` if the generation is gone."""
+    """One rank's part in sharing states. All methods raise :class:`~pilot.comm.channel.PeerGone` if the generation is
+    gone.
+    """
 
     trainer: str
     training: Training
@@ -44,13 +46,13 @@ class StateSharing:
     link: WorkerSockets  #: to the rank processes
     gather: Callable[[Membership, list[int]], list[list[int]]]  #: returns the rows of all ranks of a group
     answer: Callable[[int], AnyNote | int | None]  #: returns the next message of a generation's rank process
-    lose: Callable[[int], None]  #: called when a generation must be considered gone
+    lose: Callable[[int], None]  #: called with a generation that is considered gone
     ties: NodeTies  #: to the other processes of the node, which take over a state together or not at all
-    ranks_per_node: int  #: the number of these processes
+    ranks_per_node: int  #: the number of the node's processes
 
     def share(self, group: Membership, held: int) -> tuple[int | None, Newcomers]:
-        """At the start of a generation; ``held``: the generation in which this rank's state was last confirmed. Returns
-        the step from which the group resumes, if no rank had a state; and whose state is new to them.
+        """Give all ranks one state at the start of a generation. ``held``: the generation in which this rank's state
+        was last confirmed. Return the step from which the group resumes, if no rank had a state, and its newcomers.
         """
         own = self.training.holding(held)
         table = [Holding(*row) for row in self.gather(group, own.row())]
@@ -58,27 +60,28 @@ class StateSharing:
             compare(self.training.identity, lambda row: self.gather(group, row))
         spreading = who_spreads(table, self.training.shards)
         if group.rank in strangers(table, spreading):
-            raise UserError(_STRANGER.format(*("a GPU", "the CPU") if own.on_gpu else ("the CPU", "GPUs")))
+            raise UserError(_OTHER_DEVICE.format(*("a GPU", "the CPU") if own.on_gpu else ("the CPU", "GPUs")))
         self.saver.given_up = group.given_up
         if spreading.fresh and group.rank // self.training.shards == spreading.root // self.training.shards:
             self._load(group)
-        self.deal(group, spreading)
+        self.spread(group, spreading)
         resumed = self.training.position.step if spreading.fresh else None
         return resumed, Newcomers.of(table, spreading, self.ranks_per_node)
 
-    def deal(self, group: Membership, spreading: Spreading) -> None:
-        """One rank gives its state to others; for a sharded model, each process of its node gives its shard to the same
-        local rank of others."""
-        arenas = [self._dealt(group, one) for one in by_local_rank(spreading, self.training.shards) if one.takers]
+    def spread(self, group: Membership, spreading: Spreading) -> None:
+        """Send the state of one rank to others; for a sharded model, each process of its node sends its shard to the
+        same local rank of other nodes.
+        """
+        arenas = [self._transfer(group, one) for one in by_local_rank(spreading, self.training.shards) if one.takers]
         for arena in filter(None, arenas):  # only once all have arrived: the shards of a node must be of one step
             arena.close_fd()
             self.training.restore(unpack(arena.memory))
 
-    def _dealt(self, group: Membership, spreading: Spreading) -> Arena | None:
-        deal = self._spread if group.rank == spreading.root else self._take
-        return self.ties.together(lambda: deal(group.generation, spreading))
+    def _transfer(self, group: Membership, spreading: Spreading) -> Arena | None:
+        transfer = self._give if group.rank == spreading.root else self._take
+        return self.ties.together(lambda: transfer(group.generation, spreading))
 
-    def _spread(self, generation: int, spreading: Spreading) -> None:
+    def _give(self, generation: int, spreading: Spreading) -> None:
         packed = Packed(self.training.encoded())
         arena = packed.to_arena()
         note = Spread(spreading.root, list(spreading.takers), packed.size)
@@ -89,26 +92,28 @@ class StateSharing:
         self.answer(generation)
 
     def _take(self, generation: int, spreading: Spreading) -> Arena | None:
-        """The root's state; None for a rank that already has it."""
+        """Return the root's state; None for a rank that already has it."""
         self.link.channel(generation).send(Spread(spreading.root, list(spreading.takers)))
-        given = self.answer(generation)
-        if not isinstance(given, int):
+        received = self.answer(generation)
+        if not isinstance(received, int):
             return None
         try:
-            return Arena.received(given)
+            return Arena.received(received)
         except ProtocolError:
             self.lose(generation)
             raise PeerGone from None
 
     def _load(self, group: Membership) -> None:
-        """If that fails, another node may be able to: this one says so, and waits for the next generation."""
+        """Load the newest checkpoint. If that fails, report it and wait for the next generation: another node may be
+        able to.
+        """
         try:
             state = self.saver.load(
-                group, lambda text: self.link.tell(wire.Remark(self.trainer, text)), self.training.rows_wanted()
+                group, lambda text: self.link.send(wire.Remark(self.trainer, text)), self.training.rows_wanted()
             )
         except CheckpointError as error:
             unloaded = Unloaded.UNREAD if error.transient else Unloaded.DAMAGED
-            self.link.tell(wire.GroupBroken(self.trainer, group.generation, str(error), unloaded))
+            self.link.send(wire.GroupBroken(self.trainer, group.generation, str(error), unloaded))
             self.answer(group.generation)
             raise PeerGone from None
         if state is not None:

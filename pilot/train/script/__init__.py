@@ -1,1 +1,1 @@
-"""Which packages a script imports, and how one of our errors ends it in one line."""
+"""Runs a script as ``__main__``, records the packages that it imports, and ends it in one line by our errors."""

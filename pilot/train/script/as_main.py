@@ -1,4 +1,4 @@
-"""What a process has to do that runs a script as ``python script`` would, though it runs already."""
+"""Runs a script in an existing process as ``python script`` would."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pilot.train.node.devices import exit_status
 
 
 def main_module(script: str) -> dict[str, Any]:
-    """The namespace of a new ``__main__`` for the script at this path."""
+    """Return the namespace of a new ``__main__`` for the script at this path."""
     module = types.ModuleType("__main__")
     module.__dict__.update(__file__=script, __builtins__=builtins)
     sys.modules["__main__"] = module
@@ -19,8 +19,8 @@ def main_module(script: str) -> dict[str, Any]:
 
 
 def fail(error: BaseException) -> NoReturn:
-    """Print the traceback from the script's frame on (or our own error), and exit as the interpreter would, unless it
-    is the GPU that failed. Call it where ``error`` was caught.
+    """Print the traceback from the script's frame on (or our own error), and exit as the interpreter would, but with a
+    special status if the GPU failed. Call it where ``error`` was caught.
     """
     traceback = error.__traceback__.tb_next if error.__traceback__ else None
     sys.excepthook(type(error), error.with_traceback(traceback), traceback)

@@ -1,4 +1,4 @@
-"""Tells the pilot which installed packages a script imported, so that they are preloaded for the next script."""
+"""Records which installed packages a script imported, so that the pilot preloads them for the next script."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ _before: frozenset[str] = frozenset()
 
 
 def begin() -> None:
-    """The script begins: modules loaded by now were loaded by its pilot."""
+    """Note the modules that the pilot has loaded, before the script begins."""
     global _before  # a process runs one script
     _before = frozenset(sys.modules)
 
 
-def tell() -> None:
-    """The script has reached its training, so it has imported what it needs."""
+def record() -> None:
+    """Record the script's imports when it reaches its training, because it has imported what it needs by then."""
     if path := os.environ.get(installed.VARIABLE):
         installed.add_imports(Path(path), new_modules())
 
 
 def new_modules() -> list[str]:
-    """The modules of installed packages that the script imported, in the order in which their imports began.
+    """Return the modules of installed packages that the script imported, in the order in which their imports began.
 
     The user's own modules, and packages installed in place (``pip install -e``), are not included.
     """

@@ -1,4 +1,4 @@
-"""When one of our errors ends a user's script: print one line with the place in the script, not a traceback. And notes,
+"""Prints our errors that end a user's script as one line with the place in the script, without a traceback; also notes,
 which end nothing.
 """
 
@@ -20,7 +20,7 @@ _LIBRARIES = ("<", *{f"{path}/" for path in [*sysconfig.get_paths().values(), Pa
 
 
 def show_in_one_line() -> None:
-    """Do so from now on; any other exception is shown as usual, with its traceback."""
+    """Show our errors in one line from now on; other exceptions are shown as usual, with a traceback."""
     if not isinstance(sys.excepthook, _OneLine):
         sys.excepthook = _OneLine(sys.excepthook)
     if not isinstance(threading.excepthook, _EndOfThread):
@@ -28,29 +28,29 @@ def show_in_one_line() -> None:
 
 
 def line(error: BaseException) -> str:
-    """``error`` with its place."""
+    """Return ``error`` with its place in the script."""
     return f"{REFUSAL}{_place(traceback.extract_tb(error.__traceback__))}{error}"
 
 
 def note(text: str) -> None:
-    """A line in the script's log, with its place: nothing is refused, but its author should know."""
+    """Print a note for the script's author to its log, with the place in the script."""
     print(f"pilot: {_place(traceback.extract_stack())}{text}", file=sys.stderr, flush=True)
 
 
 def is_of_a_library(filename: str) -> bool:
-    """Whether it is no file of the script's."""
+    """Return whether ``filename`` is a file of a library, not of the script."""
     return filename.startswith(_LIBRARIES)
 
 
 def _place(frames: traceback.StackSummary) -> str:
-    """The innermost frame that is not in a library."""
+    """Return the file and line of the innermost frame that is not in a library, as a prefix; "" if there is none."""
     own = [frame for frame in frames if not is_of_a_library(frame.filename)]
     return f"{own[-1].filename}, line {own[-1].lineno}: " if own else ""
 
 
 @dataclass(frozen=True, slots=True)
 class _OneLine:
-    """The hook. ``before`` may lead to another one: torch's ``init_process_group`` wraps the hook that it finds."""
+    """An ``excepthook`` that prints our errors in one line, and passes others to ``before``."""
 
     before: Callable[[type[BaseException], BaseException, TracebackType | None], object]
 
@@ -65,7 +65,9 @@ class _OneLine:
 
 @dataclass(frozen=True, slots=True)
 class _EndOfThread:
-    """The same for the script's threads. It ends the process: others would wait for what the thread was to bring."""
+    """A ``threading.excepthook`` like :class:`_OneLine`. Our error ends the process: others would wait for the
+    thread.
+    """
 
     before: Callable[[threading.ExceptHookArgs], object]
 

@@ -62,7 +62,7 @@ class Alarm:
         of_shards = self.held.of_shards
         unsharded = [abs(one) for name, one in self._numbers.items() if name not in of_shards]
         whole = combined(unsharded, MODULUS)
-        said = self._ties.say(number * MODULUS + whole)
+        said = self._ties.exchange(number * MODULUS + whole)
         alike = len({word % MODULUS for word in said}) == 1
         return combined([word // MODULUS for word in said], MODULUS) if alike else whole
 

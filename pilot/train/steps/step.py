@@ -331,7 +331,7 @@ class Step:
 
     def _compare(self, steppers: list[Stepper]) -> None:
         """Compare the gradients with those of others, before they are used."""
-        difference = self._group.next_steps.came(steppers)
+        difference = self._group.next_steps.summed(steppers)
         if self._group.next_steps.compares:
             self._comparison.with_earlier(difference, self._group)
         if self.rehearsal is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -58,10 +59,21 @@ def test_of_a_pool_that_is_down(writing: Writing, tmp_path: Path, capsys: pytest
     lines = capsys.readouterr().out.splitlines()
     assert [line[21:] for line in lines] == ["n1 joined", "vit: submitted, for 1 to 64 nodes"]
     assert run(["events", "--run-dir", str(tmp_path), "--json", "--trainer", "vit"]) == 0
-    (told,) = map(json.loads, capsys.readouterr().out.splitlines())
-    assert (told["unix_s"], told["kind"], told["trainer"], told["event"]) == (1.7e9 + 2, "trainer", "vit", 2)
+    (event,) = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (event["unix_s"], event["kind"], event["trainer"], event["event"]) == (1.7e9 + 2, "trainer", "vit", 2)
     assert run(["events", "--run-dir", str(tmp_path), "-n", "1"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 1
+
+
+def follow(monkeypatch: pytest.MonkeyPatch, acts: list[Callable[[], object]]) -> None:
+    """Before each look at the journal, one of ``acts`` happens; with the last one the coordinator is gone."""
+
+    def owner(_rundir: RunDir) -> int | None:
+        acts.pop(0)()
+        return 1 if acts else None
+
+    monkeypatch.setattr(rundir, "owner", owner)
+    monkeypatch.setattr(events, "POLL_S", 0.0)
 
 
 def test_followed_through_the_end_of_a_segment(
@@ -74,12 +86,7 @@ def test_followed_through_the_end_of_a_segment(
         lambda: writing.put(PoolChanged(joined=(NodeId("n4"),))),
     ]
 
-    def owner(_rundir: RunDir) -> int | None:
-        acts.pop(0)()
-        return 1 if acts else None
-
-    monkeypatch.setattr(rundir, "owner", owner)
-    monkeypatch.setattr(events, "POLL_S", 0.0)
+    follow(monkeypatch, acts)
     assert run(["events", "--run-dir", str(tmp_path), "-f", "-n", "1"]) == 0
     texts = [line[21:] for line in capsys.readouterr().out.splitlines()]
     assert texts == ["vit: submitted, for 1 to 64 nodes", "n2 joined", "n3 joined", "n4 joined"]
@@ -131,7 +138,7 @@ def zeroed(path: Path, line: int) -> None:
     path.write_bytes(b"".join([*lines[:line], bytes(len(lines[line])), *lines[line + 1 :]]))
 
 
-def test_what_a_damaged_journal_lacks_is_told_in_its_place(
+def test_gaps_of_a_damaged_journal_are_reported_in_their_place(
     writing: Writing, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     journal = tmp_path / "journal.jsonl"
@@ -144,12 +151,7 @@ def test_what_a_damaged_journal_lacks_is_told_in_its_place(
         lambda: None,
     ]
 
-    def owner(_rundir: RunDir) -> int | None:
-        acts.pop(0)()
-        return 1 if acts else None
-
-    monkeypatch.setattr(rundir, "owner", owner)
-    monkeypatch.setattr(events, "POLL_S", 0.0)
+    follow(monkeypatch, acts)
     assert run(["events", "--run-dir", str(tmp_path), "-f"]) == 0
     texts = [line[21:].partition(":")[0] for line in capsys.readouterr().out.splitlines()]
     missing = ["entries 4 to 5 of the journal are missing", "entries 8 to 9 of the journal are missing"]
@@ -157,8 +159,8 @@ def test_what_a_damaged_journal_lacks_is_told_in_its_place(
     writing.writer.close()
     for command in (["ls"], ["status"], ["report", "--output", str(tmp_path / "report.html")]):
         assert run([*command, "--run-dir", str(tmp_path)]) == 0
-    said, page = capsys.readouterr().out, (tmp_path / "report.html").read_text()
-    assert all(text in said and text in page for text in missing)
+    printed, page = capsys.readouterr().out, (tmp_path / "report.html").read_text()
+    assert all(text in printed and text in page for text in missing)
     assert run(["replay", "--journal", str(journal)]) == 1
     assert f"the replay differs: {missing[0]}" in capsys.readouterr().err
 

@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from pilot.cli import metrics
 from pilot.core.errors import PilotError
 from pilot.protocol.pool_status import PoolStatus
-from tests.unit.cli.test_show import STATUS, TRAINER
+from tests.unit.cli.statuses import STATUS, TRAINER
 
 TIMEOUT_S = 30.0
 

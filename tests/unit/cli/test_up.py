@@ -11,7 +11,7 @@ from msgspec import structs
 
 from pilot.cli import up
 from pilot.cli.main import run
-from tests.unit.cli.test_show import STATUS
+from tests.unit.cli.statuses import STATUS
 
 
 def test_what_was_damaged_is_told(

@@ -48,11 +48,6 @@ def make(rng: random.Random, _number: int) -> bytes:
     return b"".join(size.to_bytes(4, "big") + frame for size, frame in zip(sizes, frames, strict=True))
 
 
-def prepare(folder: Path) -> Path:
-    """No preparation needed."""
-    return folder
-
-
 def attempt(_place: Path, data: bytes) -> str:
     """Each message goes through the code that merges a worker's processes into one voice; malformed ones are reported
     in one line.
@@ -80,4 +75,4 @@ def _combine(unison: LocalRanks, message: wire.FromAgent) -> None:
         unison.combine(process, message)
 
 
-TARGET = Target("packets on an agent's control socket", 1000, 100, make, prepare, attempt, limit_s=10.0)
+TARGET = Target("packets on an agent's control socket", 1000, 100, attempt, make, limit_s=10.0)

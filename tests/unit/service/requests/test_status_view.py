@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import io
-import math
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 from rich.console import Console
 
-from pilot.cli.history import history_lines, history_view
+from pilot.cli.rows import history_lines, history_view
 from pilot.cli.show import show, status_lines
-from pilot.core.commands import Command, FormGroup, Solve
 from pilot.core.config import CoordinatorConfig
 from pilot.core.coordinator import Coordinator
 from pilot.core.curves.curve import Curve
 from pilot.core.events import (
-    Event,
     ExitCause,
     GroupFormed,
     PlanReady,
@@ -28,11 +24,9 @@ from pilot.core.events import (
     WorkerExited,
     WorkerReady,
 )
-from pilot.core.ids import Generation, NodeId, PlanId, TrainerId
+from pilot.core.ids import Generation, PlanId, TrainerId
 from pilot.core.plan.problem import Plan, PlanStatus
-from pilot.core.trainer.remaining_work import Goal
 from pilot.core.trainer.spec import TrainerSpec
-from pilot.history.monitor import Monitor
 from pilot.history.summary import sentences
 from pilot.history.timeline import TimelineMaker
 from pilot.history.utilisation import Utilisation
@@ -43,73 +37,55 @@ from pilot.service.requests.launch_store import LaunchStore
 from pilot.service.requests.status_view import About, PoolView, account
 from pilot.service.requests.study_store import StudyStore
 from pilot.service.requests.waiting import QUIET_S
+from tests.unit.service.stage import A, B, Stage, T
 
-A, B, T = NodeId("a"), NodeId("b"), TrainerId("t")
 JOBS = KeeperStatus(scheduler="slurm", wanted_nodes=1)
-ABOUT = About("p", "s", "", "", 0.0, JOBS, "throughput")
 
 
-class Stage:
-    """A core, its monitor, and the view of both; ``keeper`` is the state of the pool's jobs."""
+class Shown(Stage):
+    """A core, and the view of it."""
 
-    def __init__(self, config: CoordinatorConfig | None = None, keeper: KeeperStatus = JOBS) -> None:
-        self.core, self.monitor = Coordinator(config or CoordinatorConfig()), Monitor()
-        self.now_s, self.keeper = 0.0, keeper
+    def __init__(self, config: CoordinatorConfig | None = None) -> None:
+        super().__init__(config)
+        self._keeper = JOBS
         launches = LaunchStore(RunDir(Path("run")), "pool", None)
-        about = lambda: replace(ABOUT, keeper=self.keeper)  # noqa: E731
-        self.view = PoolView(self.core, self.monitor, launches, StudyStore(RunDir(Path("run")), launches), about, self)
+        studies = StudyStore(RunDir(Path("run")), launches)
+        self.view = PoolView(self.core, self.monitor, launches, studies, self._about, self.clock)
 
-    def __call__(self) -> float:
-        return self.now_s
-
-    def post(self, now_s: float, event: Event) -> list[Command]:
-        self.now_s = now_s
-        commands = self.core.handle(now_s, event)
-        self.monitor.note(now_s, event, commands)
-        return commands
+    def _about(self) -> About:
+        return About("p", "s", "", "", 0.0, self._keeper, "throughput")
 
     def row(self, now_s: float, keeper: KeeperStatus = JOBS) -> TrainerStatus:
         """The first trainer's status."""
-        self.now_s, self.keeper = now_s, keeper
+        self.now_s, self._keeper = now_s, keeper
         return self.view.trainers().trainers[0]
-
-    def planned(self, now_s: float, nodes: int, **spec: int) -> None:
-        """The trainer is submitted, and gets ``nodes`` by plan a second later."""
-        solve = next(c for c in self.post(now_s, TrainerSubmitted(TrainerSpec(T, **spec))) if isinstance(c, Solve))
-        self.post(now_s + 1.0, PlanReady(solve.plan_id, Plan(PlanStatus.OPTIMAL, ((T, nodes),), 1.0, planner="dp")))
-
-    def ready(self, now_s: float, node: NodeId) -> FormGroup:
-        """The worker on ``node`` is ready; returns the group that forms."""
-        return next(c for c in self.post(now_s, WorkerReady(T, node)) if isinstance(c, FormGroup))
 
 
 def test_a_script_that_trains_without_a_word_or_never_trains_is_told_after_a_while() -> None:
-    stage = Stage()
-    stage.post(0.0, PoolChanged(joined=(A,)))
-    stage.planned(1.0, 1, max_nodes=1)
+    stage = Shown()
+    stage.at(2.0).starts(A)
     assert stage.row(QUIET_S).remarks == []
     late = ["its script has run for 120 s on a without reaching session.epochs"]
     assert stage.row(2.0 + QUIET_S).remarks == late
-    form = stage.ready(130.0, A)
+    form = stage.at(130.0).forms(A)
     assert stage.row(130.0).remarks == []
-    stage.post(131.0, GroupFormed(T, form.generation, 0))
+    stage.at(131.0).post(GroupFormed(T, form.generation, 0))
     quiet = ["it is training on 1 node but has reported no progress for 120 s"]
     assert stage.row(131.0 + QUIET_S).remarks == quiet
-    stage.post(260.0, Progress(T, form.generation, 5, 0, 100))
+    stage.at(260.0).post(Progress(T, form.generation, 5, 0, 100))
     assert stage.row(261.0).remarks == []
 
 
 def test_deaths_with_steps_between_them_are_told() -> None:
-    stage = Stage()
-    stage.post(1.0, PoolChanged(joined=(A,)))
-    stage.planned(2.0, 1, max_nodes=1)
+    stage = Shown()
+    stage.at(2.0).starts(A)
     for times in range(3):
         now_s = 10.0 * (times + 1)
         assert stage.row(now_s).remarks == []
-        form = stage.ready(now_s, A)
-        stage.post(now_s + 1, GroupFormed(T, form.generation, 20 * times, resumed=20 * times))
-        stage.post(now_s + 2, Progress(T, form.generation, 20 * times + 20, 0, 100))
-        stage.post(now_s + 3, WorkerExited(T, A, ExitCause.DIED, "killed by SIGKILL"))
+        form = stage.at(now_s).forms(A)
+        stage.at(now_s + 1).post(GroupFormed(T, form.generation, 20 * times, resumed=20 * times))
+        stage.at(now_s + 2).post(Progress(T, form.generation, 20 * times + 20, 0, 100))
+        stage.at(now_s + 3).post(WorkerExited(T, A, ExitCause.DIED, "killed by SIGKILL"))
     (line,) = stage.row(34.0).remarks
     assert line == (
         "its training processes have died 3 times within 30 minutes (3 on a); pilot events --trainer t tells how"
@@ -118,72 +94,63 @@ def test_deaths_with_steps_between_them_are_told() -> None:
 
 
 def test_what_is_set_aside_is_told_with_its_reason() -> None:
-    stage = Stage()
-    stage.post(0.0, PoolChanged(joined=(A, B)))
-    stage.planned(1.0, 1, max_nodes=1)
-    stage.post(10.0, WorkerExited(T, A, ExitCause.RAISED, "Traceback\nOSError: no /data here\n(log: /l)"))
+    stage = Shown()
+    stage.post(PoolChanged(joined=(A, B)), TrainerSubmitted(TrainerSpec(T, max_nodes=1)))
+    stage.plan(t=1)
+    stage.at(10.0).post(WorkerExited(T, A, ExitCause.RAISED, "Traceback\nOSError: no /data here\n(log: /l)"))
     reason = "OSError: no /data here"
     assert stage.view.nodes().set_aside == [SetAsideStatus(node=A, trainer=T, left_s=1800.0, reason=reason)]
     row = stage.row(10.0)
     assert (row.remarks, row.waits) == ([f"a was set aside: {reason}"], "waiting for a plan")
     assert stage.core.useless() == 1
-    stage.post(11.0, PoolChanged(lost=(B,)))
+    stage.at(11.0).post(PoolChanged(lost=(B,)))
     assert stage.row(11.0).waits == "waiting for 1 more node; 1 free node set aside for it (pilot nodes)"
 
 
 def test_a_trainer_says_what_it_waits_for_and_how_far_it_is() -> None:
-    stage = Stage()
-    stage.post(0.0, TrainerSubmitted(TrainerSpec(T, min_nodes=2, max_nodes=4)))
+    stage = Shown()
+    stage.at(0.0).post(TrainerSubmitted(TrainerSpec(T, min_nodes=2, max_nodes=4)))
     assert stage.row(1.0).waits == "waiting for 2 nodes"
-    stage.post(1.0, PoolChanged(joined=(A,)))
+    stage.at(1.0).post(PoolChanged(joined=(A,)))
     at_two = time.mktime((*time.localtime()[:3], 2, 10, 0, 0, 0, -1))
     queued = msgspec.structs.replace(JOBS, pending=1, waited_s=180.0, expected_unix_s=at_two)
     assert stage.row(2.0, queued).waits == "waiting for 1 more node; in the queue for 3 min 0 s, Slurm expects 02:10"
-    solve = next(c for c in stage.post(3.0, PoolChanged(joined=(B,))) if isinstance(c, Solve))
-    stage.post(4.0, PlanReady(solve.plan_id, Plan(PlanStatus.OPTIMAL, ((T, 2),), 1.0, planner="dp")))
+    stage.at(3.0).post(PoolChanged(joined=(B,)))
+    stage.at(4.0).plan(t=2)
     row = stage.row(16.0)
     assert (row.waits, row.elapsed_s) == ("importing and setting up on 2 nodes for 12 s", 16.0)
     assert stage.monitor.decisions == [(4.0, "t gets 2 nodes by plan, had 0")]
-    stage.post(17.0, WorkerReady(T, A))
-    form = stage.ready(18.0, B)
+    stage.at(17.0).post(WorkerReady(T, A))
+    form = stage.at(18.0).forms(B)
     assert stage.row(18.0).waits == "its 2 nodes are connecting to each other"
-    stage.post(20.0, GroupFormed(T, form.generation, 0))
+    stage.at(20.0).post(GroupFormed(T, form.generation, 0))
     metrics = (("epoch_samples", 1000.0), ("epochs", 3.0), ("loss", 0.5))
-    stage.post(30.0, Progress(T, form.generation, 50, 1, 1500, samples_per_s=100.0, metrics=metrics))
+    stage.at(30.0).post(Progress(T, form.generation, 50, 1, 1500, samples_per_s=100.0, metrics=metrics))
     row = stage.row(31.0)
     assert (row.waits, row.epoch, row.epochs, row.steps) == ("", 1, 3, None)
     assert (row.metrics, row.left_s, row.elapsed_s) == ({"loss": 0.5}, 15.0, 11.0)
 
 
 def test_why_a_trainer_that_has_just_come_has_its_nodes() -> None:
-    stage = Stage(CoordinatorConfig(arrivals_s=2.0))
-    for event in (PoolChanged(joined=(A,)), TrainerSubmitted(TrainerSpec(T))):
-        stage.post(0.0, event)
+    stage = Shown(CoordinatorConfig(arrivals_s=2.0))
+    stage.post(PoolChanged(joined=(A,)), TrainerSubmitted(TrainerSpec(T)))
     [first, *_] = stage.view.explain(T).sentences
     assert first == "t started on 1 node, the fewest that it can use; a plan that may give it more follows shortly."
 
 
 def test_work_of_trainers_that_count_otherwise_adds_up_in_units_of_their_rate_on_one_node() -> None:
     """One counts samples by the hundred; the other is a script for torchrun, for which only steps are seen."""
-    stage = Stage()
+    stage = Shown()
     for trainer, rate in (("samples", 4000.0), ("steps", 5.0)):
         spec = TrainerSpec(TrainerId(trainer), curve=Curve.of([(1, rate), (2, 1.5 * rate)]), fixed_curve=True)
-        stage.post(0.0, TrainerSubmitted(spec))
+        stage.at(0.0).post(TrainerSubmitted(spec))
     curves = account(stage.core, stage.monitor).curves
     assert [[curve.at(1), curve.at(2)] for curve in curves.values()] == [[1.0, 1.5]] * 2
 
 
-def test_how_long_is_left_of_a_loop() -> None:
-    assert Goal.of({"iterations": 100.0}).left_s(0, 25, 800, 16.0) == 150.0
-    assert Goal.of({"iterations": 100.0}).left_s(0, 0, 0, 16.0) is None
-    assert Goal.of({"epochs": 4.0}).left_s(2, 9, 200, 10.0) == 20.0, "a stream's epoch is as long as those before it"
-    assert Goal.of({"epochs": 4.0}).left_s(0, 9, 200, 10.0) is None
-    assert Goal.of({"epochs": 4.0, "epoch_samples": math.nan}).left_s(2, 9, 200, None) is None
-
-
 def test_node_hours_are_told_as_the_site_charges_them_wherever_they_are_told() -> None:
     config = CoordinatorConfig(budget_node_hours=10.0, charge_factor=0.5)
-    stage, nodes = Stage(config), TimelineMaker(Coordinator(config))
+    stage, nodes = Shown(config), TimelineMaker(Coordinator(config))
     for number, (now_s, event) in enumerate(
         (
             (0.0, PoolChanged(joined=(A,))),
@@ -193,7 +160,7 @@ def test_node_hours_are_told_as_the_site_charges_them_wherever_they_are_told() -
             (7200.0, GroupFormed(T, Generation(1), 0)),
         )
     ):
-        nodes.note(Decision(number, now_s, event, tuple(stage.post(now_s, event))))
+        nodes.note(Decision(number, now_s, event, tuple(stage.at(now_s).post(event))))
     status, history = stage.view.status(), stage.view.history(T)
     summary = sentences("p", "s", nodes.made(), stage.core.trainers, Utilisation(1.0, 1.0, None), 0.5, ())
     screen = Console(width=200, record=True, file=io.StringIO())
