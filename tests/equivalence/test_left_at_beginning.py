@@ -69,7 +69,7 @@ def test_one_by_the_model_is_refused_where_others_went_on() -> None:
     kept, steps = run(lambda: by_its_model(session, limit))
     assert steps == 12
     assert run(lambda: by_its_model(session, limit), kept)[1] == 12, "in the middle of the epoch it goes on"
-    with pytest.raises(UserError, match="left its loop at an epoch's beginning, which it ran again"):
+    with pytest.raises(UserError, match="left its loop at an epoch's beginning, which this process runs again"):
         run(lambda: by_its_model(session, 99.0), kept)
 
 

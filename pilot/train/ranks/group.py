@@ -89,7 +89,7 @@ class RankGroup:
         """Set aside checkpoints after ``step``, so that no run resumes from them; return a clause on the newest one
         left.
         """
-        return "there is none"
+        return "there is no checkpoint"
 
     def remark(self, text: str) -> None:
         """Show the user ``text``, which is the same on all ranks."""

@@ -1,4 +1,4 @@
-"""Reports of a group's leader: progress about once a second, and the complete ledger."""
+"""A rank's reports to its agent; a group's leader reports progress about once a second, and the complete ledger."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ import time
 from collections.abc import Callable
 from dataclasses import astuple
 
+import psutil
+
 from pilot.protocol import wire
 from pilot.protocol.allowance import Allowance
 from pilot.rundir import log_marks
+from pilot.submission import loaded_code
 from pilot.train.data.sampler import StepShare
 from pilot.train.node.membership import Membership
-from pilot.train.ranks.meters import StepMeter
+from pilot.train.ranks.meters import StallTimer, StepMeter
+from pilot.train.script import imported
 from pilot.train.state import identity
 from pilot.train.state.progress import Lineage, LineageRow
 from pilot.train.state.training import Training
@@ -36,7 +40,9 @@ Metrics = Callable[[], dict[str, float]]
 
 
 class Reporter:
-    """The reporter of a rank. Any rank may become the leader; only the leader, rank 0, reports, by ``send``."""
+    """The reports of one rank, to the agent by ``send``. Each rank reports its own state; only the leader, rank 0,
+    reports progress. Any rank may become the leader.
+    """
 
     def __init__(self, trainer: str, training: Training, send: Callable[[wire.Message], None]) -> None:
         self._trainer = trainer
@@ -50,6 +56,34 @@ class Reporter:
         self._resized = False
         self._stall_reported = True
         self._reports_sent = 0
+        self._is_ready = False
+
+    def ready(self) -> None:
+        """Report, once, that the worker is ready for a group, with the packages and the code that it has loaded."""
+        if self._is_ready:
+            return
+        self._is_ready = True
+        imported.record()
+        self.new_code()
+        self._send(wire.WorkerReady(self._trainer, time.time() - psutil.Process().create_time()))
+
+    def new_code(self) -> None:
+        """Report the files of the script that were loaded since the last call."""
+        for files in loaded_code.news():
+            self._send(wire.CodeLoaded(self._trainer, files))
+
+    def paused(self, generation: int) -> None:
+        """Report that this rank has paused, and its step."""
+        self._send(wire.RankPaused(self._trainer, generation, self._training.position.step))
+
+    def stalled(self, group: Membership | None, timer: StallTimer) -> None:
+        """Report how long this rank has been waiting, and whether for sums."""
+        generation, step = group.generation if group else 0, self._training.position.step
+        self._send(wire.RankStalled(self._trainer, generation, step, timer.waited_s(), timer.summing))
+
+    def remark(self, text: str) -> None:
+        """Report ``text`` to the user."""
+        self._send(wire.Remark(self._trainer, text))
 
     def started(self, group: Membership, resumed: int | None) -> None:
         """Report the start of a generation, in which every rank has the state."""

@@ -20,7 +20,7 @@ import pilot.train
 from pilot.core.errors import UserError
 from pilot.train.state.stepper import LearningRate
 
-COURSE = importlib.import_module("pilot.train.loop")
+COURSE = importlib.import_module("pilot.train.joining")
 CLAIM = COURSE._claim  # before the tests' fixture replaces it
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
@@ -54,7 +54,7 @@ def test_only_the_wait_for_sums_is_counted(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(time, "monotonic", lambda: next(clock_s))  # each look is 100 s after the previous one
     model, _, data, session = made()
     train(session, session.loader(data, global_batch_size=4), model, 1)
-    assert session._step.waited_s == 3 * 100
+    assert session._step.summing.waited_s == 3 * 100
 
 
 def test_what_is_measured_after_an_epoch_is_reported() -> None:

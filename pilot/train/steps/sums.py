@@ -1,0 +1,117 @@
+"""Sums the gradients of a step over the group, and compares them before they are used."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+import torch
+
+from pilot.comm.channel import PeerGone
+from pilot.core.errors import UserError
+from pilot.train.data.rehearsal import Rehearsal
+from pilot.train.data.sampler import StepShare
+from pilot.train.gradients.exchanges import Exchanges
+from pilot.train.gradients.step_words import Words
+from pilot.train.node.membership import Membership
+from pilot.train.ranks.group import RankGroup
+from pilot.train.state.stepper import Stepper
+from pilot.train.state.training import Training
+from pilot.train.steps.alarm import Alarm
+from pilot.train.steps.comparison import Comparison
+from pilot.train.steps.weights import Weights
+
+_Result = TypeVar("_Result")
+
+
+class StepSums:
+    """Sums the gradients of one rank's steps; the parameters are parts of :class:`~pilot.train.steps.step.Step`.
+
+    ``is_stopping``: returns whether this rank wants no step after the current one; ``is_last``: returns whether the
+    training's last step has this share, in a group of this size, the same on all ranks; ``waited_s``: the total time of
+    waits for sums.
+    """
+
+    def __init__(
+        self,
+        training: Training,
+        group: RankGroup,
+        exchanges: Exchanges,
+        alarm: Alarm,
+        comparison: Comparison,
+        weights: Weights,
+    ) -> None:
+        self._training = training
+        self._group = group
+        self._exchanges = exchanges
+        self._alarm = alarm
+        self._comparison = comparison
+        self._weights = weights
+        self.is_stopping: Callable[[], bool] = lambda: False
+        self.is_last: Callable[[StepShare, int], bool] = lambda _share, _size: False
+        self.waited_s = 0.0
+
+    def sum(
+        self,
+        steppers: Sequence[Stepper],
+        share: StepShare,
+        member: Membership,
+        rehearsal: Rehearsal | None,
+        loss: torch.Tensor | float,
+    ) -> Words | None:
+        """Replace the gradients of ``steppers`` by their sums, and return the summed words; None: the group broke."""
+        position = self._training.position
+        is_last = self.is_last(share, member.size)
+        checksum = 0 if position.phase else self._alarm.checksum(position.step, member, is_last=is_last)
+        words: Words | None = None
+        for stepper in steppers:
+            words = self._sum_of(stepper, loss, checksum)
+            if words is None or not self._alarm.compare(words, position.step, self._group, member.size):
+                return None
+            checksum = 0
+        try:
+            self._compare(steppers, rehearsal)
+        except PeerGone:
+            return None
+        return words
+
+    def _sum_of(self, stepper: Stepper, loss: torch.Tensor | float, checksum: int) -> Words | None:
+        number = self._exchanges.number(stepper)
+        if self._training.steppers.apart and not self._selected(number):
+            return None
+        exchange = self._exchanges.each[number]
+        exchange.flush()
+        words = self._group.words(float(loss)).with_checksum(checksum)
+        exchange.finish(replace(words, weight=self._weights.local, stop=float(self.is_stopping())))
+        return self._weights.checked(exchange.take()) if self._waited(self._group.summed) else None
+
+    def _selected(self, number: int) -> bool:
+        """Select the exchange on all ranks; return False if the group broke. :class:`UserError` if ranks differ."""
+        try:
+            numbers = self._waited(lambda: self._group.select(number))
+        except PeerGone:
+            return False
+        if other := next((rank for rank, one in enumerate(numbers) if one != numbers[0]), 0):
+            names = [stepper.name for stepper in self._training.steppers]
+            raise UserError(
+                f"rank 0 steps {names[numbers[0]]!r} and rank {other} steps {names[numbers[other]]!r}: the choice must"
+                " depend only on values that are the same on all ranks (session.steps, session.state)"
+            )
+        return True
+
+    def _compare(self, steppers: Sequence[Stepper], rehearsal: Rehearsal | None) -> None:
+        """Compare the gradients with those of other ranks or of an earlier run."""
+        difference = self._group.next_steps.summed(steppers)
+        if self._group.next_steps.compares:
+            self._comparison.with_earlier(difference, self._group)
+        if rehearsal is not None:
+            self._comparison.with_others(rehearsal, self._exchanges.parameters(steppers), self._group)
+
+    def _waited(self, call: Callable[[], _Result]) -> _Result:
+        began_s = time.monotonic()
+        try:
+            return call()
+        finally:
+            self.waited_s += time.monotonic() - began_s
